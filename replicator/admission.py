@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address
-from typing import Final
+from typing import Final, NamedTuple
 
 from replicator.budgets import Budget, DaySessions
 from replicator.large_messages import LARGEST_BYTES
@@ -17,6 +17,9 @@ from rt.net.identity import CertificateRole, PeerIdentity
 _BURST_S: Final = 10.0  # connections of so many seconds may come at once
 _REQUEST_TOKENS: Final = 0.125  # of a connection: 0.6 ms of processor time, of 5 ms
 _NODE_MESSAGES: Final = 5  # times what others may send: it relays a thousand sessions
+# Of a processor, for the answers to one name's questions: status, sessions, cursors, history.
+_ANSWER_SHARE: Final = 0.05
+_ANSWER_HELD_S: Final = 3.0  # at most, before an answer; who asks for a status waits 10 s for it
 _PREFIX_BITS: Final = 64  # of an IPv6 address; its holder has all addresses below it
 _RESERVED_ROLES: Final = frozenset({CertificateRole.NODE, CertificateRole.OPERATOR})
 
@@ -79,6 +82,20 @@ class _Account:
     filled_s: float = 0.0
     sessions: DaySessions = field(default_factory=DaySessions)
     budget: Budget = field(default_factory=Budget)  # of bytes and messages
+    answers: Budget = field(default_factory=Budget)
+    answer_s: float = 0.0  # of `answers`, that the last one took
+
+
+class AnswerTurn(NamedTuple):
+    """When a question may be answered.
+
+    Attributes:
+        held_s: seconds to wait first.
+        expected_s: of the budget for answers, what was charged in advance.
+    """
+
+    held_s: float
+    expected_s: float
 
 
 class Admission:
@@ -169,6 +186,34 @@ class Admission:
             account = self._account(_holder(identity))
             account.tokens -= _REQUEST_TOKENS
             return max(0.0, -account.tokens / self.limits.identity_connects_s)
+
+    def ask(self, identity: PeerIdentity) -> AnswerTurn:
+        """Count a question that is about to be answered; `answered` has to follow.
+
+        What the last answer took is charged at once, so those who ask at the same time come in
+        turn and not together.
+        """
+        with self._lock:
+            account = self._account(_holder(identity))
+            expected_s, now_s = account.answer_s, self._clock()
+            held_s = account.answers.spend(expected_s, now_s) - expected_s
+            return AnswerTurn(min(max(0.0, held_s), _ANSWER_HELD_S), expected_s)
+
+    def answered(self, identity: PeerIdentity, turn: AnswerTurn, seconds: float, size: int) -> None:
+        """Charge for an answer.
+
+        Args:
+            identity: of the peer.
+            turn: from `ask`.
+            seconds: of processor time that it took.
+            size: in bytes.
+        """
+        cost_s = max(seconds / _ANSWER_SHARE, size / self.limits.identity_bytes_s)
+        with self._lock:
+            account = self._account(_holder(identity))
+            account.answers.spend(cost_s - turn.expected_s, self._clock())
+            account.answers.spent_s = min(account.answers.spent_s, _ANSWER_HELD_S)
+            account.answer_s = cost_s
 
     def claim_session(self, identity: PeerIdentity, session: str) -> None:
         """Count a session that a peer pushes.

@@ -86,6 +86,7 @@ class Link:
             large: the memory that its messages may take; unlimited if not given.
         """
         self.name = name
+        self.memory = large
         self._sock = sock
         self._outlet = Outlet(sock)
         self._wake = wake

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -17,6 +18,8 @@ from rt.position import START, Position
 from rt.traffic import Traffic
 
 _log: Final = logging.getLogger(__name__)
+# A sink is silent while it looks at its copy, and after 15 s of that it is taken for dead anyway.
+BEGIN_S: Final = 30.0
 _POLL_S: Final = 1.0  # how often to look at the log even if the host never rang
 
 
@@ -27,7 +30,7 @@ class PullConnection:
     so that a lone message need not wait for the connection's thread to wake up.
 
     Threads: the connection's thread calls `run`; any thread may call `set`. `_turn` guards `_side`,
-    `_channel`, `_log` and `_refused`: it is held during a turn, and tried by `set`.
+    `_channel`, `_log`, `_begin_by_s` and `_refused`: it is held during a turn, and tried by `set`.
     """
 
     def __init__(
@@ -37,6 +40,8 @@ class PullConnection:
         feed: Callable[[Bell], Feed],
         damaged: Callable[[CorruptLog, bool], None],
         traffic: Traffic | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Serve what `feed` returns to the peer of `link`, which waits for `wake`.
 
@@ -46,6 +51,7 @@ class PullConnection:
             feed: returns the log to serve.
             damaged: as `replicator.host.Host.damaged`.
             traffic: counts what is sent.
+            clock: a clock that only goes forward.
 
         Raises:
             Refused: the host does not serve now.
@@ -53,6 +59,8 @@ class PullConnection:
         self._link = link
         self._wake = wake
         self._damaged = damaged
+        self._clock = clock
+        self._begin_by_s = float("inf")
         self._turn = threading.Lock()
         self._refused: list[Refused] = []
         self._side = SourceConnection(
@@ -71,6 +79,9 @@ class PullConnection:
 
     def set(self) -> None:
         """Announce that there is more (`replicator.host.Bell`)."""
+        channel = self._channel
+        if channel is not None and not channel.has_begun:
+            return  # it looks when it begins; until then no one is there to send to
         if not self._send_now():
             self._wake.set()
 
@@ -85,7 +96,7 @@ class PullConnection:
 
         Raises:
             PeerError: the peer broke the protocol, or has gone.
-            Refused: the manifest is damaged.
+            Refused: the manifest is damaged, or the peer does not say where its copy ends.
         """
         try:
             while not is_stopping() and not self._refused:
@@ -115,9 +126,17 @@ class PullConnection:
     def _look(self) -> None:
         """Look at the log; open the channel once the log is there."""
         if self._channel is not None:
+            self._demand_begun(self._channel)
             self._side.mark(self._channel)
         elif self._is_there():
             self._channel = self._side.open(self._log, self._feed.end, is_whole=self._feed.is_whole)
+            self._begin_by_s = self._clock() + BEGIN_S
+
+    def _demand_begun(self, channel: SourceChannel) -> None:
+        """Refuse a peer that was offered the log and does not say from where on it wants it."""
+        if not channel.has_begun and self._clock() > self._begin_by_s:
+            words = f"it did not say within {BEGIN_S:g} s where its copy of the log ends"
+            raise Refused("protocol", words)
 
     def _is_there(self) -> bool:
         try:

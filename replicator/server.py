@@ -151,9 +151,10 @@ class Server:
         self._admission.limits = limits
         self._large.share_bytes = limits.identity_memory_bytes
 
-    def request(self, peer: PeerIdentity) -> float:
-        """Count a request on a kept connection; return for how many seconds to hold it."""
-        return self._admission.request(peer)
+    @property
+    def admission(self) -> Admission:
+        """What the holders of one certificate's name may take."""
+        return self._admission
 
     @property
     def connections(self) -> int:

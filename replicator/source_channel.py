@@ -86,6 +86,11 @@ class SourceChannel:
         return START if self._source is None else self._source.cursor
 
     @property
+    def has_begun(self) -> bool:
+        """Whether the sink has sent its Standing."""
+        return self._source is not None
+
+    @property
     def is_held_back(self) -> bool:
         """Whether more may be sent once more is merged."""
         return self._cursor.is_held_back

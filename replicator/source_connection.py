@@ -1,5 +1,6 @@
 """SourceConnection: serves logs to the sink at the other end of a connection, a channel each."""
 
+import time
 from collections.abc import Callable
 from itertools import islice
 from typing import Final, TypeVarTuple
@@ -25,6 +26,7 @@ _TURN_ACKS: Final = 100
 # a small update. At 1 Gbit/s this takes 2 ms, in which no acknowledgement is taken.
 _TURN_BYTES: Final = 256 * KIB
 _TURN_LOGS: Final = 16
+_REST_S: Final = 0.9  # without anything to send, after which the memory of a backlog is given back
 _Args = TypeVarTuple("_Args")
 
 
@@ -58,7 +60,8 @@ class SourceConnection:
         self._channels: dict[int, SourceChannel] = {}
         self._opened = 0  # channels, numbered from 0
         self._ready: dict[int, SourceChannel] = {}  # in the order of their turns
-        self._buffer = FrameBuffer(traffic=traffic)
+        self._buffer = FrameBuffer(traffic=traffic, memory=link.memory)
+        self._sent_s = 0.0  # when something was last sent in a turn
         self._broken: PeerError | None = None  # since another thread sent
 
     @property
@@ -104,6 +107,10 @@ class SourceConnection:
             left -= channel.position - before
             if left <= 0:
                 break
+        if left < _TURN_BYTES:
+            self._sent_s = time.monotonic()
+        elif self._buffer.is_large and time.monotonic() - self._sent_s >= _REST_S:
+            self._buffer.rest()
         self._link.beat()
 
     def send_now(self, channel: SourceChannel, frame: WrittenFrame | None = None) -> bool:
@@ -198,6 +205,7 @@ class SourceConnection:
         self._refused(channel, why)
 
     def close(self) -> None:
-        """Release the files."""
+        """Release the files and the memory."""
+        self._buffer.rest()
         for channel in self._channels.values():
             channel.rest()

@@ -68,7 +68,7 @@ def encode(message: Message) -> bytes:
     return _PREFIX.pack(len(body), kind) + body
 
 
-def put_data_head(buffer: bytearray, channel: int, position: Position, length: int) -> None:
+def put_data_head(buffer: memoryview, channel: int, position: Position, length: int) -> None:
     """Write the head of Data for `length` bytes of frames at `buffer[DATA_HEAD_BYTES:]`."""
     _DATA_HEAD.pack_into(buffer, 0, length + _PLACE.size, _DATA_T, channel, position)
 

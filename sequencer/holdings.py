@@ -84,6 +84,16 @@ class Holdings:
         # What `agreed` reads for each session; a node without voters agrees on nothing.
         self._voted = [self._held[voter] for voter in voters] or [{}]
 
+    def copied(self, session: str = "") -> "Holdings":
+        """Return the ends that are known now, of all sessions or of one, for another thread."""
+        copy = Holdings(self._name, ())
+        for name, ends in self._held.items():
+            one = {session: ends[session]} if session in ends else {}
+            copy._held[name] = one if session else dict(ends)
+        copy.follow(self._voters, self._others)
+        copy.own = copy._held[self._name]
+        return copy
+
     def hold(self, session: str, end: Position) -> None:
         """This node now holds `session` durably up to `end`."""
         self._held[self._name][session] = end

@@ -97,9 +97,11 @@ class Sequencer:
         if isinstance(instruction, Note):
             if not instruction.replaces(self.view.notes.get(instruction.name, "")):
                 return
-            self.view.notes.pop(instruction.name, None)
-            if instruction.text:
-                self.view.notes[instruction.name] = instruction.text
+            rest = {
+                name: text for name, text in self.view.notes.items() if name != instruction.name
+            }
+            changed = {instruction.name: instruction.text} if instruction.text else {}
+            self.view.notes = rest | changed  # replaced whole, as a ledger's are
         else:
             self.view.end = Position.of(0, self.view.end.roll + 1, 64)
 
@@ -107,13 +109,13 @@ class Sequencer:
         return question()
 
 
-def node_admin(audit=None):
+def node_admin(audit=None, archiver=None):
     """Return the admin desk of such a leader."""
     settings = SimpleNamespace(name="n1", stream="flights")
     appender = SimpleNamespace(directory="nowhere", is_open=False)
     executor = SimpleNamespace(appender=appender)
     member = SimpleNamespace(executor=executor, reads=Confirmed())
-    return NodeAdmin(settings, Sequencer(), member, Archiver(), audit)
+    return NodeAdmin(settings, Sequencer(), member, archiver or Archiver(), audit)
 
 
 def fuzz_request(admin, chance):

@@ -137,6 +137,7 @@ class Pipe:
     """One end of a connection in memory; it breaks after `room` bytes."""
 
     name = "peer"
+    memory = None
 
     def __init__(self, room=None):
         self.other = None

@@ -16,7 +16,8 @@ PACKAGES = ("rt", "replicator", "sequencer", "archiver")
 # the services of one rank do not import each other: they meet in directories, and in a node.
 RANKS: list[tuple[str, ...]] = [
     ("rt/version.py", "rt/limits.py", "rt/position.py", "rt/events.py", "rt/errors.py",
-     "rt/names.py", "rt/text.py", "rt/about.py", "rt/latencies.py", "rt/traffic.py"),
+     "rt/names.py", "rt/text.py", "rt/about.py", "rt/latencies.py", "rt/traffic.py",
+     "rt/masking.py"),
     ("rt/format/",),
     ("rt/config/",),
     ("rt/log/",),

@@ -24,6 +24,7 @@ from rt.client.settings import ConnectionSettings
 from rt.errors import Misuse, RtError, spoken
 from rt.inspect.history import history
 from rt.inspect.history_text import HistoryText
+from rt.masking import HIDDEN, masked, without_secrets
 from rt.names import MERGED_NAME, stream_directory
 from rt.net.certificates import certificate_files, load_certificate
 from rt.text import counted, json_text, printable, size_text
@@ -38,8 +39,6 @@ _LOG_BYTES: Final = 32 << 20  # of a log, the last that are looked at
 _SECRET: Final = frozenset({"on_role"})
 _ENVIRONMENT: Final = re.compile("RT_[A-Z0-9_]+")
 _PEM: Final = re.compile("-----(BEGIN|END) ([A-Z ]+)-----")
-_USER: Final = re.compile(r"://[^/@\s]+@")
-_HIDDEN: Final = "(left out)"
 _PACKAGES: Final = (
     "rt-transport", "click", "cryptography", "isal", "zstandard", "prometheus-client", "starlette",
     "uvicorn", "pyarrow", "rich",
@@ -78,7 +77,7 @@ def bundle(
     files |= {
         "about.json": json_text(_about(), 1),
         "settings.json": json_text(_settings(context.find_root(), node_file), 1),
-        "doctor.json": json_text([asdict(each) for each in diagnose(settings, node)], 1),
+        "doctor.json": json_text(masked([asdict(each) for each in diagnose(settings, node)]), 1),
         "certificates.json": json_text(_certificates(settings), 1),
         "log-history.jsonl": _history(settings),
         **_status(settings),
@@ -116,9 +115,19 @@ def log_end(path: str) -> str:
         marks = _PEM.findall(line)
         was_inside, block = bool(block), _after(marks, block)
         if marks or was_inside:
-            line = _HIDDEN
-        kept.append(_without_password(printable(line))[:_LINE_CHARS])
+            line = HIDDEN
+        kept.append(_shortened(printable(line)))
     return "\n".join(kept)
+
+
+def _shortened(line: str) -> str:
+    """Return the beginning of a line without secrets."""
+    if len(line) > 2 * _LINE_CHARS:
+        line = line[: 2 * _LINE_CHARS]
+        rest, _, last = line.rpartition(" ")
+        if "://" in last:  # an address that was cut off before its `@`
+            line = rest
+    return without_secrets(line)[:_LINE_CHARS]
 
 
 def _after(marks: list[tuple[str, str]], block: str) -> str:
@@ -155,7 +164,7 @@ def _settings(program: click.Context, node_file: str | None) -> dict[str, object
         try:
             given = explained(program, command, path)
         except (click.UsageError, OSError) as error:
-            found[command] = spoken(error)
+            found[command] = without_secrets(spoken(error))
             continue
         found[command] = {
             name: {"value": _shown(name, each.value), "from": each.source}
@@ -165,12 +174,7 @@ def _settings(program: click.Context, node_file: str | None) -> dict[str, object
 
 
 def _shown(name: str, value: object) -> str:
-    return _HIDDEN if name in _SECRET and value else _without_password(str(value))
-
-
-def _without_password(text: str) -> str:
-    """Leave out what an address has before its host."""
-    return _USER.sub(f"://{_HIDDEN}@", text)
+    return HIDDEN if name in _SECRET and value else without_secrets(str(value))
 
 
 def _status(settings: ConnectionSettings) -> Mapping[str, str]:
@@ -189,7 +193,7 @@ def _status(settings: ConnectionSettings) -> Mapping[str, str]:
 
 def _answer(asked: NodeAnswer) -> dict[str, object]:
     return {"address": asked.address, "asked_ns": asked.sent_ns, "took_s": round(asked.took_s, 4),
-            "error": asked.error, **asked.answer}  # fmt: skip
+            "error": without_secrets(asked.error), **masked(asked.answer)}  # fmt: skip
 
 
 def _certificates(settings: ConnectionSettings) -> list[dict[str, str]]:

@@ -11,6 +11,7 @@ from rt.cli.options import click_options, json_option
 from rt.client.settings import ConnectionSettings
 from rt.config.kinds import show_bytes
 from rt.errors import Misuse
+from rt.masking import demand_no_secret
 from rt.offload.offload import Outcome
 from rt.offload.offload import offload as offload_files
 from rt.offload.offloaded import write_offloaded
@@ -53,6 +54,7 @@ def offload(
         return
     if target is None or directory is None:
         raise click.UsageError("name the target of the copies, and the merged log with --dir")
+    demand_no_secret(target)
     store, began = open_store(target), time.monotonic()
     count, outcome = _copy(directory, store)
     write_offloaded(directory, outcome.offloaded)

@@ -86,9 +86,12 @@ def set_policy(
 def _read(path: str) -> str:
     with open(path, encoding="utf-8") as file:
         try:
-            return file.read(_FILE_CHARACTERS_MAX)
+            text = file.read(_FILE_CHARACTERS_MAX + 1)
         except UnicodeDecodeError:
             raise Misuse(f"{path} is not text; name a file with a policy as JSON or TOML") from None
+    if len(text) > _FILE_CHARACTERS_MAX:
+        raise Misuse(f"{path} is longer than {_FILE_CHARACTERS_MAX} characters; not a policy")
+    return text
 
 
 def _show(answer: dict[str, Any], *, as_json: bool) -> None:

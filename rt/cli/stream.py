@@ -1,7 +1,6 @@
 """`rt stream`: makes, lists and drops the streams that a node serves."""
 
 import os
-from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -10,11 +9,11 @@ from rt.cli.console import note, print_json, say, table
 from rt.cli.found import found_stream
 from rt.cli.groups import CommandGroup
 from rt.cli.options import json_option
-from rt.config.settings import load
+from rt.config.settings import FILE_BYTES_MAX, load
 from rt.errors import Misuse, RtError, spoken
 from rt.names import parse_stream, stream_directory
 from rt.net.certificates import certificate_files
-from rt.net.files import write_file
+from rt.net.files import read_file, write_file
 from rt.net.tls import Contexts, client_context
 from rt.node.cluster import ask_status
 from rt.node.settings import NodeSettings, parse_address
@@ -157,7 +156,7 @@ def _row(settings: NodeSettings) -> dict[str, Any]:
 
 
 def _read(config: str) -> tuple[str, NodeSettings]:
-    text = Path(config).read_text(encoding="utf-8")
+    text = read_file(config, FILE_BYTES_MAX).decode()
     return text, load(NodeSettings, config, "node")
 
 

@@ -16,6 +16,7 @@ from rt.cli.up_add import add_node
 from rt.cli.up_control import ControlRequest, ControlServer, ask_cluster
 from rt.config.settings import load
 from rt.errors import Misuse, RtError
+from rt.log.disk import make_private_directory
 from rt.log.lock import take_lock
 from rt.names import parse_node
 from rt.node.cluster import CLIENTS_NAME, Place, init_local_cluster, is_founded, is_removed
@@ -76,7 +77,7 @@ def up(
         say(ask_cluster(root, ControlRequest(verb, kill or start or "")))
         return
     addresses = _page_addresses(http, nodes)
-    os.makedirs(root, exist_ok=True)
+    make_private_directory(root)
     take_lock(root, f"{root} has a running cluster; stop it, or name another --root")  # for life
     places = _places(root, stream, nodes)
     pages = {place.name: page for place, page in zip(places, addresses, strict=False)}

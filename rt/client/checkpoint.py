@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from rt.errors import Misuse, RtError, spoken
 from rt.format.message import Message, Origin
+from rt.log.disk import make_private_directory
 from rt.log.lock import take_lock
 from rt.log.writer import WriterSettings
 from rt.names import parse_session, stream_directory
@@ -123,7 +124,7 @@ class Checkpoint:
     def _is_ours(self) -> bool:
         """Whether this is the one that stores; once it is, until it is closed."""
         if self._lock_fd < 0:
-            os.makedirs(self.directory, mode=0o700, exist_ok=True)
+            make_private_directory(self.directory)
             try:
                 self._lock_fd = take_lock(self.directory, f"{self.directory} is in use")
             except Misuse as error:

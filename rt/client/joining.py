@@ -1,6 +1,5 @@
 """Joining: makes a program a member of a group."""
 
-import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -11,6 +10,7 @@ from rt.client.registered import Asking
 from rt.client.shared import GroupSubscriber, MemberReading
 from rt.client.stream_copy import StreamCopy
 from rt.errors import Misuse
+from rt.log.disk import make_private_directory
 from rt.log.start import Start, start_text
 from rt.log.watch import Watch
 from rt.net.admin import reading_answers
@@ -53,7 +53,7 @@ def join(
         with reading_answers():
             position, end = (Position.parse(str(joined[e])) for e in ("position", "merged_end"))
         copy.begin(position, wanted.timeout_s, follow=wanted.follow)
-        os.makedirs(copy.directory, exist_ok=True)
+        make_private_directory(copy.directory)
         watch = Watch()
         undo.callback(watch.close)
         watch.add(copy.directory)

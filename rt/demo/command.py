@@ -22,6 +22,7 @@ from rt.demo.report import DemoReport, show_counts, show_report
 from rt.demo.spark import Counts, check_counts, count_by_hand, count_by_spark, spark_is_there
 from rt.errors import RtError
 from rt.format.message import Batch
+from rt.log.disk import make_private_directory
 from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.cluster import Place, ask_status, free_addresses, init_cluster
@@ -93,7 +94,7 @@ def _directory(keep: str | None) -> Iterator[str]:
         finally:
             shutil.rmtree(root)
         return
-    os.makedirs(keep, exist_ok=True)
+    make_private_directory(keep)
     if os.listdir(keep):
         raise click.UsageError(f"{keep} is not empty; name another directory, or empty it")
     yield keep
@@ -101,7 +102,7 @@ def _directory(keep: str | None) -> Iterator[str]:
 
 def _stream(root: str, flights: dict[str, list[bytes]], rate: int, nodes: int) -> DemoReport:
     cluster = os.path.join(root, "cluster")
-    os.makedirs(cluster)
+    make_private_directory(cluster)
     places = init_cluster(
         cluster, STREAM, free_addresses(nodes), publishers=("airports",),
         subscribers=("subscriber",), sessions=[each.lower() for each in AIRPORTS],

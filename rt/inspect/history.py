@@ -11,11 +11,11 @@ from rt.format.index import SUFFIX
 from rt.format.manifest import FILE_NAME, Archived, Manifest, Rolled
 from rt.format.scan import next_header
 from rt.format.seek import walk_before
-from rt.limits import MANIFEST_BYTES_MAX
 from rt.log.absent import no_log
 from rt.log.active_file import Facts
 from rt.log.directory import LogDirectory
 from rt.log.disk import OsDisk
+from rt.log.files import manifest_size
 from rt.log.gc_pause import uncollected
 from rt.position import Position, file_position
 
@@ -91,10 +91,9 @@ def history(directory: str) -> list[Row]:
     except FileNotFoundError:
         raise no_log(directory) from None
     try:
-        size = file.size()
-        if size > MANIFEST_BYTES_MAX:
-            raise CorruptLog(path, Position(0), f"a manifest of {size} bytes is not one of ours")
-        rows = rolled_rows(file.pread(size, 0), path)
+        rows = rolled_rows(file.pread(manifest_size(file), 0), path)
+    except ManifestError as error:
+        raise CorruptLog(path, Position(0), str(error)) from None
     finally:
         file.close()
     active = active_row(directory, rows)

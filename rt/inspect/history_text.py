@@ -7,6 +7,7 @@ from typing import Final
 
 from rt.config.kinds import show_seconds
 from rt.inspect.history import Row
+from rt.masking import without_secrets
 from rt.offload.offloaded import Offloaded
 from rt.position import Position
 from rt.text import time_text
@@ -63,7 +64,7 @@ class HistoryText:
 
     def _address(self, start: Position) -> str:
         address = self._offloaded.address_of(start) if self._offloaded else ""
-        return json.dumps(address or None)
+        return json.dumps(without_secrets(address) or None)  # a note may be of an older version
 
     def json_rt(self, row: Row) -> str:
         """Return a row as JSON with only the fields of the system this one follows."""

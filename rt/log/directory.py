@@ -7,10 +7,10 @@ from typing import Final
 from rt.errors import CorruptLog, ManifestError
 from rt.format.index import SUFFIX, Index
 from rt.format.manifest import FILE_NAME, Manifest, decode_entry
-from rt.limits import MANIFEST_BYTES_MAX, MANIFEST_LINE_BYTES_MAX
+from rt.limits import MANIFEST_LINE_BYTES_MAX
 from rt.log.damaged_files import DamagedFiles
 from rt.log.disk import Disk, File, OsDisk, OsFile
-from rt.log.files import log_files
+from rt.log.files import log_files, manifest_size
 from rt.log.gc_pause import uncollected
 from rt.position import Position
 
@@ -71,10 +71,8 @@ class LogDirectory:
             raise CorruptLog(path, Position(0), str(error)) from None
 
     def _take_news(self, file: File) -> bool:
-        known, size = self.manifest.length, file.size()
-        if size > MANIFEST_BYTES_MAX:
-            raise ManifestError(f"a manifest of {size} bytes is not one of ours")
-        length = size - known
+        known = self.manifest.length
+        length = manifest_size(file) - known
         if length > 0:
             data = file.pread(length, known)
             with uncollected():

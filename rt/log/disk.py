@@ -279,6 +279,19 @@ class OsDisk:
                 os.unlink(path)
 
 
+def make_private_directory(path: str) -> None:
+    """Create a directory and its missing parents for this user alone; what is there stays."""
+    if os.path.isdir(path):
+        return
+    if parent := os.path.dirname(os.path.abspath(path)):
+        make_private_directory(parent)
+    try:
+        os.mkdir(path, DIRECTORY_MODE)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+
+
 def read_small(path: str, bytes_max: int) -> bytes:
     """Return the first bytes of a file; `OSError` for a link, a pipe or a device in its place."""
     file = OsDisk().open_read(path)

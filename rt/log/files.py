@@ -4,6 +4,7 @@ from typing import Final
 
 from rt.errors import ManifestError
 from rt.format.manifest import Manifest
+from rt.limits import MANIFEST_BYTES_MAX
 from rt.log.disk import Disk, File, OsFile
 from rt.position import Position, file_position
 
@@ -20,14 +21,26 @@ def load_manifest(file: File, path: str) -> Manifest:
     """Read a manifest for its owner.
 
     Raises:
-        ManifestError: a finished line is damaged; the message names the file.
+        ManifestError: a finished line is damaged, or it is longer than any that we write; the
+            message names the file.
     """
     manifest = Manifest()
     try:
-        manifest.feed(file.pread(file.size(), 0))
+        manifest.feed(file.pread(manifest_size(file), 0))
     except ManifestError as error:
         raise ManifestError(f"{path}: {error}") from None
     return manifest
+
+
+def manifest_size(file: File) -> int:
+    """Return how long a manifest is; `ManifestError`, before any of it is read, if too long."""
+    size = file.size()
+    if size > MANIFEST_BYTES_MAX:
+        raise ManifestError(
+            f"a manifest of {size} bytes is not one of ours, which have {MANIFEST_BYTES_MAX} at "
+            "most; put the one of a backup in its place"
+        )
+    return size
 
 
 def place_of(file: File) -> int:

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from rt.errors import Misuse, spoken
-from rt.log.disk import DIRECTORY_MODE, sync_directory
+from rt.log.disk import make_private_directory, sync_directory
 from rt.names import parse_glob, parse_peer, shown
 from rt.net.files import read_file, write_file
 from rt.net.granting import begin_grants, write_grant
@@ -386,7 +386,7 @@ def load_authority(directory: str) -> tuple[x509.Certificate, ec.EllipticCurvePr
 
 
 def _make_private_directory(directory: str) -> None:
-    os.makedirs(directory, DIRECTORY_MODE, exist_ok=True)
+    make_private_directory(directory)
     if os.stat(directory).st_mode & 0o022:
         raise Misuse(f"{directory}: others may write into it; run chmod 700 {directory}")
 

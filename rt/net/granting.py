@@ -21,6 +21,7 @@ from rt.net.identity import (
 
 _GRANTED_ROLES: Final = (CertificateRole.PUBLISHER, *PULLING)
 _FILE_BYTES_MAX: Final = 1 << 20
+_GRANTS_BYTES_MAX: Final = 4 << 20  # as nodes read it
 _HEAD: Final = """\
 # What each publisher and subscriber may do; what is not granted here is refused. Nodes read this
 # file from the directory of their ca.pem, again within a second of a change.
@@ -124,8 +125,7 @@ def _default(holder: PeerIdentity) -> Grant:
 def _text(path: str) -> str:
     """Return what is in the file; the text that explains it if there is none."""
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
+        text = read_file(path, _GRANTS_BYTES_MAX).decode()
     except FileNotFoundError:
         return _HEAD
     return text if text.endswith("\n") or not text else f"{text}\n"

@@ -202,6 +202,14 @@ def listed_by(certificate: x509.Certificate) -> PeerIdentity:
     return listed_in(_uris(certificate))
 
 
+def objection_to_life(certificate: x509.Certificate) -> str:
+    """Return why a certificate is valid for too long; "" if it is not."""
+    lifetime = certificate.not_valid_after_utc - certificate.not_valid_before_utc
+    if lifetime <= _LIFETIME_MAX:
+        return ""
+    return f"it is valid for {lifetime.days} days, at most {VALID_DAYS_MAX} are taken"
+
+
 def read_identity(der: bytes, usage: x509.ObjectIdentifier) -> PeerIdentity:
     """Return the identity in a certificate whose signature and dates were verified before.
 
@@ -219,11 +227,11 @@ def read_identity(der: bytes, usage: x509.ObjectIdentifier) -> PeerIdentity:
         certificate = x509.load_der_x509_certificate(der)
         usages = _usages(certificate)
         uris = _uris(certificate)
-        lifetime = certificate.not_valid_after_utc - certificate.not_valid_before_utc
+        why = objection_to_life(certificate)
     except UNREADABLE as error:
         raise _refused(f"it cannot be read: {error}") from error
-    if lifetime > _LIFETIME_MAX:
-        raise _refused(f"it is valid for {lifetime.days} days, at most {VALID_DAYS_MAX} are taken")
+    if why:
+        raise _refused(why)
     if usage not in usages:
         raise _refused(f"its extended key usage lacks {_USAGE_WORDS[usage]} authentication")
     return parse_identity(uris)

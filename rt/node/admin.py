@@ -8,15 +8,19 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
+from itertools import count
 from typing import Final, Protocol, TypeVar
 
 from archiver.decide import demand_disks
 from archiver.lease import LEASES_MAX, new_lease
 from archiver.policy import policy_of
+from replicator.admission import Admission
 from rt.errors import Misuse, Refused
 from rt.format.manifest import FILE_NAME
 from rt.inspect.history import active
 from rt.log.disk import OsDisk
+from rt.log.files import manifest_size
+from rt.masking import demand_no_secret, masked
 from rt.names import shown
 from rt.net.exchange import (
     Fields,
@@ -29,6 +33,7 @@ from rt.net.exchange import (
 )
 from rt.net.grants import GRANTS_NAME
 from rt.net.identity import PeerIdentity
+from rt.node.answers import AnswerMeter, SharedAnswers, encoded
 from rt.node.audit import AuditLog
 from rt.node.cursors import NodeCursors
 from rt.node.groups import NodeGroups
@@ -94,8 +99,8 @@ class NodeAdmin:
 
     Threads: any connection's. `_lock` admits one at a time that writes a note, whatever it held: a
         lease sees the others, and each sees its own text before another is written. A change that
-        is compared and set does without. `_member`, but for its `reads`, and `_archiver` are used
-        only inside `_sequencer.ask`.
+        is compared and set does without. `_changes` is set by any of them. `_member`, but for
+        its `reads`, and `_archiver` are used only inside `_sequencer.ask`.
     """
 
     def __init__(
@@ -107,7 +112,7 @@ class NodeAdmin:
         audit: AuditLog | None = None,
         *,
         copies: SessionCopies | None = None,
-        hold_s: Callable[[PeerIdentity], float] = lambda _identity: 0.0,
+        admission: Callable[[], Admission] | None = None,
         is_own: bool = True,
     ) -> None:
         """Prepare.
@@ -119,7 +124,7 @@ class NodeAdmin:
             archiver: of this node.
             audit: records changes; None to record nothing.
             copies: of sessions, on this node; None to answer nothing about sessions.
-            hold_s: counts a request on a kept connection; returns how long it has to wait.
+            admission: returns what charges peers for their requests; None to charge nothing.
             is_own: whether publishers push to it that are granted no stream by name.
         """
         self._audit = audit
@@ -127,13 +132,17 @@ class NodeAdmin:
         self._sequencer = sequencer
         self._member = member
         self._archiver = archiver
-        self._hold_s = hold_s
+        self._admission = admission
+        self._meter = AnswerMeter(admission)
+        self._shared = SharedAnswers()
+        self._numbers = count(1)
+        self._changes = 0  # the number of the change that ended last; none comes twice
         self._is_own = is_own
         self._lock = threading.RLock()
         self._verbs: dict[str, Verb] = {
-            "policy": Verb(self._policy),
+            "policy": Verb(self._policy, shared=()),
             "set-policy": Verb(self._set_policy, changes=True, operators_only=True),
-            "plan": Verb(self._plan),
+            "plan": Verb(self._plan, shared=("at_ns",)),
             "roll": Verb(self._roll, changes=True, operators_only=True),
             "lease": Verb(self._lease, changes=True, leases=True),
             "release": Verb(self._release, changes=True, leases=True),
@@ -157,7 +166,7 @@ class NodeAdmin:
             lambda: self._member.executor.appender.directory,
         )  # fmt: skip
         return {
-            "cursors": Verb(cursors.show),
+            "cursors": Verb(cursors.show, shared=("name",)),
             "cursor-ack": Verb(cursors.ack),
             "cursor-open": Verb(cursors.open, changes=True),
             "cursor-reset": Verb(cursors.reset, changes=True),
@@ -172,7 +181,7 @@ class NodeAdmin:
             lambda identity: identity.may_lease(self._settings.stream),
         )  # fmt: skip
         return {
-            "groups": Verb(groups.show),
+            "groups": Verb(groups.show, shared=("name",)),
             "group-join": Verb(groups.join, changes=True),
             "group-work": Verb(groups.work),
             "group-reset": Verb(groups.reset, changes=True),
@@ -186,9 +195,21 @@ class NodeAdmin:
             line = receive_line(sock, REQUEST_BYTES_MAX, time.monotonic() + _REQUEST_S)
             while line:
                 end = b"\n" if _keeps(line) else b""
-                answer = self.answer(line, identity, where) + end
-                send_all(sock, answer, time.monotonic() + _ANSWER_S)
+                self._serve(sock, line, identity, where, end)
                 line = self._next_line(sock, identity) if end else b""
+
+    def _serve(
+        self, sock: ssl.SSLSocket, line: bytes, identity: PeerIdentity, where: str, end: bytes
+    ) -> None:
+        def make() -> bytes:
+            return self.answer(line, identity, where) + end
+
+        verb = str((decode_fields(line) or {}).get("do"))
+        known = self._verbs.get(verb)
+        if verb == "log-history" or (known is not None and known.shared is not None):
+            self._meter.send(sock, identity, make, _ANSWER_S, is_last=not end)
+        else:
+            send_all(sock, make(), time.monotonic() + _ANSWER_S)
 
     def _next_line(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> bytes:
         """Return the next request on a kept connection; empty once it has ended, or was idle."""
@@ -196,8 +217,8 @@ class NodeAdmin:
             line = receive_line_or_end(sock, REQUEST_BYTES_MAX, time.monotonic() + _IDLE_S)
         except TimeoutError:
             return b""
-        if line:
-            time.sleep(self._hold_s(identity))
+        if line and self._admission is not None:
+            time.sleep(self._admission().request(identity))
         return line
 
     def answer(self, line: bytes, identity: PeerIdentity, where: str = "") -> bytes:
@@ -206,22 +227,60 @@ class NodeAdmin:
             request = _parsed(line)
             if request.get("do") == "log-history":
                 self._demand(identity)
-                return self._history()
-            answer = self._answer(request, identity, where)
+                is_whole = identity.may_operate
+                return self._shared.get(
+                    ("log-history", is_whole), lambda: self._history(is_whole=is_whole),
+                    state=self._state,
+                )  # fmt: skip
+            return self._answer(request, identity, where)
         except (Refused, Misuse) as error:
-            answer = {"error": str(error), "code": _code(error)}
-        return json.dumps(answer).encode()
+            return json.dumps({"error": str(error), "code": _code(error)}).encode()
 
-    def _answer(self, request: Fields, identity: PeerIdentity, where: str) -> Fields:
+    def _answer(self, request: Fields, identity: PeerIdentity, where: str) -> bytes:
         verb = self._verbs.get(str(request.get("do")))
         if verb is None:
             raise Misuse(f"a node does one of {', '.join(sorted(self._verbs))}, log-history")
-        if not verb.changes or self._audit is None:
-            self._demand(identity, verb, request)
-            if request.get("latest") is True:
-                self._await_latest()
-            return verb.do(request, identity)
-        return self._audited(verb, request, identity, where, self._audit)
+        if verb.changes:
+            try:
+                answer = self._change(verb, request, identity, where)
+            finally:
+                # Whatever came of it: what was refused as undecided may yet be carried out.
+                self._changes = next(self._numbers)
+            return json.dumps(answer).encode()
+        self._demand(identity, verb, request)
+        since_s = float("-inf")
+        if request.get("latest") is True:
+            self._await_latest()
+            since_s = time.monotonic()
+        if verb.shared is not None:
+            return self._share(verb, request, identity, since_s)
+        return json.dumps(verb.do(request, identity)).encode()
+
+    def _change(self, verb: Verb, request: Fields, identity: PeerIdentity, where: str) -> Fields:
+        if self._audit is not None:
+            return self._audited(verb, request, identity, where, self._audit)
+        self._demand(identity, verb, request)
+        if request.get("latest") is True:
+            self._await_latest()
+        return verb.do(request, identity)
+
+    def _share(self, verb: Verb, request: Fields, identity: PeerIdentity, since_s: float) -> bytes:
+        """Return an answer that others may share; it says as of when it is.
+
+        One that asks for the latest shares with those whose answer was begun after it was confirmed
+        what the latest is.
+        """
+        fields = [repr(request.get(each)) for each in verb.shared or ()]
+        question = (request["do"], *fields)
+        return self._shared.get(
+            question, lambda: encoded(verb.do(request, identity)), state=self._state,
+            since_s=since_s,
+        )  # fmt: skip
+
+    def _state(self) -> tuple[object, ...]:
+        """Return what no shared answer may differ in: who leads, what is agreed, what was done."""
+        view = self._sequencer.view
+        return self._changes, view.leads, view.engine.term, view.notes
 
     def _audited(
         self, verb: "Verb", request: Fields, identity: PeerIdentity, where: str, audit: AuditLog
@@ -328,6 +387,7 @@ class NodeAdmin:
         text = str(request.get("text", ""))
         if text:
             offload_lease(text)
+            demand_no_secret(str(json.loads(text).get("url", "")))
         self._note(OFFLOAD_NOTE, text)
         return {"offloaded": text}
 
@@ -366,15 +426,21 @@ class NodeAdmin:
             time.sleep(pause_s)
             pause_s = min(_POLL_S, 2 * pause_s)
 
-    def _history(self) -> bytes:
-        """Return the manifest as it is: the client has the time to read it, a node does not."""
+    def _history(self, *, is_whole: bool = True) -> bytes:
+        """Return the manifest as it is: the client has the time to read it, a node does not.
+
+        Where the log is on the node's machine is for operators and nodes (`is_whole`).
+        """
         directory, line = self._sequencer.ask(self._active)
         # The end is read first: a file rolled since is then in both, and the client drops one.
         # The other way round it would be in neither.
         with closing(OsDisk().open_read(os.path.join(directory, FILE_NAME))) as file:
-            data = file.pread(file.size(), 0)
-        head = {"directory": directory, "node": self._settings.name, "bytes": len(data)}
-        head["offloaded"] = json.loads(self._sequencer.view.notes.get(OFFLOAD_NOTE, "{}"))
+            data = file.pread(manifest_size(file), 0)
+        shown_path = directory if is_whole else os.path.basename(directory)
+        head = {"directory": shown_path, "node": self._settings.name, "bytes": len(data)}
+        head["as_of_ns"] = time.time_ns()
+        # Older versions let an address with a password into the note.
+        head["offloaded"] = masked(json.loads(self._sequencer.view.notes.get(OFFLOAD_NOTE, "{}")))
         return json.dumps({**head, "active": line}).encode() + b"\n" + data
 
     def _active(self) -> tuple[str, object]:
@@ -390,7 +456,9 @@ def _verbs_of(sessions: SessionAdmin, set_policy: Callable[[Fields], Fields]) ->
         return Verb(lambda request, _identity: do(request), changes=True, operators_only=True)
 
     return {
-        "sessions": Verb(lambda request, _identity: sessions.sessions(request)),
+        "sessions": Verb(
+            lambda request, _identity: sessions.sessions(request), shared=("session",)
+        ),
         "adopt-session": change(sessions.adopt),
         "reset-session": change(sessions.reset),
         "forget-session": change(sessions.forget),

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from rt.errors import spoken
 from rt.log.disk import FILE_MODE, OPEN_FLAGS, OsFile
+from rt.masking import without_secrets
 
 _log: Final = logging.getLogger("rt.node")
 FILE_BYTES_MAX: Final = 64 << 20  # 200,000 decisions; then the file becomes the older one
@@ -147,8 +148,8 @@ def _spend(budgets: Sequence[_Budget]) -> int | None:
 
 
 def _short(value: object) -> object:
-    """Return a value as the log holds it: whole if it is short, and its beginning otherwise."""
+    """Return a value as the log holds it: without secrets, and the beginning of a long one."""
     if isinstance(value, bool | int | float) or value is None:
         return value if len(repr(value)) <= _TEXT_LENGTH_MAX else repr(value)[:_TEXT_LENGTH_MAX]
-    text = value if isinstance(value, str) else json.dumps(value)
+    text = without_secrets(value if isinstance(value, str) else json.dumps(value))
     return text if len(text) <= _TEXT_LENGTH_MAX else f"{text[:_TEXT_LENGTH_MAX]}..."

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any, Final
 
+from rt.config.settings import FILE_BYTES_MAX as SETTINGS_BYTES_MAX
 from rt.errors import Misuse, PeerError, Refused
 from rt.inspect.verify import LogState, open_log, verify_log
 from rt.log.disk import OsDisk
@@ -27,6 +28,7 @@ from rt.net.certificates import (
     load_certificate,
 )
 from rt.net.exchange import decode_fields, receive_all
+from rt.net.files import read_file
 from rt.net.identity import CertificateRole
 from rt.net.renewal import hosts_of
 from rt.net.tls import Contexts, asking, connect
@@ -279,8 +281,7 @@ def name_nodes(path: str, addresses: Sequence[str]) -> None:
 def _is_written(path: str, place: Place, cluster_id: str) -> bool:
     """Whether a node's file is there; its members may be those of an earlier attempt."""
     try:
-        with open(path, "rb") as file:
-            node = dict(tomllib.load(file).get("node", {}))
+        node = dict(tomllib.loads(read_file(path, SETTINGS_BYTES_MAX).decode()).get("node", {}))
     except FileNotFoundError:
         return False
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError, ValueError):

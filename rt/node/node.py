@@ -1,6 +1,5 @@
 """Node: composes a stream's server, its pipeline and its links to other nodes into one process."""
 
-import json
 import logging
 import ssl
 import time
@@ -8,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
+from replicator.admission import Admission
 from replicator.clients import ServerRecord
 from replicator.feeds import LogFeed
 from replicator.host import Bell
@@ -20,11 +20,11 @@ from rt.format.manifest import LogIdentity
 from rt.names import PeerName
 from rt.net.admin import ADMIN_ALPN
 from rt.net.certificates import CertificateFiles, certificate_files, days_left, renewal_warning
-from rt.net.exchange import send_all
 from rt.net.grants import grants_path, read_grants
 from rt.net.identity import PeerIdentity
 from rt.net.tls import Contexts, client_context, offering, server_context
 from rt.node.admin import NodeAdmin
+from rt.node.answers import AnswerMeter, SharedAnswers, dated, encoded
 from rt.node.audit import AuditLog
 from rt.node.catch_up import CatchUp
 from rt.node.directory import JOURNAL, NodeDirectory
@@ -45,7 +45,7 @@ from rt.node.scrubbing import node_scrubber
 from rt.node.session_quotas import quotas_of_notes
 from rt.node.settings import NodeSettings
 from rt.node.state import open_state
-from rt.node.status import STATUS_ALPN, STATUS_S, node_status, without_directories
+from rt.node.status import STATUS_ALPN, STATUS_S, for_clients, node_status
 from rt.position import Position
 from sequencer.journal.journal import Opened
 from sequencer.peer_versions import CARRYING, alpns_of
@@ -94,6 +94,7 @@ class Node:
         _check_files(settings)  # and so does this: a state that was begun would be in the way
         self.settings = settings
         self._ending = Ending(self._halt, about)
+        self._answers, self._meter = SharedAnswers(), AnswerMeter(self._admission)
         self._leadership = Leadership(settings.name, settings.stream, on_role)
         self.directory = directory = NodeDirectory(settings)
         try:
@@ -193,8 +194,11 @@ class Node:
         return NodeAdmin(
             self.settings, pipeline.sequencer, pipeline.member, pipeline.retention,
             AuditLog(self.directory.audit), copies=pipeline.inboxes, is_own=is_own,
-            hold_s=lambda peer: self._port.hold_s(peer),  # noqa: PLW0108 - it is made later
+            admission=self._admission,
         )  # fmt: skip
+
+    def _admission(self) -> Admission:
+        return self._port.admission
 
     def start(self) -> list[str]:
         """Begin to serve; return a sentence for each damaged session."""
@@ -345,10 +349,33 @@ class Node:
     def _serve_status(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> None:
         """Send the status to any peer that was let in (`rt status`)."""
         with sock:
-            answer = json.dumps(self.status())
-            if not identity.may_operate:
-                answer = without_directories(answer)
-            send_all(sock, answer.encode(), time.monotonic() + STATUS_S)
+            self._meter.send(sock, identity, lambda: self._status(identity), STATUS_S)
+
+    def _status(self, identity: PeerIdentity) -> bytes:
+        """Return the status as a peer may see it, made at most once a second for all of them."""
+        answer = self.encoded_status()
+        if not identity.may_operate:
+            answer = self._answers.get(
+                "status of clients", lambda: for_clients(answer),
+                state=lambda: answer,
+            )  # fmt: skip
+        return dated(answer, time.time_ns())
+
+    def encoded_status(self) -> bytes:
+        """Return the status in JSON, without the time it is sent at."""
+
+        def make() -> bytes:
+            fields = self.status()
+            del fields["now_ns"]
+            return encoded(fields)
+
+        return self._answers.get("status", make, state=self._status_state)
+
+    def _status_state(self) -> tuple[object, ...]:
+        """Return what a status that is a second old may not differ in."""
+        view = self.pipeline.sequencer.view
+        engine = view.engine
+        return engine.role, engine.term, engine.leader, engine.members, view.notes, view.waiting
 
     def _send(self, to: str, data: bytes) -> None:
         if self._peers is not None:

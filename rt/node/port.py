@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
+from replicator.admission import Admission
 from replicator.columns_check import ColumnsCheck
 from replicator.late_check import LateCheck, LateChecker
 from replicator.server import Server
 from replicator.streams import ServedStream, Streams
 from rt.net.certificates import CertificateFiles, certificate_files
-from rt.net.identity import PeerIdentity
 from rt.net.tls import Contexts, client_context, offering, server_context
 from rt.node.pulse import PULSE_ALPN, ProcessPulse, StreamPulse
 from rt.node.settings import NodeSettings
@@ -105,6 +105,7 @@ class StreamPort:
         self.port.streams.drop(stream, why)
         self.port.server.end(stream)
 
-    def hold_s(self, peer: PeerIdentity) -> float:
-        """Count a request on a kept connection; return for how many seconds to hold it."""
-        return self.port.server.request(peer)
+    @property
+    def admission(self) -> Admission:
+        """What the holders of one certificate's name may take."""
+        return self.port.server.admission

@@ -1,9 +1,9 @@
 """SessionAdmin: what an operator may ask about the sessions of a stream, and decide for them."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from rt.errors import Misuse, Refused
 from rt.events import SessionChange
@@ -17,8 +17,10 @@ from rt.node.session_policy import session_policy_of, session_policy_of_notes
 from rt.node.session_takeover import Takeover, takeover_of
 from rt.node.view import NodeView
 from rt.position import START, Position
+from sequencer.holdings import Holdings
 from sequencer.life import Life
 from sequencer.member import Member
+from sequencer.newcomers import Stuck
 from sequencer.remembered import Ownership
 
 Answer = TypeVar("Answer")
@@ -79,7 +81,8 @@ class SessionAdmin:
         """
         name = str(request.get("session", ""))
         self._demand_leader()
-        return {"sessions": self._sequencer.ask(lambda: self._rows(name))}
+        known = self._sequencer.ask(lambda: self._known(name))
+        return {"sessions": self._rows_of(known, name)}
 
     def adopt(self, request: Fields) -> Fields:
         """Let a session whose beginning is archived continue at the first file that is there.
@@ -294,31 +297,47 @@ class SessionAdmin:
 
     def _rows(self, name: str, *, known: bool = True) -> list[dict[str, Any]]:
         """Return what is known of sessions; between two steps."""
+        return self._rows_of(self._known(name), name, known_only=known)
+
+    def _known(self, name: str) -> "_Known":
+        """Return all that is known of sessions, or of one, as it is now; between two steps.
+
+        To copy it takes 0.1 ms with a thousand sessions, and to make rows of it a hundred times as
+        much, for which the steps need not wait.
+        """
         member = self._member
-        ledger, holdings = member.executor.ledger, member.holdings
+        ledger, holdings, stuck = member.executor.ledger, member.holdings, dict(member.stuck)
         opened = ledger.remembered.opened
-        names = (
-            ledger.sessions.keys()
-            | opened.keys()
-            | {each for each, end in holdings.own.items() if end}
-        )
         if name:
-            if known and name not in names:
-                raise Misuse(f"no session {name!r} is known here; rt session list shows them all")
-            names = names & {name}
+            one = {name: ledger.sessions[name]} if name in ledger.sessions else {}
+            owned = {name: opened[name]} if name in opened else {}
+            return _Known(one, owned, holdings.copied(name), stuck, member.name)
+        return _Known(
+            dict(ledger.sessions), dict(opened), holdings.copied(), stuck, member.name
+        )  # fmt: skip
+
+    def _rows_of(
+        self, known: "_Known", name: str, *, known_only: bool = True
+    ) -> list[dict[str, Any]]:
+        holdings, merged = known.holdings, known.merged
+        names = merged.keys() | known.opened.keys() | {
+            each for each, end in holdings.own.items() if end
+        }  # fmt: skip
+        if name and known_only and name not in names:
+            raise Misuse(f"no session {name!r} is known here; rt session list shows them all")
         return [
             {
                 "session": each,
-                **_owned(opened.get(each)),
-                "merged": str(ledger.merged_to(each)),
-                "replicated": str(max(holdings.agreed(each), ledger.merged_to(each))),
+                **_owned(known.opened.get(each)),
+                "merged": str(merged.get(each, START)),
+                "replicated": str(max(holdings.agreed(each), merged.get(each, START))),
                 "durable": {
                     node: str(end)
-                    for node in (*holdings.others, member.name)
+                    for node in (*holdings.others, known.node)
                     if (end := holdings.of(node).get(each))
                 },
                 "pushed_by": "" if (copy := self._copies.get(each)) is None else copy.peer,
-                "stuck": member.stuck[each].words if each in member.stuck else "",
+                "stuck": known.stuck[each].words if each in known.stuck else "",
             }
             for each in sorted(names)
         ]
@@ -330,6 +349,24 @@ class SessionAdmin:
         view = self._sequencer.view
         if not view.leads:
             raise Refused("not-leader", leader_words(view.engine.leader))
+
+
+class _Known(NamedTuple):
+    """What a leader knows of sessions at one moment; nothing else has these copies.
+
+    Attributes:
+        merged: up to where each is merged.
+        opened: whose each is.
+        holdings: up to where each node holds each.
+        stuck: why some are not merged.
+        node: the leader.
+    """
+
+    merged: Mapping[str, Position]
+    opened: Mapping[str, Ownership]
+    holdings: Holdings
+    stuck: Mapping[str, Stuck]
+    node: str
 
 
 def _owned(known: Ownership | None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from random import SystemRandom
 from typing import Final
 
 from rt.errors import Misuse
-from rt.log.disk import Disk
+from rt.log.disk import Disk, make_private_directory
 from rt.names import MERGED_NAME, stream_directory
 from rt.node.founding import FOUNDING, demand_same, import_log, read_founding
 from rt.node.member import merged_identity
@@ -135,7 +135,7 @@ def adopt(disk: Disk, settings: NodeSettings, top: str) -> bool:
 
 def _place(path: str) -> str:
     """Return the directory's inode number, which a copy of the directory does not share."""
-    os.makedirs(path, mode=0o700, exist_ok=True)
+    make_private_directory(path)
     return f"{os.stat(path).st_ino:x}"
 
 

@@ -1,5 +1,6 @@
 """Status: what a node shows of itself, for scripts and operators alike."""
 
+import json
 import re
 import time
 from collections.abc import Callable, Collection, Container, Mapping
@@ -84,6 +85,16 @@ def node_status(
         "takes_data": not guard.is_closed,
         **_sampled(sample),
     }
+
+
+def for_clients(answer: bytes) -> bytes:
+    """Return an encoded status for a peer that may not operate: no directories, no addresses.
+
+    The addresses of the nodes are how a client finds them, and stay.
+    """
+    fields = json.loads(answer)
+    fields["clients"] = [{**each, "address": ""} for each in fields["clients"]]
+    return without_directories(json.dumps(fields)).encode()
 
 
 def without_directories(answer: str) -> str:

@@ -17,6 +17,8 @@ class Verb:
         operators_only: whether it needs the certificate of an operator or a node.
         leases: whether a subscriber needs the grant of leases.
         pushes: whether a publisher may do it to a session that it is granted.
+        shared: of a question whose answer is shared by all who ask it at about the same time, the
+            fields that the answer depends on.
     """
 
     do: Callable[[Fields, PeerIdentity], Fields]
@@ -24,3 +26,4 @@ class Verb:
     operators_only: bool = False
     leases: bool = False
     pushes: bool = False
+    shared: tuple[str, ...] | None = None

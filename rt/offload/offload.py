@@ -25,8 +25,10 @@ from rt.format.recovery import Corrupt, judge
 from rt.format.walk import Walk
 from rt.limits import MANIFEST_BYTES_MAX, READ_BYTES
 from rt.log.directory import LogDirectory
-from rt.log.disk import FILE_MODE, OsDisk
+from rt.log.disk import FILE_MODE, OsDisk, make_private_directory
+from rt.log.files import manifest_size
 from rt.log.indexing import rebuild_index
+from rt.masking import demand_no_secret
 from rt.offload.offloaded import NOTE_BYTES_MAX, SUFFIX, Offloaded, gaps_of
 from rt.offload.store import Store
 from rt.position import START, Position, file_position
@@ -90,9 +92,11 @@ def offload(
             copy.
 
     Raises:
-        Misuse: There is no log, or the store holds copies of another.
+        Misuse: There is no log, the store holds copies of another, or its address has credentials
+            in it, which would be recorded with the copies.
         CorruptLog: A copy does not read back as what was written.
     """
+    demand_no_secret(store.address)
     log = LogDirectory(directory)
     try:
         log.refresh()
@@ -177,7 +181,7 @@ def restore(
     there = sorted(copies(store).values(), key=lambda copy: copy.line.file)
     if not there:
         raise Misuse(f"{store.address} holds no copies of a log")
-    os.makedirs(directory, mode=0o700, exist_ok=True)
+    make_private_directory(directory)
     if os.listdir(directory):
         raise Misuse(f"{directory} is not empty; name a new directory")
     with ExitStack() as undo:
@@ -316,7 +320,7 @@ def _parts(log: LogDirectory, line: Rolled) -> Iterator[bytes]:
 def _copy_manifest(directory: str, store: Store) -> None:
     file = OsDisk().open_read(os.path.join(directory, FILE_NAME))
     try:
-        data = file.pread(min(file.size(), MANIFEST_BYTES_MAX), 0)
+        data = file.pread(manifest_size(file), 0)
     finally:
         file.close()
     with store.write(FILE_NAME) as target:

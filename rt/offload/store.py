@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import IO, Any, Final, Protocol
 
 from rt.errors import Misuse
-from rt.log.disk import sync_directory
+from rt.log.disk import make_private_directory, sync_directory
+from rt.masking import without_secrets
 from rt.offload.private import create_private
 
 _PART: Final = ".part"  # until it is complete
@@ -47,11 +48,16 @@ def open_store(address: str) -> Store:
     try:
         import fsspec  # noqa: PLC0415 - an optional dependency
     except ImportError:
-        raise Misuse(f"{address} needs fsspec; install it, or name a directory") from None
+        shown = without_secrets(address)
+        raise Misuse(f"{shown} needs fsspec; install it, or name a directory") from None
     try:
         system, path = fsspec.core.url_to_fs(address)
     except (ImportError, ValueError) as error:  # the package for that system is not installed
-        raise Misuse(f"{address} cannot be reached: {error}; or name a directory") from None
+        words = without_secrets(f"{address} cannot be reached: {error}")
+        raise Misuse(f"{words}; or name a directory") from None
+    names = system.protocol if isinstance(system.protocol, tuple) else (system.protocol,)
+    if "file" in names:  # what we write to a directory is synced, and for this user alone
+        return DirectoryStore(path)
     return FsspecStore(address, system, path)
 
 
@@ -86,7 +92,7 @@ class DirectoryStore:
     def write(self, name: str) -> Iterator[IO[bytes]]:
         """Create a file, synced, in one step; only this user may read it."""
         path = os.path.join(self.address, name)
-        os.makedirs(self.address, mode=0o700, exist_ok=True)
+        make_private_directory(self.address)
         with create_private(path + _PART) as file:
             yield file
             file.flush()

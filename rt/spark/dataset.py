@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from rt.errors import Misuse
 from rt.limits import MIB
-from rt.log.disk import sync_directory
+from rt.log.disk import make_private_directory, sync_directory
 from rt.offload.private import create_private
 from rt.spark.arrow_reader import arrow_schema
 from rt.spark.schema import COLUMNS
@@ -115,7 +115,7 @@ class Dataset:
         schema = SCHEMA.remove(0) if self._partition == "stream" else SCHEMA
         if place not in self._writers:
             path = self._path(place, hidden=True)
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            make_private_directory(os.path.dirname(path))
             file = self._files[place] = create_private(path)
             self._writers[place] = pq.ParquetWriter(file, schema, compression="zstd")
         table = pa.Table.from_batches(held, SCHEMA).select(schema.names)

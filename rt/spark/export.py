@@ -10,7 +10,7 @@ from typing import Any, Final
 from rt.errors import CorruptLog, FrameError, GapError, Misuse
 from rt.limits import MIB
 from rt.log.absent import no_log
-from rt.log.disk import OsDisk, sync_directory
+from rt.log.disk import File, OsDisk, make_private_directory, sync_directory
 from rt.log.gaps import gaps_between
 from rt.log.lock import take_lock
 from rt.names import shown
@@ -27,6 +27,7 @@ from rt.spark.task import Task
 STATE_SUFFIX: Final = ".rt-export.json"
 LOCK_SUFFIX: Final = ".rt-export.lock"
 _OLD_LOCK_NAME: Final = "_rt_export.lock"  # that earlier versions left in the dataset
+_STATE_BYTES_MAX: Final = 64 * MIB  # half a million Parquet files
 TARGET_BYTES: Final = 256 * MIB  # of the log, that become one Parquet file in each partition
 
 
@@ -113,7 +114,7 @@ def to_parquet(
     try:
         if not view.refresh():
             raise no_log(path)
-        os.makedirs(out, exist_ok=True)
+        make_private_directory(out)
         with ExitStack() as undo:
             _lock(out, undo)
             return _Export(view, out, settings, progress).run()
@@ -266,11 +267,17 @@ class _Export:
     def _state_path(self) -> str:
         return self._out + STATE_SUFFIX
 
+    def _state_text(self, file: File) -> bytes:
+        if (size := file.size()) > _STATE_BYTES_MAX:
+            words = f"it has {size} bytes, and {_STATE_BYTES_MAX} are the most"
+            raise Misuse(f"{self._state_path} was not written by rt: {words}; move it away")
+        return file.pread(size, 0)
+
     def _read_state(self) -> dict[str, Any]:
         wanted = self._settings.partition
         try:
             with closing(OsDisk().open_read(self._state_path)) as file:
-                state: dict[str, Any] = json.loads(file.pread(file.size(), 0))
+                state: dict[str, Any] = json.loads(self._state_text(file))
         except FileNotFoundError:
             if any(
                 name.endswith(".parquet") for _, _, names in os.walk(self._out) for name in names

@@ -14,6 +14,7 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from rt.errors import Misuse
 from rt.limits import MIB
 from rt.log.absent import no_log
+from rt.log.disk import make_private_directory
 from rt.position import START, Position
 from rt.spark.dataset import SCHEMA
 from rt.spark.export import ArchivedBeforeExport, Exported, waiting_messages
@@ -48,7 +49,7 @@ class IcebergSettings:
 def local_catalog(warehouse: str) -> Catalog:
     """Return the catalog of a local warehouse directory, in `warehouse`/catalog.db (SQLite)."""
     warehouse = os.path.abspath(warehouse)
-    os.makedirs(warehouse, mode=0o700, exist_ok=True)
+    make_private_directory(warehouse)
     return load_catalog(
         "rt", type="sql", uri=f"sqlite:///{warehouse}/catalog.db", warehouse=f"file://{warehouse}"
     )

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from rt.errors import Misuse
+from rt.log.disk import make_private_directory
 from rt.spark.registration import register
 
 VERSION_MIN: Final = 17
@@ -129,7 +130,7 @@ def _shim(java: str) -> str:
         home = os.path.join(parent, f"rt-java-{os.getuid()}")
         path = os.path.join(home, "bin", "java")
         with contextlib.suppress(PermissionError):
-            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            make_private_directory(os.path.dirname(path))
             if os.stat(home).st_uid == os.getuid():
                 _write_program(path, _SHIM.format(java=shlex.quote(java)))
                 return home

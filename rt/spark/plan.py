@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rt.errors import CorruptLog, FrameError, GapError, Misuse
 from rt.events import Gap
@@ -12,7 +12,7 @@ from rt.format.index import SUFFIX, Index, IndexEntry, encode_index
 from rt.format.scan import Scan, next_header
 from rt.format.seek import walk_before
 from rt.format.walk import Walk
-from rt.limits import INDEX_EVERY_BYTES
+from rt.limits import INDEX_EVERY_BYTES, MIB
 from rt.log.absent import no_log
 from rt.log.active_file import Facts
 from rt.log.directory import LogDirectory
@@ -24,6 +24,8 @@ from rt.position import Position
 from rt.spark.options import FAILFAST, ReadOptions, Selection
 from rt.spark.places import LogPlace, log_paths
 from rt.spark.storage import open_storage
+
+_INDEX_BYTES_MAX: Final = 192 * MIB  # 24 bytes for each range of 1 GiB, of 128 at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +129,10 @@ class LogView:
         except FileNotFoundError:
             data = self._made_index(file, start)
         else:
-            data = index_file.pread(index_file.size(), 0)
-            index_file.close()
+            with closing(index_file):
+                size = index_file.size()
+                is_ours = size <= _INDEX_BYTES_MAX  # a file that is not ours is passed over
+                data = index_file.pread(size, 0) if is_ours else self._made_index(file, start)
         return Index(lambda length, offset: data[offset : offset + length], len(data))
 
     def numbered(self, start: Position, offset: int) -> tuple[int, int]:

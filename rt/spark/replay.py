@@ -10,6 +10,7 @@ from typing import Any, Final, NoReturn
 import pyarrow as pa
 
 from rt.errors import Misuse
+from rt.log.disk import make_private_directory
 from rt.spark.options import ReadOptions
 from rt.spark.plan import LogView, between
 from rt.spark.schema import Wanted
@@ -29,7 +30,7 @@ def exclusive(directory: str, timeout_s: float) -> Iterator[None]:
     Raises:
         Misuse: it is still running when the time has run out.
     """
-    os.makedirs(directory, mode=0o700, exist_ok=True)
+    make_private_directory(directory)
     fd = os.open(os.path.join(directory, _LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + timeout_s
     try:

@@ -1,9 +1,9 @@
 """Page: the paths of the HTTP port, and what each answers."""
 
 import asyncio
-import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from importlib import resources
 from typing import Final
 
@@ -18,8 +18,11 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from rt.errors import Misuse, spoken
-from rt.text import json_safe
+from rt.node.answers import SharedAnswers
+from rt.node.status import without_directories
+from rt.web.budget import WebBudget
 from rt.web.collector import SiteCollector
+from rt.web.disclosure import encoded
 from rt.web.site import Site
 
 STREAMS_MAX: Final = 32  # open pages; more poll
@@ -49,17 +52,22 @@ _LOCAL_HOSTS: Final = ["localhost", "127.0.0.1", "[::1]", "::1"]
 class Page:
     """Answers requests. Its methods run in the event loop; the site is asked in worker threads."""
 
-    def __init__(self, site: Site, *, local: bool) -> None:
+    def __init__(self, site: Site, *, local: bool, is_open: bool = True) -> None:
         """Prepare the paths.
 
         Args:
             site: what to show.
             local: only this machine can reach the port, so only its own names are believed.
+            is_open: anyone who reaches it may read it, since no certificate is asked for.
         """
         self._site = site
+        self._is_open = is_open
+        self._encoded = partial(encoded, is_open=is_open)
         self._streams = 0
         self._is_ending = False
         self._live: dict[str, tuple[float, bytes]] = {}  # by stream: when it was made, and JSON
+        self._answers = SharedAnswers()
+        self._budget = WebBudget()
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(SiteCollector(site))
         ProcessCollector(registry=self._registry)
@@ -74,32 +82,77 @@ class Page:
         self._is_ending = True
 
     def _routes(self) -> list[Route]:
+        shared: dict[str, Callable[[Request], bytes]] = {
+            "/status": lambda asked: self._encoded(self._part(asked).status()),
+            "/overview": lambda asked: self._encoded(self._part(asked).overview()),
+            "/files": lambda asked: self._encoded(self._part(asked).files()),
+            "/rt-clients": lambda asked: self._encoded(self._part(asked).clients()),
+            "/log-history": self._history,
+        }
         paths: dict[str, Callable[[Request], Response]] = {
             "/metrics": self._metrics,
             "/healthz": self._healthz,
             "/readyz": self._readyz,
             "/readiness": self._readyz,
-            "/status": lambda asked: _json(self._part(asked).status()),
-            "/overview": lambda asked: _json(self._part(asked).overview()),
             "/sessions": self._sessions,
-            "/files": lambda asked: _json(self._part(asked).files()),
-            "/rt-clients": lambda asked: _json(self._part(asked).clients()),
-            "/log-history": self._history,
+            **{path: partial(self._share, path, make) for path, make in shared.items()},
         }
-        routes = [Route(path, _found(answer), methods=["GET"]) for path, answer in paths.items()]
+        routes = [
+            Route(path, self._charged(_found(answer)), methods=["GET"])
+            for path, answer in paths.items()
+        ]
         return [*routes, Route("/events", self._events, methods=["GET"])]
+
+    def _charged(
+        self, answer: Callable[[Request], Response]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Return what answers a request when the network that it comes from may have an answer."""
+
+        def timed(request: Request) -> tuple[Response, float]:
+            began_s = time.thread_time()
+            response = answer(request)
+            return response, time.thread_time() - began_s
+
+        async def answered(request: Request) -> Response:
+            host = request.client.host if request.client else ""
+            if held_s := self._budget.ask(host):
+                await asyncio.sleep(held_s)
+            response, seconds = await run_in_threadpool(timed, request)
+            self._budget.answered(host, seconds, len(response.body))
+            return response
+
+        return answered
 
     def _part(self, request: Request) -> Site:
         """Return what the parameter `stream` asks for; `Misuse` if it is not served."""
         return self._site.part(request.query_params.get("stream", ""))
 
+    def _share(self, path: str, make: Callable[[Request], bytes], request: Request) -> Response:
+        """Return what is made once for all who ask for it within a second."""
+        question = (path, request.query_params.get("stream", ""))
+        body = self._answers.get(
+            question, lambda: make(request), state=lambda: _state(self._part(request))
+        )
+        return Response(body, headers=_HEADERS, media_type="application/json")
+
+    def _history(self, request: Request) -> bytes:
+        text = f"[{','.join(self._part(request).history())}]"
+        return (without_directories(text) if self._is_open else text).encode()
+
     def _metrics(self, request: Request) -> Response:
         wanted = request.headers.get("accept", "")
-        if "application/openmetrics-text" in wanted:
+        is_open = "application/openmetrics-text" in wanted
+        kind = openmetrics.CONTENT_TYPE_LATEST if is_open else exposition.CONTENT_TYPE_LATEST
+        body = self._answers.get(
+            kind, lambda: self._measured(is_open=is_open), state=lambda: _state(self._site)
+        )
+        return Response(body, headers=_HEADERS, media_type=kind)
+
+    def _measured(self, *, is_open: bool) -> bytes:
+        if is_open:
             body: bytes = openmetrics.generate_latest(self._registry)  # type: ignore[no-untyped-call]
-            return Response(body, headers=_HEADERS, media_type=openmetrics.CONTENT_TYPE_LATEST)
-        body = exposition.generate_latest(self._registry)
-        return Response(body, headers=_HEADERS, media_type=exposition.CONTENT_TYPE_LATEST)
+            return body
+        return exposition.generate_latest(self._registry)
 
     def _healthz(self, request: Request) -> Response:
         health = self._part(request).health()
@@ -113,11 +166,12 @@ class Page:
         search, limit = request.query_params.get("search", ""), request.query_params.get("limit")
         number = (limit or "")[:_DIGITS_MAX]
         rows = int(number) if number.isascii() and number.isdecimal() else 0
-        return _json(self._part(request).sessions(search, min(rows or _ROWS_MAX, _ROWS_MAX)))
+        most = min(rows or _ROWS_MAX, _ROWS_MAX)
 
-    def _history(self, request: Request) -> Response:
-        body = f"[{','.join(self._part(request).history())}]"
-        return Response(body, headers=_HEADERS, media_type="application/json")
+        def make(request: Request) -> bytes:
+            return self._encoded(self._part(request).sessions(search, most))
+
+        return self._share(f"/sessions {most} {search}", make, request)
 
     async def _events(self, request: Request) -> Response:
         if self._streams >= STREAMS_MAX:
@@ -157,7 +211,9 @@ class Page:
         made_s, data = self._live.get(stream, (float("-inf"), b""))
         if time.monotonic() - made_s >= _LIVE_S:
             self._live[stream] = time.monotonic(), data
-            data = await run_in_threadpool(lambda: encoded(self._site.part(stream).overview()))
+            data = await run_in_threadpool(
+                lambda: self._encoded(self._site.part(stream).overview())
+            )
             self._live[stream] = time.monotonic(), data
         return data
 
@@ -184,19 +240,20 @@ def _found(answer: Callable[[Request], Response]) -> Callable[[Request], Respons
     return answered
 
 
+def _state(site: Site) -> tuple[object, ...]:
+    """Return what an answer that is a second old may not differ in."""
+    health = site.health()
+    return health.stuck, health.unready
+
+
 def _not_found(error: Misuse) -> Response:
-    return Response(encoded({"error": spoken(error)}), 404, _HEADERS, "application/json")
-
-
-def encoded(value: object) -> bytes:
-    """Return JSON without spaces, as it is sent."""
-    return json_safe(json.dumps(value, separators=(",", ":"))).encode()
-
-
-def _json(value: object) -> Response:
-    return Response(encoded(value), headers=_HEADERS, media_type="application/json")
+    return Response(
+        encoded({"error": spoken(error)}, is_open=True), 404, _HEADERS, "application/json"
+    )
 
 
 def _verdict(reasons: list[str], age_s: float) -> Response:
     body = {"ok": not reasons, "reasons": reasons, "age_s": round(age_s, 1)}
-    return Response(encoded(body), 503 if reasons else 200, _HEADERS, "application/json")
+    return Response(
+        encoded(body, is_open=True), 503 if reasons else 200, _HEADERS, "application/json"
+    )

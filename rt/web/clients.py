@@ -10,7 +10,7 @@ from typing import Final
 from cryptography import x509
 
 from rt.errors import Refused
-from rt.net.identity import REFUSED_CODE, UNREADABLE
+from rt.net.identity import REFUSED_CODE, UNREADABLE, objection_to_life
 from rt.net.live import live_connections
 from rt.net.repeated import RepeatedLines
 from rt.net.trust import Trust, trust_of
@@ -44,18 +44,22 @@ class WebClients:
             A second descriptor of it, to be closed with it; None if nothing watches it.
 
         Raises:
-            Refused: the certificate was revoked, or its authority removed; the log says so.
+            Refused: the certificate was revoked, its authority removed, or it is valid for more
+                than 90 days; the log says so.
         """
         host, port, *_ = transport.get_extra_info("peername") or ("", 0)
         name = f"HTTP client {host}:{port}"
         certificate = _certificate_of(transport.get_extra_info("ssl_object"))
         self._trust.refresh()
-        if certificate.issuer not in self._known:
-            return None
-        if why := self._trust.objection(certificate):
+        is_known = certificate.issuer in self._known
+        why = objection_to_life(certificate)
+        why = why or (self._trust.objection(certificate) if is_known else "")
+        if why:
             self._lines.flush()
             self._lines.warn(f"{host} {why}", f"{name}: its certificate is refused: {why}")
             raise Refused(REFUSED_CODE, why)
+        if not is_known:
+            return None
         # A look ends the socket from its own thread, and the event loop notices.
         second = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
         live_connections.watch(second, name, certificate, self._trust, lambda: "")

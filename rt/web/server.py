@@ -70,7 +70,7 @@ class WebServer:
         self._context = _context(settings)
         clients = WebClients(settings.http_ca) if settings.http_ca else None
         self._socket = _listen(settings.address)
-        self._page = Page(site, local=is_loopback(settings.address[0]))
+        self._page = Page(site, local=is_loopback(settings.address[0]), is_open=not clients)
 
         def opened(**given: Any) -> Door:
             return Door(HttpProtocol(**given), places, self._context, clients)

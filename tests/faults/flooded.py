@@ -7,26 +7,31 @@ import argparse
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from replicator.pull import PullClient
 from replicator.push import PushClient
 from rt import Publisher
+from rt.net.admin import ask_any
 from rt.net.certificates import certificate_files, issue
 from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, client_context
 from tests.commands import clean_environment, start
-from tests.faults.flooder import KINDS
+from tests.faults.flooder import KINDS, OVER_HTTP, SESSIONS, crowd
 
 STREAM = "flights"
 MESSAGES = 200
 PATIENCE_S = 30.0
+CURSORS = 24  # the most of one owner
+ROLLED = 30
 ROUNDS = 3  # the quietest counts: other programs of the machine are no flood
 
 
@@ -35,9 +40,14 @@ class Stream:
 
     def __init__(self, top: Path) -> None:
         self.top = top
-        self.process = start("up", "--nodes", "3", "--root", top / "up", "--stream", STREAM)
+        self.pages = _free_ports(3)
+        self.process = start(
+            "up", "--nodes", "3", "--root", top / "up", "--stream", STREAM,
+            "--http", f"127.0.0.1:{self.pages[0]}",
+        )  # fmt: skip
         assert self.process.stdout is not None
-        assert b"3 nodes up" in self.process.stdout.readline()
+        while b"3 nodes up" not in (line := self.process.stdout.readline()):
+            assert b"the page of" in line, line
         self.certs = str(top / "up" / "certs")
         issue(self.certs, "n9", CertificateRole.NODE)
         others = {
@@ -49,6 +59,7 @@ class Stream:
             issue(self.certs, name, role)
         with open(top / "up" / "clients.toml", "rb") as file:
             nodes = tomllib.load(file)["push"]["nodes"]
+        issue(self.certs, "crowd", CertificateRole.PUBLISHER, sessions=["crowd-*"])
         self.ports = [each.rpartition(":")[2] for each in nodes]
         addresses = [("localhost", int(port)) for port in self.ports]
         self.push = PushClient(str(top / "pub"), STREAM, addresses, self.contexts("jfk"))
@@ -63,6 +74,33 @@ class Stream:
         self.publisher.flush("merged", PATIENCE_S)
         self.sent = 1
         self.pull.start()
+        for port in self.ports:
+            crowd(("localhost", int(port)), self.certs, "crowd")
+        self.await_crowd()
+        self.fill()
+
+    def fill(self) -> None:
+        """Have cursors registered and files rolled, so that answers about them cost something."""
+        addresses = [("localhost", int(port)) for port in self.ports]
+        for number in range(CURSORS):
+            asked = {"do": "cursor-open", "name": f"c{number}"}
+            ask_any(addresses, self.contexts("spark"), asked)
+        for _ in range(ROLLED):
+            self.publisher.publish(b"%d" % self.sent)
+            self.publisher.flush("merged", PATIENCE_S)
+            self.sent += 1
+            ask_any(addresses, self.contexts("operator"), {"do": "roll"})
+
+    def await_crowd(self) -> None:
+        """Wait until all of its sessions are merged: their answers are the large ones then."""
+        addresses = [("localhost", int(port)) for port in self.ports]
+        end_s = time.monotonic() + 4 * PATIENCE_S
+        merged = 0
+        while merged < SESSIONS and time.monotonic() < end_s:
+            rows = ask_any(addresses, self.contexts("spark"), {"do": "sessions"})["sessions"]
+            merged = sum(each["merged"] != "0.0.0" for each in rows)
+            time.sleep(0.5)
+        assert merged >= SESSIONS, f"{merged} sessions were merged"
 
     def contexts(self, name: str) -> Contexts:
         """Return the contexts of a certificate."""
@@ -127,7 +165,8 @@ class Flooded:
 def flooded(stream: Stream, kind: str) -> Flooded:
     """Measure before and under one flood."""
     usual, before = stream.latencies(), stream.bytes_used()
-    command = [sys.executable, "-m", "tests.faults.flooder", kind, stream.certs, *stream.ports]
+    ports = [str(each) for each in stream.pages] if kind in OVER_HTTP else stream.ports
+    command = [sys.executable, "-m", "tests.faults.flooder", kind, stream.certs, *ports]
     with subprocess.Popen(command, env=clean_environment()) as flooder:
         try:
             time.sleep(3)  # the flood has to be at its height
@@ -137,6 +176,18 @@ def flooded(stream: Stream, kind: str) -> Flooded:
         finally:
             flooder.kill()
     return Flooded(kind, p99(usual), under, grown)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return ports in a row that nothing listens on now."""
+    while True:
+        with socket.socket() as first:
+            first.bind(("127.0.0.1", 0))
+            found = list(range(first.getsockname()[1], first.getsockname()[1] + count))
+        with suppress(OSError):
+            for port in found:
+                socket.create_server(("127.0.0.1", port)).close()
+            return found
 
 
 def p99(latencies: list[float]) -> float:

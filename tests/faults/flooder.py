@@ -4,11 +4,13 @@ It runs at the lowest priority, so that what is measured is what it takes from a
 it takes from the processor that node and flooder share.
 """
 
+import http.client
 import os
 import random
 import socket
 import ssl
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -34,6 +36,10 @@ FILING_SESSIONS = 85  # of a connection, so that all have 1,020, of the 1,024 th
 FILES = 50  # of a session; 64 without a frame are refused
 REOPENED_S = 1.0
 ACKED = (START,) * 5
+ASKING = 24  # threads, each with a connection of its own that asks again when it has its answer
+SESSIONS = 1000  # that the stream has, so that an answer about all of them is a large one
+OPENED = 100  # on one connection
+QUIET_S = 1.5
 STREAM = "flights"
 Address = tuple[str, int]
 
@@ -118,6 +124,100 @@ def filing(name: str) -> Callable[[Iterator[Address], str], None]:
     return flood
 
 
+def asking(request: bytes, alpn: str = ADMIN_ALPN) -> Callable[[Iterator[Address], str], None]:
+    """Return a flood of one question, over connections that are kept where that can be asked for.
+
+    Args:
+        request: what is asked; empty where a connection alone gets the answer.
+        alpn: the protocol.
+    """
+
+    def flood(addresses: Iterator[Address], certs: str) -> None:
+        files = certificate_files(certs, "subscriber")
+        context = offering(client_context(files.ca, files.cert, files.key), alpn)
+
+        def ask(address: Address) -> None:
+            while True:
+                with suppress(OSError, RtError):
+                    sock, _ = connect(address, context, PATIENCE_S)
+                    with sock:
+                        sock.settimeout(PATIENCE_S)
+                        _converse(sock, request)
+                        continue
+                time.sleep(0.01)
+
+        _at_once(ask, addresses)
+
+    return flood
+
+
+def _converse(sock: ssl.SSLSocket, request: bytes) -> None:
+    """Ask until the other side hangs up."""
+    if request:
+        sock.sendall(request)
+    while data := sock.recv(1 << 18):
+        if request and data.endswith(b"\n"):
+            sock.sendall(request)
+
+
+def browsing(path: str) -> Callable[[Iterator[Address], str], None]:
+    """Return a flood of requests of a path of the HTTP ports, which follow those of the nodes."""
+
+    def flood(addresses: Iterator[Address], _certs: str) -> None:
+        def ask(address: Address) -> None:
+            while True:
+                with suppress(OSError, http.client.HTTPException):
+                    page = http.client.HTTPConnection("127.0.0.1", address[1], timeout=PATIENCE_S)
+                    while True:
+                        page.request("GET", path)
+                        page.getresponse().read()
+
+        _at_once(ask, addresses, 60)
+
+    return flood
+
+
+def _at_once(ask: Callable[[Address], None], addresses: Iterator[Address], count: int = ASKING):
+    threads = [
+        threading.Thread(target=ask, args=(next(addresses),), daemon=True) for _ in range(count)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def crowd(address: Address, certs: str, name: str) -> None:
+    """Open as many sessions as a large stream has, each with a frame that is merged."""
+    files = certificate_files(certs, name)
+    context = client_context(files.ca, files.cert, files.key)
+    for first in range(0, SESSIONS, OPENED):
+        sock, _ = connect(address, context, PATIENCE_S)
+        with sock:
+            sock.sendall(_begun(name, first))
+            sock.settimeout(QUIET_S)  # then it has said all that it has to say
+            end_s = time.monotonic() + PATIENCE_S
+            with suppress(TimeoutError):
+                while time.monotonic() < end_s and sock.recv(1 << 16):
+                    pass
+
+
+def _begun(name: str, first: int) -> bytes:
+    said = [encode(Hello(VERSION, VERSION, PUSH, STREAM, "x"))]
+    for channel in range(OPENED):
+        session = f"{name}-{first + channel}"
+        identity = LogIdentity(SESSION, STREAM, session, f"{first + channel + 1:032x}", 1)
+        said += encode(Open(channel, identity)), encode(Data(channel, START, _frame(session)))
+    return b"".join(said)
+
+
+def _frame(session: str, start: Position = START, sequence: int = 0) -> memoryview:
+    return memoryview(b"".join(encode_frame(
+        encode_columns([1], [b"x"]), position=start, sequence=sequence, time_ns=1, messages=1,
+        durable=start, session_tag=session_tag(session),
+    ).parts))  # fmt: skip
+
+
 def _pushed(
     sock: ssl.SSLSocket, left: memoryview, until_s: float
 ) -> tuple[ssl.SSLSocket, memoryview, float]:
@@ -142,11 +242,8 @@ def _files(name: str, first: int) -> bytes:
             if channel % 2:
                 said.append(encode(RolledNotice(channel, Rolled(start, 0, 0, 0, 0, 0, 0))))
                 continue
-            frame = b"".join(encode_frame(
-                encode_columns([1], [b"x"]), position=start, sequence=run, time_ns=1, messages=1,
-                durable=start, session_tag=session_tag(session),
-            ).parts)  # fmt: skip
-            said.append(encode(Data(channel, start, memoryview(frame))))
+            frame = _frame(session, start, run)
+            said.append(encode(Data(channel, start, frame)))
             line = Rolled(start, len(frame), run, run + 1, 1, 1, 1)
             said.append(encode(RolledNotice(channel, line)))
     return b"".join(said)
@@ -182,9 +279,20 @@ KINDS = {
     "member": chattering(
         "n3", encode(Hello(VERSION, VERSION, PUSH, STREAM, "x")), encode(Heartbeat()) * 4096
     ),
+    "pullers": holding("subscriber", "", encode(Hello(VERSION, VERSION, PULL, STREAM, "x"))),
+    "sessions": asking(b'{"do": "sessions", "keep": true}\n'),
+    "plan": asking(b'{"do": "plan", "keep": true}\n'),
+    "cursors": asking(b'{"do": "cursors", "keep": true}\n'),
+    "log-history": asking(b'{"do": "log-history"}\n'),
+    "status": asking(b"", STATUS_ALPN),
+    "http": browsing("/log-history"),
+    "http-sessions": browsing("/status"),
     "operator": holding("operator", ADMIN_ALPN, b'{"do":'),
     "stranger": holding("n9", ADMIN_ALPN, b'{"do":'),
 }
+
+
+OVER_HTTP = ("http", "http-sessions")  # kinds that flood the HTTP ports
 
 
 def main() -> None:

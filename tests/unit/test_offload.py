@@ -224,6 +224,13 @@ def test_history_says_where_the_copy_of_a_file_is(out):
     assert read_offloaded(os.path.dirname(out)) is None
 
 
+def test_history_hides_a_password_that_an_older_version_recorded(out):
+    """The ledger still has it, and every subscriber may ask for the history."""
+    offloaded = Offloaded("s3://me:planted@bucket/flights", Position.of(0, 2, 0))
+    text = HistoryText(out, 0, offloaded).json(history(out)[0])
+    assert json.loads(text)["address"] == "s3://(left out)@bucket/flights/log.0.0.zst"
+
+
 def test_only_what_was_copied_has_an_address(out, tmp_path):
     """An operator who follows an address to nothing will believe that the copies are lost."""
     with MergedLog(out) as log:

@@ -15,9 +15,12 @@ from replicator.scrub_record import NAME, ScrubRecord
 from rt.cli.exits import OUR_FAULT
 from rt.client.checkpoint import Checkpoint, Values
 from rt.client.cursor import DIRECTORY, LocalCursor
+from rt.errors import Misuse
 from rt.log.confirmations import Confirmations, ConfirmationsFile
 from rt.log.lock import take_lock
 from rt.log.shipping import ShippingNote
+from rt.net.certificates import init_authority, issue
+from rt.net.identity import CertificateRole
 from rt.position import START, Position
 from tests.commands import PATIENCE_S, publish, run
 from tests.logs import MergedLog
@@ -89,6 +92,38 @@ def test_no_reader_of_a_log_waits_follows_or_fills_up(tmp_path, little_memory, k
     assert "root:" not in done.output
     if name == "manifest" and not command.startswith("dump"):  # which shows what is there
         assert done.exit_code != 0
+
+
+def test_a_writer_refuses_a_sparse_manifest_before_it_reads_it(tmp_path, little_memory):
+    """`rt publish` took 2 GB of memory for a file that takes no room on the disk."""
+    session = publish(tmp_path, [b"1"])
+    plant("sparse", os.path.join(session, "manifest"))
+    words = ["publish", "--root", tmp_path, "--stream", "stream", "--session", "jfk", "-"]
+    done = run(*words)
+    assert done.exit_code not in (0, OUR_FAULT), done.output
+    assert f"{session}/manifest: a manifest of {3 * GIB} bytes is not one of ours" in done.output
+
+
+def test_a_policy_that_is_too_long_is_refused_and_not_cut(tmp_path):
+    """The beginning of a policy is another policy."""
+    policy = tmp_path / "policy.toml"
+    policy.write_text("time = 60\n" + "#" * (1 << 20) + "\nlimit = '90Gi'\n")
+    done = run("archive", "policy", "set", "--file", policy)
+    assert done.exit_code not in (0, OUR_FAULT), done.output
+    assert "is longer than" in done.output
+
+
+def test_sparse_settings_and_grants_are_refused(tmp_path, little_memory):
+    """Each is a line of one command away from a file that somebody else can write."""
+    certs = str(tmp_path / "certs")
+    init_authority(certs)
+    plant("sparse", os.path.join(certs, "grants.toml"))
+    with pytest.raises(Misuse, match=r"grants.toml: longer than"):
+        issue(certs, "jfk", CertificateRole.PUBLISHER)
+    plant("sparse", str(tmp_path / "n1.toml"))
+    done = run("stream", "create", "trains", "--config", tmp_path / "n1.toml")
+    assert done.exit_code not in (0, OUR_FAULT), done.output
+    assert "longer than" in done.output
 
 
 @pytest.mark.parametrize("kind", ["fifo", "link", "device"])

@@ -27,9 +27,9 @@ from rt.node.sample import SessionView
 from rt.position import Position
 from rt.traffic import Traffic
 from rt.web import protocol
-from rt.web.app import encoded
 from rt.web.collector import SiteCollector
 from rt.web.cursor_rows import CursorRow
+from rt.web.disclosure import encoded
 from rt.web.files import planned
 from rt.web.node_metrics import SERIES_MAX, StreamView, node_metrics
 from rt.web.node_overview import overview

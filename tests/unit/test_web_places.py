@@ -160,6 +160,7 @@ def test_strangers_that_take_every_place_keep_no_probe_out_and_end_no_page(https
     [
         ({}, True),
         ({"start_days": -40}, False),
+        ({"days": 399}, False),
         ({"start_days": 1}, False),
         ({"usages": [SERVER]}, False),
         ({"signer": (None, None)}, False),

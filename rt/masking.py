@@ -1,0 +1,68 @@
+"""Masking: text without the passwords and tokens that may be in it."""
+
+import re
+from typing import Any, Final
+
+from rt.errors import Misuse
+
+HIDDEN: Final = "(left out)"
+_WORD: Final = r"(?:passw(?:or)?d|passphrase|pwd|secret|token|signature|credential|\bsig\b"
+_WORD_KEY: Final = _WORD + r"|(?:api|access|account|private|shared)[-_ ]?key)"
+_VALUE: Final = r"""(?:"(?:[^"\\]|\\.)*"(?=[\s,;&})\]]|$)|'(?:[^'\\]|\\.)*'(?=[\s,;&})\]]|$)|\S+)"""
+# Of an address, everything up to the last `@`: a password may contain slashes and quotes, and one
+# that contains `@` itself is not to leave its end behind. That hides too much of `a://b/c@d`.
+_USER: Final = re.compile(r"://\S*@")
+_NAMED: Final = re.compile(
+    rf"""({_WORD_KEY}[\w.-]{{0,40}}["']?\s*(?:=|:(?!//))\s*){_VALUE}""", re.IGNORECASE
+)
+_OPTION: Final = re.compile(rf"(-{_WORD_KEY}[\w-]{{0,40}}\s+){_VALUE}", re.IGNORECASE)
+_HEADER: Final = re.compile(r"""(\bauthorization["']?\s*[:=]\s*).*""", re.IGNORECASE)
+_SCHEME: Final = re.compile(
+    r"\b(bearer\s+)\S+|\b(basic\s+)(?=\w*(?-i:[A-Z0-9+/=]))\S{6,}", re.IGNORECASE
+)
+_JWT: Final = re.compile(r"\beyJ[\w-]+\.[\w-]+(?:\.[\w-]*)?")
+
+_ELSEWHERE: Final = (
+    "the address of copies is recorded in the log of decisions and shown to every reader; give "
+    "credentials to this process alone, by the environment or a configuration file of the store"
+)
+
+
+def without_secrets(text: str) -> str:
+    """Return a text without what looks like a password or token; it may lose more than that.
+
+    >>> without_secrets("s3://me:p/w@x@store/a  password=hunter2  Bearer abc.def")
+    's3://(left out)@store/a  password=(left out)  Bearer (left out)'
+    """
+    text = _HEADER.sub(rf"\1{HIDDEN}", text)
+    text = _USER.sub(f"://{HIDDEN}@", text)
+    text = _SCHEME.sub(lambda found: f"{found[1] or found[2]}{HIDDEN}", text)
+    for pattern in (_NAMED, _OPTION):
+        text = pattern.sub(rf"\1{HIDDEN}", text)
+    return _JWT.sub(HIDDEN, text)
+
+
+def masked(value: Any) -> Any:
+    """Return what JSON is made of, each text in it without secrets."""
+    if isinstance(value, str):
+        return without_secrets(value)
+    if isinstance(value, dict):
+        return {name: masked(each) for name, each in value.items()}
+    return [masked(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def demand_no_secret(address: str) -> None:
+    """Refuse the address of copies if it has credentials in it.
+
+    Raises:
+        Misuse: it has; the sentence does not repeat them.
+
+    >>> demand_no_secret("s3://bucket/flights@2026")
+    """
+    scheme, is_url, rest = address.partition("://")
+    user, at, _ = rest.rpartition("@")
+    has_user = at and ("/" not in user or ":" in user)  # else the `@` is of a path
+    _, _, query = rest.partition("?")
+    if is_url and (has_user or "=" in query):
+        where = f"{without_secrets(scheme)}://{HIDDEN}"
+        raise Misuse(f"{where} has a user, password or token in it; {_ELSEWHERE}")
