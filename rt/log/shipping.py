@@ -10,14 +10,14 @@ from rt.text import printable
 
 FILE_NAME: Final = "shipping"
 DRAFT_NAME: Final = "shipping.new"
-FRESH_S: Final = 10.0  # a pusher that runs renews its note every second
+FRESH_S: Final = 10.0  # a running pusher renews its note every second
 _BYTES_MAX: Final = 1000
 
 
 class ShippingNote:
-    """The file in a session's directory; the process that ships writes it, the publisher reads it.
+    """The file in a session's directory; the shipping process writes it, the publisher reads it.
 
-    It is not synced: a pusher that starts again writes its own.
+    It is not synced: a pusher that restarts writes a new one.
     """
 
     def __init__(self, directory: str) -> None:
@@ -25,9 +25,9 @@ class ShippingNote:
         self._draft = os.path.join(directory, DRAFT_NAME)
 
     def read(self) -> str:
-        """Return what keeps the session from being shipped; "" if no running pusher says so.
+        """Return why the session is not being shipped; "" if no running pusher gives a reason.
 
-        Some of it may be a node's own words, so control characters are escaped.
+        The text may come from a node, so control characters are escaped.
         """
         try:
             with closing(OsDisk().open_read(self._path)) as file:
