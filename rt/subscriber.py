@@ -83,8 +83,7 @@ class Subscriber:
                 `"last:3"` or `"0.0.4096"`.
             follow: whether to wait for more at the end of the log, or to end there.
             sessions: names or globs (`jfk`, `eu-*`) of the wanted sessions; frames of others are
-            not
-                decoded.
+                not decoded.
             key_prefix: return only messages whose key begins with this.
             where: conditions that all must hold, such as `"key=AA*"` or `".delay>=30"`, on session,
                 key and fields of a JSON payload; see `rt.format.where.Where`.
@@ -99,8 +98,7 @@ class Subscriber:
                 `Poisoned`, `SessionEvent` and `Dropped`.
             watch: `auto`, `inotify` or `poll`.
             copies: directory or URL that the log was offloaded to. Archived files are read back
-            from
-                there, each verified before any of its messages is returned.
+                from there, each verified before any of its messages is returned.
 
         Raises:
             Misuse: an argument is not valid, or nothing installed can read `copies`.
@@ -121,8 +119,7 @@ class Subscriber:
         self._current: Iterator[Message] = iter(())
         self._places: Iterator[int] = iter(())  # of the messages that `_current` has still to yield
         self._places_end = Position(0)
-        # raised while its caller was being cancelled, and so not delivered
-        self._unheard: BaseException | None = None
+        self._unheard: BaseException | None = None  # an error that a cancelled caller missed
         self._use = InUse(partial(_release, self._follower, self._waiter))
         self.idle: Callable[[], object] = lambda: None
         self._guard = ForkGuard("a Subscriber", self._abandon)

@@ -7,7 +7,7 @@ from rt.format.ranges import EMPTY_DIGEST, Range
 from rt.format.session_event import is_event
 from rt.position import START, Position
 
-_FAULTS_MAX: Final = 100  # listed; nobody would read more
+_FAULTS_MAX: Final = 100  # listed; a longer list would not be read
 
 
 class Chain:

@@ -38,10 +38,10 @@ class DiskLimit:
             size of the file system.
         on_full: raise an `error` before anything is accepted, `block` until there is room, or
             `drop_oldest`: drop the oldest files that a pusher has not begun to send, which is not
-            available to a session of a group. Readers of
-            the stream get an `rt.Dropped` in their place, and the publisher a `MessagesDropped`.
-            A pusher is at most half of the limit ahead of what is merged. Files from before the
-            session was first opened with `drop_oldest` are kept.
+            available to a session of a group. Readers of the stream get an `rt.Dropped` in their
+            place, and the publisher a `MessagesDropped`. A pusher is at most half of the limit
+            ahead of what is merged. Files from before the session was first opened with
+            `drop_oldest` are kept.
         timeout_s: how long to block before raising `SessionFull`; None blocks for ever. With
             `drop_oldest`, how long to wait when everything left may have been sent; None is 5 s.
     """

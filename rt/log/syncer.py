@@ -91,12 +91,11 @@ class Syncer:
 
     Threads:
         `_changed` guards `durable`, `failure`, `_wanted` and `_closing`. The writer and `wait` set
-        `_wanted`, `_closing` and `failure`; `turn`, called by one thread at a time, sets
-        `durable` and `failure`, and sets `_is_resting` before it checks whether it may rest, so
-        that the writer, which reads and clears it after writing, misses nothing.
-        `durable` and `failure` may be read without the lock: the first only grows, the second is
-        set once. `_archives_at_s` belongs to `turn`. `turn` may sync and archive `_log` while the
-        writer appends.
+        `_wanted`, `_closing` and `failure`; `turn`, called by one thread at a time, sets `durable`
+        and `failure`, and sets `_is_resting` before it checks whether it may rest, so that the
+        writer, which reads and clears it after writing, misses nothing. `durable` and `failure` may
+        be read without the lock: the first only grows, the second is set once. `_archives_at_s`
+        belongs to `turn`. `turn` may sync and archive `_log` while the writer appends.
     """
 
     def __init__(self, log: Appender, settings: WriterSettings, durable: Durable) -> None:
