@@ -31,7 +31,7 @@ class Sized(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What `holder` has yet to read: files from that of `start` on, `bytes_max` at most.
+    """What `holder` has yet to read: from the file of `start` on, up to `bytes_max` bytes.
 
     It protects files from the rules time and limit. Nothing protects them from the rule disk.
     """

@@ -120,7 +120,7 @@ class Publisher:
 
     @property
     def shipping_note(self) -> str:
-        """What holds up merging of the session, according to its pusher; "" if nothing."""
+        """Why the session is not being merged, according to its pusher; "" if it gives none."""
         return ShippingNote(self._writer.directory).read()
 
     def publish(self, payload: Bytes, key: Bytes | None = None, time_ns: int | None = None) -> int:
@@ -294,7 +294,7 @@ class Publisher:
         return () if self._writer.dropping is None else self._writer.dropping.spans
 
     def kept(self, position: Position) -> Position:
-        """Return where the last messages before a position end that were not dropped."""
+        """Return the end of the last messages up to a position, not counting dropped ones."""
         with self._lock:  # the lock makes sure that it includes everything `drops` has named
             return self._writer.kept(position)
 
@@ -317,7 +317,7 @@ class Publisher:
         self.close()
 
     def limit_flight(self, admit: Callable[[int, int], Room]) -> None:
-        """From now on, ask `admit`, which may wait, before each frame how much may be published."""
+        """Call `admit` before each frame from now on; it waits, and returns how much may follow."""
         if self._gate is None:
             self._gate = FrameGate(self._pending, self._lock, self._is_closed)
         self._gate.limit_flight(admit)
@@ -349,7 +349,7 @@ class Publisher:
         return self._writer.held_bytes + self._pending.waiting
 
     def _make_room(self) -> bool:
-        """Drop the oldest file, if wanted; return whether it did. May end the active file."""
+        """Drop the oldest file, if wanted; return whether one was dropped. May roll a file."""
         with self._lock:
             if self._is_closed():
                 return False
@@ -368,7 +368,7 @@ class Publisher:
             raise
 
     def _write_pending(self, *, alone: bool = False) -> WrittenFrame | None:
-        """Write what waits; `alone` leaves the announcement to the caller, who has no lock then."""
+        """Write what waits; with `alone`, the caller announces it later, without the lock."""
         pending = self._pending
         if not pending.payloads:
             return None

@@ -106,7 +106,7 @@ def show_bytes(size: int) -> str:
 
 
 def parse_seconds(text: str) -> float:
-    """Parse a duration as seconds; units are us, ms, s, min, h and d, without one seconds.
+    """Parse a duration into seconds; the units are us, ms, s (the default), min, h and d.
 
     >>> parse_seconds("250ms"), parse_seconds("2"), parse_seconds("1.5h")
     (0.25, 2.0, 5400.0)

@@ -290,7 +290,7 @@ class Manifest:
     _order: list[Position] = field(default_factory=lambda: _NO_ORDER)
 
     def feed(self, data: bytes) -> int:
-        """Take the whole lines at the start of `data`; return how many bytes they are.
+        """Take the whole lines at the start of `data`; return how many bytes were taken.
 
         A last line without its newline is left for the next call, since it may still be being
         written. Lines torn by a power cut are left as well, until the log's owner cuts them off.

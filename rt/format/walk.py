@@ -1,4 +1,4 @@
-"""Walk: checks that each frame of a log is where it was written to be."""
+"""Walk: checks that each frame of a log is at the position it was written for."""
 
 from rt.errors import FrameError
 from rt.format.frame import FrameKind, Header, session_tag
@@ -53,7 +53,7 @@ class Walk:
 
     @property
     def at_boundary(self) -> bool:
-        """Whether the log may roll here: in a merged log only between ranges."""
+        """Whether the log may roll here; a merged log rolls only between ranges."""
         return self.left == 0
 
     def step(self, header: Header, body: bytes | memoryview = b"") -> None:

@@ -150,7 +150,7 @@ class _Comparer:
 
 
 def _first_difference(one: bytes, other: bytes) -> int:
-    """Return the first offset at which two reads differ, by bisection: comparing is fast."""
+    """Return the first offset at which two reads differ, by bisection, since comparing is fast."""
     low, high = 0, max(len(one), len(other))
     while high - low > 1:
         middle = (low + high) // 2

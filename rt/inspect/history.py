@@ -42,7 +42,7 @@ class Row(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Bytes of its whole frames, counted before archiving if it was archived."""
+        """Bytes of its whole frames; for an archived file, what it held before."""
         return self.line.end
 
     @property

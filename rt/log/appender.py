@@ -79,7 +79,7 @@ class Appender:
             raise ManifestError(f"{path}: does not say where {file} ends, though {later} is there")
 
     def _mend_manifest(self, file: File) -> None:
-        """Cut off an unfinished last line, and make the next sync write all others again.
+        """Cut off an unfinished last line, and make the next sync rewrite all other lines.
 
         They may exist only in memory, because a sync failed.
         """

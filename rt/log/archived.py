@@ -24,7 +24,7 @@ _EMPTY_IN_A_ROW: Final = 1024
 
 
 def released_files(known: Manifest, released: Position, at_ns: int) -> list[Archived]:
-    """Return the lines that archive a session's rolled files up to `released`."""
+    """Return manifest lines that archive a session's rolled files up to `released`."""
     return [
         Archived(file, at_ns, MERGED)
         for file in _after_archived(known)
@@ -40,7 +40,7 @@ def has_kept_file(known: Manifest) -> bool:
 def is_dropped(known: Manifest, file: Position) -> bool:
     """Whether a full session dropped a file before any node was sent it.
 
-    Files before a dropped one may still be kept; all others are archived oldest first.
+    Older files may still be kept then; otherwise files are archived oldest first.
     """
     line = known.archived.get(file)
     return line is not None and line.reason == DROPPED
@@ -59,7 +59,7 @@ def _after_archived(known: Manifest) -> list[Position]:
 def given_up_files(
     known: Manifest, active: int, at_ns: int, *, keep_s: float, keep_bytes: int
 ) -> list[Archived]:
-    """Return the lines that archive what a session without replication does not keep.
+    """Return manifest lines that archive what an unshipped session does not keep.
 
     Args:
         known: the session's manifest.
@@ -81,7 +81,7 @@ def given_up_files(
 
 
 def not_copied(rolled: Rolled) -> Archived:
-    """Return the line that accounts for a file before the start of a copy."""
+    """Return the manifest line that accounts for a file before the start of a copy."""
     return Archived(rolled.file, rolled.at_ns, NOT_COPIED)
 
 
@@ -97,7 +97,7 @@ def begins_as_wanted(known: Manifest) -> bool:
 
 
 def is_own_choice(line: Archived) -> bool:
-    """Whether only this copy is known to lack the file, so that its own copies need not."""
+    """Whether the file may be missing only here, so that copies of this copy need not lack it."""
     return is_not_copied(line) or line.reason == DROPPED or line.reason.startswith(f"{KEPT} ")
 
 

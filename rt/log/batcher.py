@@ -91,7 +91,7 @@ class Batcher:
         _running.add(self)
 
     def rouse(self) -> None:
-        """Wake the thread because a message waits that it has not seen."""
+        """Wake the thread to a waiting message that it has not seen."""
         self.is_idle = False
         self._wake.notify()
 

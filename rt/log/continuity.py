@@ -21,9 +21,9 @@ class Continuity:
     def fault(self, position: Position, header: Header) -> str:
         """Record the next frame of a session's own log; return why it does not fit, or "".
 
-        A publisher never reuses a number. But one restored from a backup does not know the numbers
-        it used after the backup, and starts a new run with them. Inside a run nothing is reported:
-        a frame that cannot be decoded may claim more messages than it holds.
+        A publisher reuses numbers only after it was restored from a backup: it does not know which
+        numbers it used after the backup, and uses them again in a new run. Inside a run nothing is
+        reported, because a frame that cannot be decoded may claim more messages than it holds.
         """
         if not header.messages:
             return ""

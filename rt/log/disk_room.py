@@ -83,12 +83,12 @@ class DiskLimit:
 
     @property
     def frame_bytes_max(self) -> int:
-        """Maximum size of a frame: a frame may exceed the limit, and a file holds several."""
+        """Maximum frame size: small, as a frame may exceed the limit, and a file holds several."""
         return self.bytes // (_FRAMES * _FILES if self.drops else _FRAMES)
 
     @property
     def room_bytes(self) -> int:
-        """Total up to which messages are admitted, leaving space for their overhead."""
+        """Total up to which messages are admitted; the rest of the limit is for their overhead."""
         return self.bytes - (_FRAMES_BEYOND * self.frame_bytes_max if self.drops else 0)
 
     @property

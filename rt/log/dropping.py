@@ -110,7 +110,7 @@ class Dropping:
         return untold
 
     def _record(self, gone: DroppedSpan) -> None:
-        """Remember a span before its file's line is written: its futures must not be confirmed."""
+        """Remember a span before its file's line is written, so no message in it gets confirmed."""
         self.spans, self._untold = _with(self.spans, gone), _with(self._untold, gone)
 
     def _oldest(self, known: Manifest, mark: Sending) -> Position | None:
@@ -193,7 +193,7 @@ def _with(spans: tuple[DroppedSpan, ...], gone: DroppedSpan) -> tuple[DroppedSpa
 
 
 def kept_end(known: Manifest, position: Position) -> Position:
-    """Return the end of the last frame, at or before a position, that was not dropped."""
+    """Return the end of the last frame up to a position, not counting dropped frames."""
     if position.offset and not is_dropped(known, position.file):
         return position
     kept = (file for file in reversed(known.order) if file < position)

@@ -1,4 +1,4 @@
-"""Gaps: finds which part of a log that a reader asks for no longer exists."""
+"""Gaps: finds the parts of a log that are gone before a reader got to them."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence

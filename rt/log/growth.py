@@ -11,7 +11,7 @@ from rt.position import START, Position
 
 @dataclass(frozen=True, slots=True)
 class UnwrittenFrame:
-    """The frame at `at` may still be being written: wait there; nothing after it counts."""
+    """The frame at `at` may not be fully written yet: wait there; nothing after it counts."""
 
     at: Position
 

@@ -254,7 +254,7 @@ class Reader:
         return False
 
     def _is_at_told_end(self, position: Position) -> bool:
-        """Whether everything up to the end the writer announced was read; consumes that end."""
+        """Whether all was read up to the end that the writer announced, which is then forgotten."""
         told, self.told_end = self.told_end, None
         self._told = self._told + 1 if told == position else 0
         return self._told % _TOLD_A_LOOK > 0
@@ -355,7 +355,7 @@ class Reader:
         return True
 
     def _explain(self, walk: Walk, reason: str) -> None:
-        """Raise `CorruptLog` if a bad frame is damage; return if it may still be being written."""
+        """Raise `CorruptLog` if a bad frame is damage, and not just incompletely written so far."""
         if self._file is None:
             return
         is_damaged = isinstance(self._bad_frames.explain(self._file, walk), DamagedFrame)

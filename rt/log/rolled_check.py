@@ -51,7 +51,7 @@ class RolledCheck:
 
     @property
     def position(self) -> Position:
-        """How far the file has been found whole."""
+        """The position up to which the file has been found whole."""
         return self._scan.walk.position
 
     def step(self, bytes_max: int) -> bool:

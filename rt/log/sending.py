@@ -1,8 +1,8 @@
 """Sending: records, in a file beside a session's log, which files may have been sent in part.
 
 Only a session that drops its oldest messages has one. Its lock is held while a file is dropped, and
-while a pusher begins to send one, so that no file is dropped of which a node may have a byte. It
-is valid only in the directory where it was written: a restored backup may be older than what was
+while a pusher begins to send one, so that a file is never dropped if a node may have a byte of it.
+It is valid only in the directory where it was written: a restored backup may be older than what was
 sent since.
 """
 

@@ -203,7 +203,7 @@ def _at_number(log: LogDirectory, files: list[Position], wanted: int) -> Positio
 
 
 def _archived_end(log: LogDirectory) -> Position:
-    """Where a log ends that is empty or entirely archived."""
+    """Return the end of a log that is empty or entirely archived."""
     order = log.manifest.order
     return Position(order[-1] + log.manifest.rolled[order[-1]].end) if order else START
 

@@ -1,4 +1,4 @@
-"""SyncThreads: a few threads in a process sync all its sessions, each when it is due."""
+"""SyncThreads: a few threads that sync all sessions of a process, each when it is due."""
 
 import os
 import threading

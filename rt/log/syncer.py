@@ -157,13 +157,13 @@ class Syncer:
         return self.failure is not None or self.durable >= target
 
     def stop(self) -> None:
-        """Stop syncing, after a sync that may be under way."""
+        """Stop syncing; waits for a sync that is under way."""
         with self._changed:
             self._closing = True
         self._threads.leave(self)
 
     def abandon(self) -> None:
-        """In a forked child: replace the lock, which may never be released; no thread is left."""
+        """In a forked child: replace the lock, whose holder may not exist here."""
         self._closing = True
         self._changed = threading.Condition()
 
@@ -236,7 +236,7 @@ class Syncer:
                     raise  # a full disk had no room for the line: the next attempt may find some
 
     def _given_up(self) -> list[Archived]:
-        """Return the lines that archive what an unshipped session does not keep."""
+        """Return manifest lines that archive what an unshipped session does not keep."""
         settings = self._settings
         return given_up_files(
             self._log.manifest, self._log.end.offset if self._log.is_open else 0,

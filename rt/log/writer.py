@@ -145,7 +145,7 @@ class SessionWriter:
         return kept_end(appender.manifest, place)
 
     def kept(self, position: Position) -> Position:
-        """Where the last messages before a position end that were not dropped."""
+        """Return the end of the last messages up to a position, not counting dropped ones."""
         return position if self.dropping is None else kept_end(self._appender.manifest, position)
 
     @property
@@ -167,7 +167,7 @@ class SessionWriter:
     def write(
         self, times_ns: Sequence[int], payloads: Sequence[bytes], keys: Sequence[bytes] | None
     ) -> WrittenFrame | None:
-        """Write messages as one frame; return it if it is small, so that it can be sent unread.
+        """Write messages as one frame; return it if small, so that it need not be read to send it.
 
         Args:
             times_ns: publish time of each message, ns since the epoch; at least one.

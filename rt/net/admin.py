@@ -1,4 +1,4 @@
-"""Admin client: asks a running node a question, or to change something."""
+"""Admin client: sends questions and requests for changes to a running node."""
 
 import json
 import logging
@@ -69,8 +69,8 @@ def ask(address: Address, contexts: Contexts, request: Fields) -> Fields:
 def ask_any(addresses: Sequence[Address], contexts: Contexts, request: Fields) -> Fields:
     """Ask the nodes in turn until one answers; only the leader answers a change.
 
-    If the nodes have no leader, for example because it was just stopped, they are asked again for
-    some seconds.
+    If no node leads, for example because the leader was just stopped, they are asked again for some
+    seconds.
 
     Raises:
         Refused: a node refused for another reason than not being the leader or stopping.

@@ -144,7 +144,7 @@ def issue(
 ) -> CertificateFiles:
     """Issue a key and a certificate: `NAME.key` and `NAME.pem` beside the authority.
 
-    What a publisher or subscriber may do is added to `grants.toml` there, unless it has an entry.
+    Grants of a publisher or subscriber are added to `grants.toml` there, unless it has an entry.
 
     Args:
         directory: Where `init_authority` created the authority.

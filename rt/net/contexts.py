@@ -130,7 +130,7 @@ class Contexts:
             return self._context
 
     def has_replaced(self, context: ssl.SSLContext) -> bool:
-        """Whether this context is no longer the current one, as of the latest look at connections.
+        """Whether `context` is no longer the current one, as of the latest look at connections.
 
         Called for each connection. A hundred streams share the same files, so each look at all
         connections costs only three `stat` calls for them.
@@ -143,7 +143,7 @@ class Contexts:
         return not is_same and self.current() is not context
 
     def renew(self) -> None:
-        """Make the context again, because `make` now returns another; errors as at first."""
+        """Make the context again, because `make` now returns another; errors as in `__init__`."""
         with self._lock:
             self._context = self._made()
 

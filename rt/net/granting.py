@@ -43,7 +43,7 @@ def write_grant(directory: str, holder: PeerIdentity) -> bool:
         holder: with the requested grants; its role's default if it has none.
 
     Returns:
-        Whether an entry was added; none is for a node or an operator, which need none.
+        Whether an entry was added; nodes and operators need none.
 
     Raises:
         Misuse: the file grants this holder something else, or cannot be read.

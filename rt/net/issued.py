@@ -1,7 +1,7 @@
 """Issued: the authority's record of the certificates it signed, one JSON object a line.
 
-A name has as many valid certificates as it was renewed in the last 90 days. Revoking a name revokes
-all of them, and only this file knows their serial numbers.
+A name may have several valid certificates, one for each renewal in the last 90 days. Revoking a
+name revokes all of them, and only this file knows their serial numbers.
 """
 
 import json

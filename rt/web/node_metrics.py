@@ -106,7 +106,7 @@ def node_metrics(
 
 
 def worst_first(streams: Sequence[StreamView]) -> list[StreamView]:
-    """Sort streams by how urgently they need attention: in trouble, waiting, then by name."""
+    """Sort streams by how urgently they need attention: in trouble, then by wait, lag and name."""
     return sorted(
         streams,
         key=lambda each: (

@@ -38,7 +38,7 @@ class PushWatch(SiteWatch):
         self._waits = Waits()
 
     def waited(self, status: SessionStatus) -> float:
-        """Return how long the oldest bytes have waited that the node has not synced."""
+        """Return how long the oldest bytes not synced by the node have waited."""
         return self._waiting.get(_name(status), 0.0)
 
     def words(self, hop: str) -> str:
