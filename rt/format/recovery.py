@@ -109,9 +109,8 @@ def _later_headers(read: Callable[[int, int], bytes], at: Position, size: int) -
     """Yield the intact headers after `at` that state the position where they were found."""
     offset = at.offset + 8
     while offset < size:
-        data = read(
-            min(READ_BYTES + _OVERLAP, size - offset), offset
-        )  # the file may grow meanwhile
+        # not beyond `size`, though the file may grow meanwhile
+        data = read(min(READ_BYTES + _OVERLAP, size - offset), offset)
         if not data:
             break
         found = data.find(MAGIC)

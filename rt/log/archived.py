@@ -13,7 +13,7 @@ from rt.position import START, Position
 
 MERGED: Final = "merged"  # reason to archive a publisher's own file
 NOT_COPIED: Final = "not copied"  # reason for a file before the start of a copy
-# as above, though the copy asked for an earlier start
+# The same, where the copy had asked for an earlier start.
 NOT_OFFERED: Final = "not copied: its source lacks it"
 MISSING: Final = "missing"  # reason of a gap that no manifest line explains
 DROPPED: Final = "dropped"  # reason for a file that a full session dropped before any node had it
