@@ -324,7 +324,7 @@ class Publisher:
 
     @property
     def taken(self) -> Room:
-        """How many messages the session has, and how many bytes this object wrote, with keys."""
+        """Messages in the session, and bytes of payloads and keys that this object has written."""
         return self._next_sequence, self._pending.taken
 
     def _gate_of(self, limit: DiskLimit | None) -> FrameGate | None:

@@ -216,7 +216,7 @@ class Syncer:
         return _ARCHIVE_S if is_kept else None
 
     def _is_behind(self) -> bool:
-        """Whether there is something to sync without being asked, now or later."""
+        """Whether there is unsynced data that the settings say to sync."""
         return self._settings.fsync is not Fsync.NEVER and self._log.end > self.durable
 
     def _archive_released(self) -> None:

@@ -27,7 +27,7 @@ class _Window:
 
 
 class RepeatedLines:
-    """Logs the lines of each kind in summary.
+    """Logs the first line of each kind, then only counts.
 
     Threads: any thread may call any method. `_lock` guards `_windows` and `_due_s`; lines are
     logged while it is held, so that a count never precedes the line it refers to.

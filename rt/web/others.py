@@ -49,7 +49,7 @@ class OtherNodes:
         self._thread = threading.Thread(target=self._run, name="others", daemon=True)
 
     def start(self) -> None:
-        """Be ready to ask."""
+        """Start the thread, which asks nothing until someone views the page."""
         self._thread.start()
 
     def stop(self) -> None:
