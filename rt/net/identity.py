@@ -149,6 +149,9 @@ def parse_identity(uris: Iterable[str]) -> PeerIdentity:
 
     Raises:
         Refused: No role, several roles, an unknown word, or an invalid name.
+
+    >>> parse_identity(["rt://publisher/jfk", "rt://session/jfk-*"]).may_push("jfk-1")
+    False
     """
     holder = listed_in(uris)
     return PeerIdentity(holder.name, holder.role)
