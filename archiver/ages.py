@@ -7,11 +7,12 @@ from rt.position import Position
 
 
 class Ages:
-    """Corrects the ages of files whose manifest lines say that they are younger than they are.
+    """Corrects the age of files that look younger than they are by their manifest lines.
 
-    Merge times never go back. A clock that is a year ahead for a second dates everything that is
-    rolled in the following year after its end, and by those lines alone nothing would ever age. A
-    file that this node has seen rolled for an hour is at least an hour old; a restart begins again.
+    Merge times never decrease. If a clock runs a year ahead for a second, everything rolled in the
+    following year is dated after the end of that year, and by those dates nothing would ever age.
+    But a file that this node has seen rolled for an hour is at least an hour old. A restart starts
+    over.
     """
 
     def __init__(self) -> None:
@@ -21,12 +22,12 @@ class Ages:
         """Return the files, none younger than the time for which this node has seen it rolled.
 
         Args:
-            files: all that are not archived, oldest first.
+            files: all files that are not archived, oldest first.
             now_ns: the time that retention uses.
             steady_ns: a clock that cannot be set.
         """
         before = self._seen
-        # A local name: another thread may ask for a plan meanwhile.
+        # a local variable, because another thread may ask for a plan meanwhile
         seen = self._seen = {file.start: before.get(file.start, steady_ns) for file in files}
         shift = now_ns - steady_ns
         return [

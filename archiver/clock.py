@@ -1,14 +1,14 @@
-"""Clock: the time that retention uses, which a single wrong clock must not set."""
+"""Clock: the time that retention uses, protected from a single wrong clock."""
 
 from collections.abc import Sequence
 from typing import Final
 
-JUMP_NS: Final = 60_000_000_000  # more than any step of a clock that is being kept right
+JUMP_NS: Final = 60_000_000_000  # more than any step of a well-kept clock
 HOLD_NS: Final = 3600 * 1_000_000_000  # time for an operator to see a log line
 
 
 def agreed_ns(clocks: Sequence[int]) -> int:
-    """Return the median of the clocks, the lower one if there are two.
+    """Return the median of the clocks; of an even number, the lower of the middle two.
 
     >>> agreed_ns([7, 1_000_000, 5]), agreed_ns([3, 9])
     (7, 3)
@@ -17,10 +17,10 @@ def agreed_ns(clocks: Sequence[int]) -> int:
 
 
 class SteadyClock:
-    """Follows a clock, but believes a jump into the future only after an hour.
+    """Follows a clock, but accepts a jump into the future only after an hour.
 
-    Files archived because of such a jump are gone for ever; an hour's wait costs little. A jump
-    into the past is believed at once, since it only makes files younger.
+    Files archived because of such a jump are lost for ever, while waiting an hour costs little. A
+    jump into the past is accepted at once, since it only makes files younger.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class SteadyClock:
 
     @property
     def is_holding(self) -> bool:
-        """Whether the clock has jumped and is not believed yet."""
+        """Whether the clock has jumped and the jump is not accepted yet."""
         return self._jumped_at_ns is not None
 
     @property
@@ -51,7 +51,7 @@ class SteadyClock:
         """Look at the clock, and return the time to use.
 
         Args:
-            wall_ns: the clock.
+            wall_ns: the clock to follow.
             monotonic_ns: a clock that cannot be set.
         """
         expected = self.at(monotonic_ns)

@@ -1,4 +1,4 @@
-"""Decide: which rolled files are archived, by which rule; a function of manifest and numbers."""
+"""Decide: which rolled files are archived, and by which rule; a pure function."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -25,20 +25,20 @@ class RolledFile(NamedTuple):
 
 
 class DiskReport(NamedTuple):
-    """What a node reported of the file system its merged log is on."""
+    """What a node reported about the file system that holds its merged log."""
 
     node: str
     total: int  # bytes this process could use if the disk were empty
     used: int
-    pending: int = 0  # of `used`: archived files that are about to be emptied
+    pending: int = 0  # part of `used`: archived files that are about to be emptied
 
     @property
     def percent(self) -> float:
-        """How much of it is used, as `df` shows it."""
+        """How much of it is used, as shown by `df`."""
         return 100 * self.used / self.total if self.total else 0.0
 
     def excess(self, percent: int) -> int:
-        """Return the bytes to free until `percent` is met; 0 or less if it is met."""
+        """Return how many bytes to free to get down to `percent`; 0 or less if it is met."""
         return self.used - self.pending - self.total * percent // 100
 
 
@@ -56,7 +56,7 @@ class Demands:
     time: int
     limit: int
     disk: int
-    leased_from: int  # no lease holds the files before this one
+    leased_from: int  # index of the first leased file
     holders: str
 
     @property
@@ -65,7 +65,7 @@ class Demands:
         return max(min(max(self.time, self.limit), self.leased_from), self.disk)
 
     def reason(self, place: int) -> str:
-        """Return why the file at `place` is archived: the first rule that asks for it."""
+        """Return why the file at index `place` is archived: the first rule that asks for it."""
         free = place < self.leased_from
         if free and place < self.time:
             return TIME
@@ -84,16 +84,16 @@ def decide(
     leases: Sequence[Lease] = (),
     nodes: int = 1,
 ) -> list[Decision]:
-    """Return what to archive now: the oldest files, and no more than some rule asks for.
+    """Return what to archive now: the oldest files, and only as many as some rule asks for.
 
     Args:
         policy: the rules.
         files: the rolled files that are not archived, oldest first.
-        active_bytes: size of the active file; it counts for the limit and is never archived.
+        active_bytes: size of the active file, which counts for the limit but is never archived.
         disks: of the nodes that have reported lately.
-        now_ns: the time.
-        leases: of readers, which hold files against time and limit, not against the disk rule.
-        nodes: how many nodes the stream has; the disk rule needs the disks of a majority of them.
+        now_ns: the current time.
+        leases: of readers; they hold files against the rules time and limit, but not disk.
+        nodes: how many nodes the stream has; the rule disk needs reports from a majority.
     """
     wants = wanted(policy, files, active_bytes, disks, now_ns=now_ns, leases=leases, nodes=nodes)
     return [
@@ -112,7 +112,8 @@ def wanted(
     nodes: int = 1,
 ) -> Demands:
     """Return how many of the oldest files each rule asks for; arguments as for `decide`."""
-    freed = [0, *accumulate(file.bytes for file in files)]  # by the oldest n files
+    # bytes freed by archiving the oldest n files
+    freed = [0, *accumulate(file.bytes for file in files)]
     over = 0 if policy.limit is None else freed[-1] + active_bytes - policy.limit
     excess = agreed_excess(disks, policy.disk, nodes)
     held = [(lease, lease.first_held(files, now_ns)) for lease in leases]
@@ -127,10 +128,10 @@ def wanted(
 
 
 def agreed_excess(disks: Sequence[DiskReport], percent: int, nodes: int) -> int:
-    """Return the bytes that a majority of the nodes has to free; 0 or less if most have room.
+    """Return how many bytes a majority of the nodes has to free; 0 or less if most have room.
 
-    What is archived is archived on every node. One disk that something else has filled must not
-    cost the others their files: its node stops taking data until there is room.
+    A file is archived on every node. One disk that something else has filled must not cost the
+    others their files: its node stops accepting data until there is room.
 
     >>> full, empty = DiskReport("a", 100, 95), DiskReport("b", 100, 5)
     >>> agreed_excess([full, empty, empty], 90, 3), agreed_excess([full, full, empty], 90, 3)
@@ -142,10 +143,10 @@ def agreed_excess(disks: Sequence[DiskReport], percent: int, nodes: int) -> int:
 
 
 def demand_disks(policy: Policy, disks: Sequence[DiskReport]) -> None:
-    """Refuse a limit that the disk of a node could never hold; the rule `disk` would act first.
+    """Refuse a limit larger than a node's disk, because the rule `disk` would always act first.
 
     Args:
-        policy: that is to be set.
+        policy: the new policy.
         disks: what the nodes have reported so far.
 
     Raises:
@@ -166,7 +167,7 @@ def _aged(policy: Policy, files: Sequence[RolledFile], now_ns: int) -> int:
 
 
 def _least(freed: Sequence[int], needed: int) -> int:
-    """Return how many of the oldest files free `needed` bytes, or all if that is not enough."""
+    """Return how many of the oldest files free `needed` bytes; all if even that is not enough."""
     if needed <= 0:
         return 0
     count = next((n for n, total in enumerate(freed) if total >= needed), len(freed) - 1)

@@ -21,7 +21,7 @@ ALL: Final = "all"
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Decides for one copy. Without a policy of its own it follows the nodes, or keeps everything.
+    """A copy's retention: it follows the nodes, keeps everything, or has a policy of its own.
 
     Attributes:
         follows: whether files that the nodes archive are archived here too.
@@ -32,7 +32,7 @@ class Keep:
     policy: Policy | None = None
 
     def keeps(self, _entry: Archived) -> bool:
-        """Whether a file that the nodes have archived keeps its bytes here."""
+        """Whether the bytes of a file that the nodes have archived are kept here."""
         return not self.follows
 
     def sweep(self, log: Appender) -> int:
@@ -50,7 +50,7 @@ class Keep:
 
 
 def parse_keep(text: str) -> Keep:
-    """Read a subscriber's choice: `follow`, `all`, a time such as `14d`, a size such as `90Gi`.
+    """Parse a subscriber's choice: `follow`, `all`, a time such as `14d`, a size such as `90Gi`.
 
     >>> parse_keep("14d").policy
     Policy(time=20160, limit=None, disk=100)

@@ -1,4 +1,4 @@
-"""Lease: a reader's claim on files of the merged log, for a bounded time and size."""
+"""Lease: a reader's claim on files of the merged log, limited in time and size."""
 
 import json
 from collections.abc import Sequence
@@ -11,9 +11,10 @@ from rt.names import is_cursor, parse_peer
 from rt.position import Position
 
 LEASE_S_MAX: Final = 7 * 24 * 3600  # a job that takes longer than a week renews its lease
-LEASES_MAX: Final = 64  # of one stream
+LEASES_MAX: Final = 64  # maximum for one stream
 _NS: Final = 1_000_000_000
-_PINS: Final = ("cursor", "group")  # with the name of one they are a holder, as a peer's name is
+# "cursor.NAME" and "group.NAME" are holders too, besides names of peers
+_PINS: Final = ("cursor", "group")
 
 
 class Sized(Protocol):
@@ -25,12 +26,12 @@ class Sized(Protocol):
 
     @property
     def bytes(self) -> int:
-        """Its size."""
+        """The file's size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What `holder` still reads: from the file of `start` on, at most `bytes_max` of it.
+    """What `holder` has yet to read: from the file of `start` on, up to `bytes_max` bytes.
 
     It protects files from the rules time and limit. Nothing protects them from the rule disk.
     """
@@ -50,9 +51,9 @@ class Lease:
             raise Misuse("a lease holds a bounded number of bytes, at least 1")
 
     def first_held(self, files: Sequence[Sized], now_ns: int) -> int:
-        """Return the index of the first file that is held; the number of files if none is.
+        """Return the index of the first file held; the number of files if none is.
 
-        A lease on more files than its bytes cover holds the newest of them that fit.
+        If `bytes_max` does not cover all files from `start` on, the newest ones that fit are held.
         """
         if now_ns >= self.until_ns:
             return len(files)
@@ -66,13 +67,13 @@ class Lease:
         return first
 
     def text(self) -> str:
-        """Return it as JSON, the same text for the same lease."""
+        """Return the lease as JSON; equal leases give equal text."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
 
-@lru_cache(256)  # a node looks at all of its stream's several times a second
+@lru_cache(256)  # a node parses all of its stream's leases several times a second
 def parse_lease(text: str) -> Lease:
-    """Read what `Lease.text` wrote; `Misuse` if it is something else."""
+    """Parse the output of `Lease.text`; `Misuse` if it is not valid."""
     try:
         fields = json.loads(text)
         return Lease(**{**fields, "start": Position(fields["start"])})
@@ -84,11 +85,11 @@ def new_lease(fields: Any, now_ns: int) -> Lease:
     """Return the lease that a reader requests.
 
     Args:
-        fields: `holder`, `start` (a position), `seconds`, and `bytes` at most.
-        now_ns: the time; the lease ends `seconds` later.
+        fields: `holder`, `start` (a position), `seconds`, and `bytes` (the maximum).
+        now_ns: the current time; the lease ends `seconds` later.
 
     Raises:
-        Misuse: the request is malformed, or asks for more than a lease may have.
+        Misuse: the request is malformed, or exceeds what a lease may have.
     """
     try:
         holder, start = str(fields["holder"]), Position.parse(str(fields["start"]))

@@ -1,4 +1,4 @@
-"""Plan: what would be archived of a merged log, when, and by which rule; nothing is touched."""
+"""Plan: what would be archived of a merged log, when, and by which rule; changes nothing."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from rt.position import Position
 
 
 class Planned(NamedTuple):
-    """One rolled file that is not archived."""
+    """A rolled file that is not archived."""
 
     file: str
     bytes: int
@@ -19,7 +19,7 @@ class Planned(NamedTuple):
     rolled_ns: int
     goes: bool  # whether it would be archived at the time of the plan
     reason: str  # why; "" if it stays
-    expires_ns: int | None  # when the rule time asks for it at the latest; None if that is off
+    expires_ns: int | None  # when the rule time will archive it; None if that rule is off
 
 
 def rolled_files(
@@ -29,7 +29,7 @@ def rolled_files(
 
     Args:
         manifest: of the merged log.
-        archived_to: the files before it are archived.
+        archived_to: all files before this one are archived.
         end: the active file, if there is one; it and everything after it is left out.
     """
     order = manifest.order[bisect_left(manifest.order, archived_to) :]
@@ -43,10 +43,10 @@ def archived_to(manifest: Manifest) -> Position:
 
 
 def plan(policy: Policy, manifest: Manifest, decisions: Sequence[Decision]) -> list[Planned]:
-    """Return each file that is not archived, oldest first, and what would become of it.
+    """Return every file that is not archived, oldest first, with what will happen to it.
 
     Args:
-        policy: the rules the decisions follow.
+        policy: the rules that the decisions follow.
         manifest: of the merged log.
         decisions: from `archiver.decide.decide`.
     """

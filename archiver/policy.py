@@ -1,4 +1,4 @@
-"""Policy: how long the merged log is kept, as operators write it."""
+"""Policy: how long the merged log is kept, as written by operators."""
 
 import json
 import re
@@ -25,12 +25,12 @@ _ROLL_AGE_MIN_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """When a rolled file of the merged log is archived; any one rule suffices.
+    """When a rolled file of the merged log is archived; any one rule is enough.
 
     Attributes:
         time: minutes since the file was rolled; 0 is off.
-        limit: bytes that all files together may have; None is off.
-        disk: percent of the file system that may be used.
+        limit: maximum total bytes of all files; None is off.
+        disk: maximum percentage of the file system in use.
     """
 
     time: int = TIME_DEFAULT
@@ -46,7 +46,7 @@ class Policy:
             raise Misuse(f"disk is {_said(self.disk)}; use percent, 1 to 100")
 
     def text(self) -> str:
-        """Return it as JSON, the same text for the same policy.
+        """Return the policy as JSON; equal policies give equal text.
 
         >>> Policy(limit=90 << 30).text()
         '{"time":10080,"limit":"90Gi","disk":90}'
@@ -57,25 +57,25 @@ class Policy:
         return json.dumps({**fields, "disk": self.disk}, separators=(",", ":"))
 
     def roll_age_s(self, file_age_s: float) -> float:
-        """Return the age at which an active file is rolled even if it is not full; 0 is never.
+        """Return the age at which an active file is rolled even if it is not full; 0 means never.
 
-        A file is archived `time` after it was rolled. Rolled no later than `time` after it began,
-        it is gone before its first message is twice that old.
+        A file is archived `time` after it was rolled. If it is rolled no later than `time` after it
+        began, it is gone before its first message is twice that old.
 
         Args:
-            file_age_s: the node's setting; 0 is never.
+            file_age_s: the node's setting; 0 means never.
         """
         if not file_age_s or not self.time:
             return file_age_s
         return min(file_age_s, max(_ROLL_AGE_MIN_S, self.time * 60.0))
 
 
-@lru_cache(16)  # a node looks at its stream's several times a second
+@lru_cache(16)  # a node parses its stream's policy several times a second
 def parse_policy(text: str) -> Policy:
-    r"""Read a policy from JSON or from TOML, where it may be in a table `[policy]`.
+    r"""Parse a policy from JSON or from TOML, where it may be in a table `[policy]`.
 
     Raises:
-        Misuse: it is neither, or not a policy.
+        Misuse: the text is neither, or not a policy.
 
     >>> parse_policy('{"time": 10080, "limit": "90Gi", "disk": 90}').limit
     96636764160
@@ -100,7 +100,7 @@ def policy_of(fields: Any) -> Policy:
 
 
 def parse_limit(value: object, name: str = "limit") -> int | None:
-    """Read a size: bytes, or with one of Ki, Mi, Gi, Ti, Pi; None for `none`.
+    """Parse a size: bytes, or a number with Ki, Mi, Gi, Ti or Pi; None for `none`.
 
     >>> parse_limit("5Gi"), parse_limit(4096), parse_limit("none")
     (5368709120, 4096, None)
@@ -115,7 +115,7 @@ def parse_limit(value: object, name: str = "limit") -> int | None:
 
 
 def show_limit(size: int) -> str:
-    """Return a size in the largest unit that divides it.
+    """Format a size in the largest unit that divides it.
 
     >>> show_limit(1 << 31), show_limit(1000)
     ('2Gi', '1000')

@@ -103,7 +103,7 @@ __all__ = [
     "connect",
     "read_arrow",
 ]
-# The module of each name, imported on first use so that a command does not wait for all of them.
+# The module of each name, imported on first use so that a command need not load them all.
 _MODULES: Final = {
     "AtTime": "rt.log.start",
     "Batch": "rt.format.message",

@@ -1,7 +1,7 @@
-"""About: which stream a thread works for, so that what it logs names that stream.
+"""About: which stream a thread works for, so that its log lines name that stream.
 
-A process may serve many streams, each by the same code. The lines of a stream's threads begin with
-`stream NAME: `, whichever module logs them and wherever they are shown: on stderr or on the page.
+A process may serve many streams with the same code. Log lines of a stream's threads begin with
+`stream NAME: `, whichever module logs them and wherever they are shown, on stderr or on the page.
 """
 
 import logging
@@ -16,11 +16,12 @@ _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 _about: Final[ContextVar[str]] = ContextVar("about", default="")
 _installing: Final = threading.Lock()
-_before: list[Callable[..., logging.LogRecord]] = []  # what made records; empty until it is needed
+# the factory in place before ours; empty until needed
+_before: list[Callable[..., logging.LogRecord]] = []
 
 
 def speak_of(about: str) -> None:
-    """From now on this thread's lines begin with `about`, unless that is empty.
+    """Begin this thread's log lines with `about` from now on; "" for no prefix.
 
     >>> with speaking("stream ships: "):
     ...     logging.getLogRecordFactory()("rt", 30, "", 0, "%d lost", (2,), None).getMessage()
@@ -33,7 +34,7 @@ def speak_of(about: str) -> None:
 
 @contextmanager
 def speaking(about: str) -> Iterator[None]:
-    """As `speak_of`, for a while."""
+    """As `speak_of`, until the block ends."""
     before = _about.get()
     speak_of(about)
     try:
@@ -43,12 +44,12 @@ def speaking(about: str) -> Iterator[None]:
 
 
 def carried(work: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Return work for one other thread, whose lines then begin as this one's do now."""
+    """Wrap work for one other thread, so that its log lines begin like this thread's do now."""
     return partial(copy_context().run, work)
 
 
 def _install() -> None:
-    """Name the stream in records: they are formatted later, and by threads of no stream."""
+    """Prefix records when they are made: they are formatted later, by threads of other streams."""
     with _installing:
         if not _before:
             _before.append(logging.getLogRecordFactory())
@@ -57,13 +58,13 @@ def _install() -> None:
 
 def _named(*arguments: Any, **more: Any) -> logging.LogRecord:
     record, about = _before[0](*arguments, **more), _about.get()
-    if about and not _begins_with(record, about):  # a line that is repeated names it too
+    if about and not _begins_with(record, about):  # a repeated line has the prefix already
         record.msg = about + str(record.msg)
     return record
 
 
 def _begins_with(record: logging.LogRecord, about: str) -> bool:
-    """Look without formatting: what a wrong format raises is for the handlers to report."""
+    """Check the prefix without formatting: errors in a format are for the handlers to report."""
     words = str(record.msg)
     if words.startswith("%s") and isinstance(record.args, tuple) and record.args:
         first = record.args[0]

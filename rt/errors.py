@@ -8,7 +8,7 @@ from rt.position import Position
 
 
 def spoken(error: BaseException) -> str:
-    """Return an error's message for people; of an operating system's error, without its number.
+    """Return an error's message for people; without the number of an operating system error.
 
     >>> spoken(FileNotFoundError(2, "No such file or directory", "x.log"))
     'x.log: no such file or directory'
@@ -27,7 +27,7 @@ def _name(filename: object) -> str:
 
 
 class RtError(Exception):
-    """Base of every error this package raises on purpose; `OSError` passes through unchanged."""
+    """Base of every error this package raises on purpose; an `OSError` is passed on unchanged."""
 
 
 class Misuse(RtError, ValueError):  # noqa: N818 - the field's word, not a suffix
@@ -42,7 +42,7 @@ NAME_TAKEN: Final = "name-taken"  # the code of a session's refusal that waiting
 
 
 class Refused(RtError):  # noqa: N818
-    """A limit or a policy said no: wrong role, not your session, disk below its reserve.
+    """A limit or policy forbids it: wrong role, another's session, disk below its reserve.
 
     `code` is a short word for programs, such as `corrupt`, `diverged`, `other-log` or `busy`.
     """
@@ -61,7 +61,7 @@ class WriterFailed(RtError):  # noqa: N818
 
 
 class DiskFailed(RtError, OSError):  # noqa: N818
-    """A sync failed, or half-written bytes could not be removed. It is never retried.
+    """A sync failed, or a partial write could not be removed. It is never retried.
 
     After a failed sync the kernel may drop what it could not write, and report the next sync as
     successful.
@@ -82,7 +82,7 @@ class CorruptLog(RtError):  # noqa: N818
 
 
 class PoisonError(CorruptLog):
-    """A frame's messages cannot be decoded; `event` says which frame, and where it ends.
+    """The messages of a frame cannot be decoded; `event` says which frame, and where it ends.
 
     To continue after it, start from `event.end`, or read with `on_poison="notify"`.
     """
@@ -97,10 +97,10 @@ class PoisonError(CorruptLog):
 
 
 class ReplacedLog(CorruptLog):
-    """The log that was being read is gone; in its place is an older copy of it, or one made again.
+    """The log being read is gone; in its place is an older copy of it, or a new log.
 
-    Positions and numbers after `position` may name other messages now. A reader that wants those
-    starts again, from `earliest` or from a position that it trusts.
+    Positions and numbers after `position` may now belong to other messages. To read those, start
+    again from `earliest` or from a position that you trust.
     """
 
     def __str__(self) -> str:
@@ -116,7 +116,7 @@ class Diverged(CorruptLog):
 
 
 class SessionDiverged(CorruptLog):
-    """A node's copy of a session has other bytes than the nodes agreed on; the copy is set aside.
+    """A node's copy of a session differs from the bytes the nodes agreed on, and is set aside.
 
     The publisher sent different bytes to different nodes: it lost what it had not synced, it was
     restored from a backup, or it is hostile.
@@ -142,13 +142,14 @@ class ManifestError(RtError):
     """A manifest line is damaged or contradicts another; the caller knows which log it is in."""
 
 
-_HERE: Final = ("written", "synced")  # levels that need no node
+_HERE: Final = ("written", "synced")  # levels that do not depend on nodes
 
 
 class FlushTimeout(RtError, TimeoutError):  # noqa: N818
     """A level was not reached in time; the messages stay in the log, and shipping continues.
 
-    `reason` is what keeps them, as the process that ships the session says; "" if none says.
+    `reason` says what holds them up, according to the process that ships the session; "" if
+    unknown.
     """
 
     def __init__(self, reached: str, wanted: str, timeout_s: float, reason: str = "") -> None:
@@ -168,7 +169,7 @@ class FlushTimeout(RtError, TimeoutError):  # noqa: N818
 
 
 class Fenced(RtError):  # noqa: N818
-    """Another reader took over a registered cursor; what this one acknowledges now is refused."""
+    """Another reader took over a registered cursor; this one's acknowledgements are now refused."""
 
     def __init__(self, cursor: str, reason: str) -> None:
         super().__init__(cursor, reason)
@@ -195,7 +196,7 @@ class LimitReached(RtError):  # noqa: N818
 
 
 class SessionFull(RtError, OSError):  # noqa: N818
-    """The files of a session hold as much as its limit allows; nothing was taken."""
+    """A session's files hold as much as its limit allows; nothing was accepted."""
 
     def __init__(self, session: str, held: int, limit: int) -> None:
         super().__init__(session, held, limit)
@@ -211,9 +212,9 @@ class SessionFull(RtError, OSError):  # noqa: N818
 
 
 class MessagesDropped(RtError):  # noqa: N818
-    """A full session dropped messages before they were shipped, so no node confirms them.
+    """A full session dropped messages before they were shipped, so no node will confirm them.
 
-    `dropped` says which, in order; what lies between them was kept.
+    `dropped` lists them in order; messages in between were kept.
     """
 
     def __init__(self, dropped: Sequence[Dropped]) -> None:
@@ -231,7 +232,7 @@ class MessagesDropped(RtError):  # noqa: N818
 
 
 class GapError(RtError):
-    """Messages were archived before they were read; `gap` says which, and what is left."""
+    """Messages were archived before they were read; `gap` says which, and where to continue."""
 
     def __init__(self, gap: Gap) -> None:
         super().__init__(gap)

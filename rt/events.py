@@ -1,4 +1,4 @@
-"""Events: what a reader meets between messages."""
+"""Events: what a reader encounters between messages."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,15 +13,15 @@ _MERGED = (
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Part of the log is no longer there; reading continues at `end`.
+    """Part of the log no longer exists; reading continues at `end`.
 
     Args:
         begin: the position that would have been read next.
-        end: the first position that can be read; where the rest of the log is gone, its end.
-        files: names of the missing files; at most the first 100.
+        end: the first readable position; the log's end if nothing readable follows.
+        files: names of the missing files, at most the first 100.
         reason: from the manifest, for example `time`, `limit` or `disk`; `not copied` if this
-            copy begins later, with `: its source lacks it` if it was to begin earlier; `missing`
-            if nothing accounts for the loss.
+            copy begins later, with `: its source lacks it` if it should have begun earlier;
+            `missing` if nothing explains the loss.
         at_ns: when the last of the files was archived, ns since the epoch; 0 if unknown.
     """
 
@@ -57,7 +57,7 @@ class NewRun:
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
-    """Everything that is in the log has been read.
+    """Everything in the log has been read.
 
     Args:
         position: the end of the log, where the next message will be.
@@ -70,7 +70,7 @@ class CaughtUp:
 class BeyondEnd:
     """The log ends before the position to read from, so there is nothing to read yet.
 
-    Normal for a short while if a copy lags the one that the position came from. If it
+    This is normal for a short while if a copy lags the one the position came from. If it
     lasts, the position belongs to another log, or the log lost its end.
 
     Args:
@@ -90,15 +90,15 @@ class BeyondEnd:
 
 @dataclass(frozen=True, slots=True)
 class Poisoned:
-    """A frame is whole, but its messages cannot be decoded: its publisher lied, or erred.
+    """A frame is whole, but its messages cannot be decoded: its publisher is faulty or hostile.
 
-    Its CRCs are right, so no copy has other bytes, and nothing will repair it.
+    Its CRCs are right, so every copy has the same bytes, and nothing can repair it.
 
     Args:
-        session: that published it.
-        position: of the frame, in the log that is read.
+        session: the session that published it.
+        position: of the frame, in the log being read.
         end: where reading continues after it.
-        messages: how many the frame claims to hold.
+        messages: how many messages the frame claims to hold.
         reason: what is wrong with its columns.
     """
 
@@ -131,18 +131,18 @@ class SessionChange(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionEvent:
-    """The nodes have decided something about a session; it has this place in the merged log.
+    """The nodes decided something about a session, at this place in the merged log.
 
     Args:
         change: what they decided.
         session: its name.
         position: of the event, in the merged log.
-        before: up to where the session was merged until then, in its own log.
+        before: how far the session was merged until then, in its own log.
         after: where it continues, in its own log.
         time_ns: when it was decided, ns since the epoch.
         number: of the next message of the merged stream.
-        owner: the name in the certificate of the publisher that opened, resumed or took it; "" if
-            that is not known, or the name is free.
+        owner: the certificate name of the publisher that opened, resumed or took it over; "" if
+            unknown, or if the name is free.
     """
 
     change: SessionChange
@@ -181,16 +181,16 @@ _MEANINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A publisher whose disk limit was reached dropped its oldest messages; no node has them.
+    """A publisher reached its disk limit and dropped its oldest messages; no node has them.
 
     Args:
-        session: whose they were.
+        session: the publisher's session.
         begin: where they began, in the session's own log.
-        end: where they ended there.
+        end: where they ended, in the session's own log.
         first: sequence number of the first.
         next: the number after the last.
         at_ns: when the last of them were dropped, ns since the epoch.
-        position: of the notice, in the log that is read; None where the publisher itself reports.
+        position: of the notice, in the log being read; None if the publisher itself reports it.
     """
 
     session: str
@@ -203,7 +203,7 @@ class Dropped:
 
     @property
     def messages(self) -> int:
-        """How many numbers it covers; those that `skip_to` passed over count too."""
+        """How many numbers it covers, including those skipped by `skip_to`."""
         return self.next - self.first
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Latencies: how long something took, counted in buckets."""
+"""Latencies: durations, counted in buckets."""
 
 import threading
 from bisect import bisect_left
@@ -6,16 +6,16 @@ from collections import deque
 from typing import Final, NamedTuple
 
 _NEW_MAX: Final = 1024  # observations that wait to be sorted into buckets
-# 0.1 ms to 3.28 s. A sync on a good disk takes less than 1 ms, and must not vanish in one bucket.
+# 0.1 ms to 3.28 s. A good disk syncs in less than 1 ms, so short times need several buckets.
 BOUNDS_S: Final = tuple(0.0001 * 2**power for power in range(16))
 
 
 class LatencyCounts(NamedTuple):
-    """What was observed so far.
+    """The observations so far.
 
     Attributes:
-        counts: how many observations each bucket holds; the last one has no upper bound.
-        sum_s: all of them together.
+        counts: number of observations in each bucket; the last one has no upper bound.
+        sum_s: sum of all observations.
     """
 
     counts: tuple[int, ...]
@@ -23,17 +23,17 @@ class LatencyCounts(NamedTuple):
 
     @property
     def total(self) -> int:
-        """How many there were."""
+        """Number of observations."""
         return sum(self.counts)
 
     def joined(self, other: "LatencyCounts") -> "LatencyCounts":
-        """Return what two observed together."""
+        """Merge two histograms."""
         counts = map(sum, zip(self.counts, other.counts, strict=True))
         return LatencyCounts(tuple(counts), self.sum_s + other.sum_s)
 
 
 class Latencies:
-    """A histogram; an observation takes a tenth of a microsecond.
+    """A histogram of durations; an observation takes a tenth of a microsecond.
 
     Threads: any thread may call any method. `_new` is appended to without a lock; `_lock` guards
     sorting it into `_counts` and `_sum_s`.
@@ -42,19 +42,19 @@ class Latencies:
     def __init__(self) -> None:
         self._counts = [0] * (len(BOUNDS_S) + 1)
         self._sum_s = 0.0
-        self._new: deque[float] = deque()  # not sorted into buckets yet
+        self._new: deque[float] = deque()  # not yet sorted into buckets
         self._lock = threading.Lock()
 
     def observe(self, seconds: float) -> None:
-        """Count one observation; a clock that was set back makes it 0."""
+        """Record one duration; a negative one, from a clock that was set back, counts as 0."""
         self._new.append(seconds)
         if len(self._new) >= _NEW_MAX:
             self.counted()
 
     def counted(self) -> LatencyCounts:
-        """Return what was observed so far."""
+        """Return the observations so far."""
         with self._lock:
-            for _ in range(len(self._new)):  # only here they are taken out
+            for _ in range(len(self._new)):  # nothing else takes items out
                 seconds = max(0.0, self._new.popleft())
                 self._counts[bisect_left(BOUNDS_S, seconds)] += 1
                 self._sum_s += seconds

@@ -6,29 +6,30 @@ KIB: Final = 1024
 MIB: Final = 1024 * KIB
 GIB: Final = 1024 * MIB
 
-# One frame in memory per connection and direction: 100 subscribers of one node take 3.2 GiB at
+# A connection holds one frame in memory per direction: 100 subscribers of one node take 3.2 GiB at
 # worst, and 25 MiB with frames of the usual size (256 KiB).
 BODY_BYTES_MAX: Final = 32 * MIB
 
 # Half a body, so that a message and its key always fit beside their columns.
 MESSAGE_BYTES_MAX: Final = 16 * MIB
 
-# A publisher's frame: at 1 GB/s it is full after 0.25 ms, and its header is 0.02 % of it.
+# A publisher's frame: at 1 GB/s it fills in 0.25 ms, and its header is 0.02 % of it.
 FRAME_BYTES_DEFAULT: Final = 256 * KIB
 
 # One read of a log: four usual frames, and small compared with a processor's cache.
 READ_BYTES: Final = MIB
 
-# What the thread that writes it also sends at once: one TLS record, which a socket has room for.
+# Frames up to this size are also sent at once by the thread that writes them: they fit in one TLS
+# record, which a socket has room for.
 SMALL_BYTES: Final = 8 * KIB
 
 # zstd states its window; no honest body needs one larger than itself.
 ZSTD_WINDOW_BYTES_MAX: Final = BODY_BYTES_MAX
 
-# A manifest line is a short JSON object; a longer one was not written by us.
+# A manifest line is a short JSON object; we never write a longer one.
 MANIFEST_LINE_BYTES_MAX: Final = 4 * KIB
 
-# A million files, of which each has two lines of about 120 bytes; what is longer is not read.
+# A million files, each with two lines of about 120 bytes; a longer manifest is not read.
 MANIFEST_BYTES_MAX: Final = 256 * MIB
 
 # Session logs are indexed once per this many bytes: 4,096 entries in a full file of 1 GiB.

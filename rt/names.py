@@ -11,22 +11,25 @@ from rt.errors import Misuse
 SessionName = NewType("SessionName", str)
 StreamName = NewType("StreamName", str)
 NodeName = NewType("NodeName", str)
-PeerName = NewType("PeerName", str)  # in a certificate: a node, a publisher, a subscriber
+PeerName = NewType("PeerName", str)  # name in a certificate: of a node, publisher or subscriber
 NameGlob = NewType("NameGlob", str)  # a name in which `*` matches any characters
 
-MERGED_NAME: Final = "out"  # of a merged log, and of its directory
-NAME_LENGTH_MAX: Final = 63  # a DNS label, so that a name may become a host or a Kubernetes label
-SHOWN_LENGTH_MAX: Final = 40  # of a refused text in a message: enough to recognise, little to abuse
+MERGED_NAME: Final = "out"  # name of a merged log and its directory
+# a DNS label, so that a name can be used as a host or a Kubernetes label
+NAME_LENGTH_MAX: Final = 63
+# characters of a refused text shown in a message: enough to recognise, little to abuse
+SHOWN_LENGTH_MAX: Final = 40
 
-_NAME: Final = re.compile(r"[a-z0-9]+(?:[-._][a-z0-9]+)*")  # one reading per text: no backtracking
+# unambiguous, so matching never backtracks
+_NAME: Final = re.compile(r"[a-z0-9]+(?:[-._][a-z0-9]+)*")
 _GLOB: Final = re.compile(r"[-._a-z0-9*]+")
 
-# Directories and files of our own; a peer that could take one of these names could shadow it.
+# Names of our own directories and files; a peer with such a name could shadow one.
 _CURSOR: Final = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,62}[a-z0-9])?")
 _OURS: Final = frozenset({"in", "out", "log", "manifest", "state", "quarantine", "lock", "certs"})
 _OUR_BEGINNINGS: Final = ("log", "quarantine")  # log.0.0, quarantine.jfk.0
 _OUR_ENDINGS: Final = (".idx", ".lock", ".old", ".tmp")
-# Devices on Windows with any ending, so that a copy of the tree onto such a share stays possible.
+# Device names on Windows, with any extension, so that the tree can be copied to a Windows share.
 _DEVICES: Final = frozenset(
     {"aux", "con", "nul", "prn"} | {f"{port}{n}" for port in ("com", "lpt") for n in range(10)}
 )
@@ -36,13 +39,13 @@ _RULE: Final = (
 
 
 def parse_session(text: str) -> SessionName:
-    """Return `text` as a session name, one publisher's identity in a stream.
+    """Return `text` as a session name, which identifies one publisher in a stream.
 
     Args:
-        text: What a user, a file or a peer called the session.
+        text: The session's name as given by a user, a file or a peer.
 
     Raises:
-        Misuse: `text` is outside the grammar or reserved; the message says which rule it broke.
+        Misuse: `text` is not a valid name, or is reserved; the message says which rule it broke.
 
     >>> parse_session("jfk.runway-4")
     'jfk.runway-4'
@@ -50,12 +53,12 @@ def parse_session(text: str) -> SessionName:
     return SessionName(_parse("session", text))
 
 
-@lru_cache(4096)  # of 0.2 KB each; nodes name their sessions to each other in every report
+@lru_cache(4096)  # 0.2 KB each; nodes name their sessions to each other in every report
 def decode_session(data: bytes) -> SessionName:
-    """Return the session that a peer's bytes name.
+    """Decode and check a session name sent by a peer.
 
     Raises:
-        UnicodeDecodeError: they are not ASCII.
+        UnicodeDecodeError: the bytes are not ASCII.
         Misuse: as for `parse_session`.
 
     >>> decode_session(b"jfk")
@@ -80,12 +83,12 @@ def parse_peer(text: str) -> PeerName:
 
 
 def is_cursor(text: str) -> bool:
-    """Whether `text` is the name of a cursor."""
+    """Whether `text` is a valid cursor name."""
     return _CURSOR.fullmatch(text) is not None
 
 
 def parse_cursor(text: str) -> str:
-    """Return `text` as the name of a cursor; `Misuse` if it is not one.
+    """Return `text` as a cursor name; `Misuse` if it is not valid.
 
     >>> parse_cursor("billing-eu")
     'billing-eu'
@@ -99,7 +102,7 @@ def parse_cursor(text: str) -> str:
 
 
 def parse_group(text: str) -> str:
-    """Return `text` as the name of a group of sessions, "" for none; `Misuse` as above."""
+    """Return `text` as the name of a group of sessions, or "" for none; `Misuse` if not valid."""
     return _parse("group", text) if text else ""
 
 
@@ -120,10 +123,10 @@ def parse_glob(text: str) -> NameGlob:
 
 
 def glob_matches(glob: NameGlob, name: str) -> bool:
-    """Return whether `glob` matches `name`.
+    """Whether `glob` matches `name`.
 
-    The first and last part are anchored, and the others are searched from left to right. Taking the
-    earliest place of each never needs a second try, so the time is linear in the name.
+    The first and last part are anchored; the others are searched from left to right. Taking the
+    earliest match of each never requires backtracking, so the time is linear in the name.
 
     >>> glob_matches(parse_glob("jfk-*"), "jfk-4"), glob_matches(parse_glob("jfk-*"), "jfk")
     (True, False)
@@ -153,10 +156,10 @@ def stream_directory(root: str, stream: str) -> str:
 def session_directory(root: str, stream: str, session: str) -> str:
     """Return the directory of a session under `root`: the only way from a name to a path.
 
-    The names are parsed here again, whatever their types say, because a cast is easily written.
+    The names are parsed again here, whatever their types say, because a cast is easily written.
 
     Args:
-        root: The caller's own directory; it is trusted and used as it is.
+        root: The caller's own directory; it is trusted and used unchanged.
         stream: The stream's name.
         session: The session's name.
 
@@ -170,7 +173,7 @@ def session_directory(root: str, stream: str, session: str) -> str:
 
 
 def shown(text: object) -> str:
-    r"""Return a hostile text in a form safe for a message: quoted, ASCII, at most 40 characters.
+    r"""Return untrusted text safe for a message: quoted, ASCII, at most 40 characters.
 
     >>> shown("a\nb")
     "'a\\nb'"
@@ -191,7 +194,7 @@ def _parse(noun: str, text: object) -> str:
     raise Misuse(f"not a {noun} name: {shown(text)}{_reason(text)}; {_RULE}")
 
 
-@lru_cache(4096)  # short texts; a node parses the names of its sessions with every report
+@lru_cache(4096)  # short texts; a node parses its sessions' names in every report
 def _is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None and not _is_reserved(text)
 

@@ -1,4 +1,4 @@
-"""Position: the 64-bit place of a byte in a log, and the name of its file."""
+"""Position: the 64-bit position of a byte in a log, and the name of its file."""
 
 import re
 from functools import lru_cache
@@ -11,7 +11,7 @@ OFFSET_END: Final = 1 << OFFSET_BITS
 ROLL_END: Final = 1 << ROLL_BITS
 RUN_END: Final = 1 << RUN_BITS
 
-# A file ends 8 bytes short of 1 GiB, so that its end is a position of its own.
+# A file ends 8 bytes short of 1 GiB, so that its end is still a position in that file.
 FILE_BYTES_MAX: Final = OFFSET_END - 8
 
 _FILE_NAME: Final = re.compile(r"log\.(0|[1-9][0-9]{0,5})\.(0|[1-9][0-9]{0,4})")
@@ -21,7 +21,7 @@ _TEXT: Final = re.compile(r"([0-9]{1,6})\.([0-9]{1,5})\.([0-9]{1,10})")
 class Position(int):
     """A place in one log: run (20 bits), roll (14) and offset (30) in one integer.
 
-    Positions of one log compare as integers. Treat them as opaque: store, compare, print, and start
+    Positions in one log compare as integers. Treat them as opaque: store, compare, print, and start
     from them.
 
     >>> Position.of(3, 1, 64)
@@ -43,7 +43,7 @@ class Position(int):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `x.y.offset` or the integer; `ValueError` says what was expected."""
+        """Parse `run.roll.offset` or the integer; `ValueError` says what was expected."""
         if match := _TEXT.fullmatch(text):
             return cls.of(*(int(part) for part in match.groups()))
         if re.fullmatch(r"[0-9]{1,19}", text) and (value := int(text)) < 1 << 63:
@@ -52,7 +52,7 @@ class Position(int):
 
     @property
     def run(self) -> int:
-        """Which start of the writer it is from: x in `log.x.y`."""
+        """Which start of the writer it belongs to: x in `log.x.y`."""
         return self >> (ROLL_BITS + OFFSET_BITS)
 
     @property
@@ -73,9 +73,8 @@ class Position(int):
     @property
     def file_name(self) -> str:
         """The name of the file, `log.x.y`."""
-        place = (
-            self >> OFFSET_BITS
-        )  # without `run` and `roll`, which are slower: a history may name 100,000 files
+        # Not from `run` and `roll`, which are slower: a history may name 100,000 files.
+        place = self >> OFFSET_BITS
         return f"log.{place >> ROLL_BITS}.{place & (ROLL_END - 1)}"
 
     def next_file(self) -> "Position":
@@ -87,7 +86,7 @@ class Position(int):
 
     @property
     def is_last_run(self) -> bool:
-        """Whether no run may follow; a log that got there could be neither continued nor read."""
+        """Whether no further run is possible, so that a log here could not be continued."""
         return self.run == RUN_END - 1
 
     def next_run(self) -> "Position":
@@ -106,7 +105,7 @@ START: Final = Position(0)
 
 @lru_cache(maxsize=4096)  # the names in a directory, which is listed often
 def file_position(name: str) -> Position | None:
-    """Return where the file called `name` starts, or None if it is not a log file."""
+    """Return where the file called `name` starts; None if it is not a log file."""
     match = _FILE_NAME.fullmatch(name)
     if match is None:
         return None

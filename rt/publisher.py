@@ -1,4 +1,4 @@
-"""Publisher: puts messages into a session's log without waiting for any other process."""
+"""Publisher: appends messages to a session's log without waiting for any other process."""
 
 import os
 import threading
@@ -36,8 +36,8 @@ _CLOSED: Final = -1  # as the largest size allowed: one test for that and for a 
 class Publisher:
     """Publishes to one session of a stream, by appending to a local log directory.
 
-    It needs no other process: the session can be read where it is, and `rt push` ships it whenever
-    that runs. Any number of threads may publish.
+    No other process is needed: the session can be read in place, and `rt push` ships it whenever it
+    runs. Any number of threads may publish.
 
     Examples:
         >>> import tempfile
@@ -49,11 +49,11 @@ class Publisher:
         Position('0.0.104')
 
     Threads:
-        `_lock` guards every field but those that never change (`name`, `_linger_ns`, the
+        `_lock` guards every field except those that never change (`name`, `_linger_ns`, the
         confirmations file and the objects themselves); `_batcher` has a thread that takes the same
-        lock. `next_sequence` may be read without it. Waiting in `flush` happens without the lock.
-        After a fork the child's copy holds no descriptor and no message, and raises `Misuse`;
-        the parent's continues.
+        lock. `next_sequence` may be read without it. `flush` waits without the lock. After a fork
+        the child's copy holds no descriptor and no message, and raises `Misuse`; the parent's
+        continues.
     """
 
     def __init__(
@@ -68,24 +68,24 @@ class Publisher:
         disk_limit: DiskLimit | None = None,
         disk: Disk | None = None,
     ) -> None:
-        """Open the session for writing, and make it if it does not exist.
+        """Open the session for writing, creating it if it does not exist.
 
         Args:
             root: directory that holds the streams.
             stream: name of the stream.
             session: this publisher's own name in the stream; it has one live writer at a time.
-            group: a name shared by redundant publishers, each with a session of its own, that
-                publish the same messages under the same sequence numbers. Each number is merged
-                once, from the session that brings it first. Certificates must grant the group as
-                they grant the session, and it cannot be changed once the session exists.
+            group: a name shared by redundant publishers, each with its own session, that publish
+                the same messages under the same sequence numbers. Each number is merged once, from
+                the session that delivers it first. Certificates must grant the group just as they
+                grant the session, and it cannot be changed once the session exists.
             writer: durability, sizes, compression.
-            batching: how messages become frames.
-            disk_limit: how much the session's files may hold here; no limit unless given.
+            batching: how messages are grouped into frames.
+            disk_limit: how much the session's files may hold here; unlimited by default.
             disk: the file system; a test may pass one that fails.
 
         Raises:
             Misuse: a name is not valid, the session has a live writer, the limit is larger than
-                the disk, or it drops messages of a group.
+                the disk, or a session of a group is to drop messages.
             CorruptLog: the session's log is damaged.
         """
         batching = batching or Batching()
@@ -97,14 +97,15 @@ class Publisher:
         self._confirmations = ConfirmationsFile(self._writer.directory)
         self._linger_ns = int(batching.linger_s * 1e9)
         self._size_max = batching.message_bytes_max
-        # A message from then on is alone and is written at once. Counted from the message before,
-        # not from when that was written: otherwise each that waits would make the next one wait.
+        # A message at or after this time is alone, and is written at once. It is counted from the
+        # previous message, not from its write; otherwise each message that waits would make the
+        # next one wait.
         self._alone_after_ns = 0
         self._ask_after_s = 0.0  # when to look again whether the nodes refuse the session for good
         self._next_sequence = self._writer.next_sequence
         self._lock = threading.Lock()
         frame_bytes = batching.frame_bytes
-        if disk_limit is not None:  # a frame that was begun may go beyond it
+        if disk_limit is not None:  # a frame that has been begun may exceed it
             frame_bytes = min(frame_bytes, disk_limit.frame_bytes_max)
         self._pending = PendingFrame(frame_bytes)
         self._batcher = Batcher(
@@ -116,12 +117,12 @@ class Publisher:
 
     @property
     def next_sequence(self) -> int:
-        """The sequence number that the next message gets."""
+        """The sequence number of the next message."""
         return self._next_sequence
 
     @property
     def shipping_note(self) -> str:
-        """What keeps the session's messages from being merged, as its pusher says; "" if none."""
+        """Why the session is not being merged, according to its pusher; "" if it gives none."""
         return ShippingNote(self._writer.directory).read()
 
     def publish(self, payload: Bytes, key: Bytes | None = None, time_ns: int | None = None) -> int:
@@ -130,8 +131,8 @@ class Publisher:
         It is in the session's file when this returns, or at most `linger_s` later.
 
         Args:
-            payload: the message, up to `message_bytes_max` bytes with its key.
-            key: what subscribers may select by; None or empty for no key.
+            payload: the message; with its key up to `message_bytes_max` bytes.
+            key: a key that subscribers may select by; None or empty for none.
             time_ns: when it happened, ns since the epoch; None for now.
 
         Returns:
@@ -176,7 +177,7 @@ class Publisher:
             elif self._batcher.is_idle:
                 self._batcher.rouse()
         if is_alone:
-            self._writer.news.grown_alone(frame)  # without the lock: this may send it
+            self._writer.news.grown_alone(frame)  # without the lock: this call may send the message
         return sequence
 
     def publish_many(
@@ -196,7 +197,7 @@ class Publisher:
             Their consecutive numbers; an empty range if there were no messages.
 
         Raises:
-            Misuse: as for `publish`, before any message is taken.
+            Misuse: as for `publish`, before any message is accepted.
             Stopped: the publisher is closed.
             WriterFailed: the disk failed; nothing more can be published.
             SessionFull: the disk limit is reached; nothing was taken.
@@ -236,10 +237,10 @@ class Publisher:
         return range(first, first + len(taken))
 
     def skip_to(self, sequence: int) -> None:
-        """Give the next message the number `sequence`, which may only go forward.
+        """Give the next message the number `sequence`; numbers can only be skipped, not reused.
 
-        For redundant publishers that number their messages themselves: of the sessions of a group,
-        the sequencer merges each number once.
+        For redundant publishers that number their messages themselves: the sequencer merges each
+        number once from the sessions of a group.
 
         Raises:
             Misuse: the number was used already, or is not below 2^63.
@@ -261,9 +262,10 @@ class Publisher:
             timeout_s: how long to wait.
 
         Raises:
-            FlushTimeout: names the level that was reached, and what keeps the rest; the messages
+            FlushTimeout: names the level that was reached, and what holds up the rest; the messages
                 stay in the log and shipping continues.
-            MessagesDropped: some of them were dropped, and the rest has reached it; says so once.
+            MessagesDropped: some messages were dropped, and the rest have reached the level; each
+                drop is reported once.
             Stopped: the publisher is closed.
             Refused: `name-taken`: no node will take what was published here; see `publish`.
             WriterFailed: the disk failed.
@@ -286,21 +288,21 @@ class Publisher:
         return confirmed
 
     def dropped(self) -> list[Dropped]:
-        """Return what `DiskLimit(on_full="drop_oldest")` has ever dropped of the session.
+        """Return everything that the session's limit has ever dropped (`on_full="drop_oldest"`).
 
-        A position in between is not confirmed, though `confirmed` names a later one.
+        Dropped messages are not confirmed, even if `confirmed` names a later position.
         """
         with self._lock:
             return [each.event(self.name) for each in dropped_spans(self._writer.manifest)]
 
     @property
     def drops(self) -> tuple[DroppedSpan, ...]:
-        """What this object has dropped; another tuple once it is more; any thread may ask."""
+        """What this object has dropped, in a new tuple after each drop; any thread may ask."""
         return () if self._writer.dropping is None else self._writer.dropping.spans
 
     def kept(self, position: Position) -> Position:
-        """Return where the last messages end that come before a position, and were not dropped."""
-        with self._lock:  # so it knows all that `drops` has named
+        """Return the end of the last messages up to a position, not counting dropped ones."""
+        with self._lock:  # the lock makes sure that it includes everything `drops` has named
             return self._writer.kept(position)
 
     def close(self) -> None:
@@ -333,18 +335,18 @@ class Publisher:
         self.close()
 
     def limit_flight(self, admit: Callable[[int, int], Room]) -> None:
-        """Ask `admit`, which may wait, before each frame how much may be published from now on."""
+        """Call `admit` before each frame from now on; it waits, and returns how much may follow."""
         if self._gate is None:
             self._gate = FrameGate(self._pending, self._lock, self._is_closed)
         self._gate.limit_flight(admit)
 
     @property
     def taken(self) -> Room:
-        """How many messages the session has, and bytes this object has written, keys included."""
+        """Messages in the session, and bytes of payloads and keys that this object has written."""
         return self._next_sequence, self._pending.taken
 
     def _gate_of(self, limit: DiskLimit | None) -> FrameGate | None:
-        """Return what keeps the limit; any error that it raises has released the session."""
+        """Return a gate that enforces the limit; on an error, the session is released first."""
         if limit is None:
             return None
         try:
@@ -361,11 +363,11 @@ class Publisher:
         return self._size_max == _CLOSED
 
     def _held_bytes(self) -> int:
-        """What the files hold, and what is about to be written to them."""
+        """Bytes in the session's files and about to be written to them."""
         return self._writer.held_bytes + self._pending.waiting
 
     def _make_room(self) -> bool:
-        """Drop the oldest file, if wanted, and return whether one went; or end the active one."""
+        """Drop the oldest file, if wanted; return whether one was dropped. May roll a file."""
         with self._lock:
             if self._is_closed():
                 return False
@@ -385,7 +387,7 @@ class Publisher:
             raise
 
     def _write_pending(self, *, alone: bool = False) -> WrittenFrame | None:
-        """Write what waits; a lone message is announced by its caller, without the lock."""
+        """Write what waits; with `alone`, the caller announces it later, without the lock."""
         pending = self._pending
         if not pending.payloads:
             return None
@@ -433,7 +435,7 @@ class Publisher:
             self._ask_after_s = now_s + _ASK_S
 
     def _demand_kept(self) -> None:
-        """Raise `MessagesDropped` if messages were dropped since that was last said."""
+        """Raise `MessagesDropped` if messages were dropped since it was last raised."""
         if self._writer.dropping is not None:
             with self._lock:
                 untold = self._writer.dropping.take_untold()
@@ -441,7 +443,7 @@ class Publisher:
                 raise MessagesDropped([each.event(self.name) for each in untold])
 
     def _abandon(self) -> None:
-        """In a forked child: drop what the parent will write, and every lock of its threads."""
+        """In a forked child: discard what the parent will write, and locks its threads may hold."""
         self._lock = threading.Lock()
         self._size_max = _CLOSED
         self._pending.clear()

@@ -46,12 +46,12 @@ class Subscriber:
 
     Threads:
         One thread at a time iterates, and touches everything else. Any thread or signal handler may
-        call `stop`, and any thread `close`: `_use` says to the iterating thread that it is to end,
-        and lets it release the files if it uses them; `_waiter` wakes it. `idle` is set before
-        iterating begins; the iterating thread calls it whenever all that is there was read, and
-        what it raises ends the iteration. In asyncio the log is read in a worker thread, one call
-        at a time, while the event loop only hands out the batch at hand. After a fork the child's
-        copy raises `Misuse`; the parent's continues.
+        call `stop`, and any thread `close`: `_use` makes the iterating thread end, and release the
+        files if it uses them; `_waiter` wakes it. `idle` is set before iterating begins; the
+        iterating thread calls it whenever it has read everything, and an exception from it ends the
+        iteration. In asyncio the log is read in a worker thread, one call at a time, while the
+        event loop only hands out the current batch. After a fork the child's copy raises `Misuse`;
+        the parent's continues.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Subscriber:
         watch: str = "auto",
         copies: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Prepare to read; nothing is opened before the first message is asked for.
+        """Prepare to read; nothing is opened before the first message is requested.
 
         Args:
             root: directory that holds the streams.
@@ -83,23 +83,23 @@ class Subscriber:
                 aware `datetime` or `AtTime`, `Last(n)` messages, or any of these as text, such as
                 `"last:3"` or `"0.0.4096"`.
             follow: whether to wait for more at the end of the log, or to end there.
-            sessions: names or globs (`jfk`, `eu-*`) of the sessions wanted; frames of others are
+            sessions: names or globs (`jfk`, `eu-*`) of the wanted sessions; frames of others are
                 not decoded.
-            key_prefix: give out only messages whose key begins with this.
+            key_prefix: return only messages whose key begins with this.
             where: conditions that all must hold, such as `"key=AA*"` or `".delay>=30"`, on session,
                 key and fields of a JSON payload; see `rt.format.where.Where`.
-            share: `2/4` for the second of four equal shares of all keys, each for a reader of its
-                own: all messages of a key, in order, are in one share.
+            share: `2/4` for the second of four equal shares of all keys, so that four readers can
+                divide the work: all messages of a key, in order, are in one share.
             on_gap: what to do where messages were archived before they were read: `raise` a
                 `GapError`, `notify` through `on_event` and continue, or `skip` silently.
-            on_poison: what to do with a frame that is whole but cannot be decoded, because its
-                publisher lied or erred: `raise` a `PoisonError`, `notify` through `on_event` and
-                continue after it, or `skip` it silently.
+            on_poison: what to do with a frame that is intact but cannot be decoded, because its
+                publisher is faulty or hostile: `raise` a `PoisonError`, `notify` through `on_event`
+                and continue after it, or `skip` it silently.
             on_event: called by the iterating thread with `Gap`, `NewRun`, `CaughtUp`, `BeyondEnd`,
                 `Poisoned`, `SessionEvent`, `Dropped`, and `NoMatch`, which is logged as well.
             watch: `auto`, `inotify` or `poll`.
             copies: directory or URL that the log was offloaded to. Archived files are read back
-                from there, each verified before any of its messages is given out.
+                from there, each verified before any of its messages is returned.
 
         Raises:
             Misuse: an argument is not valid, or nothing installed can read `copies`.
@@ -118,16 +118,16 @@ class Subscriber:
         self._follow = follow
         self._waiter = _Waiter(self.directory, watch)
         self._current: Iterator[Message] = iter(())
-        self._places: Iterator[int] = iter(())  # of the messages that `_current` has yet to give
+        self._places: Iterator[int] = iter(())  # of the messages that `_current` has still to yield
         self._places_end = Position(0)
-        self._unheard: BaseException | None = None  # raised while its caller was being cancelled
+        self._unheard: BaseException | None = None  # an error that a cancelled caller missed
         self._use = InUse(partial(_release, self._follower, self._waiter))
         self.idle: Callable[[], object] = lambda: None
         self._guard = ForkGuard("a Subscriber", self._abandon)
 
     @property
     def position(self) -> Position:
-        """Where to resume to get what comes after the last message given out.
+        """Where to resume reading after the last message returned.
 
         Store it, and pass it as `start` to continue there.
         """
@@ -140,13 +140,13 @@ class Subscriber:
         return self.messages()
 
     def messages(self, timeout_s: float | None = None) -> Iterator[Message]:
-        """Iterate over messages; ends when stopped, at the end unless following, or after a pause.
+        """Iterate over messages until stopped, timed out, or at the end if not following.
 
         A later iteration continues where this one ended.
 
         Args:
-            timeout_s: end the iteration when no wanted message came for this long, and all that is
-                there was read; None waits for ever.
+            timeout_s: end the iteration if everything was read and no wanted message has arrived
+                for this long; None waits for ever.
 
         Raises:
             GapError: messages were archived before they were read, and `on_gap` is `raise`. The
@@ -166,7 +166,7 @@ class Subscriber:
                 if self._use.is_stopped:
                     self._guard.demand_owner()
                     return
-            if message is not None:  # a batch of which none was wanted does not count
+            if message is not None:  # a batch without wanted messages does not count
                 message, deadline = None, _deadline(timeout_s)
                 self._follower.has_matched = True
             more = self._advance(deadline)
@@ -175,8 +175,8 @@ class Subscriber:
     def batches(self, timeout_s: float | None = None) -> Iterator[Batch]:
         """Iterate frame by frame over messages in columns, for programs that need speed.
 
-        Batches of unwanted sessions are left out; `key_prefix`, `share`, and `where` on keys and
-        payloads, are not applied. Ends and raises like `messages`.
+        Batches of unwanted sessions are left out; `key_prefix`, `share` and conditions on keys and
+        payloads in `where` are not applied. Ends and raises like `messages`.
         """
         while (batch := self.next_batch(timeout_s)) is not None:
             yield batch
@@ -200,9 +200,9 @@ class Subscriber:
         return None
 
     def poison(self, batch: Batch, error: FrameError) -> PoisonError:
-        """Return what to raise for a batch that cannot be decoded; reading ends with it.
+        """Return the error for a batch that cannot be decoded; reading ends with it.
 
-        For callers of `batches` who decode: iterating over messages does this by itself.
+        For callers of `batches` that decode them; iterating over messages does this by itself.
         """
         return self._follower.poison(batch, error)
 
@@ -234,9 +234,9 @@ class Subscriber:
             self._waiter.wake()
 
     def close(self) -> None:
-        """Stop and release the files, from any thread; `position` can still be asked for.
+        """Stop and close the files, from any thread; `position` still works.
 
-        While another thread looks for messages, that one releases them as it ends.
+        If another thread is looking for messages, that thread closes them when it ends.
         """
         self.stop()
         if not self._guard.is_copy:
@@ -249,18 +249,18 @@ class Subscriber:
         self.close()
 
     def _abandon(self) -> None:
-        """In a forked child: release what it inherited, so that the parent alone has it open."""
+        """In a forked child: close inherited files, so that only the parent has them open."""
         self._use.stop()
         self._current = iter(())
         self._follower.close()
         self._waiter.abandon()
 
     def _advance(self, deadline: float | None) -> bool:
-        """Make the next batch the current one; False where the iteration ends."""
+        """Make the next batch the current one; False if the iteration ends."""
         batch = self._next(deadline)
         if batch is None:
             return False
-        # Set before decoding: a frame that cannot be decoded is where to resume, not passed over.
+        # Set before decoding: if the frame cannot be decoded, reading resumes at it, not after it.
         places = self._places = batch.places
         self._places_end = batch.next_position
         try:
@@ -270,7 +270,7 @@ class Subscriber:
         return True
 
     def _poll(self) -> Batch | None:
-        """Return the next batch that is there, or raise what a cancelled caller did not hear."""
+        """Return the next available batch, or raise the error that a cancelled caller missed."""
         unheard, self._unheard = self._unheard, None
         if unheard is not None:
             raise unheard
@@ -309,12 +309,12 @@ def _opened(directory: str, copies: str | os.PathLike[str] | None) -> LogDirecto
 class _Waiter:
     """Waits until the directory of a log may have changed.
 
-    Where a writer in this process announces its changes, such as the client that pulls the log,
-    nothing is watched.
+    If a writer in this process, such as the client that pulls the log, announces its changes, no
+    file watch is used.
 
-    Threads: one at a time waits or closes; any may `wake` it, and the writer's calls `_heard`,
-    which sets `_end`; it is lost if the waiting thread takes an older one just then, and then the
-    log is looked at.
+    Threads: one at a time waits or closes; any may `wake` it, and the writer's thread calls
+    `_heard`, which sets `_end`. If the waiting thread takes an older end at that moment, the new
+    one is lost, and the log is checked instead.
     """
 
     def __init__(self, directory: str, mode: str) -> None:
@@ -323,14 +323,14 @@ class _Waiter:
         self._mode = mode
         self._watch: Watch | None = None
         self._listens = False
-        self._end: Position | None = None  # of the log, as its writer says
+        self._end: Position | None = None  # of the log, as announced by its writer
         self._wake = Wake()
 
     def wait(self, deadline_s: float | None) -> Position | None:
-        """Wait until something may have changed, `wake` was called, or it is `deadline_s`.
+        """Wait until something may have changed, `wake` was called, or `deadline_s` has come.
 
         Returns:
-            Where the log ends now, if its writer in this process says so.
+            Where the log now ends, if its writer in this process has announced it.
         """
         left_s = POLL_S if deadline_s is None else deadline_s - time.monotonic()
         if not self._listens:
@@ -357,12 +357,12 @@ class _Waiter:
         self._wake.set()
 
     def abandon(self) -> None:
-        """In a forked child: release the descriptors, and take no lock of the parent's threads."""
+        """In a forked child: close the descriptors without taking locks of the parent's threads."""
         self._wake.renew_lock()
         self._release()
 
     def close(self) -> None:
-        """Release the descriptors."""
+        """Close the descriptors."""
         local_news.ignore(self._place.stream, self._heard)
         self._release()
 

@@ -1,4 +1,4 @@
-"""Text: times and bytes as text, and text that is safe to show, the same in every part of rt."""
+"""Text: times and bytes as text, and text that is safe to show, the same in all of rt."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from rt.names import shown
 
 _TIME: Final = re.compile(r"(.+?[0-9]{2}:[0-9]{2}:[0-9]{2})(?:[.,]([0-9]{1,9}))?([^.,]*)")
 # Characters that can move a cursor, forge a line or reverse text: C0 and C1 controls, DEL, line and
-# paragraph separators, the bidirectional controls, and lone surrogates, which encoders refuse.
+# paragraph separators, bidirectional controls, and lone surrogates, which encoders refuse.
 _UNSAFE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -36,7 +36,7 @@ def time_text(time_ns: int) -> str:
 
 
 def size_text(size: float) -> str:
-    """Return a number of bytes for people, to three digits.
+    """Return a number of bytes for people, with three significant digits.
 
     >>> size_text(0), size_text(1536), size_text(123456789)
     ('0 B', '1.50 KiB', '118 MiB')
@@ -51,7 +51,7 @@ def size_text(size: float) -> str:
 
 @lru_cache(maxsize=1024)
 def counted(number: int, noun: str = "message") -> str:
-    """Return a number with its noun.
+    """Return a number with its noun, in the plural if need be.
 
     >>> counted(1), counted(2000, "file")
     ('1 message', '2,000 files')
@@ -78,7 +78,7 @@ def _day_text(day: int) -> str:
 
 
 def parse_time(value: Any) -> int:
-    """Return a time in ns since the epoch, given as ISO 8601 text (UTC without a zone) or as ns.
+    """Parse a time, given as ISO 8601 text (UTC if it has no zone) or as ns since the epoch.
 
     >>> parse_time("2013-01-01T05:17:00.000000001Z"), parse_time(12)
     (1357017420000000001, 12)
@@ -97,9 +97,8 @@ def parse_time(value: Any) -> int:
         raise Misuse(
             f"the time {shown(value)} is not ISO 8601, such as 2013-01-01T05:17:00Z"
         ) from None
-    fraction = (
-        fraction or f"{time.microsecond:06}"
-    )  # fractions of the basic format, 20130101T051700.5
+    # The basic format, 20130101T051700.5, has its fraction in `time`.
+    fraction = fraction or f"{time.microsecond:06}"
     time = time.replace(microsecond=0)
     seconds = int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp())
     time_ns = seconds * 1_000_000_000 + int(fraction.ljust(9, "0"))
@@ -130,7 +129,7 @@ def json_text(value: Any, indent: int | None = None) -> str:
 
 
 def json_safe(text: str) -> str:
-    """Escape the unsafe characters of encoded JSON, where they can only be inside strings."""
+    """Escape unsafe characters in JSON text, where they can only occur inside strings."""
     return _UNSAFE.sub(lambda match: match[0] if match[0] == "\n" else _json_escaped(match), text)
 
 
@@ -144,7 +143,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def text_field(name: str, value: bytes) -> dict[str, str]:
-    r"""Return a field for bytes: text if they are UTF-8, otherwise base64 under another name.
+    r"""Return bytes as a field: text if they are UTF-8, otherwise base64 under another name.
 
     >>> text_field("key", b"AA1"), text_field("key", b"\xff")
     ({'key': 'AA1'}, {'key_base64': '/w=='})

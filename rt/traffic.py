@@ -1,4 +1,4 @@
-"""Traffic: how much has passed a point."""
+"""Traffic: how much data has passed a point."""
 
 from dataclasses import dataclass
 
@@ -15,11 +15,11 @@ class Traffic:
     frames: int = 0
 
     def add(self, size: int, messages: int, frames: int) -> None:
-        """Count frames of `size` bytes in all."""
+        """Count frames with `size` bytes in total."""
         self.bytes += size
         self.messages += messages
         self.frames += frames
 
     def take(self, other: "Traffic") -> None:
-        """Count what has passed another point too."""
+        """Add what has passed another point."""
         self.add(other.bytes, other.messages, other.frames)

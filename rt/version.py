@@ -1,6 +1,6 @@
-"""The version of the package, of the log format and of the wire."""
+"""The version of the package, and how peers introduce themselves."""
 
 from typing import Final
 
 __version__: Final = "0.1.0"
-SOFTWARE: Final = f"rt {__version__}"  # as peers introduce themselves
+SOFTWARE: Final = f"rt {__version__}"  # how peers introduce themselves

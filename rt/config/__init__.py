@@ -1,1 +1,1 @@
-"""Settings of every program: kinds of values, and where they come from."""
+"""Settings of every program: the kinds of values, and where they come from."""

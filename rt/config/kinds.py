@@ -1,4 +1,4 @@
-"""Kinds: the types that a setting may have, and how each is read and shown."""
+"""Kinds: the types that a setting may have, and how each is parsed and shown."""
 
 import math
 import re
@@ -14,8 +14,8 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin
 from rt.errors import Misuse
 
 TEXT_LENGTH_MAX: Final = 32  # of a number with its unit; 64 bits take 20 digits
-NUMBER_MAX: Final = (1 << 63) - 1  # the longest length that the kernel takes
-NONE: Final = "none"  # how the absence of an optional setting is written
+NUMBER_MAX: Final = (1 << 63) - 1  # the largest length that the kernel accepts
+NONE: Final = "none"  # how an unset optional setting is written
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _FLOAT: Final = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?")
@@ -44,10 +44,10 @@ class SettingKind:
 
     Attributes:
         expected: What an error says was expected: "a size such as 256Ki".
-        parse: Reads text; `ValueError` if it is not of this kind.
+        parse: Parses text; `ValueError` if it is not of this kind.
         native: The types that a TOML or Python value of this kind may have.
         take: Checks a native value; `ValueError` if it is out of range.
-        show: Writes the text that `parse` reads.
+        show: Formats a value as text that `parse` reads.
         optional: Whether it may be None, written `none`.
     """
 
@@ -59,7 +59,7 @@ class SettingKind:
     optional: bool = False
 
     def convert_text(self, text: str) -> Any:
-        """Return the value that an option or an environment variable gives.
+        """Convert the text of an option or environment variable to a value.
 
         Raises:
             ValueError: The text is not of this kind.
@@ -67,14 +67,14 @@ class SettingKind:
         return None if self.optional and text == NONE else self.parse(text)
 
     def convert(self, value: object) -> Any:
-        """Return the value that a TOML file or a caller gives.
+        """Convert a value from a TOML file or a caller.
 
         Raises:
             ValueError: The value is not of this kind.
         """
         if self.optional and (value is None or value == NONE):
             return None
-        # True is an int to Python; a port of true is a mistake all the same.
+        # To Python, True is an int; but `port = true` is a mistake.
         if type(value) is bool and bool not in self.native:
             raise ValueError("true and false are not numbers")
         if not isinstance(value, self.native):
@@ -87,7 +87,7 @@ class SettingKind:
 
 
 def parse_bytes(text: str) -> int:
-    """Return the size in bytes: K, M, G, T count in 1000s; Ki, Mi, Gi, Ti in 1024s.
+    """Parse a size in bytes: K, M, G, T are powers of 1000; Ki, Mi, Gi, Ti of 1024.
 
     >>> parse_bytes("256Ki"), parse_bytes("1.5G"), parse_bytes("64")
     (262144, 1500000000, 64)
@@ -96,7 +96,7 @@ def parse_bytes(text: str) -> int:
 
 
 def show_bytes(size: int) -> str:
-    """Return a size in bytes, exactly, in the largest unit of 1024s that divides it.
+    """Format a size exactly, in the largest binary unit that divides it.
 
     >>> show_bytes(262144), show_bytes(1000), show_bytes(0)
     ('256Ki', '1000', '0')
@@ -106,7 +106,7 @@ def show_bytes(size: int) -> str:
 
 
 def parse_seconds(text: str) -> float:
-    """Return the time in seconds: us, ms, s, min, h, d; a bare number is seconds.
+    """Parse a duration into seconds; the units are us, ms, s (the default), min, h and d.
 
     >>> parse_seconds("250ms"), parse_seconds("2"), parse_seconds("1.5h")
     (0.25, 2.0, 5400.0)
@@ -115,7 +115,7 @@ def parse_seconds(text: str) -> float:
 
 
 def show_seconds(seconds: float) -> str:
-    """Return a time in seconds for a reader.
+    """Format a duration for a person.
 
     >>> show_seconds(0.25), show_seconds(2.0)
     ('250ms', '2s')
@@ -127,7 +127,7 @@ def kind_of(hint: Any) -> SettingKind:
     """Return the kind of a dataclass field with this type hint.
 
     Raises:
-        Misuse: There is no kind for this type.
+        Misuse: No kind exists for this type.
     """
     if get_origin(hint) in (UnionType, Union):
         inner = [argument for argument in get_args(hint) if argument is not NoneType]
@@ -219,7 +219,7 @@ def _take_texts(values: Sequence[object]) -> tuple[str, ...]:
     return texts
 
 
-# TOML has no units, so a size or a time may be a string there.
+# TOML has no units, so a size or duration may be a string there.
 _NUMBER_OR_TEXT: Final = (int, float, str)
 _KINDS: Final[dict[Any, SettingKind]] = {
     bool: SettingKind(

@@ -1,8 +1,8 @@
 """Settings: loads a program's dataclass from defaults, a TOML file, the environment and options.
 
-Each later source overrides the earlier ones. A field is called `frame_bytes` in the file,
+Each source overrides the ones before it. A field is called `frame_bytes` in the file,
 `RT_FRAME_BYTES` in the environment and `--frame-bytes` on the command line (`rt.cli.options`).
-A field whose type is itself a dataclass is a part: its fields are settings of the same level.
+A field whose type is itself a dataclass is a part; its fields are settings on the same level.
 """
 
 import difflib
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 ENVIRONMENT_PREFIX: Final = "RT_"
-# A file may be shared by several programs: one table each, and one for `rt archive policy set`.
+# Several programs may share a file: one table for each, and one for `rt archive policy set`.
 TABLES: Final = (
     "archive", "node", "policy", "publish", "pull", "push", "session", "status", "subscribe",
     "verify",
@@ -62,8 +62,8 @@ def load(
         options: Field name to text or value; None means that the option was not given.
 
     Raises:
-        Misuse: An unknown key, a value of the wrong kind or out of range, or a missing one; one
-            sentence names the key, the value and its source.
+        Misuse: A key is unknown, or a value is missing, of the wrong kind or out of range. The
+            message names the key, the value and its source in one sentence.
         OSError: The file cannot be read.
     """
     given = explain(cls, toml_path, table, environment, options)
@@ -80,7 +80,7 @@ def explain(
     environment: Mapping[str, str] = os.environ,
     options: Mapping[str, object] | None = None,
 ) -> dict[str, Given]:
-    """Return every field's value and its source; arguments and errors are those of `load`."""
+    """Return every field's value and its source; arguments and errors as for `load`."""
     kinds = kinds_of(cls)
     given = {
         name: Given(_default(field), "default") for name, (field, _) in settings_of(cls).items()
@@ -99,7 +99,7 @@ def explain(
 
 
 def settings_of(cls: type["DataclassInstance"]) -> dict[str, tuple[Field[Any], SettingKind]]:
-    """Return field and kind of each setting, in the order of the class, parts included."""
+    """Return the field and kind of each setting, in class order, parts included."""
     hints = get_type_hints(cls, include_extras=True)
     found: dict[str, tuple[Field[Any], SettingKind]] = {}
     for field in fields(cls):
@@ -112,18 +112,18 @@ def settings_of(cls: type["DataclassInstance"]) -> dict[str, tuple[Field[Any], S
 
 
 def kinds_of(cls: type["DataclassInstance"]) -> dict[str, SettingKind]:
-    """Return the kind of each setting, in the order of the class."""
+    """Return the kind of each setting, in class order."""
     return {name: kind for name, (_, kind) in settings_of(cls).items()}
 
 
 def changed(before: "DataclassInstance", after: "DataclassInstance") -> list[str]:
-    """Return the names of the settings that differ between two of a class, sorted."""
+    """Return the sorted names of the settings that differ between two instances of a class."""
     now = _values(after)
     return sorted(name for name, value in _values(before).items() if now[name] != value)
 
 
 def _values(settings: "DataclassInstance") -> dict[str, Any]:
-    """Return each setting's value, those of the parts included."""
+    """Return each setting's value, parts included."""
     found: dict[str, Any] = {}
     for field in fields(settings):
         value = getattr(settings, field.name)
@@ -133,7 +133,7 @@ def _values(settings: "DataclassInstance") -> dict[str, Any]:
 
 
 def _built(cls: type[SettingsType], given: dict[str, Given]) -> SettingsType:
-    """Make the settings, each part first."""
+    """Construct the settings, each part first."""
     hints = get_type_hints(cls)
     parts = {
         name: _built(hint, given)
@@ -145,7 +145,7 @@ def _built(cls: type[SettingsType], given: dict[str, Given]) -> SettingsType:
 
 
 def option_name(name: str) -> str:
-    """Return a field's name on the command line.
+    """Return a field's option name on the command line.
 
     >>> option_name("frame_bytes"), variable_name("frame_bytes")
     ('--frame-bytes', 'RT_FRAME_BYTES')
@@ -154,7 +154,7 @@ def option_name(name: str) -> str:
 
 
 def variable_name(name: str) -> str:
-    """Return a field's name in the environment."""
+    """Return a field's variable name in the environment."""
     return f"{ENVIRONMENT_PREFIX}{name.upper()}"
 
 
@@ -169,7 +169,7 @@ def _from_file(kinds: dict[str, SettingKind], path: str, table: str | None) -> d
         raise Misuse(f"{path}: longer than {FILE_BYTES_MAX} bytes; not a file of settings")
     try:
         document = tomllib.loads(content.decode())
-    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError are both
+    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError are both ValueErrors
         raise Misuse(f"{path}: not TOML: {error}") from error
     ours = document if table is None else document.get(table, {})
     if table in TABLES:
@@ -185,7 +185,7 @@ def _from_file(kinds: dict[str, SettingKind], path: str, table: str | None) -> d
 
 
 def _refuse_strays(document: dict[str, Any], path: str, table: str) -> None:
-    """Refuse what would be ignored silently: a misspelt table, or settings above the first one."""
+    """Refuse what would be silently ignored: a misspelt table, or settings above the first one."""
     if table == "node" and "policy" in document:
         raise Misuse(
             f"{path}: a node does not read [policy], which belongs to the stream; keep it in "
@@ -201,7 +201,7 @@ def _refuse_strays(document: dict[str, Any], path: str, table: str) -> None:
 def _from_environment(
     kinds: dict[str, SettingKind], environment: Mapping[str, str]
 ) -> dict[str, Given]:
-    # An unknown RT_ variable is not an error: another of our programs may use it.
+    # An unknown RT_ variable is not an error: another rt program may use it.
     return {
         name: _given(kind.convert_text, kind, environment[variable], f"environment {variable}")
         for name, kind in kinds.items()
@@ -237,7 +237,7 @@ def _given(convert: Callable[[Any], Any], kind: SettingKind, value: object, sour
 
 
 def _culprits(message: str, cls: type[SettingsType], given: dict[str, Given]) -> str:
-    """Return the sources of the values that a message names."""
+    """Return, as text, the sources of the values that a message names."""
     words = set(re.findall(r"\w+", message))
     kinds = kinds_of(cls)
     named = [name for name in given if name in words] or [

@@ -1,1 +1,1 @@
-"""The bytes of a log: frames, columns, ranges and manifest lines, and what they prove. Pure."""
+"""The log's bytes: frames, columns, ranges, manifest lines, and judging what is intact. Pure."""

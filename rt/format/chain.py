@@ -1,4 +1,4 @@
-"""Chain: checks that each range or frame of a log continues the one before, across files."""
+"""Chain: checks that each frame or range of a log continues the previous one, across files."""
 
 from typing import Final
 
@@ -7,22 +7,21 @@ from rt.format.ranges import EMPTY_DIGEST, Range
 from rt.format.session_event import is_event
 from rt.position import START, Position
 
-_FAULTS_MAX: Final = 100  # listed; more would not be read
+_FAULTS_MAX: Final = 100  # listed; a longer list would not be read
 
 
 class Chain:
-    """Takes the frames of one log in order, and lists what contradicts earlier ones.
+    """Takes the frames of one log in order and lists every contradiction.
 
-    In a session, sequence numbers never decrease. In a merged log, message numbers have no gap,
-    merge times and each session's positions never decrease, and the running digest of each range
-    follows from the one before.
+    In a session, sequence numbers must not decrease. In a merged log, message numbers must have no
+    gaps, merge times and each session's positions must not decrease, and each range's running
+    digest must follow from the previous one.
     """
 
     def __init__(self, *, merged: bool) -> None:
         self.faults: list[str] = []
-        self.number: int | None = (
-            0  # of the next message, or in a session its least; None if unknown
-        )
+        # Number of the next message (in a session: its minimum); None if unknown.
+        self.number: int | None = 0
         self.digest: bytes | None = EMPTY_DIGEST  # of the merged log so far; None if unknown
         self.time_ns = 0
         self._merged = merged
@@ -44,7 +43,7 @@ class Chain:
             self._messages += header.messages if header.kind == FrameKind.MESSAGES else 0
 
     def finish(self) -> None:
-        """End the current range; a file ends with one."""
+        """End the current range and check it; call this at the end of a file."""
         done, self._range = self._range, None
         if done is None:
             return
@@ -57,11 +56,11 @@ class Chain:
         self.digest = done.digest
 
     def skip(self, number: int | None) -> None:
-        """Skip what cannot be read; the next message has `number`, if that is known."""
+        """Start over after an unreadable part; `number` is the next message's, None if unknown."""
         self._range, self.digest, self.number = None, None, number
 
     def drop(self) -> None:
-        """Forget the current range: the file ends inside it."""
+        """Discard the current range, because the file ends inside it."""
         self._range, self.digest = None, None
 
     def _take_of_session(self, header: Header, position: Position) -> None:
@@ -85,7 +84,7 @@ class Chain:
 
     def _continue(self, current: Range) -> None:
         if is_event(current):
-            self._sessions[current.session] = current.first  # which may be further back
+            self._sessions[current.session] = current.first  # a reset may move it back
             return
         known = self._sessions.get(current.session, START)
         if current.first < known:

@@ -1,4 +1,4 @@
-"""Columns: the body of a messages frame, laid out as Arrow arrays want it."""
+"""Columns: the body of a messages frame, in Arrow's memory layout."""
 
 import functools
 import sys
@@ -16,8 +16,8 @@ if sys.byteorder != "little" or array("I").itemsize != 4:
     )
 
 
-_LANE_BITS_MAX: Final = 16  # 256 KiB of offsets; a constant for more is made each time
-_FEW: Final = 100  # offsets, below which long integers cost more than they save
+_LANE_BITS_MAX: Final = 16  # 256 KiB of offsets; larger constants are not cached
+_FEW: Final = 100  # with fewer offsets, the long-integer arithmetic costs more than it saves
 
 
 class Columns(NamedTuple):
@@ -52,7 +52,7 @@ def encode_columns(
 
 
 def decode_columns(header: Header, raw: bytes | memoryview) -> Columns:
-    """Decode the body of a messages frame; `FrameError` if its columns do not add up to it."""
+    """Decode the body of a messages frame; `FrameError` if the columns do not fill it exactly."""
     count, view = header.messages, memoryview(raw)
     with_keys = bool(header.columns & KEYS_COLUMN)
     start = 8 * count + 4 * (count + 1) * (1 + with_keys)
@@ -75,17 +75,18 @@ def decode_columns(header: Header, raw: bytes | memoryview) -> Columns:
 
 
 def check_columns(header: Header, body: bytes | memoryview) -> None:
-    """Check that the columns of a messages frame add up to its body, decompressing it if need be.
+    """Check that the columns of a messages frame fill its body exactly.
 
-    A frame whose CRCs are right may hold offsets that lead elsewhere, if its writer lies or errs.
-    It costs about 10 ns a message, and for a compressed body its decompression.
+    Correct CRCs do not prove that the offsets are sound: a faulty or malicious writer can seal
+    offsets that point outside the body. The check takes about 10 ns a message, plus decompression
+    if the body is compressed.
 
     Args:
         header: of a frame of kind `MESSAGES`.
-        body: as on disk, its CRC checked.
+        body: as on disk, its CRC already checked.
 
     Raises:
-        FrameError: names what is wrong.
+        FrameError: says what is wrong.
     """
     decode_columns(header, unpack_body(header, body))
 
@@ -95,9 +96,9 @@ def _ends(values: Sequence[bytes]) -> bytes:
 
 
 def _checked_end(offsets: memoryview) -> int:
-    """Return the last offset; `FrameError` unless they begin with 0 and never decrease.
+    """Return the last offset; `FrameError` unless they start at 0 and never decrease.
 
-    Arrow trusts them: one that decreases, or leads beyond the body, would read foreign memory.
+    Arrow trusts offsets: one that decreases or points beyond the body would read foreign memory.
     """
     is_ascending = _ascends if len(offsets) < _FEW else _ascends_wide
     if offsets[0] or not is_ascending(offsets):
@@ -108,16 +109,16 @@ def _checked_end(offsets: memoryview) -> int:
 
 def _ascends(offsets: memoryview) -> bool:
     values: list[int] = offsets.tolist()
-    return values == sorted(values)  # sorting what is sorted is one pass in C
+    return values == sorted(values)  # sorting a sorted list is one pass in C
 
 
 def _ascends_wide(offsets: memoryview) -> bool:
-    """Compare all offsets with their successors by one subtraction of two long integers.
+    """Check the order of all offsets with one subtraction of two long integers.
 
-    Each offset is a lane of 32 bits, whose top bit is 0 in every body of up to 32 MiB. With that
-    bit set no lane borrows from the next, and it stays set where the later offset is not less; in
-    the last lane, which has no successor, it stays set if the offset is 0. This takes 10 ns an
-    offset, a third of what `_ascends` does, which makes an object of each.
+    Each offset is a 32-bit lane, whose top bit is 0 in any body of up to 32 MiB. Setting that bit
+    keeps a lane from borrowing from the next; it survives the subtraction where the next offset is
+    not smaller. The last lane has no successor, and its bit survives only if the offset is 0. This
+    takes 10 ns an offset, a third of the time of `_ascends`, which makes an object of each.
     """
     lanes = len(offsets)
     bits = lanes.bit_length()
@@ -131,7 +132,7 @@ def _ascends_wide(offsets: memoryview) -> bool:
 
 
 def _tops_of(bits: int) -> int:
-    """Return the top bit of each of 2 to the power of `bits` lanes."""
+    """Return 2 to the power of `bits` lanes with only their top bits set."""
     return int.from_bytes(b"\0\0\0\x80" * (1 << bits), "little")
 
 

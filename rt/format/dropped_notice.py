@@ -1,6 +1,7 @@
-"""Dropped notices: which messages a full session dropped before the file that begins with one.
+"""Dropped notices: which messages a full session dropped just before a file begins.
 
-A control frame at the start of a file, of fixed size: it is written again while no node has it.
+A control frame of fixed size at the start of the file, so that it can be rewritten in place until
+a node has a copy.
 """
 
 import json
@@ -20,13 +21,14 @@ from rt.format.frame import (
 )
 from rt.position import START, Position
 
-_BODY_BYTES: Final = 192  # five numbers of at most 19 digits, and their names
-NOTICE_BYTES: Final = HEADER_BYTES + _BODY_BYTES  # below a sector, which is written whole or not
+_BODY_BYTES: Final = 192  # five numbers of at most 19 digits, with their names
+# Less than a sector, which a disk writes whole or not at all.
+NOTICE_BYTES: Final = HEADER_BYTES + _BODY_BYTES
 _POSITION_END: Final = 1 << 63
 
 
 class DroppedSpan(NamedTuple):
-    """What was dropped: places in the session's log, sequence numbers, and when."""
+    """The dropped messages: their positions in the session's log, sequence numbers, and when."""
 
     begin: Position = START
     end: Position = START
@@ -35,13 +37,13 @@ class DroppedSpan(NamedTuple):
     at_ns: int = 0
 
     def joined(self, other: "DroppedSpan") -> "DroppedSpan":
-        """Return this and what was dropped right after it, as one."""
+        """Return one span that covers this one and `other`, which directly follows it."""
         if self.first == self.next:
             return other
         return DroppedSpan(self.begin, other.end, self.first, other.next, other.at_ns)
 
     def event(self, session: str, position: Position | None = None) -> Dropped:
-        """Return it as readers get it."""
+        """Return the event that readers receive."""
         return Dropped(session, *self, position)
 
 
@@ -54,10 +56,10 @@ def notice_frame(
     """Encode a notice.
 
     Args:
-        dropped: what it says.
-        position: of the frame: the start of a file.
-        sequence: the number of the message that follows.
-        time_ns: when the file began.
+        dropped: the span to record.
+        position: of the frame, which is the start of a file.
+        sequence: number of the message that follows.
+        time_ns: when the file was begun.
         session_tag: of the session.
     """
     body = json.dumps({"dropped": [*map(int, dropped)]}, separators=(",", ":")).encode()
@@ -68,14 +70,14 @@ def notice_frame(
 
 
 def is_notice(header: Header) -> bool:
-    """Whether a frame of a session has the kind and size of a notice."""
+    """Whether a session's frame has the kind and size of a notice."""
     return header.kind == FrameKind.CONTROL and header.size == NOTICE_BYTES
 
 
 def decode_notice(body: bytes | memoryview) -> DroppedSpan | None:
-    """Return what the body of a control frame says was dropped; None if that is nothing.
+    """Return the span that a control frame says was dropped; None if it holds no valid one.
 
-    Publishers write it, so anything may be in it: what makes no sense says nothing.
+    Publishers write these bytes and can write anything, so a body that makes no sense is ignored.
     """
     if len(body) != _BODY_BYTES:
         return None
@@ -92,7 +94,7 @@ def decode_notice(body: bytes | memoryview) -> DroppedSpan | None:
 
 
 def parse_notice(data: bytes) -> tuple[Header, DroppedSpan] | None:
-    """Decode the first bytes of a session's file; None if they are not a whole notice."""
+    """Decode a notice from the first bytes of a session's file; None if there is no whole one."""
     try:
         header = parse_header(data)
     except FrameError:

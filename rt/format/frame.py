@@ -1,4 +1,4 @@
-"""Frame: the unit that is written, checksummed, shipped and merged; see docs/LOG_FORMAT.md."""
+"""Frame: the unit of writing, checksumming, shipping and merging; see docs/LOG_FORMAT.md."""
 
 import struct
 from collections.abc import Callable
@@ -13,12 +13,12 @@ from rt.format.checksum import crc32
 from rt.limits import BODY_BYTES_MAX, ZSTD_WINDOW_BYTES_MAX
 from rt.position import Position
 
-MAGIC: Final = b"RTF\x01"  # the last byte is the version of the format
+MAGIC: Final = b"RTF\x01"  # the last byte is the format version
 HEADER: Final = struct.Struct("<4sIQQqQIIIIBBBxI")
 HEADER_BYTES: Final = HEADER.size
-_SEALED: Final = struct.Struct("<QQqQIIIIBBBxI")  # what the header's own CRC covers
+_SEALED: Final = struct.Struct("<QQqQIIIIBBBxI")  # what the header's CRC covers
 _RESERVED_AT: Final = 59  # a byte that is 0 in this version
-NUMBER_END: Final = 1 << 63  # every message's number is below it, and fits an i64
+NUMBER_END: Final = 1 << 63  # message numbers are below it, so they fit an i64
 
 KEYS_COLUMN: Final = 1  # bit 0 of `columns`: key offsets and key bytes follow
 
@@ -38,7 +38,7 @@ class Codec(IntEnum):
     ZSTD = 1
 
 
-# Plain numbers: a member of an enumeration takes 0.1 us to look up, and a header needs six.
+# Plain integers: looking up an enum member takes 0.1 us, and each header needs six.
 _MESSAGES, _CONTROL, _KIND_MAX = (
     int(FrameKind.MESSAGES),
     int(FrameKind.CONTROL),
@@ -61,14 +61,12 @@ class Header(NamedTuple):
     kind: int
     codec: int
     columns: int
-    session_tag: int  # of the session whose messages these are
+    session_tag: int  # identifies the session that wrote the frame
 
     @property
     def size(self) -> int:
-        """The bytes of this frame in a file: header, body and padding."""
-        end = (
-            HEADER_BYTES + self.length
-        )  # as `frame_size`, which is too slow to call for each frame
+        """Total bytes of the frame in a file: header, body and padding."""
+        end = HEADER_BYTES + self.length  # `frame_size` inlined: too slow to call for each frame
         if self.messages > end and self.kind == _MESSAGES:
             end = self.messages
         return (end + 7) & ~7
@@ -93,18 +91,18 @@ def frame_size(length: int, count: int) -> int:
     return (max(HEADER_BYTES + length, count) + 7) & ~7
 
 
-@lru_cache(1024)  # as many sessions as a stream usually has; needed for each frame
+@lru_cache(1024)  # as many sessions as a stream usually has; called for each frame
 def session_tag(session: str) -> int:
     """Return the CRC-32 of a session's name.
 
-    Two sessions with the same traffic have frames of equal positions and sizes. The tag shows when
-    a block of one has ended up in the other.
+    Sessions with the same traffic have frames with equal positions and sizes. The tag shows when a
+    block of one session has ended up in the other.
     """
     return crc32(session.encode())
 
 
 def parse_header(data: bytes | bytearray | memoryview, offset: int = 0) -> Header:
-    """Decode and check the header at `offset`; `FrameError` names the first thing wrong with it."""
+    """Decode and check the header at `offset`; `FrameError` names the first fault found."""
     if len(data) - offset < HEADER_BYTES:
         raise FrameError("the header is incomplete")
     magic, seal, *fields = HEADER.unpack_from(data, offset)
@@ -112,7 +110,7 @@ def parse_header(data: bytes | bytearray | memoryview, offset: int = 0) -> Heade
         raise FrameError("no frame starts here" if magic[:3] != MAGIC[:3] else "unknown version")
     if crc32(data[offset + 8 : offset + HEADER_BYTES]) != seal:
         raise FrameError("the header's CRC does not match")
-    # once into variables: this is done for each frame on each hop, and they are faster to read
+    # Unpacked into local variables, which are faster: this runs for each frame on each hop.
     _, sequence, _, _, messages, length, raw_length, _, kind, codec, columns, _ = fields
     if data[offset + _RESERVED_AT] or kind > _KIND_MAX or codec > _CODEC_MAX:
         raise FrameError("the header asks for something that this version does not know")
@@ -123,7 +121,7 @@ def parse_header(data: bytes | bytearray | memoryview, offset: int = 0) -> Heade
     if codec == _PLAIN and length != raw_length:
         raise FrameError("the header contradicts itself: not compressed, yet two lengths")
     if kind == _MESSAGES and not 0 < messages <= raw_length // 12:
-        # each message takes 12 bytes of the columns: its time and its end
+        # each message takes at least 12 bytes of columns: its time and its end offset
         raise FrameError("the header's message count cannot be")
     if sequence + messages > NUMBER_END or (kind == _CONTROL and messages):
         raise FrameError("the header numbers messages that there cannot be")
@@ -131,12 +129,12 @@ def parse_header(data: bytes | bytearray | memoryview, offset: int = 0) -> Heade
 
 
 def position_in(header: bytes) -> Position:
-    """Return the position that a raw header, parsed before, holds."""
+    """Return the position in a raw header, which must already have been checked."""
     return Position(int.from_bytes(header[8:16], "little"))
 
 
 def seal_header(header: Header) -> bytes:
-    """Encode a header in 64 bytes; `FrameError` if a field does not fit."""
+    """Encode a header as 64 bytes; `FrameError` if a field does not fit."""
     try:
         sealed = _SEALED.pack(*header)
     except struct.error as error:
@@ -145,7 +143,7 @@ def seal_header(header: Header) -> bytes:
 
 
 def body_matches(header: Header, body: bytes | memoryview) -> bool:
-    """Return whether `body`, as on disk and without padding, is the one the header is for."""
+    """Whether `body`, as on disk and without padding, has the header's length and CRC."""
     return len(body) == header.length and crc32(body) == header.body_crc
 
 
@@ -162,10 +160,10 @@ def encode_frame(
     compressor: zstandard.ZstdCompressor | None = None,
     session_tag: int = 0,
 ) -> Encoded:
-    """Encode a frame for its position, in parts ready for one writev.
+    """Encode a frame for its position, in parts ready for one `writev`.
 
-    A compressed body is used only if it is shorter. `FrameError` if the body is too long, or the
-    messages' numbers do not fit 63 bits.
+    The compressed body is used only if it is shorter. `FrameError` if the body is too long, or if
+    message numbers would exceed 63 bits.
     """
     if sequence + messages > NUMBER_END:
         raise FrameError(f"{messages} messages from {sequence} on have numbers beyond 63 bits")
@@ -183,10 +181,9 @@ def encode_frame(
 
 
 def unpack_body(header: Header, body: bytes | memoryview) -> bytes | memoryview:
-    """Return a body, its CRC checked, decompressed.
+    """Return a body, whose CRC was checked, decompressed if need be.
 
-    `FrameError` if a compressed body does not make exactly `raw_length` bytes; it never allocates
-    more than that.
+    `FrameError` unless a compressed body yields exactly `raw_length` bytes; never allocates more.
     """
     if header.codec == Codec.NONE:
         return body

@@ -1,4 +1,4 @@
-"""Index: a sparse list of places in one log file, searched on disk, that can be rebuilt."""
+"""Index: a sparse, rebuildable list of frames in one log file, searched on disk."""
 
 import struct
 from collections.abc import Callable
@@ -13,36 +13,36 @@ SUFFIX: Final = ".idx"
 
 
 class IndexEntry(NamedTuple):
-    """A frame of the file: one per range of a merged log, one per 256 KiB of a session."""
+    """An indexed frame: one per range in a merged log, one per 256 KiB in a session's log."""
 
     offset: int
     time_ns: int
-    number: int  # first sequence number, or number of the first message in the merged stream
+    number: int  # of the frame's first message: sequence number, or number in the merged stream
 
 
 def encode_index(entries: list[IndexEntry]) -> bytes:
-    """Encode entries as an index file holds them."""
+    """Encode entries as the bytes of an index file."""
     return b"".join(_ENTRY.pack(*entry) for entry in entries)
 
 
 class Indexer:
-    """Decides which frames of a file get an index entry, frame by frame."""
+    """Decides, frame by frame, which frames of a file get an index entry."""
 
     __slots__ = ("_indexed_to", "merged")
 
     def __init__(self, *, merged: bool) -> None:
-        self.merged = merged  # whether the file is of a merged log
+        self.merged = merged  # whether it indexes a file of a merged log
         self._indexed_to = 0
 
     def go_on(self, last: IndexEntry | None) -> None:
-        """Continue after the last entry in the index; at the start if there is none."""
+        """Resume after `last`, the index's last entry; from the start if it is None."""
         self._indexed_to = 0 if last is None else last.offset + INDEX_EVERY_BYTES
 
     def take(self, header: Header, offset: int) -> IndexEntry | None:
-        """Take the next frame, and return its entry if it gets one.
+        """Take the next frame; return its index entry, or None if it gets none.
 
-        In a merged log every range gets one; in a session the first frame does, and then the first
-        frame 256 KiB or more after the last one indexed.
+        In a merged log every range gets one. In a session the first frame gets one, then each first
+        frame that is at least 256 KiB after the last one indexed.
         """
         if self.merged:
             if header.kind != FrameKind.RANGE:
@@ -56,8 +56,8 @@ class Indexer:
 class Index:
     """An index file, read from disk entry by entry; nothing is kept in memory.
 
-    An index is never trusted: callers check the frame that an entry leads to. So a missing, short,
-    stale or damaged index costs time and nothing else.
+    An index is never trusted: callers check the frame that an entry points to. So a missing, short,
+    stale or damaged index costs only time.
     """
 
     __slots__ = ("_read", "entries")
@@ -71,7 +71,7 @@ class Index:
         return IndexEntry._make(_ENTRY.unpack(data)) if len(data) == ENTRY_BYTES else _NOWHERE
 
     def count(self, is_past: Callable[[IndexEntry], bool]) -> int:
-        """Return how many entries come before the first that `is_past` what is sought.
+        """Return how many entries come before the first for which `is_past` is true.
 
         Args:
             is_past: monotone over the entries, for example `lambda entry: entry.offset > wanted`.
@@ -86,4 +86,5 @@ class Index:
         return low
 
 
-_NOWHERE: Final = IndexEntry(0, 0, 0)  # the index was cut meanwhile: begin at the file's start
+# The index was cut meanwhile: start at the beginning of the file.
+_NOWHERE: Final = IndexEntry(0, 0, 0)

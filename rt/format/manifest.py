@@ -1,4 +1,4 @@
-"""Manifest: the synced lines that record a file as rolled, archived or quarantined."""
+"""Manifest: the synced lines that record files as rolled, archived or quarantined."""
 
 import json
 import re
@@ -31,51 +31,51 @@ SESSION, MERGED = "session", "merged"
 
 
 class LogIdentity(NamedTuple):
-    """The first line: which log this is. A log that is deleted and created again has another id."""
+    """The first line: identifies the log. A log that is deleted and created again gets a new id."""
 
     kind: str  # "session" or "merged"
     stream: str
-    name: str  # of the session; "out" for a merged log
+    name: str  # the session; "out" for a merged log
     id: str  # 32 hexadecimal digits, random
     created_ns: int
-    group: str = ""  # sessions of one group publish the same numbered messages; "" is none
+    group: str = ""  # sessions of a group publish the same numbered messages; "" if none
 
     @property
     def merged(self) -> bool:
-        """Whether this is a merged log, whose frames are in ranges."""
+        """Whether this is a merged log, whose frames come in ranges."""
         return self.kind == MERGED
 
     @property
     def session(self) -> str:
-        """The session of all frames; "" in a merged log, whose ranges name it."""
+        """The session of all frames; "" in a merged log, where each range names its own."""
         return "" if self.merged else self.name
 
 
 class Rolled(NamedTuple):
-    """A file takes no more frames: it ends at `end`, whatever bytes may follow."""
+    """A file takes no more frames: it ends at `end`, even if bytes follow."""
 
     file: Position
     end: int  # bytes of whole frames
-    first: int  # number of its first message: sequence number, or number in the merged stream
-    next: int  # number after its last message
+    first: int  # of its first message: sequence number, or number in the merged stream
+    next: int  # number after that of its last message
     first_time_ns: int
     last_time_ns: int
     at_ns: int  # when it was rolled; its age counts from here
-    digest: str = ""  # of a merged log up to the end of the file; 32 hexadecimal digits
-    sessions: str = ""  # in a merged file: names separated by ",", and "+n" for n more
+    digest: str = ""  # digest of a merged log up to the file's end; 32 hexadecimal digits
+    sessions: str = ""  # names in a merged file, separated by ","; "+n" at the end for n more
 
     @property
     def messages(self) -> int:
-        """How many numbers the file covers; a jump of a session counts too."""
+        """How many numbers the file covers, including numbers that a session skipped."""
         return self.next - self.first
 
     def describes(self, other: "Rolled") -> bool:
-        """Whether both lines describe the same content, whenever each was rolled."""
+        """Whether both lines describe the same content, regardless of when each was rolled."""
         return self._replace(at_ns=0) == other._replace(at_ns=0)
 
 
 class Archived(NamedTuple):
-    """A rolled file was truncated to 0 bytes; its name and this line stay."""
+    """A rolled file was truncated to 0 bytes; the empty file and this line remain."""
 
     file: Position
     at_ns: int
@@ -84,7 +84,7 @@ class Archived(NamedTuple):
 
 
 class Quarantined(NamedTuple):
-    """Bytes of a file from `offset` on were set aside as damaged."""
+    """The bytes of a file from `offset` on were set aside as damaged."""
 
     file: Position
     offset: int
@@ -99,21 +99,21 @@ _ENTRIES: Final[dict[str, type[Entry]]] = {
     "archived": Archived,
     "quarantined": Quarantined,
 }
-_OMITTED: Final = frozenset({"by", "digest", "sessions"})  # from a line if they are empty
-_SESSIONS_BYTES_MAX: Final = 1024  # of names in a line: a quarter of what a line may be
+_OMITTED: Final = frozenset({"by", "digest", "sessions"})  # left out of a line if empty
+_SESSIONS_BYTES_MAX: Final = 1024  # names in a line: a quarter of the line's limit
 _WORDS: Final = {entry: word for word, entry in _ENTRIES.items()}
-# Of each: the defaults, how to get the values out of a line, and their types.
+# For each kind: the defaults, a function that takes the values from a line, and their types.
 _FIELDS: Final[dict[type[Entry], tuple[dict[str, Any], Callable[[Any], Any], tuple[type, ...]]]] = {
     entry: (
         entry._field_defaults, itemgetter(*entry._fields), tuple(entry.__annotations__.values())
     )
     for entry in _WORDS
 }  # fmt: skip
-_file_of: Final = itemgetter(0)  # of a rolled or archived line
-_SECTOR_BYTES: Final = 512  # a disk writes these whole or not at all
+_file_of: Final = itemgetter(0)  # file of a rolled or archived line
+_SECTOR_BYTES: Final = 512  # disks write a sector whole or not at all
 _HOLE: Final = b"\0\0"
 _SEAL_BYTES: Final = 9  # a space and 8 hexadecimal digits
-_BLOCK_BYTES: Final = 256 << 10  # read at once; many more would not fit the cache
+_BLOCK_BYTES: Final = 256 << 10  # decoded at a time; much larger blocks would not fit the cache
 # Rolled and archived lines, exactly as `encode_entry` writes them.
 _NUMBER: Final = "(0|-?[1-9][0-9]{0,18})"
 _TEXT: Final = r'"([^"\\\x00-\x1f]*)"'
@@ -134,7 +134,7 @@ _new_position: Final[Callable[[int], Position]] = partial(int.__new__, Position)
 
 
 def session_list(sessions: Collection[str]) -> str:
-    """Return names for a `Rolled` line: sorted, and as many as fit.
+    """Return names for a `Rolled` line: sorted, as many as fit.
 
     >>> session_list({"lga", "jfk"})
     'jfk,lga'
@@ -149,7 +149,7 @@ def session_list(sessions: Collection[str]) -> str:
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """Return one line: a JSON object, a space, its CRC-32 in 8 hexadecimal digits, a newline."""
+    """Return one line: a JSON object, a space, its CRC-32 as 8 hexadecimal digits, a newline."""
     said = {name: value for name, value in entry._asdict().items() if value or name not in _OMITTED}
     fields: dict[str, Any] = {"rt": FORMAT, "what": _WORDS[type(entry)], **said}
     if "file" in fields:
@@ -161,7 +161,7 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def decode_entry(line: bytes) -> Entry:
-    """Decode one line without its newline; `ManifestError` says what is wrong with it."""
+    """Decode a line without its newline; `ManifestError` says what is wrong with it."""
     if len(line) > MANIFEST_LINE_BYTES_MAX:
         raise ManifestError("a line is longer than any we write")
     text, _, seal = line.rpartition(b" ")
@@ -174,11 +174,11 @@ def decode_entry(line: bytes) -> Entry:
 
 
 def _torn_at(data: bytes, offset: int) -> int:
-    """Return where the lines of a last write begin that a power cut tore; the end if none did.
+    """Return the offset where a write torn by a power cut begins; the end if there is none.
 
-    A sector that was not written reads as zeros up to its end. No line holds two zero bytes, and no
-    single flipped bit makes them. Each write is synced before the next; so if a whole line follows,
-    the zeros are damage.
+    An unwritten sector reads as zeros up to its end. No line contains two zero bytes in a row, and
+    no single bit flip produces them. Each write is synced before the next one, so zeros with a
+    whole line after them are damage, not a torn write.
     """
     hole = data.find(_HOLE)
     end = len(data) - len(data[hole:].lstrip(b"\0"))
@@ -194,10 +194,10 @@ def _is_whole(line: bytes) -> bool:
 
 
 def read_block(data: bytes) -> tuple[list[Rolled], list[Archived]] | None:
-    """Decode whole lines at once, if all are rolled or archived ones just as we write them.
+    """Decode whole lines in bulk if all are rolled or archived lines in our exact spelling.
 
-    None if one has to be decoded on its own by `decode_entry`: it may be of another kind, written
-    in another way, or damaged. This takes a third of the time, which matters for 100,000 files.
+    None if any line must go through `decode_entry`: it may be of another kind, spelled differently
+    or damaged. Takes a third of the time, which matters with 100,000 files.
     """
     lines = data.split(b"\n")
     lines.pop()
@@ -208,7 +208,7 @@ def read_block(data: bytes) -> tuple[list[Rolled], list[Archived]] | None:
         text = "\n" + data.decode()
     except ValueError:
         return None
-    # A match begins with its only newline, and another follows it: so it is a whole line.
+    # A match begins with its only newline and is followed by another, so it is a whole line.
     rolled, archived = _ROLLED(text), _ARCHIVED(text)
     known = len(rolled) + len(archived) == len(lines)
     if not known or max(map(len, lines)) > MANIFEST_LINE_BYTES_MAX:
@@ -216,7 +216,7 @@ def read_block(data: bytes) -> tuple[list[Rolled], list[Archived]] | None:
     return _rolled(rolled), _archived(archived)
 
 
-# By column, so that `map` and `zip` do the loops.
+# Column by column, so that `map` and `zip` run the loops.
 def _rolled(found: list[tuple[str, ...]]) -> list[Rolled]:
     if not found:
         return []
@@ -264,14 +264,15 @@ def _entry(fields: dict[str, Any]) -> Entry:
     entry: Entry = tuple.__new__(kind, values(said))
     if (*map(type, entry),) != types:
         raise ManifestError(f"a {_WORDS[kind]} line has a field of another type")
-    if isinstance(entry, LogIdentity):  # a node has one of each of its sessions
+    # interned, because a node holds one for each of its sessions
+    if isinstance(entry, LogIdentity):
         return LogIdentity._make(intern(each) if isinstance(each, str) else each for each in entry)
     if isinstance(entry, Rolled):
         _check_end(entry.end)
     return entry
 
 
-# Shared until the first line comes, and never changed: most sessions of a node have no such lines.
+# Shared, never changed, and replaced by the first line: most sessions on a node have no such lines.
 _NO_ROLLED: Final[dict[Position, Rolled]] = {}
 _NO_ARCHIVED: Final[dict[Position, Archived]] = {}
 _NO_ORDER: Final[list[Position]] = []
@@ -279,7 +280,7 @@ _NO_ORDER: Final[list[Position]] = []
 
 @dataclass(slots=True)
 class Manifest:
-    """The facts of the lines read so far; feed it the bytes of the file as they come."""
+    """The facts of all lines read so far; feed it the file's bytes as they arrive."""
 
     identity: LogIdentity | None = None
     rolled: dict[Position, Rolled] = field(default_factory=lambda: _NO_ROLLED)
@@ -289,10 +290,10 @@ class Manifest:
     _order: list[Position] = field(default_factory=lambda: _NO_ORDER)
 
     def feed(self, data: bytes) -> int:
-        """Take the whole lines at the start of `data`; return how many bytes they are.
+        """Take the whole lines at the start of `data`; return how many bytes were taken.
 
-        A last line without its newline is left for the next call, since it may still be written. So
-        are lines that a power cut tore, until their owner cuts them off.
+        A last line without its newline is left for the next call, since it may still be being
+        written. Lines torn by a power cut are left as well, until the log's owner cuts them off.
 
         Raises:
             ManifestError: a line is damaged, or contradicts an earlier one.
@@ -300,7 +301,7 @@ class Manifest:
         if _HOLE in data:
             data = data[: _torn_at(data, self.length)]
         taken = data.rfind(b"\n") + 1
-        begin = 0 if self.identity else data.find(b"\n") + 1  # the first line names the log
+        begin = 0 if self.identity else data.find(b"\n") + 1  # the first line identifies the log
         self._take(data[:begin])
         while begin < taken:
             end = data.rfind(b"\n", begin, begin + _BLOCK_BYTES) + 1 or taken
@@ -313,7 +314,7 @@ class Manifest:
         return taken
 
     def add(self, entry: Entry) -> None:
-        """Take one fact; `ManifestError` if it contradicts an earlier one."""
+        """Add one fact; `ManifestError` if it contradicts an earlier one."""
         self.check(entry)
         if isinstance(entry, Rolled):
             if entry.file not in self.rolled:
@@ -329,7 +330,7 @@ class Manifest:
             self.quarantined += (entry,)
 
     def check(self, entry: Entry) -> None:
-        """Raise `ManifestError` if a fact contradicts an earlier one; take nothing."""
+        """Raise `ManifestError` if a fact contradicts an earlier one; adds nothing."""
         if isinstance(entry, LogIdentity):
             if self.identity not in (None, entry):
                 raise ManifestError("it names two logs")
@@ -353,7 +354,7 @@ class Manifest:
             self.add(decode_entry(line))
 
     def _take_many(self, data: bytes) -> bool:
-        """Take lines at once, if they can be decoded so, and the files are in order."""
+        """Take lines in bulk; False, with nothing taken, if they have to be decoded one by one."""
         rolled, archived = read_block(data) or ([], [])
         files = [*map(_file_of, rolled)]
         in_order = all(map(lt, files, files[1:])) and (self._order[-1:] < files[:1] or not files)
@@ -371,12 +372,12 @@ class Manifest:
         return self._order
 
     def successor(self, file: Position) -> Position | None:
-        """The rolled file after `file`, or None if there is none yet."""
+        """The next rolled file after `file`; None if there is none yet."""
         place = bisect_right(self._order, file)
         return self._order[place] if place < len(self._order) else None
 
     def frames_end(self, position: Position) -> Position:
-        """Where the last frame before a position ends, in this file or an older one."""
+        """Where the last frame before a position ends, in the same file or an older one."""
         if position.offset:
             return position
         ended = (file for file in reversed(self._order) if file < position)
@@ -384,6 +385,6 @@ class Manifest:
         return Position(next(filled, 0))
 
     def rolled_end(self, file: Position) -> int | None:
-        """The offset where a rolled file ends, or None while it is active."""
+        """The offset where a rolled file ends; None while it is active."""
         rolled = self.rolled.get(file)
         return None if rolled is None else rolled.end

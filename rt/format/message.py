@@ -1,4 +1,4 @@
-"""Message: what a subscriber receives, and the batch, one frame, that it comes in."""
+"""Message: what a subscriber receives, and the batch (the messages of one frame) it comes in."""
 
 from array import array
 from collections import deque
@@ -15,17 +15,17 @@ from rt.position import Position
 
 
 class Origin(NamedTuple):
-    """What all messages of one frame share."""
+    """What all messages of a frame have in common."""
 
     session: str
     merge_time_ns: int | None  # None when read from the session's own log
 
 
 class Message(NamedTuple):
-    """One message, with everything that is known about it.
+    """One message and all its metadata.
 
-    `number` counts the messages of the merged stream from 0; read from a session's own log, it is
-    the sequence number. `key` is empty if the message has none.
+    `number` counts the messages of the merged stream from 0; in a session's own log it is the
+    sequence number. `key` is empty if the message has none.
 
     Examples:
         >>> from rt.position import Position
@@ -40,41 +40,41 @@ class Message(NamedTuple):
     time_ns: int  # publish time, ns since the epoch
     sequence: int  # in its session
     number: int
-    at: int  # `position` as an integer, which is quicker to make
+    at: int  # `position` as a plain integer, which is faster to make
     origin: Origin
 
     @property
     def position(self) -> Position:
-        """Where this message is, in the log it was read from."""
+        """Position of this message in the log it was read from."""
         return Position(self.at)
 
     @property
     def next_position(self) -> Position:
-        """Where to resume to get what comes after this message."""
+        """Where to resume reading after this message."""
         return Position(self.at + 1)
 
     @property
     def session(self) -> str:
-        """The session that published it."""
+        """The session that published this message."""
         return self.origin.session
 
     @property
     def merge_time_ns(self) -> int | None:
-        """When it was merged, ns since the epoch; None when read from a session's own log."""
+        """When it was merged, ns since the epoch; None if read from a session's own log."""
         return self.origin.merge_time_ns
 
 
 @dataclass(slots=True)
 class Batch:
-    """The messages of one frame, from `first` on, in columns that are decoded on demand."""
+    """The messages of one frame, from message `first` on; columns are decoded on demand."""
 
     header: Header
     body: memoryview  # as on disk; its CRC was checked
     position: Position  # of the frame in the log it was read from
     session: str
     merge_time_ns: int | None
-    first: int  # messages before it are repeats, or before the start
-    number: int  # of message `first`
+    first: int  # index of the first message given out; earlier ones are repeats or before the start
+    number: int  # number of message `first`
     _columns: Columns | None = None
 
     def __len__(self) -> int:
@@ -82,15 +82,15 @@ class Batch:
 
     @property
     def next_position(self) -> Position:
-        """Where to resume to get what comes after this batch."""
+        """Where to resume reading after this batch."""
         return Position(self.position + self.header.messages)
 
     @property
     def columns(self) -> Columns:
-        """All messages of the frame, even those before `first`; the payloads are not copied.
+        """All messages of the frame, even those before `first`; payloads are not copied.
 
         Raises:
-            FrameError: the columns do not add up, or do not decompress to the stated size.
+            FrameError: the columns do not fill the body, or the body is not of the stated size.
         """
         if self._columns is None:
             self._columns = decode_columns(self.header, unpack_body(self.header, self.body))
@@ -102,17 +102,17 @@ class Batch:
 
     @property
     def places(self) -> Iterator[int]:
-        """The positions of the messages; what is left of it shows how far an iteration got."""
+        """Iterator over the messages' positions; what remains shows how far a reader got."""
         return iter(range(self.position + self.first, self.next_position))
 
     def messages_among(
         self, wanted: Sequence[bool], places: Iterator[int] | None = None
     ) -> Iterator[Message]:
-        """The messages for which `wanted`, one for each, is true; if none is, nothing is decoded.
+        """The messages for which `wanted` is true; if there are none, nothing is decoded.
 
         Args:
-            wanted: from `rt.format.where.Where.wanted`.
-            places: as of `messages`.
+            wanted: one value a message, from `rt.format.where.Where.wanted`.
+            places: as for `messages`.
         """
         places = places or self.places
         if not any(wanted):
@@ -124,7 +124,7 @@ class Batch:
         """The messages, one by one.
 
         Args:
-            places: from the property of that name; it advances with the messages.
+            places: an iterator from `places`; it advances with the messages.
         """
         return map(_new_message, self._rows(places or self.places))
 

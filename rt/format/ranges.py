@@ -1,4 +1,4 @@
-"""Range: what a range frame of a merged log says about the session frames after it."""
+"""Range: what a range frame of a merged log records about the session frames after it."""
 
 import struct
 from hashlib import blake2b
@@ -11,35 +11,34 @@ from rt.position import Position
 DIGEST_BYTES: Final = 16
 EMPTY_DIGEST: Final = bytes(DIGEST_BYTES)
 _BODY: Final = struct.Struct("<QQQQIHH16s")
-_OWN_FIELDS: Final = struct.Struct(
-    "<QQqI"
-)  # of the range frame's header, as the digest covers them
+# What the digest covers of the range frame's own header.
+_OWN_FIELDS: Final = struct.Struct("<QQqI")
 _NAME_BYTES_MAX: Final = 255
 
 
 class Range(NamedTuple):
-    """Consecutive frames of one session, and their place in the merged log."""
+    """Consecutive frames of one session that were merged together."""
 
     instruction: int  # index of the instruction that merged it
     term: int
-    time_ns: int  # merge time; never goes back
+    time_ns: int  # merge time; never decreases
     session: str
-    first: Position  # of the range in the session
+    first: Position  # of the range's first frame in the session's log
     length: int  # bytes of session frames that follow
-    number: int  # in the merged stream, of its first message that is not a repeat
-    messages: int  # messages it adds, repeats not counted
-    skip: int  # leading messages that are repeats: neither given out nor numbered
+    number: int  # number, in the merged stream, of its first message that is not a repeat
+    messages: int  # how many messages it adds, repeats not counted
+    skip: int  # leading messages that are repeats: neither delivered nor numbered
     digest: bytes = EMPTY_DIGEST  # of the merged log up to the end of this range
 
     def digested(self, previous: bytes, position: int, headers: bytes) -> Self:
-        """Return this range with the running digest of the merged log set.
+        """Return this range with its running digest set.
 
         Args:
-            previous: the digest up to here, 16 bytes; zeros at the start of a log.
+            previous: digest of the merged log so far, 16 bytes; zeros at the start of a log.
             position: of this range frame in the merged log.
-            headers: the headers of all the range's session frames, control frames included, 64
-                bytes each. They hold the CRCs of the bodies, so the digest costs per frame and not
-                per byte.
+            headers: headers of all the range's session frames, control frames included, 64 bytes
+                each. They contain the CRCs of the bodies, so the digest costs time per frame rather
+                than per byte.
         """
         digest = blake2b(previous, digest_size=DIGEST_BYTES)
         digest.update(_OWN_FIELDS.pack(position, self.number, self.time_ns, self.messages))
@@ -49,13 +48,13 @@ class Range(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The bytes of the range frame itself in the merged log, without the frames after it."""
+        """Bytes of the range frame itself, without the session frames after it."""
         return range_bytes(self.session)
 
     def body(self, digest: bytes | None = None) -> bytes:
-        """Encode the body of the range frame, with another digest if one is given.
+        """Encode the body of the range frame, with `digest` in place of its own if given.
 
-        `FrameError` if the name is too long.
+        `FrameError` if the session's name is empty or too long.
         """
         name = self.session.encode()
         if not 0 < len(name) <= _NAME_BYTES_MAX:
@@ -77,12 +76,12 @@ class Range(NamedTuple):
 
 
 def range_bytes(session: str) -> int:
-    """Return the size of a range frame of a session, without the frames after it."""
+    """Return the size of a session's range frame, without the session frames after it."""
     return frame_size(_BODY.size + len(session), 0)
 
 
 def decode_range(header: Header, body: bytes | memoryview) -> Range:
-    """Decode the body of a range frame, its CRC checked; `FrameError` if it is not valid."""
+    """Decode a range frame's body, whose CRC was checked; `FrameError` if it is not valid."""
     if header.kind != FrameKind.RANGE or len(body) < _BODY.size:
         raise FrameError("no range frame")
     instruction, term, first, length, skip, name_length, zero, digest = _BODY.unpack_from(body)

@@ -1,4 +1,4 @@
-"""Recovery: one function decides what in a log file is whole, torn or damaged."""
+"""Recovery: the one function that decides what in a log file is whole, torn or damaged."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ class Clean:
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """The frames end at `at`; nothing shows that what follows was ever durable."""
+    """The whole frames end at `at`; nothing proves that what follows was ever durable."""
 
     at: Position
     reason: str
-    followed: bool = False  # in a merged log, a later range is whole
+    followed: bool = False  # in a merged log: a whole range follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,12 @@ class Corrupt:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The file was archived: it has 0 bytes, and the manifest says so."""
+    """The file was archived: it is empty, and the manifest says so."""
 
 
 Verdict = Clean | Torn | Corrupt | Gone
 
-_OVERLAP: Final = 63  # a header may begin in one read and end in the next
+_OVERLAP: Final = 63  # a header may span two reads
 
 
 def judge(
@@ -57,25 +57,25 @@ def judge(
     own: bool = True,
     seen: Callable[[Header], None] | None = None,
 ) -> Verdict:
-    """Judge the file that `walk` is in, from there on.
+    """Judge the file that `walk` is in, from its position on.
 
     A bad frame is torn unless something proves that it was durable. Three things can: the manifest
-    (`rolled_end`), a later frame of the same session whose header states a durable position after
-    the bad one, and what the caller knows (`durable`: a peer's acknowledgement, a later run, a
-    ledger). The frames of a merged log prove nothing about this disk; but whether a later range is
-    whole is reported, since the writer of a merged log would have cut the bad frame first.
+    (`rolled_end`); a later frame of the same session whose header states a durable position after
+    the bad one; and what the caller knows (`durable`: a peer's acknowledgement, a later run, a
+    ledger). The frames of a merged log prove nothing about this disk, but the verdict reports
+    whether a later range is whole: the writer of a merged log would have cut the bad frame first.
 
     Args:
         read: `read(length, offset)` of the file.
-        size: its length in bytes.
+        size: the file's length in bytes.
         walk: at the start of the file, or at a frame that an index named and the caller checked.
-            It is moved to where the whole frames end.
+            It advances to the end of the whole frames.
         rolled_end: where the manifest says the file ends, if it was rolled.
-        archived: whether the manifest says it was archived.
+        archived: whether the manifest says the file was archived.
         durable: a position up to which this log is known to have been durable.
-        own: whether the durable positions in the headers are about this disk; for a copy they
-            prove nothing.
-        seen: called with the header of every whole frame, in order.
+        own: whether the durable positions in the headers refer to this disk; in a copy they prove
+            nothing.
+        seen: called with the header of each whole frame, in order.
     """
     if archived and size == 0:
         return Gone()
@@ -106,15 +106,16 @@ def _first_fault(scan: Scan, end: int, seen: Callable[[Header], None] | None) ->
 
 
 def _later_headers(read: Callable[[int, int], bytes], at: Position, size: int) -> Iterator[Header]:
-    """Find the intact headers after `at` that were written for the place where they are."""
+    """Yield the intact headers after `at` that state the position where they were found."""
     offset = at.offset + 8
     while offset < size:
-        data = read(min(READ_BYTES + _OVERLAP, size - offset), offset)  # it may grow meanwhile
+        # not beyond `size`, though the file may grow meanwhile
+        data = read(min(READ_BYTES + _OVERLAP, size - offset), offset)
         if not data:
             break
         found = data.find(MAGIC)
         while 0 <= found < READ_BYTES:
-            # a payload may hold the image of a frame, but not at the position that the image states
+            # A payload may contain the image of a frame, but not at the position the image states.
             header = _intact(data, found)
             if header is not None and header.position == at.file + offset + found:
                 yield header

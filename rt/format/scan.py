@@ -1,4 +1,4 @@
-"""Scan: splits a log file into whole frames, one large read at a time."""
+"""Scan: splits a log file into whole frames, reading large blocks."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from rt.position import Position
 
 
 class Frame(NamedTuple):
-    """One whole frame: its header, its body as on disk, and its position in the log being read."""
+    """A whole frame: its header, its body as on disk, and its position in the log being read."""
 
     header: Header
     body: memoryview
@@ -19,12 +19,12 @@ class Frame(NamedTuple):
 
 
 class Scan:
-    """Reads frame after frame; each header, position and body is checked before it is returned."""
+    """Reads one frame after another, checking header, position and body before returning it."""
 
     __slots__ = ("_base", "_data", "_read", "_view", "walk")
 
     def __init__(self, read: Callable[[int, int], bytes], walk: Walk) -> None:
-        """Begin at `walk.position`.
+        """Start at `walk.position`.
 
         Args:
             read: `read(length, offset)` of the file; returns fewer bytes at its end.
@@ -37,10 +37,10 @@ class Scan:
         self._base = 0
 
     def next(self, end: int) -> Frame | None:
-        """Return the next frame if all of it is before the offset `end`, otherwise None.
+        """Return the next frame if it ends at or before the offset `end`, otherwise None.
 
         Raises:
-            FrameError: the bytes at `walk.position` are not a frame of this log; the walk stays.
+            FrameError: no frame of this log is at `walk.position`; the walk stays there.
         """
         position = self.walk.position
         offset = position.offset
@@ -61,13 +61,13 @@ class Scan:
         return Frame(header, body, position)
 
     def forget(self) -> None:
-        """Discard what was read ahead, which may have been written since."""
+        """Discard what was read ahead, because it may have been rewritten since."""
         self._data = b""
 
     def _hold(self, offset: int, length: int, end: int) -> bool:
         start = offset - self._base
         if start < 0 or start + length > len(self._data):
-            # not beyond the end: allocating a large read costs more than reading a small frame
+            # not beyond the end: allocating a large buffer costs more than reading a small frame
             self._data = self._read(min(max(length, READ_BYTES), end - offset), offset)
             self._view = memoryview(self._data)
             self._base = offset
@@ -80,8 +80,8 @@ def next_header(
 ) -> Header | None:
     """Step `walk` over the next frame by its header alone; None if it is not all before `end`.
 
-    For callers who trust the body, because it was checked when it was written. It takes one small
-    read for a frame, and none of the payload. `FrameError` as for `Scan.next`.
+    For callers that trust the body because it was checked when it was written. Takes one small read
+    per frame and reads no payload. `FrameError` as for `Scan.next`.
     """
     offset = walk.position.offset
     if end - offset < HEADER_BYTES:

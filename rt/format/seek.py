@@ -1,4 +1,4 @@
-"""Seek: finds a frame of a log by its index, and trusts only the frame."""
+"""Seek: finds a frame through the index, and checks the frame itself."""
 
 from collections.abc import Callable
 
@@ -18,18 +18,18 @@ def walk_before(
     merged: bool,
     session: str = "",
 ) -> Walk:
-    """Return a walk at the last indexed frame that does not come after what is sought.
+    """Return a walk at the last indexed frame that is not past what is sought.
 
-    If that entry differs from the frame it leads to, the walk begins at the start of the file: a
-    wrong time or number could lead past what is sought.
+    If the entry does not match the frame it points to, the walk begins at the start of the file,
+    because a wrong time or number could skip what is sought.
 
     Args:
         read: `read(length, offset)` of the log file.
         index: of that file; it may be empty, stale or damaged.
         start: position of the file.
-        is_past: whether an entry comes after what is sought; monotone over the entries.
+        is_past: whether an entry is past what is sought; monotone over the entries.
         merged: whether the log is a merged one.
-        session: name of the session, of a session's log.
+        session: the session's name, for a session's log.
     """
     count = index.count(is_past)
     if count:

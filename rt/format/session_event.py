@@ -1,7 +1,7 @@
-"""Session events: what the nodes have decided about a session, as the merged log records it.
+"""Session events: the nodes' decisions about a session, as the merged log records them.
 
-A range that adds no messages and holds one control frame. Ranges of a session's own frames always
-hold messages, so no publisher can make one.
+An event is a range that adds no messages and holds one control frame. A range of a session's own
+frames always holds messages, so no publisher can forge one.
 """
 
 import json
@@ -32,11 +32,11 @@ def event_frame(
 
     Args:
         change: what was decided.
-        session: its name.
-        before: up to where the session was merged.
+        session: the session's name.
+        before: where merging of the session stopped.
         after: where it continues.
         time_ns: merge time.
-        owner: whose it is from now on; "" is left out.
+        owner: the session's new owner; left out if "".
     """
     fields = {"event": change.value, "before": int(before), "after": int(after)}
     body = json.dumps(fields | ({"owner": owner} if owner else {}), separators=(",", ":"))
@@ -47,23 +47,23 @@ def event_frame(
 
 
 def is_event(current: Range) -> bool:
-    """Whether a range is an event rather than frames of its session."""
+    """Whether a range records an event instead of its session's frames."""
     return not current.messages and not current.skip
 
 
 def decode_event(
     header: Header, body: bytes | memoryview, current: Range, position: Position
 ) -> SessionEvent | None:
-    """Return the event of a control frame, its CRC checked; None if it is of an unknown kind.
+    """Return the event in a control frame, whose CRC was checked; None if its kind is unknown.
 
     Args:
         header: of the frame.
-        body: its body.
-        current: the range it is in.
+        body: of the frame.
+        current: the range that contains it.
         position: of the frame in the merged log.
 
     Raises:
-        FrameError: it is not a session event.
+        FrameError: the frame is not a session event.
     """
     if header.kind != FrameKind.CONTROL or len(body) > _BODY_BYTES_MAX:
         raise FrameError("the frame is not a session event")

@@ -1,35 +1,35 @@
-"""Walk: checks that each frame of a log is at the place it was written for."""
+"""Walk: checks that each frame of a log is at the position it was written for."""
 
 from rt.errors import FrameError
 from rt.format.frame import FrameKind, Header, session_tag
 from rt.format.ranges import Range, decode_range
 from rt.position import Position
 
-_RANGE = int(FrameKind.RANGE)  # a member of an enumeration takes 0.1 us to look up
+_RANGE = int(FrameKind.RANGE)  # looking up an enum member takes 0.1 us
 
 
 class Walk:
     """Takes the frames of one log in order, and knows what must come next.
 
-    In a session, every header holds its own position. In a merged log, a range frame holds its own,
-    and the session frames after it keep the headers they were written with, whose positions the
-    range frame gives. A block that was moved, repeated or left over from before fits neither. The
-    session's tag in each header tells apart blocks of two sessions with equal positions.
+    In a session, every header states its own position. In a merged log, a range frame states its
+    own; the session frames after it keep their original headers, whose positions the range frame
+    gives. A block that was moved, repeated or left over from earlier fits neither rule. The session
+    tag in each header distinguishes blocks of two sessions with equal positions.
     """
 
     __slots__ = ("_expected", "_tag", "left", "merged", "position", "range")
 
     def __init__(self, position: Position, *, merged: bool, session: str = "") -> None:
-        """Begin at `position`; in a session's log, each frame must be of `session`."""
+        """Start at `position`; in a session's log, each frame must belong to `session`."""
         self.position = position
         self.merged = merged
-        self.left = 0  # bytes of the current range still to come
+        self.left = 0  # bytes left in the current range
         self.range: Range | None = None  # the current range, from its first frame to its last
-        self._expected = 0  # the session position of the next frame of the range
+        self._expected = 0  # session position of the range's next frame
         self._tag = session_tag(session) if session else None
 
     def copy(self) -> "Walk":
-        """Return another walk at the same place, to check frames before they are written."""
+        """Return an independent walk at the same place, to check frames before they are written."""
         other = Walk.__new__(Walk)
         other.position, other.merged = self.position, self.merged
         other.left, other.range = self.left, self.range
@@ -37,9 +37,9 @@ class Walk:
         return other
 
     def begin_range(self, header: Header, new: Range) -> None:
-        """Take a range frame that was just made of `new`; `FrameError` if it cannot come next.
+        """Take a range frame just encoded from `new`; `FrameError` if it cannot come next.
 
-        As `step`, without decoding what was encoded a moment ago.
+        Like `step`, but without decoding the range again.
         """
         if self.left or not self.merged or header.position != self.position:
             raise FrameError("no range frame may follow here")
@@ -53,15 +53,15 @@ class Walk:
 
     @property
     def at_boundary(self) -> bool:
-        """Whether the log may roll here: between ranges, or between any frames of a session."""
+        """Whether the log may roll here; a merged log rolls only between ranges."""
         return self.left == 0
 
     def step(self, header: Header, body: bytes | memoryview = b"") -> None:
         """Take the next frame; `FrameError` if it cannot come next.
 
         Args:
-            header: of the frame at `position`, its own CRC checked.
-            body: of a range frame, its CRC checked; ignored for other frames.
+            header: of the frame at `position`, its own CRC already checked.
+            body: of a range frame, its CRC already checked; ignored for other frames.
         """
         if self.left:
             self._step_inside(header)

@@ -1,4 +1,4 @@
-"""Where: which messages are wanted, by session, key and fields of a JSON payload."""
+"""Where: selects messages by session, key and fields of a JSON payload."""
 
 import json
 import operator
@@ -30,16 +30,16 @@ _FORM: Final = (
 
 
 class Where:
-    """Terms that all must hold.
+    """Conditions that must all hold.
 
     `session=eu-*` and `session!=jfk` compare names or globs; `key=AA1` and `key!=AA*` compare keys
-    or, with `*` at the end, their beginning. `.delay>=30` and `.flight.carrier=AA` compare a field
-    of a JSON object by `=`, `!=`, `<`, `<=`, `>` or `>=` with a number, a text, `true`, `false` or
-    `null`; quotes make a text of what would be another value. A message whose payload is not JSON,
-    or has no such field, or one of another type than a `<` or `>` compares, does not match.
+    or, with `*` at the end, key prefixes. `.delay>=30` and `.flight.carrier=AA` compare a field of
+    a JSON object by `=`, `!=`, `<`, `<=`, `>` or `>=` with a number, a text, `true`, `false` or
+    `null`; quotes turn any other value into a text. A message does not match if its payload is not
+    JSON or lacks the field, or, except with `!=`, if the field has another type than the value.
 
-    Sessions are chosen without reading a frame's body. A payload is only decoded if its bytes have
-    what a match needs.
+    Sessions are selected without reading a frame's body. A payload is decoded only if its bytes
+    contain what a match needs.
 
     Examples:
         >>> Where.parse(["session=eu-*", ".delay>=30"]).wants_session("jfk")
@@ -62,7 +62,7 @@ class Where:
     def parse(
         cls, terms: str | Collection[str] | None, key_prefix: bytes = b"", share: str = ""
     ) -> "Where":
-        """Return the condition that these terms state; without terms it holds for all.
+        """Parse conditions; without any, every message matches.
 
         Args:
             terms: one or several, as above.
@@ -70,7 +70,7 @@ class Where:
             share: `2/4` for the second of four equal shares of all keys.
 
         Raises:
-            Misuse: a term or the share is not understood; the message quotes it.
+            Misuse: a condition or the share is not understood; the message quotes it.
         """
         if not isinstance(terms, Collection | None):
             raise Misuse(f"where is a condition or a list of them, not {type(terms).__name__}")
@@ -103,7 +103,7 @@ class Where:
     def wanted(self, batch: Batch) -> list[bool] | None:
         """Return which messages of a batch match by key and payload; None if all do.
 
-        The session is not asked again. A batch that cannot match is not decoded.
+        The session is not checked again. A batch that cannot match is not decoded.
 
         Raises:
             FrameError: the frame cannot be decoded.
@@ -116,7 +116,7 @@ class Where:
         return found
 
     def messages(self, batch: Batch, places: Iterator[int] | None = None) -> Iterator[Message]:
-        """The messages of a batch that match; arguments and errors as of `Batch.messages`."""
+        """The messages of a batch that match; arguments and errors as for `Batch.messages`."""
         wanted = self.wanted(batch)
         return batch.messages(places) if wanted is None else batch.messages_among(wanted, places)
 
@@ -129,7 +129,7 @@ class Where:
         return [all(each.matches(key) for each in self._keys) for key in keys]
 
     def _by_field(self, batch: Batch, found: list[bool]) -> None:
-        """Take away the messages whose payload does not match."""
+        """Clear `found` for messages whose payload does not match."""
         payloads = bytes(batch.columns.payload)
         if not all(each.may_be_in(payloads) for each in self._fields):
             found[:] = [False] * len(found)
@@ -177,7 +177,7 @@ class _Field(NamedTuple):
     needles: tuple[bytes, ...]
 
     def may_be_in(self, data: bytes) -> bool:
-        r"""Whether JSON has the texts of a match, or a backslash that may spell them."""
+        r"""Whether JSON contains the texts of a match, or a backslash that may spell them."""
         return all(needle in data for needle in self.needles) or b"\\" in data
 
     def matches(self, payload: Any) -> bool:
@@ -197,7 +197,7 @@ def _member(value: Any, name: str) -> Any:
 
 
 def _kind(value: Any) -> type:
-    """The type in JSON, which has one for all numbers."""
+    """Return a value's JSON type; all numbers are of one type."""
     return float if type(value) is int else type(value)
 
 
@@ -224,7 +224,7 @@ def _parse_share(text: str) -> _Share:
 
 def _parse_key(text: str, *, is_wanted: bool) -> _Key:
     try:
-        key = text.encode(errors="surrogateescape")  # as a command line passes bytes on
+        key = text.encode(errors="surrogateescape")  # as a command line passes arbitrary bytes
     except UnicodeEncodeError:
         raise Misuse(f"not a key: {text[:40]!a} is not UTF-8") from None
     return _Key(key.removesuffix(b"*"), key.endswith(b"*"), is_wanted)

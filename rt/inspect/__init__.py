@@ -1,1 +1,1 @@
-"""Looking into logs: verify, compare, dump and history."""
+"""Inspecting logs: verify, compare, dump, trace and history."""

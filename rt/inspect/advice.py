@@ -1,4 +1,4 @@
-"""Advice: what an operator does about each kind of finding of `rt verify`."""
+"""Advice: what an operator should do about each kind of finding of `rt verify`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Advice:
 
     Attributes:
         finding: The kind.
-        files: Where it was found; empty if it concerns the log as a whole.
+        files: The affected files; empty if the finding concerns the log as a whole.
         text: What to do, as a sentence.
     """
 
@@ -86,7 +86,7 @@ def advice_for(report: LogReport) -> list[Advice]:
 
 
 def findings(file: FileReport) -> list[Finding]:
-    """Return what was found in a file."""
+    """Return the kinds of findings in a file's report."""
     if file.state is LogState.CORRUPT:
         return [Finding.MISSING if file.is_missing else Finding.DAMAGED]
     found = [Finding.TORN] if file.state is LogState.TORN else []

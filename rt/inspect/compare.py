@@ -1,4 +1,4 @@
-"""Compare: tells whether two copies of a log are equal, byte for byte, as far as both reach."""
+"""Compare: checks whether two copies of a log are byte-identical, as far as both reach."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ class Comparison:
     """The result of comparing two copies.
 
     Attributes:
-        first: The directory of one.
-        second: The directory of the other.
+        first: One copy's directory.
+        second: The other's directory.
         differs_at: The first byte that differs; None if none does.
-        compared: How many bytes were equal.
-        end: Up to where both reach, or where they differ.
-        not_compared: Files that one of them has archived.
+        compared: Number of bytes that were equal.
+        end: Where the shorter copy ends, or where they differ.
+        not_compared: Files that at least one copy has archived.
         reason: How they differ.
-        made_apart: Whether they are two logs of one name, rather than copies of one log.
+        made_apart: Whether they are two different logs with one name, not copies of one log.
     """
 
     first: str
@@ -38,7 +38,7 @@ class Comparison:
 
 
 def are_copies(first: LogDirectory, second: LogDirectory) -> bool:
-    """Whether two logs should be equal, since they share a name in one stream."""
+    """Whether two logs should be equal, because they have the same name in the same stream."""
     one, other = first.manifest.identity, second.manifest.identity
     if one is None or other is None:
         raise Misuse(f"{first.path} or {second.path}: not a log")
@@ -52,7 +52,7 @@ def compare_logs(
 
     Args:
         first: A log.
-        second: Another; it may be shorter or longer, and have archived more or less.
+        second: Another; it may be shorter or longer, and have archived more or fewer files.
         on_read: Called with the size of each read.
     """
     one, other = first.manifest.identity, second.manifest.identity
@@ -96,13 +96,13 @@ class _Comparer:
         return found
 
     def _was_archived(self, start: Position) -> bool:
-        """Whether one of them has archived the file since its manifest was read."""
+        """Whether either copy has archived the file since its manifest was read."""
         for log in self._logs:
             log.refresh()
         return any(start in log.manifest.archived for log in self._logs)
 
     def _length(self, log: LogDirectory, start: Position) -> int | None:
-        """Return how many bytes of a file count; None if there is no such file."""
+        """Return how many bytes of a file count; 0 if it is yet to come, None if missing."""
         try:
             file = log.open_file(start)
         except FileNotFoundError:
@@ -114,7 +114,7 @@ class _Comparer:
             file.close()
 
     def _shorter(self, start: Position, ends: list[int | None]) -> Comparison:
-        """Return the result for files of different length: equal, unless one was rolled."""
+        """Return the result for files of different length: equal, unless the shorter was rolled."""
         for log, end, other in zip(self._logs, ends, reversed(ends), strict=True):
             if start in log.manifest.rolled and (other or 0) > (end or 0):
                 at = Position(start + (end or 0))
@@ -150,7 +150,7 @@ class _Comparer:
 
 
 def _first_difference(one: bytes, other: bytes) -> int:
-    """Return the first offset at which two reads differ, by bisection: comparing is fast."""
+    """Return the first offset at which two reads differ, by bisection, since comparing is fast."""
     low, high = 0, max(len(one), len(other))
     while high - low > 1:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""Dump: describes the frames of one log file as they are, up to where they break."""
+"""Dump: describes the frames of one log file as they are, up to the first bad one."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -27,7 +27,7 @@ _HEX_WIDTH: Final = 16
 
 
 class Dump:
-    """Iterates over the frames of one file, whole or damaged.
+    """Iterates over the frames of one file, intact or damaged.
 
     After the iteration, `broken` says why it ended early; "" if it reached the end of the file.
     """
@@ -37,11 +37,11 @@ class Dump:
 
         Args:
             log: The file's directory, with or without a manifest.
-            path: The path of the file, whatever its name.
+            path: Path of the file, whatever its name.
             begin: The first position of interest; frames before it are skipped.
 
         Raises:
-            OSError: It cannot be opened, or is not a regular file.
+            OSError: The file cannot be opened, or is not a regular file.
         """
         self.broken = ""
         self._begin = begin
@@ -72,7 +72,7 @@ class Dump:
             self.broken = str(error)
 
     def close(self) -> None:
-        """Release the file."""
+        """Close the file."""
         self._file.close()
 
     def _first_walk(self, *, merged: bool) -> Walk:
@@ -200,7 +200,7 @@ def _is_merged(read: Callable[[int, int], bytes]) -> bool:
 
 
 def _start(read: Callable[[int, int], bytes], path: str) -> Position:
-    """Return where the file starts, by its name, or if it was renamed by its first header."""
+    """Return the file's start position from its name, or if it was renamed, from its header."""
     named = file_position(path.rpartition("/")[2])
     header = _first_header(read)
     if named is not None or header is None:

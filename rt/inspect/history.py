@@ -1,4 +1,4 @@
-"""History: lists every file a log ever had, from its manifest and its active file alone."""
+"""History: lists every file a log ever had, from its manifest and its active file."""
 
 import os
 from collections.abc import Collection, Iterator
@@ -23,42 +23,42 @@ STATES: Final = frozenset({"active", "rolled", "archived"})
 
 
 class Row(NamedTuple):
-    """One file of a log, by its lines in the manifest."""
+    """One file of a log, from its manifest lines."""
 
-    line: Rolled  # of an active file the line it would get now, with `at_ns` 0
+    line: Rolled  # for an active file: the line it would get now, with `at_ns` 0
     gone: Archived | None = None
     is_active: bool = False
 
     @property
     def file(self) -> str:
-        """Its name."""
+        """The file's name."""
         return self.line.file.file_name
 
     @property
     def state(self) -> str:
-        """Its state: `active`, `rolled` or `archived`."""
+        """The file's state: `active`, `rolled` or `archived`."""
         if self.gone is not None:
             return "archived"
         return "active" if self.is_active else "rolled"
 
     @property
     def bytes(self) -> int:
-        """The bytes of its whole frames; what it held, if it was archived."""
+        """Bytes of its whole frames; for an archived file, what it held before."""
         return self.line.end
 
     @property
     def first(self) -> Position:
-        """The position of its first message."""
+        """Position of its first message."""
         return self.line.file
 
     @property
     def end(self) -> Position:
-        """The position after its last message."""
+        """Position after its last message."""
         return Position(self.line.file + self.line.end)
 
     @property
     def messages(self) -> int:
-        """How many message numbers it spans; if a session's numbers jump, the jump counts."""
+        """How many message numbers it spans, including numbers that a session skipped."""
         return self.line.messages
 
     @property
@@ -71,19 +71,19 @@ class Row(NamedTuple):
         return None if self.is_active else max(0, now_ns - self.line.at_ns)
 
 
-_new_row: Final = partial(tuple.__new__, Row)  # takes a third of the time of calling it
+_new_row: Final = partial(tuple.__new__, Row)  # takes a third of the time of `Row(...)`
 
 
 def history(directory: str) -> list[Row]:
     """Return a row for each file the log ever had, oldest first.
 
-    Reads the manifest, and of the files only the active one from its last index entry on: the row
-    of an archived file was written before it was archived.
+    Reads only the manifest and the active file from its last index entry on, because the facts
+    about an archived file were recorded before it was archived.
 
     Raises:
         Misuse: There is no log.
         CorruptLog: The manifest is damaged.
-        OSError: It cannot be read, or is not a regular file.
+        OSError: The manifest cannot be read, or is not a regular file.
     """
     path = os.path.join(directory, FILE_NAME)
     try:
@@ -117,18 +117,18 @@ def rolled_rows(data: bytes, path: str) -> list[Row]:
 
 
 def active_row(directory: str, rows: list[Row]) -> Row | None:
-    """Return the row of the file after the last rolled one, if there is any."""
+    """Return the row of the file after the last rolled one; None if there is none."""
     start = _following(directory, rows[-1].first if rows else None)
     return None if start is None else active(start, *_facts(directory, start))
 
 
 def active(start: Position, facts: Facts, end: int) -> Row:
-    """Return the row of a file that takes more frames.
+    """Return the row of a file that is still growing.
 
     Args:
-        start: The position where it begins.
-        facts: What it holds.
-        end: The bytes of its frames.
+        start: Position where the file begins.
+        facts: What the file holds.
+        end: Bytes of its frames.
     """
     line = Rolled(
         start, end, facts.first, facts.next, facts.first_time_ns, facts.last_time_ns, at_ns=0
@@ -165,13 +165,13 @@ def selected(
 
 
 def _following(directory: str, last: Position | None) -> Position | None:
-    """Return where the file after the last rolled one begins, if there is any.
+    """Return the start of the file after the last rolled one; None if there is none.
 
     Args:
-        directory: The directory of the log.
-        last: The newest rolled file. At most one followed it when the manifest was read, usually
-            under the next name: trying that spares a list of 100,000 names. Others may have
-            followed since.
+        directory: Directory of the log.
+        last: The newest rolled file. At most one file followed it when the manifest was read,
+            usually under the next name; trying that first avoids listing 100,000 names. More files
+            may have followed since.
     """
     for each in () if last is None else (last.next_file(), last.next_run()):
         if os.path.exists(os.path.join(directory, each.file_name)):
@@ -182,7 +182,7 @@ def _following(directory: str, last: Position | None) -> Position | None:
 
 
 def _facts(directory: str, start: Position) -> tuple[Facts, int]:
-    """Return what the active file holds, and where it ends."""
+    """Return the facts about the active file, and where its whole frames end."""
     log = LogDirectory(directory)
     log.refresh()
     file = log.open_file(start)
@@ -197,7 +197,7 @@ def _facts(directory: str, start: Position) -> tuple[Facts, int]:
             if header.kind == (FrameKind.RANGE if log.merged else FrameKind.MESSAGES):
                 facts.take(header)
     except FrameError:
-        pass  # empty, torn or damaged, which `rt verify` reports
+        pass  # empty, torn or damaged; `rt verify` reports it
     finally:
         file.close()
         log.close()

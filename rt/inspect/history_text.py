@@ -21,15 +21,15 @@ _MINUTE_NS: Final = 60 * _NS
 
 
 class HistoryText:
-    """Formats rows, of which there may be 100,000: what they share is formatted once."""
+    """Formats rows, of which there may be 100,000, so what they share is formatted once."""
 
     def __init__(self, directory: str, now_ns: int, offloaded: Offloaded | None = None) -> None:
         """Prepare for the rows of one log.
 
         Args:
-            directory: The directory of the log.
-            now_ns: The time at which ages are taken.
-            offloaded: Where copies of its files are.
+            directory: Directory of the log.
+            now_ns: The time from which ages are counted.
+            offloaded: Where copies of its files are, if any.
         """
         self._offloaded = offloaded
         self._now_ns = now_ns
@@ -39,7 +39,7 @@ class HistoryText:
         self._theirs, self._all = f"{{{theirs}}}", f"{{{ours},{theirs}}}"
 
     def json(self, row: Row) -> str:
-        """Return a row as JSON: our fields, then those of the system this one follows."""
+        """Return a row as JSON: our fields, then those of the system rt is modelled on."""
         line, gone, is_active = row
         start, size, first_number, after, first_ns, last_ns, at_ns, digest, sessions = line
         name, first, last = start.file_name, time_text(first_ns), time_text(last_ns)
@@ -67,7 +67,7 @@ class HistoryText:
         return json.dumps(without_secrets(address) or None)  # a note may be of an older version
 
     def json_rt(self, row: Row) -> str:
-        """Return a row as JSON with only the fields of the system this one follows."""
+        """Return a row as JSON with only the fields of the system rt is modelled on."""
         age_ns = row.age_ns(self._now_ns)
         minutes = -1 if age_ns is None else age_ns // _MINUTE_NS
         first = time_text(row.line.first_time_ns)

@@ -1,4 +1,4 @@
-"""Trace: finds one message of a session in its own log, and in merged logs."""
+"""Trace: finds one message of a session in the session's own log and in merged logs."""
 
 from contextlib import closing
 from dataclasses import dataclass
@@ -12,7 +12,8 @@ from rt.log.reader import Reader
 from rt.log.start import at_number, end_of, readable_at
 from rt.position import START, Position
 
-# How far back of its publish time a message is sought: clocks of publisher and leader differ.
+# How long before its publish time a message may have been merged: the publisher's and the leader's
+# clocks differ.
 _SKEW_NS: Final = 60_000_000_000
 
 
@@ -22,9 +23,9 @@ class OwnPlace:
 
     Attributes:
         position: of the message; of its file, if that is archived.
-        end: what has come this far in the session has the message.
+        end: a copy of the session that reaches this position includes the message.
         time_ns: when it was published; 0 if its file is archived.
-        archived: when and why its file was archived; "" if it can be read.
+        archived: why its file was archived; "" if it can be read.
     """
 
     position: Position
@@ -38,12 +39,12 @@ class MergedPlace:
     """Where a message is in a merged log.
 
     Attributes:
-        position: of the message there.
+        position: of the message in the merged log.
         number: of the message in the stream.
-        instruction: the index of the one that merged it.
+        instruction: index of the instruction that merged it.
         term: of that instruction.
-        merged_ns: when it was proposed.
-        own: where it is in its session.
+        merged_ns: when the instruction was proposed.
+        own: where the message is in its session's log.
     """
 
     position: Position
@@ -55,11 +56,11 @@ class MergedPlace:
 
 
 def find_own(directory: str, sequence: int) -> OwnPlace | None:
-    """Return where a message is in a session's log; None if the log has not come so far.
+    """Return where a message is in a session's log; None if the log does not contain it.
 
     Raises:
         Misuse: there is no log, or it is a merged one.
-        CorruptLog: what had to be read on the way is damaged.
+        CorruptLog: damage was found while searching.
     """
     log = _opened(directory, merged=False)
     for file in log.manifest.order:
@@ -77,20 +78,20 @@ def find_own(directory: str, sequence: int) -> OwnPlace | None:
 def find_merged(
     directory: str, session: str, sequence: int, published_ns: int = 0, own: OwnPlace | None = None
 ) -> MergedPlace | None:
-    """Return where a message is in a merged log; None if that does not hold it.
+    """Return where a message is in a merged log; None if the log does not contain it.
 
-    Of a session that was reset, it is the first message of that number after it was published.
+    If the session was reset, it is the first message with that number after `published_ns`.
 
     Args:
         directory: of the merged log.
-        session: that published it.
+        session: the session that published the message.
         sequence: of the message.
-        published_ns: when, if that is known: less has to be read.
-        own: where it is in its session, if only that message is meant, and no other of its number.
+        published_ns: its publish time, if known, so that less has to be read.
+        own: its place in the session's log, to exclude other messages with the same number.
 
     Raises:
         Misuse: there is no log, or it is a session's.
-        CorruptLog: what had to be read on the way is damaged.
+        CorruptLog: damage was found while searching.
     """
     log = _opened(directory, merged=True)
     files = log.files()
@@ -120,7 +121,7 @@ def _opened(directory: str, *, merged: bool) -> LogDirectory:
 def _own(batch: Batch, sequence: int) -> OwnPlace | None:
     index = sequence - batch.header.sequence
     if not 0 <= index < batch.header.messages:
-        return None  # numbers jump over it
+        return None  # the numbers skip it
     position = Position(batch.header.position + index)
     return OwnPlace(position, Position(position + 1), int(batch.columns.times[index]))
 

@@ -1,4 +1,4 @@
-"""Verify: checks every byte of a log: frames, columns, manifest, index, numbers, digest."""
+"""Verify: checks every byte of a log: frames, columns, manifest, index, numbers and digest."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,14 +23,14 @@ from rt.log.indexing import IndexCheck, IndexState
 from rt.position import FILE_BYTES_MAX, START, Position
 
 _NOT_ROLLED: Final = "not rolled according to the manifest, yet a file follows it"
-_FAULTS_MAX: Final = 100  # listed; more are not looked for
+_FAULTS_MAX: Final = 100  # faults listed at most; frames are not decoded after that
 
 
 class LogState(StrEnum):
     """The state of a file."""
 
     CLEAN = "clean"
-    TORN = "torn"  # ends in an unfinished batch, as a crash leaves it; not damage
+    TORN = "torn"  # ends in an unfinished batch, as after a crash; not damage
     CORRUPT = "corrupt"
     ARCHIVED = "archived"
 
@@ -41,14 +41,14 @@ class FileReport:
 
     Attributes:
         file: Its name.
-        state: What it is.
-        end: The end of its last whole frame.
-        frames: How many are whole.
-        messages: How many those hold.
-        index: An IndexState; "" if it was not checked.
+        state: Its state.
+        end: End of its last whole frame.
+        frames: Number of whole frames.
+        messages: Number of messages in them.
+        index: An IndexState; "" if the index was not checked.
         reason: Why the state is not clean.
-        is_rolled: Whether the manifest says that it is complete.
-        is_missing: Whether it is not there, though it should be.
+        is_rolled: Whether the manifest says that the file is complete.
+        is_missing: Whether the file is missing although it should exist.
     """
 
     file: str
@@ -63,7 +63,7 @@ class FileReport:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether something about it has to be repaired.
+        """Whether something about the file has to be repaired.
 
         A missing index is not wrong: foreign writers and older restored logs have none.
         """
@@ -81,9 +81,10 @@ class LogReport:
     name: str
     id: str
     files: list[FileReport] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)  # beyond any single file
+    # concerning more than one file, or not its state
+    faults: list[str] = field(default_factory=list)
     end: Position = START
-    digest: str = ""  # of a merged log, up to its end
+    digest: str = ""  # digest of a merged log up to its end
 
     @property
     def is_wrong(self) -> bool:
@@ -95,7 +96,7 @@ def open_log(directory: str) -> LogDirectory:
     """Open a log for inspection.
 
     Raises:
-        Misuse: There is none.
+        Misuse: There is no log.
         CorruptLog: The manifest is damaged.
     """
     log = LogDirectory(directory)
@@ -144,10 +145,11 @@ class _Verifier:
         manifest, report = self._log.manifest, self._report
         there = set(log_files(self._log.disk, self._log.path))
         newest = max(there, default=START)
-        self._log.refresh()  # after the names were read, so that what is gone is known as archived
+        # after listing the names, so that missing files are known to be archived
+        self._log.refresh()
         starts = sorted(there | set(manifest.order) | set(manifest.archived))
         if starts and starts[0] != START:
-            self._chain.skip(None)  # a copy that began in the middle
+            self._chain.skip(None)  # a copy that begins in the middle
         for start in starts:
             found = self._look(start, has_later=start < newest)
             self._pass_over(found, manifest.rolled.get(start))
@@ -203,7 +205,7 @@ class _Verifier:
     def _judged(
         self, file: File, index_file: File | None, start: Position, rolled: Rolled | None
     ) -> FileReport:
-        if (size := file.size()) > FILE_BYTES_MAX:  # sparse, most likely: not worth reading
+        if (size := file.size()) > FILE_BYTES_MAX:  # probably sparse, and not worth reading
             reason = f"it has {size:,} bytes, and no log file has more than {FILE_BYTES_MAX:,}"
             self._chain.drop()
             return FileReport(start.file_name, LogState.CORRUPT, start, reason=reason)
@@ -234,7 +236,7 @@ class _Verifier:
         )
 
     def _take(self, file: File, walk: Walk, header: Header, passed: "_Passed") -> None:
-        """Take a whole frame, and look into it: good CRCs do not prove that it can be decoded."""
+        """Count a whole frame and try to decode it, which good CRCs do not guarantee to work."""
         passed.take(header)
         if header.kind != FrameKind.MESSAGES or len(self._report.faults) >= _FAULTS_MAX:
             return
@@ -268,7 +270,7 @@ class _Verifier:
 
 
 class _Passed:
-    """Counts the frames of one file as they go by."""
+    """Counts the frames of one file as they are read."""
 
     def __init__(self, chain: Chain, walk: Walk, index_file: File | None, *, merged: bool) -> None:
         self.frames = 0
@@ -285,7 +287,7 @@ class _Passed:
         )
 
     def take(self, header: Header) -> None:
-        """Take the header of a whole frame, which the walk has just passed."""
+        """Take the header of a whole frame that the walk has just passed."""
         position = Position(self._walk.position - header.size)
         self.frames += 1
         self._chain.take(header, position, self._walk.range)
@@ -299,12 +301,13 @@ class _Passed:
         """Return the state of the index.
 
         Args:
-            complete: Whether no entry of it may still be unwritten.
+            complete: Whether all of its entries should have been written by now.
         """
         state = self._index.verdict()
         if state is IndexState.WRONG or complete:
             return state
-        return IndexState.GOOD  # its last entries are written late, and may name lost frames
+        # the last entries of an active file are written late, and may name lost frames
+        return IndexState.GOOD
 
 
 def _state(verdict: Verdict) -> tuple[LogState, str]:

@@ -1,1 +1,1 @@
-"""A log directory on a disk: writing, reading, watching and following it."""
+"""A log directory on disk: writing, reading, watching and following it."""

@@ -1,4 +1,4 @@
-"""ActiveFile: the one file of a log that still grows, with its index and its facts."""
+"""ActiveFile: the one log file that is still growing, with its index and its facts."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -14,17 +14,17 @@ from rt.format.walk import Walk
 from rt.log.disk import Disk, File, Span
 from rt.position import Position
 
-# Entries are held back until their frames are synced, since a power cut may lose what comes before
-# a frame and keep the frame, and then until there are this many: a start scans, and writes again,
-# what comes after the last entry, so some 2 MiB at most.
+# Index entries are written only after their frames are synced, because a power cut may lose what
+# precedes a frame and keep the frame. They are also batched up to this number: a start scans and
+# rewrites what follows the last entry, so at most some 2 MiB.
 _INDEX_BUFFER: Final = 8
-# Plain numbers: a member of an enumeration takes 0.1 us to look up.
+# Plain integers: looking up an enum member takes 0.1 us.
 _CONTROL, _RANGE = int(FrameKind.CONTROL), int(FrameKind.RANGE)
 
 
 @dataclass(slots=True)
 class Facts:
-    """What a manifest line will say about a file, counted from its headers."""
+    """What the manifest line of a file will state, counted from its headers."""
 
     frames: int = 0
     first: int = 0
@@ -33,7 +33,7 @@ class Facts:
     last_time_ns: int = 0
 
     def take(self, header: Header) -> None:
-        """Count a frame, if it numbers messages."""
+        """Count a frame; control frames do not count."""
         if header.kind == _CONTROL:
             return
         if not self.frames:
@@ -44,7 +44,7 @@ class Facts:
 
 
 class ActiveFile:
-    """Appends whole frames, and keeps the index and the facts of the file up to date."""
+    """Appends whole frames, and keeps the file's index and facts up to date."""
 
     __slots__ = (
         "_disk", "_end", "_file", "_index_file", "_indexer", "_path", "_pending", "_session",
@@ -61,7 +61,7 @@ class ActiveFile:
         self._session = session
         self._synced = 0
         self._disk = disk
-        self._path = path  # "" once the index could not be written
+        self._path = path  # "" after the index could not be written
         self._index_file: File | None = None
         self._file: File = disk.open(path, create=True)
         try:
@@ -76,15 +76,15 @@ class ActiveFile:
     def recover(
         self, *, durable: int, whole: bool = False, own: bool = True
     ) -> tuple[Verdict, Walk]:
-        """Judge and write again the bytes in the file, count them, and cut wrong index entries.
+        """Judge, count and rewrite the file's bytes, and cut wrong index entries.
 
-        It reads from the last index entry on, so that a restart does not read the whole file; but
-        reads all of it if `whole` is set, or if no whole frame is found there.
+        Reading starts at the last index entry, so that a restart does not read the whole file. All
+        of it is read if `whole` is set or no whole frame is found there.
 
         Args:
             durable: a position up to which the log is known to have been durable.
             whole: whether to check the whole file.
-            own: whether durable positions in the headers are about this disk.
+            own: whether durable positions in the headers refer to this disk.
 
         Returns:
             The verdict, and a walk at the end of the whole frames.
@@ -118,10 +118,10 @@ class ActiveFile:
         return verdict, walk
 
     def _write_again(self, verdict: Verdict, proven: int) -> None:
-        """Let the next sync write what no earlier one is known to have written.
+        """Make the next sync write everything that no earlier sync is known to have written.
 
-        What was read may exist in memory only, because a sync failed. An index entry is written
-        after the sync of its frame, so that the last one proves all that comes before it.
+        What was read may exist only in memory, because a sync failed. An index entry is written
+        after its frame was synced, so the last entry proves everything before it.
         """
         if not isinstance(verdict, Corrupt):
             self._file.write_again(proven)
@@ -153,8 +153,9 @@ class ActiveFile:
         """Append frames: the bytes of `parts`, then the `copied` bytes of another log's file.
 
         Raises:
-            OSError: for example a full disk; what was written of the frames was removed again.
-            DiskFailed: it could not be removed.
+            OSError: the write failed, for example on a full disk; partly written frames were
+                removed.
+            DiskFailed: the write failed, and partly written frames could not be removed.
         """
         end = self._end
         try:
@@ -169,23 +170,23 @@ class ActiveFile:
             self._end += header.size
 
     def cut(self, length: int) -> None:
-        """Cut the file after its last whole frame; what follows was never acknowledged."""
+        """Cut the file after its last whole frame; the rest was never acknowledged."""
         self._file.truncate(length)
         self._end = length
 
     def sync(self) -> None:
         """Return once the file's bytes and length are on stable storage."""
-        end = self._end  # taken first: the sync may not cover what is appended meanwhile
+        end = self._end  # read first, because the sync may not cover later appends
         self._file.sync()
         self._synced = end
 
     def close(self) -> None:
-        """Write the rest of the index, and release the descriptors."""
+        """Write the remaining index entries and close the files."""
         self._write_index()
         self.abandon()
 
     def abandon(self) -> None:
-        """Release the descriptors and write nothing."""
+        """Close the files without writing anything."""
         try:
             self._close_index()
         finally:
@@ -208,7 +209,7 @@ class ActiveFile:
             if known and self._path:
                 self._open_index().append([encode_index(self._pending[:known])])
         except OSError:
-            self._path = ""  # a log does not stop for its index, which can be rebuilt
+            self._path = ""  # the log goes on without its index, which can be rebuilt
         del self._pending[:known]
         self._release_index()
 
@@ -229,7 +230,7 @@ class ActiveFile:
         return self._index_file
 
     def _release_index(self) -> None:
-        """Close the index of a session, which is written every 2 MiB: a node has many of them."""
+        """Close a session's index: it is written only every 2 MiB, and a node has many sessions."""
         if not self._indexer.merged:
             self._close_index()
 
@@ -240,7 +241,7 @@ class ActiveFile:
 
 
 def take_back(file: File, end: int) -> None:
-    """Remove what was half written after `end`; `DiskFailed` if that fails."""
+    """Remove a partial write after `end`; `DiskFailed` if that fails."""
     try:
         file.truncate(end)
     except OSError as error:

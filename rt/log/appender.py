@@ -18,31 +18,31 @@ from rt.log.disk import Disk, File, Span
 from rt.log.files import load_manifest, log_files, place_of
 from rt.position import Position
 
-# Every acknowledgement of durability is built from one, and only `Appender.sync` makes one.
+# Every acknowledgement of durability is built from one; only `Appender.sync` makes them.
 Durable = NewType("Durable", Position)
 
 
 class Appender:
     """The growing end of one log directory.
 
-    The publisher's writer, the receiving end of a replicator and the merge all append through this,
-    so that files are rolled, indexed and recovered in one way.
+    A publisher's writer, the receiving side of replication and the merge all append through this
+    class, so files are rolled, indexed and recovered in one way.
 
     Threads:
         One thread at a time opens, recovers, appends, rolls and closes; it alone writes `walk`,
         `torn` and `_file`. Any thread may call `sync`, `archive_all`, `record`, `read`, `verify`,
-        `verify_file` and `held`. `_closing` is held while `_file` syncs or closes: none is closed
-        during its sync. `_recording` is held while lines are written and files emptied, and
-        guards `manifest` and `_is_closed`; readers of `manifest` in other threads
-        copy what they iterate over. `_failure` is set once and never cleared. `walk` is replaced
-        and never changed, so `end` may be read by any thread.
+        `verify_file` and `held`. `_closing` is held while `_file` syncs or closes, so that no file
+        is closed during its sync. `_recording` is held while lines are written and files are
+        emptied, and guards `manifest` and `_is_closed`; readers of `manifest` in other threads
+        copy what they iterate over. `_failure` is set once and never cleared. `walk` is replaced,
+        never changed, so any thread may read `end`.
     """
 
     def __init__(self, disk: Disk, directory: str, identity: LogIdentity) -> None:
         """Open the log in `directory`, or create it with `identity`.
 
         Raises:
-            ManifestError: the manifest is damaged, or is missing while its files exist.
+            ManifestError: the manifest is damaged, or missing although log files exist.
         """
         self.disk = disk
         self.directory = directory
@@ -55,7 +55,7 @@ class Appender:
         disk.make_directory(directory)
         path = os.path.join(directory, FILE_NAME)
         with closing(disk.open(path, create=True)) as file:
-            # Listed first: a file is created only after the line that ends the one before it.
+            # Listed first: a new file is created only after the line that ends the previous one.
             there = log_files(disk, directory)
             self.manifest = load_manifest(file, path)
             self._demand_lines(there, path)
@@ -69,7 +69,7 @@ class Appender:
         self.walk = self._walk(self._last_rolled_end())
 
     def _demand_lines(self, there: Sequence[Position], path: str) -> None:
-        """Raise `ManifestError` if the first line was lost, or an older file's `rolled` line."""
+        """Raise `ManifestError` if the first line or an older file's `rolled` line is missing."""
         if self.manifest.identity is None and there:
             raise ManifestError(f"{path}: does not name the log whose files are beside it")
         order = self.manifest.order
@@ -79,9 +79,9 @@ class Appender:
             raise ManifestError(f"{path}: does not say where {file} ends, though {later} is there")
 
     def _mend_manifest(self, file: File) -> None:
-        """Cut a last line that was never finished; let the next sync write all others.
+        """Cut off an unfinished last line, and make the next sync rewrite all other lines.
 
-        They may exist in memory only, because a sync failed.
+        They may exist only in memory, because a sync failed.
         """
         if self.manifest.length < file.size():
             file.truncate(self.manifest.length)
@@ -94,7 +94,7 @@ class Appender:
 
     @property
     def next_place(self) -> Position:
-        """Where a merged log continues: at `end`, or in the next file once that one is rolled."""
+        """Where a merged log continues: at `end`, or in the next file if that file was rolled."""
         return self.end.next_file() if self.end.file in self.manifest.rolled else self.end
 
     @property
@@ -104,17 +104,17 @@ class Appender:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the files were released, for example because the copy was set aside."""
+        """Whether the log was closed, for example because the copy was set aside."""
         return self._is_closed
 
     @property
     def last_frame(self) -> Position | None:
-        """Where the last frame of the active file begins; None if it holds none."""
+        """Where the last frame of the active file begins; None if there is none."""
         return None if self._file is None else self._file.last_frame
 
     @property
     def facts(self) -> Facts:
-        """What the active file holds; empty if there is none."""
+        """What the active file holds; empty if no file is active."""
         return Facts() if self._file is None else self._file.facts
 
     @property
@@ -128,15 +128,16 @@ class Appender:
     def recover(
         self, *, durable: int = 0, cut: bool = True, whole: bool = False, own: bool = True
     ) -> None:
-        """Continue where the log's last writer ended: judge the active file, if there is one.
+        """Continue where the log's last writer stopped: judge the active file, if there is one.
 
         Args:
-            durable: up to where the log is known to have been durable.
-            cut: whether to cut a torn tail, which a copy fetches again; a publisher leaves the
-                bytes of its older runs as they are.
-            whole: whether to check the whole active file, at about 1 GB/s, and not only what
-                comes after its last index entry.
-            own: False for a copy: the durable positions in its frames are about another disk.
+            durable: a position up to which the log is known to have been durable.
+            cut: whether to cut a torn tail. A copy does, and fetches it again; a publisher leaves
+                the bytes of its older runs as they are.
+            whole: whether to check the whole active file, at about 1 GB/s, instead of only what
+                follows its last index entry.
+            own: False for a copy, because the durable positions in its frames refer to another
+                disk.
 
         Raises:
             CorruptLog: durable bytes are damaged; nothing was changed.
@@ -159,10 +160,10 @@ class Appender:
         self._file, self.walk = file, walk
 
     def begin_file(self, start: Position) -> None:
-        """Make the file that starts at `start` the active one; the last one must be rolled.
+        """Make the file that starts at `start` the active one; the previous one must be rolled.
 
         Raises:
-            Misuse: there is still an active file, or `start` is before the end.
+            Misuse: a file is still active, or `start` is before the end.
         """
         if self._file is not None or start < self.end:
             raise Misuse(f"{self._path(start)} cannot follow {self.end} in {self.directory}")
@@ -180,15 +181,15 @@ class Appender:
 
         Args:
             parts: the bytes of the frames, split anywhere.
-            headers: of all frames, including those in `copied`, in order.
-            after: a copy of `walk` that has stepped over these headers, so that they were checked.
-            copied: bytes of another log's file that follow `parts`, copied inside the kernel.
+            headers: of all frames in order, including those in `copied`.
+            after: a copy of `walk` that has stepped over these headers, which proves them checked.
+            copied: bytes of another log's file that follow `parts`, copied without being parsed.
 
         Raises:
             OSError: the bytes could not be written; the log ends where it did.
             EOFError: `copied` names bytes that do not exist; the log ends where it did.
-            DiskFailed: half-written bytes could not be removed, or a sync failed before: this log
-                has ended.
+            DiskFailed: a partial write could not be removed, or an earlier sync failed; the log
+                takes no more frames.
         """
         file = self._active()
         self._check()
@@ -200,7 +201,7 @@ class Appender:
         self.walk = after
 
     def cut(self, position: Position) -> None:
-        """End the log at a frame of its active file; what follows is about to be written again."""
+        """End the log at a frame of its active file; what follows is about to be rewritten."""
         file = self._active()
         file.cut(position.offset)
         self._close_file()
@@ -213,11 +214,11 @@ class Appender:
             return file.pread(length, position.offset)
 
     def verify(self, since: Position) -> None:
-        """Check all files from the one that `since` is in; any thread may call it.
+        """Check all files from the one that contains `since`; any thread may call this.
 
         Raises:
-            CorruptLog: one no longer holds the frames that were appended.
-            OSError: one cannot be read.
+            CorruptLog: a file no longer holds the frames that were appended.
+            OSError: a file cannot be read.
         """
         end = self.end
         ends = {each: line.end for each, line in self.manifest.rolled.copy().items()}
@@ -226,7 +227,7 @@ class Appender:
                 self._verify_file(start, size)
 
     def verify_file(self, position: Position) -> None:
-        """Check the file that a position is in; errors as `verify`."""
+        """Check the file that contains a position; errors as for `verify`."""
         start, end, line = position.file, self.end, self.manifest.rolled.get(position.file)
         size = line.end if line is not None else end.offset if end.file == start else 0
         if size and start not in self.manifest.archived:
@@ -235,16 +236,17 @@ class Appender:
     def _verify_file(self, start: Position, size: int) -> None:
         with closing(self.disk.open_read(self._path(start))) as file:
             verdict = judge(file.pread, size, self._walk(start), durable=start + size, own=False)
-        if isinstance(verdict, Corrupt) and start not in self.manifest.archived:  # meanwhile
+        # archived meanwhile
+        if isinstance(verdict, Corrupt) and start not in self.manifest.archived:
             raise CorruptLog(self._path(start), verdict.at, verdict.reason)
 
     def sync(self) -> Durable:
-        """Return where the log ended when the sync began, which is now durable.
+        """Make the log durable; return where it ended when the sync began.
 
         Raises:
-            DiskFailed: this sync failed, or an earlier one; it is not retried.
+            DiskFailed: this sync or an earlier one failed; a failed sync is never retried.
         """
-        end = self.walk.position  # read before `_file`: a roll in between has synced the old one
+        end = self.walk.position  # read before `_file`: a roll in between would have synced it
         with self._closing:
             self._check()
             if self._file is not None:
@@ -252,15 +254,15 @@ class Appender:
         return Durable(end)
 
     def roll(self, at_ns: int, *, digest: str = "", sessions: str = "") -> Rolled:
-        """End the active file: sync it, then write the line that records its end.
+        """End the active file: sync it, then record its end in the manifest.
 
         Args:
-            at_ns: the time for the line, ns since the epoch.
-            digest: of a merged log, up to here, in hexadecimal.
+            at_ns: the time to record, ns since the epoch.
+            digest: of a merged log up to here, in hexadecimal.
             sessions: names from `rt.format.manifest.session_list`.
         """
         number, facts, end = self.next_number, self.facts, self.sync()
-        if not facts.frames:  # an empty file repeats earlier values, which keeps searches in order
+        if not facts.frames:  # an empty file repeats earlier values, so that searches stay in order
             order = self.manifest.order
             time_ns = self.manifest.rolled[order[-1]].last_time_ns if order else 0
             facts = Facts(0, number, number, time_ns, time_ns)
@@ -273,7 +275,7 @@ class Appender:
         return line
 
     def follow_roll(self, line: Rolled) -> None:
-        """End the active file of a copy where the original ends, with the original's line.
+        """End a copy's active file where the original ends, recording the original's line.
 
         Raises:
             Misuse: the copy ends elsewhere.
@@ -284,21 +286,21 @@ class Appender:
         self._close_file()
 
     def archive(self, line: Archived) -> None:
-        """Archive a rolled file: its bytes go, its name and its lines stay."""
+        """Archive a rolled file: its bytes are removed, its name and manifest lines stay."""
         self.archive_all([line])
 
     def archive_all(self, lines: Sequence[Archived], *, empty: bool = True) -> None:
-        """Archive rolled files, with one synced write for all lines; any thread may call it.
+        """Archive rolled files with one synced write of all lines; any thread may call this.
 
-        Without `empty` the caller empties them later, with `rt.log.archived.empty_files`.
+        With `empty=False` the caller empties the files later, with `rt.log.archived.empty_files`.
         """
-        with self._recording:  # once it is closed, another log may be begun in this directory
+        with self._recording:  # after `close`, another log may be using this directory
             self._record(lines)
             if empty:
                 empty_files(self.disk, self.directory, [line.file for line in lines])
 
     def finish_archiving(self) -> None:
-        """Empty the files that a process recorded as archived before it died, from any thread."""
+        """Empty files that were recorded as archived before a crash; any thread may call this."""
         with self._recording:
             if not self._is_closed:
                 finish_archiving(self.disk, self.directory, self.manifest)
@@ -306,7 +308,7 @@ class Appender:
     def skip_archived(self, rolled: Rolled, line: Archived) -> None:
         """Continue after a file that a copy can never complete, because its source archived it."""
         self._close_file()
-        # one write, in this order: if torn it leaves the first line, and both are sent again
+        # One write in this order: if it is torn, the first line remains, and both are sent again.
         self.record(line, rolled)
         self._empty(line.file)
         self.walk = self._walk(Position(rolled.file + rolled.end))
@@ -316,22 +318,22 @@ class Appender:
             file.truncate(0)
 
     def record(self, *entries: LogIdentity | Rolled | Archived) -> None:
-        """Write manifest lines and sync them, before the acts they describe, from any thread.
+        """Write and sync manifest lines, before the acts they record; any thread may call this.
 
         Raises:
             OSError: the lines could not be written; nothing was recorded.
-            DiskFailed: the lines may or may not be on the disk; this log has ended.
+            DiskFailed: the lines may or may not be on disk; this log takes no more frames.
         """
         with self._recording:
             self._record(entries)
 
     def _record(self, entries: Sequence[LogIdentity | Rolled | Archived]) -> None:
         self._check()
-        if self._is_closed:  # a thread that archives may not know yet
+        if self._is_closed:  # an archiving thread may not have noticed yet
             raise OSError(errno.EBADF, f"{self.directory} was closed")
         for entry in entries:
             self.manifest.check(entry)
-        # Opened for each: of ten thousand idle sessions, open ones would take 3 MB.
+        # Opened each time: for ten thousand idle sessions, open files would take 3 MB.
         with closing(self.disk.open(os.path.join(self.directory, FILE_NAME))) as file:
             if place_of(file) != self._place:
                 raise FileNotFoundError(errno.ENOENT, "the manifest was replaced", self.directory)
@@ -347,10 +349,10 @@ class Appender:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Let nothing be archived, nor the log be closed; `OSError` if it was closed, or failed."""
+        """Block archiving and closing meanwhile; `OSError` if the log is closed or has failed."""
         with self._recording:
             self._check()
-            if self._is_closed:  # a thread that archives may not know yet
+            if self._is_closed:  # an archiving thread may not have noticed yet
                 raise OSError(errno.EBADF, f"{self.directory} was closed")
             yield
 
@@ -363,7 +365,7 @@ class Appender:
                 self._is_closed = True
 
     def abandon(self) -> None:
-        """In a forked child: release the descriptors, write nothing, and take no lock."""
+        """In a forked child: close the files, write nothing and take no lock."""
         self._is_closed = True
         file, self._file = self._file, None
         with suppress(OSError):  # the parent may have been closing them
@@ -371,7 +373,7 @@ class Appender:
                 file.abandon()
 
     def _settle(self, act: Callable[[], None]) -> None:
-        """Do what must not be retried, because a second try may wrongly succeed."""
+        """Do what must not be retried after a failure, because a retry may wrongly succeed."""
         try:
             act()
         except OSError as error:

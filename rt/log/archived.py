@@ -1,4 +1,4 @@
-"""Archived: decides which files may be archived, and empties those that were."""
+"""Archived: decides which files may be archived, and empties the archived ones."""
 
 import os
 from bisect import bisect_left
@@ -11,19 +11,20 @@ from rt.format.manifest import Archived, Manifest, Rolled
 from rt.log.disk import Disk
 from rt.position import START, Position
 
-MERGED: Final = "merged"  # why a publisher's own file is archived
-NOT_COPIED: Final = "not copied"  # why a copy that begins later lacks a file
-NOT_OFFERED: Final = "not copied: its source lacks it"  # the copy was to begin earlier
-MISSING: Final = "missing"  # the reason of a gap that no line accounts for
-DROPPED: Final = "dropped"  # why a full session lacks a file that no node was sent
-KEPT: Final = "keep"  # begins the reason where a copy's own rule gave the file up
-# Files are emptied in order, right after their lines are written. A process that died in between
-# left the last of them: so many empty files in a row, newest first, show where they begin.
+MERGED: Final = "merged"  # reason to archive a publisher's own file
+NOT_COPIED: Final = "not copied"  # reason for a file before the start of a copy
+# The same, where the copy had asked for an earlier start.
+NOT_OFFERED: Final = "not copied: its source lacks it"
+MISSING: Final = "missing"  # reason of a gap that no manifest line explains
+DROPPED: Final = "dropped"  # reason for a file that a full session dropped before any node had it
+KEPT: Final = "keep"  # start of the reason for a file that a copy's own retention rule gave up
+# Files are emptied in order, right after their lines are written. If a process died in between, the
+# last of them still hold bytes. Going back, this many empty files in a row end the search.
 _EMPTY_IN_A_ROW: Final = 1024
 
 
 def released_files(known: Manifest, released: Position, at_ns: int) -> list[Archived]:
-    """Return the lines that archive a session's rolled files up to where they are released."""
+    """Return manifest lines that archive a session's rolled files up to `released`."""
     return [
         Archived(file, at_ns, MERGED)
         for file in _after_archived(known)
@@ -32,22 +33,22 @@ def released_files(known: Manifest, released: Position, at_ns: int) -> list[Arch
 
 
 def has_kept_file(known: Manifest) -> bool:
-    """Whether a rolled file was not archived yet."""
+    """Whether any rolled file is not archived yet."""
     return any(file not in known.archived for file in _after_archived(known))
 
 
 def is_dropped(known: Manifest, file: Position) -> bool:
-    """Whether a full session dropped a file, which no node was sent; files around it may be kept.
+    """Whether a full session dropped a file before any node was sent it.
 
-    All other files are archived oldest first.
+    Older files may still be kept then; otherwise files are archived oldest first.
     """
     line = known.archived.get(file)
     return line is not None and line.reason == DROPPED
 
 
 def last_archived(known: Manifest) -> Position:
-    """Return the last file that was archived and not dropped; the start if there is none."""
-    archived = known.archived.copy().values()  # other threads may add to it
+    """Return the last file that was archived rather than dropped; the start if there is none."""
+    archived = known.archived.copy().values()  # other threads may add lines
     return max((line.file for line in archived if line.reason != DROPPED), default=START)
 
 
@@ -58,14 +59,14 @@ def _after_archived(known: Manifest) -> list[Position]:
 def given_up_files(
     known: Manifest, active: int, at_ns: int, *, keep_s: float, keep_bytes: int
 ) -> list[Archived]:
-    """Return the lines that archive what a session that is not shipped does not keep.
+    """Return manifest lines that archive what an unshipped session does not keep.
 
     Args:
-        known: its manifest.
-        active: bytes of the file that still grows; they count, and are kept.
-        at_ns: the time.
-        keep_s: a file is given up so long after it was rolled; 0 is never.
-        keep_bytes: the oldest are given up beyond so many bytes; 0 is never.
+        known: the session's manifest.
+        active: bytes of the file that is still growing; they count, but are kept.
+        at_ns: the current time.
+        keep_s: files are given up this long after they were rolled; 0 keeps them for ever.
+        keep_bytes: the oldest files are given up above this total; 0 means no limit.
     """
     kept = [file for file in _after_archived(known) if file not in known.archived]
     total, lines = active + sum(known.rolled[file].end for file in kept), []
@@ -80,39 +81,39 @@ def given_up_files(
 
 
 def not_copied(rolled: Rolled) -> Archived:
-    """Return the line that stands for a file's bytes in a copy that begins after it."""
+    """Return the manifest line that accounts for a file before the start of a copy."""
     return Archived(rolled.file, rolled.at_ns, NOT_COPIED)
 
 
 def is_not_copied(line: Archived) -> bool:
-    """Whether a copy never had the file's bytes."""
+    """Whether the copy never had the file's bytes."""
     return line.reason in (NOT_COPIED, NOT_OFFERED)
 
 
 def begins_as_wanted(known: Manifest) -> bool:
-    """Whether a copy has the beginning that it asked for, or the nodes have archived that since."""
+    """Whether a copy starts where it asked to, or the nodes have since archived what it missed."""
     first = known.archived.get(known.order[0]) if known.order else None
     return first is None or first.reason != NOT_OFFERED
 
 
 def is_own_choice(line: Archived) -> bool:
-    """Whether only this copy lacks the file, as far as it knows: its own copies need not."""
+    """Whether the file may be missing only here, so that copies of this copy need not lack it."""
     return is_not_copied(line) or line.reason == DROPPED or line.reason.startswith(f"{KEPT} ")
 
 
 def is_own_gap(gap: Gap) -> bool:
-    """Whether other copies may have something of what is missing here."""
+    """Whether other copies may have some of what is missing here."""
     reasons = gap.reason.split(", ")
     return any(each.startswith((NOT_COPIED, f"{KEPT} ", MISSING)) for each in reasons)
 
 
 def empty_files(disk: Disk, directory: str, files: Iterable[Position]) -> int:
-    """Truncate archived files and their indexes to 0 bytes; return how many held any."""
+    """Truncate archived files and their indexes to 0 bytes; return how many files held any."""
     return sum([_empty(disk, os.path.join(directory, file.file_name)) for file in files])
 
 
 def finish_archiving(disk: Disk, directory: str, manifest: Manifest) -> int:
-    """Empty files that a process recorded as archived before it died; return how many."""
+    """Empty files that were recorded as archived before a crash; return how many."""
     count = in_a_row = 0
     for file in reversed(manifest.order):
         if file in manifest.archived:
@@ -134,7 +135,7 @@ def _truncate(disk: Disk, path: str) -> bool:
     try:
         file = disk.open(path)
     except FileNotFoundError:
-        return False  # only the manifest knows it, or it was never copied
+        return False  # only the manifest names it, or it was never copied
     try:
         held = file.size() > 0
         if held:

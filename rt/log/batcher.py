@@ -1,4 +1,4 @@
-"""Batcher: writes, in a thread of its own, messages that waited long enough for company."""
+"""Batcher: a thread that writes messages after they have waited long enough for others."""
 
 import atexit
 import threading
@@ -13,22 +13,22 @@ from rt.errors import Misuse, RtError, WriterFailed
 from rt.limits import FRAME_BYTES_DEFAULT, KIB, MESSAGE_BYTES_MAX, MIB
 from rt.log.pending import PendingFrame
 
-_FRAME_BYTES_MAX: Final = 8 * MIB  # and one message of 16 MiB more: still within a body's 32 MiB
-_RETRY_S: Final = 0.1  # after a full disk
-_EXIT_S: Final = 1.0  # how long another thread may hold up the end of the process
+_FRAME_BYTES_MAX: Final = 8 * MIB  # plus one message of 16 MiB: still within a body's 32 MiB
+_RETRY_S: Final = 0.1  # after an error such as a full disk
+_EXIT_S: Final = 1.0  # how long another thread may delay the end of the process
 
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """How messages become frames.
+    """How messages are grouped into frames.
 
-    A message after a pause is written at once, by the call that publishes it. A message that comes
-    within `linger_s` of the one before it waits that long for company, or until the frame is full.
-    So a lone message is not delayed, and a flood costs one write for thousands.
+    A message after a pause is written at once, by the call that publishes it. A message less than
+    `linger_s` after the previous one waits that long for others, or until the frame is full. So a
+    single message is not delayed, and in a flood one write covers thousands.
 
     Args:
         frame_bytes: a frame is written when it holds this many bytes; 1 KiB to 8 MiB.
-        linger_s: the longest that a message waits for company, 0 to 60 s; 0 writes each at once.
+        linger_s: how long a message waits for others, 0 to 60 s; 0 writes each one at once.
         message_bytes_max: larger messages, key included, are refused; at most 16 MiB.
     """
 
@@ -48,12 +48,12 @@ class Batching:
 
 
 class Batcher:
-    """Writes a publisher's pending frame `linger_s` after its first message came.
+    """Writes a publisher's pending frame `linger_s` after its first message arrived.
 
     Threads:
         `lock`, which is the publisher's, guards everything here and the pending frame. The thread
-        holds it while it writes and gives it up while it waits; `is_idle` lets the publisher skip
-        the wake-up call, at 1 us, of a thread that is already waiting for the right moment.
+        holds it while writing and releases it while waiting. `is_idle` lets the publisher skip
+        the wake-up call, which costs 1 us, if the thread already waits for the right moment.
     """
 
     __slots__ = (
@@ -74,9 +74,9 @@ class Batcher:
         Args:
             lock: held by every caller of a method here, except `stop`.
             pending: the messages that wait.
-            linger_s: how long one waits for company.
-            write: writes the pending frame and clears it; may raise `OSError`, and is called again.
-            roll_if_old: called about once a second while nothing waits, if files roll with age.
+            linger_s: how long a message waits for others.
+            write: writes the pending frame and clears it; called again after an `OSError`.
+            roll_if_old: called about once a second while nothing waits, if files roll by age.
         """
         self.is_idle = True
         self._closing = False
@@ -84,23 +84,23 @@ class Batcher:
         self._linger_s = linger_s
         self._write = write
         self._roll_if_old = roll_if_old
-        self._written_s = 0.0  # when a frame was last written: what waits has come since
+        self._written_s = 0.0  # when a frame was last written; pending messages are newer
         self._wake = threading.Condition(lock)
         self._thread = threading.Thread(target=self._run, name="batch", daemon=True)
         self._thread.start()
         _running.add(self)
 
     def rouse(self) -> None:
-        """Wake the thread: a message waits that it does not know of."""
+        """Wake the thread to a waiting message that it has not seen."""
         self.is_idle = False
         self._wake.notify()
 
     def written(self) -> None:
-        """Record that the pending frame was written."""
+        """Record that the pending frame was just written."""
         self._written_s = time.monotonic()
 
     def stop(self) -> None:
-        """End the thread; call it without the lock, and with nothing more to come."""
+        """End the thread. Call it without the lock, after the last message."""
         _running.discard(self)
         with self._wake:
             self._closing = True
@@ -108,10 +108,10 @@ class Batcher:
         self._thread.join()
 
     def write_last(self) -> None:
-        """Write what waits, as the process ends; a copy in a forked child has nothing."""
+        """Write what waits, at process exit; in a forked child nothing waits."""
         if self._pending.payloads and self._wake.acquire(timeout=_EXIT_S):
             try:
-                with suppress(RtError, OSError):  # no caller is left to take an error
+                with suppress(RtError, OSError):  # no caller is left to handle an error
                     self._write()
             finally:
                 self._wake.release()
@@ -137,7 +137,8 @@ class Batcher:
         oldest, due_s = pending.payloads[0], time.monotonic() + linger_s
         while pending.payloads and not self._closing and (left_s := due_s - time.monotonic()) > 0:
             self._wake.wait(left_s)
-            if pending.payloads and pending.payloads[0] is not oldest:  # a frame was filled
+            # the frame filled up and was written
+            if pending.payloads and pending.payloads[0] is not oldest:
                 oldest, due_s = pending.payloads[0], self._written_s + linger_s
         self._write()
 
@@ -147,6 +148,6 @@ _running: Final[WeakSet[Batcher]] = WeakSet()
 
 @atexit.register
 def _write_all() -> None:
-    """Write what waits in publishers that a program did not close: it would go with its thread."""
+    """Write the pending messages of publishers left open, which would be lost at exit."""
     for batcher in list(_running):
         batcher.write_last()

@@ -1,4 +1,4 @@
-"""Checked: what a caller publishes, as bytes and times."""
+"""Checked: validates what a caller publishes, and returns bytes and times."""
 
 import threading
 from array import array
@@ -7,21 +7,21 @@ from typing import Final
 
 from rt.errors import Misuse
 
-_SHOWN_LENGTH: Final = 40  # of a wrong value
+_SHOWN_LENGTH: Final = 40  # how much of a wrong value an error quotes
 Bytes = bytes | bytearray | memoryview
 
 
 def as_bytes(value: object, noun: str = "a message") -> bytes:
-    """Return a payload or key as bytes; `Misuse` if it is neither bytes nor a buffer of them."""
+    """Return a payload or key as bytes; `Misuse` if it is not bytes or a buffer."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     raise Misuse(f"{noun} is bytes, not {type(value).__name__}; encode it first")
 
 
 def checked_seconds(value: object, noun: str) -> float:
-    """Return a time that is 0 or more; `Misuse`, with the noun, if it is not.
+    """Return a duration of 0 or more; otherwise `Misuse`, naming `noun`.
 
-    What is longer than the system can wait, such as infinity, is the longest that it can.
+    A value longer than the system can wait, such as infinity, becomes the longest wait.
 
     >>> checked_seconds(1.5, "timeout_s")
     1.5
@@ -32,7 +32,7 @@ def checked_seconds(value: object, noun: str) -> float:
 
 
 def checked_count(value: object, noun: str, least: int) -> int:
-    """Return a whole number that is large enough; `Misuse`, with the noun, if it is not."""
+    """Return an integer of `least` or more; otherwise `Misuse`, naming `noun`."""
     if type(value) is not int or value < least:
         raise Misuse(
             f"{noun} is {repr(value)[:_SHOWN_LENGTH]}; use a whole number, {least} or more"
@@ -41,7 +41,7 @@ def checked_count(value: object, noun: str, least: int) -> int:
 
 
 def checked_list(values: Iterable[Bytes], noun: str) -> list[bytes]:
-    """Return payloads or keys as bytes; `Misuse`, with the noun, if one is of another type."""
+    """Return payloads or keys as bytes; `Misuse`, naming `noun`, if one has another type."""
     taken = list(values)
     kinds = set(map(type, taken))
     if kinds <= {bytes}:
@@ -53,7 +53,7 @@ def checked_list(values: Iterable[Bytes], noun: str) -> list[bytes]:
 
 
 def checked_times(times_ns: Iterable[int]) -> list[int]:
-    """Return times as integers of 64 bits; `Misuse` if one is not."""
+    """Return times as 64-bit integers; `Misuse` if one does not fit."""
     try:
         return array("q", times_ns).tolist()
     except (TypeError, OverflowError) as error:

@@ -1,4 +1,4 @@
-"""Confirmations: how far the nodes have a session, in a small file beside its log."""
+"""Confirmations: how much of a session the nodes have, in a small file beside its log."""
 
 import os
 import struct
@@ -17,7 +17,7 @@ _MAGIC: Final = b"RTC\x02"
 
 
 class Level(IntEnum):
-    """What is promised about a message, from least to most."""
+    """What is promised about a message, from weakest to strongest."""
 
     WRITTEN = 0  # in the session's file; survives the process
     SYNCED = 1  # on the publisher's disk; survives a power cut
@@ -27,7 +27,7 @@ class Level(IntEnum):
 
     @classmethod
     def parse(cls, word: str) -> "Level":
-        """Return the level called `word`; `Misuse`, a `ValueError`, lists them all."""
+        """Return the level with this name; `Misuse`, a `ValueError`, lists the names."""
         try:
             return cls[word.upper()]
         except KeyError:
@@ -41,8 +41,8 @@ class Confirmed:
 
     Args:
         level: the level that was asked for.
-        position: end, in the session, of what is confirmed.
-        merged_at: where that ends in the merged log; None below `merged`.
+        position: end of the confirmed messages in the session.
+        merged_at: their end in the merged log; None below `merged`.
     """
 
     level: Level
@@ -51,27 +51,27 @@ class Confirmed:
 
 
 class Confirmations(NamedTuple):
-    """Session positions up to which each level was reached, as the nodes report them.
+    """The session position up to which each level was reached, as reported by the nodes.
 
-    The process that ships a session writes this, and the process that publishes reads it. It may
-    wait for any field but the last.
+    The process that ships a session writes this, the process that publishes reads it, and may wait
+    for any field but the last.
     """
 
     received: Position = START
     replicated: Position = START
     merged: Position = START
-    merged_at: Position = START  # in the merged log: the end of what `merged` names
+    merged_at: Position = START  # position in the merged log that corresponds to `merged`
     released: Position = START  # up to here the publisher's own rolled files may be archived
 
     def encode(self) -> bytes:
-        """Encode the positions with a CRC, since they may be read in the middle of a write."""
+        """Encode the positions with a CRC, because a reader may see a half-finished write."""
         body = _BODY.pack(
             self.received, self.replicated, self.merged, self.merged_at, self.released
         )
         return _MAGIC + crc32(body).to_bytes(4, "little") + body
 
     def reached(self, level: Level) -> Position:
-        """Return up to where `level` (received or higher) was reached."""
+        """Return the position up to which `level` (received or higher) was reached."""
         return {
             Level.RECEIVED: self.received,
             Level.REPLICATED: self.replicated,
@@ -80,7 +80,7 @@ class Confirmations(NamedTuple):
 
 
 def decode_confirmations(data: bytes) -> Confirmations | None:
-    """Decode the file's bytes; None if they are not whole, for example half overwritten."""
+    """Decode the file's bytes; None if they are incomplete, for example half overwritten."""
     body = data[8:]
     if len(body) != _BODY.size or data[:8] != _MAGIC + crc32(body).to_bytes(4, "little"):
         return None
@@ -95,28 +95,28 @@ class ConfirmationsFile:
 
     def __init__(self, directory: str) -> None:
         self._path = os.path.join(directory, FILE_NAME)
-        self._fd = -1  # open for writing since the last write
+        self._fd = -1  # opened by the first write
 
     @property
     def is_there(self) -> bool:
-        """Whether a pusher has ever written it, be it whole now or not."""
+        """Whether a pusher has ever written the file, even if it is unreadable now."""
         return os.path.exists(self._path)
 
     def read(self) -> Confirmations:
-        """Return what was last written; nothing is confirmed without a whole file."""
+        """Return what was last written; all zeros if there is no intact file."""
         try:
             return decode_confirmations(read_small(self._path, 64)) or Confirmations()
         except FileNotFoundError:
             return Confirmations()
 
     def write(self, confirmations: Confirmations) -> None:
-        """Replace the contents, by one small write in place; the file stays open until `close`."""
+        """Replace the contents with one small write in place; the file stays open until `close`."""
         if self._fd < 0:
             self._fd = open_small(self._path)
         os.pwrite(self._fd, confirmations.encode(), 0)
 
     def is_replaced(self) -> bool:
-        """Whether the open file was deleted, or another took its name."""
+        """Whether the open file was deleted or replaced by another of the same name."""
         if self._fd < 0:
             return False
         try:
@@ -125,7 +125,7 @@ class ConfirmationsFile:
             return True
 
     def close(self) -> None:
-        """Release the descriptor; the next write opens the file again."""
+        """Close the file; the next write opens it again."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)

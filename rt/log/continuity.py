@@ -1,4 +1,4 @@
-"""Continuity: whether what is read of a log continues what was read of it before."""
+"""Continuity: checks that what is read of a log continues what was read before."""
 
 from rt.events import NewRun
 from rt.format.frame import Header
@@ -6,24 +6,24 @@ from rt.position import Position
 
 
 class Continuity:
-    """What a reader has met of each session so far."""
+    """What a reader has seen of each session so far."""
 
     def __init__(self) -> None:
-        self._runs: dict[str, int] = {}  # of each session, the last one
+        self._runs: dict[str, int] = {}  # last run of each session
         self._run, self._next_number = 0, 0  # in a session's own log
 
     def new_run(self, session: str, first: Position) -> NewRun | None:
-        """Record in which run a session is read; return the event if that is another one."""
+        """Record the run a session is in; return an event if it differs from the last one."""
         known = self._runs.get(session)
         self._runs[session] = first.run
         return NewRun(session, first) if known is not None and known != first.run else None
 
     def fault(self, position: Position, header: Header) -> str:
-        """Record the next frame of a session's own log; return why it does not continue it, or "".
+        """Record the next frame of a session's own log; return why it does not fit, or "".
 
-        A publisher never uses a number twice. If it comes back from a backup, it does not know of
-        the numbers after it, and begins a run with them. Inside a run, a frame that cannot be
-        decoded may claim more than it holds.
+        A publisher reuses numbers only after it was restored from a backup: it does not know which
+        numbers it used after the backup, and uses them again in a new run. Inside a run nothing is
+        reported, because a frame that cannot be decoded may claim more messages than it holds.
         """
         if not header.messages:
             return ""

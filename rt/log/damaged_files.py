@@ -1,4 +1,4 @@
-"""DamagedFiles: the rolled files of a log that are known to be damaged, and are not served."""
+"""DamagedFiles: the rolled files of a log that are known to be damaged and are not served."""
 
 import threading
 from collections.abc import Mapping
@@ -8,24 +8,25 @@ from rt.position import Position
 
 
 class DamagedFiles:
-    """Passed from the thread that checks a log to those that serve it.
+    """Shared by the thread that checks a log and the threads that serve it.
 
-    Threads: any thread may call any method. `_lock` is held to replace `_found`, which never
-    changes and is read without it. `replaced` only grows, after a file has been put in place.
+    Threads: any thread may call any method. `_lock` is held to replace `_found`, which is never
+    changed in place and is read without it. `replaced` only grows, after a file was put in place.
     """
 
     def __init__(self) -> None:
-        self.replaced = 0  # how often a file was put in place: who has one open opens it again
+        # number of replaced files; readers with an open file reopen it when this grows
+        self.replaced = 0
         self._found: Mapping[Position, CorruptLog] = {}
         self._lock = threading.Lock()
 
     def bar(self, damage: CorruptLog) -> None:
-        """Serve no more of the file in which damage was found."""
+        """Stop serving the file in which damage was found."""
         with self._lock:
             self._found = {**self._found, damage.position.file: damage}
 
     def clear(self, file: Position) -> None:
-        """Serve a file again: it was replaced, or archived."""
+        """Serve a file again, after it was replaced or archived."""
         with self._lock:
             self.replaced += 1
             self._found = {start: each for start, each in self._found.items() if start != file}

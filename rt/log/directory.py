@@ -15,7 +15,8 @@ from rt.log.gc_pause import uncollected
 from rt.position import Position
 
 _LOOKS_A_PROBE: Final = 16  # a probe takes three system calls
-_LAST_BYTES: Final = 256  # of a manifest; at least one line, which no other life of a log has
+# of a manifest: holds at least one line, which no log recreated in its place repeats
+_LAST_BYTES: Final = 256
 _NO_INDEX: Final = Index(lambda _length, _offset: b"", 0)
 
 
@@ -26,14 +27,14 @@ class LogDirectory:
         self, path: str, disk: Disk | None = None, damaged: DamagedFiles | None = None
     ) -> None:
         self.path = path
-        self._begin = os.path.join(path, "")  # of the paths of its files
-        self.damaged = damaged or DamagedFiles()  # of its files, those that are not served
+        self._begin = os.path.join(path, "")  # prefix of its files' paths
+        self.damaged = damaged or DamagedFiles()  # files of the log that are not served
         self.disk = disk or OsDisk()
         self.manifest = Manifest()
         self._manifest_file: File | None = None
-        self._idle_looks = 0  # at the manifest, that found nothing new
-        self._inode: tuple[int, int] | None = None  # of the manifest that was read first
-        self._last = b""  # the end of what was read of it
+        self._idle_looks = 0  # consecutive looks at the manifest without news
+        self._inode: tuple[int, int] | None = None  # of the manifest first read
+        self._last = b""  # the end of the bytes read of the manifest
 
     @property
     def is_there(self) -> bool:
@@ -42,7 +43,7 @@ class LogDirectory:
 
     @property
     def merged(self) -> bool:
-        """Whether it is a merged log; False while it does not exist."""
+        """Whether it is a merged log; False while the log does not exist."""
         return self.manifest.identity is not None and self.manifest.identity.merged
 
     @property
@@ -54,8 +55,8 @@ class LogDirectory:
         """Read new lines of the manifest; return whether there were any.
 
         Raises:
-            CorruptLog: a line of the manifest is damaged, or the log was deleted and another one
-                created in its place.
+            CorruptLog: a manifest line is damaged, or the log was deleted and another was created
+                in its place.
         """
         if self._manifest_file is None:
             try:
@@ -88,10 +89,10 @@ class LogDirectory:
         return self.disk.open_read(self._begin + FILE_NAME)
 
     def _is_same(self) -> bool:
-        """Whether the manifest that is there now names this log; False if there is none.
+        """Whether the manifest now in place names this log; False if there is none.
 
         Raises:
-            ManifestError: it names another log. The deleted one would never change again.
+            ManifestError: it names another log; the deleted one would never change again.
         """
         try:
             file = self._open_manifest()
@@ -106,11 +107,11 @@ class LogDirectory:
         return bool(end)
 
     def is_continued(self) -> bool:
-        """Whether the manifest that is there now is the one that was read; it may have grown.
+        """Whether the manifest now in place is the one that was read; it may have grown.
 
-        It is not if the directory was deleted, or put back from a backup: the log's own writer
-        never replaces its manifest. After `close` it stays open: while it is, no other file can get
-        its inode.
+        It is not if the directory was deleted or restored from a backup: a log's own writer never
+        replaces its manifest. After `close`, this call opens the manifest and keeps it open, so
+        that no other file can get its inode.
         """
         try:
             file = self._open_manifest()
@@ -125,7 +126,7 @@ class LogDirectory:
             return is_same
 
     def is_replaced(self) -> bool:
-        """Whether there is a manifest, and not the one that was read; as for `is_continued`."""
+        """Whether another manifest has taken the place of the one read; see `is_continued`."""
         try:
             file = self._open_manifest()
         except FileNotFoundError:
@@ -134,24 +135,24 @@ class LogDirectory:
             return not self._continues(file)
 
     def is_in_place(self) -> bool:
-        """Whether the manifest has neither been replaced nor become shorter; one system call."""
+        """Whether the manifest was neither replaced nor shortened; one system call."""
         if self._inode is None:
-            return True  # of a disk without inodes
+            return True  # the disk has no inodes
         inode, size = self._manifest_status()
         return inode == self._inode and size >= self.manifest.length
 
     def is_as_read(self) -> bool:
-        """Whether the manifest is in place and has not grown either; one system call."""
-        known = self._inode, self.manifest.length  # before asking whether they change
+        """Whether the manifest was neither replaced nor changed in length; one system call."""
+        known = self._inode, self.manifest.length  # read before checking whether they changed
         return self._manifest_status() == known
 
     @property
     def has_inodes(self) -> bool:
-        """Whether a log that is put in the place of this one shows in `is_as_read`."""
+        """Whether `is_as_read` would notice another log put in this one's place."""
         return self._inode is not None
 
     def _manifest_status(self) -> tuple[tuple[int, int] | None, int]:
-        """Return inode and size of the manifest that is there now; None and 0 if there is none."""
+        """Return inode and size of the manifest now in place; None and 0 if there is none."""
         try:
             if isinstance(self.disk, OsDisk):
                 status = os.stat(self._begin + FILE_NAME)
@@ -167,20 +168,20 @@ class LogDirectory:
         return is_same and file.pread(len(self._last), begin) == self._last
 
     def files(self) -> list[Position]:
-        """Return where the files that still hold their bytes start, oldest first."""
+        """Return the start positions of the files that still hold their bytes, oldest first."""
         return [start for start in log_files(self.disk, self.path) if not self.is_gone(start)]
 
     def is_gone(self, start: Position) -> bool:
-        """Return whether a file was archived, so that its bytes can no longer be read."""
+        """Whether a file was archived, so that its bytes can no longer be read."""
         return start in self.manifest.archived
 
     def file_from(self, position: Position) -> Position | None:
-        """Return the file that `position` is in, or the next one that can be read, or None."""
+        """Return the file that contains `position`, or the next readable one; None if neither."""
         begin = position.file
         return next((start for start in self.files() if start >= begin), None)
 
     def has_file(self, start: Position) -> bool:
-        """Return whether a file exists, even if it is empty."""
+        """Whether a file exists, even if it is empty."""
         try:
             self.open_file(start).close()
         except FileNotFoundError:
@@ -192,9 +193,9 @@ class LogDirectory:
         return self.disk.open_read(self.file_path(start))
 
     def replacement(self, start: Position, file: File) -> File | None:
-        """Open the file that took the name of an open one; None if it is still the same file."""
+        """Open the file that replaced an open one; None if it is still the same file."""
         if not isinstance(file, OsFile):
-            return None  # of an object store: it has no inodes, and opening costs a request
+            return None  # an object store has no inodes, and an open costs a request
         try:
             fresh = self.open_file(start)
         except FileNotFoundError:
@@ -205,7 +206,7 @@ class LogDirectory:
         return None
 
     def _is_ours(self, fresh: File) -> bool:
-        """Whether a new file is of this log, and not of one made in its place."""
+        """Whether a new file belongs to this log, not to another created in its place."""
         try:
             return self._is_same()
         except ManifestError as error:
@@ -213,7 +214,7 @@ class LogDirectory:
             raise CorruptLog(os.path.join(self.path, FILE_NAME), Position(0), str(error)) from None
 
     def open_index(self, start: Position) -> tuple[Index, File | None]:
-        """Open the index of a file, or an empty one; close the file that is returned with it."""
+        """Open a file's index, or an empty one; the caller closes the file returned with it."""
         try:
             file = self.disk.open_read(self.file_path(start) + SUFFIX)
         except FileNotFoundError:
@@ -225,7 +226,7 @@ class LogDirectory:
         return self._begin + start.file_name
 
     def close(self) -> None:
-        """Release the manifest; `refresh` opens it again."""
+        """Close the manifest; `refresh` opens it again."""
         if self._manifest_file is not None:
             self._manifest_file.close()
             self._manifest_file = None

@@ -1,4 +1,4 @@
-"""Disk: the few calls that a log makes to a file system, so that tests can make them fail."""
+"""Disk: the few file system calls that a log makes, behind an interface tests can replace."""
 
 import errno
 import os
@@ -11,29 +11,29 @@ from typing import Final, NamedTuple, Protocol
 
 from rt.latencies import Latencies
 
-IOV_MAX: Final = 1024  # POSIX lets one writev take this many parts on Linux
+IOV_MAX: Final = 1024  # most parts that Linux accepts in one writev
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
-SET_ASIDE: Final = "quarantine."  # prefix of names that no program reads again
-# Damaged files that a whole copy has replaced, for people to look at: 8 GiB of a directory at most,
-# or a failing disk would fill up with them.
+SET_ASIDE: Final = "quarantine."  # prefix of names that no program reads
+# Damaged files replaced by a whole copy are kept for inspection: at most 8 GiB in a directory, or a
+# failing disk would fill up with them.
 _REPLACED: Final = f"{SET_ASIDE}replaced."
 _REPLACED_MAX: Final = 8
-# What was set aside under one name: the first shows what began it. A failing disk, or a publisher
-# with other bytes, sets aside one after another, each copied again from the start.
+# How many versions set aside under one name are kept. The first shows what started the trouble; a
+# failing disk, or a publisher with other bytes, sets copies aside one after another.
 _ASIDE_MAX: Final = 2
-# Larger than any descriptor on Linux (fs.nr_open); -1 is a ValueError in some calls of Python.
+# Larger than any descriptor on Linux (fs.nr_open); -1 is a ValueError in some Python calls.
 _NO_FD: Final = (1 << 31) - 1
-COPY_BYTES: Final = 1 << 20  # per read and write; with less, the calls cost as much as the copy
-# What a disk returns for a sector that it cannot read; as good as wrong bytes.
+COPY_BYTES: Final = 1 << 20  # per read and write; with less, the calls cost as much as the copying
+# Errors for a sector that the disk cannot read, treated like wrong bytes.
 UNREADABLE: Final = frozenset({errno.EIO, errno.ENODATA, getattr(errno, "EUCLEAN", errno.EIO)})
 
 
 class File(Protocol):
-    """One open file: read anywhere, append at the end."""
+    """An open file: read anywhere, append at the end."""
 
     def append(self, parts: Sequence[bytes | memoryview]) -> int:
-        """Write all parts at the end; return how many bytes, or raise `OSError`."""
+        """Write all parts at the end; return the number of bytes. `OSError` on failure."""
 
     def copy(self, source: "File", offset: int, length: int) -> None:
         """Append `length` bytes of `source` from `offset`; `EOFError` if it has fewer."""
@@ -42,17 +42,17 @@ class File(Protocol):
         """Read up to `length` bytes at `offset`; fewer at the end of the file."""
 
     def size(self) -> int:
-        """The bytes in the file now."""
+        """Current size in bytes."""
 
     def truncate(self, length: int) -> None:
-        """Cut the file to `length` bytes; later appends go there."""
+        """Cut the file to `length` bytes; appends continue there."""
 
     def write_again(self, offset: int) -> None:
-        """Write the bytes from `offset` on once more, in place.
+        """Rewrite the bytes from `offset` on, in place.
 
-        The kernel may call pages clean that a failed sync did not write, so that the next sync
-        succeeds and writes nothing. Once they have been written again, it writes them. They do not
-        change, so that no power cut can harm those that were durable.
+        After a failed sync the kernel may mark unwritten pages clean, so that the next sync
+        succeeds and writes nothing. Rewriting makes the pages dirty again. The bytes stay the same,
+        so a power cut cannot harm those that were durable.
         """
 
     def overwrite(self, data: bytes, offset: int) -> None:
@@ -66,7 +66,7 @@ class File(Protocol):
 
 
 class Span(NamedTuple):
-    """Bytes of a file to copy without looking at them."""
+    """Bytes of a file to copy without parsing them."""
 
     file: File
     offset: int
@@ -80,22 +80,22 @@ class Disk(Protocol):
         """Open for reading and appending; `create` creates the file and syncs its directory."""
 
     def open_read(self, path: str) -> File:
-        """Open for reading only; `FileNotFoundError` if there is none."""
+        """Open for reading only; `FileNotFoundError` if the file does not exist."""
 
     def names(self, path: str) -> list[str]:
-        """Return the names in a directory, in any order; none if it does not exist."""
+        """Return the names in a directory, in any order; empty if it does not exist."""
 
     def make_directory(self, path: str) -> None:
-        """Create the directory and its parents, each synced into its parent."""
+        """Create the directory and its parents, syncing each into its parent."""
 
     def replace(self, source: str, target: str) -> None:
         """Rename within one file system, and sync the directory of the new name."""
 
     def link(self, source: str, target: str) -> None:
-        """Give a file a second name in its directory, and sync that directory."""
+        """Give a file a second name in the same directory, and sync that directory."""
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a directory and all in it, as far as that is possible; not synced."""
+        """Remove a file, or a directory and its contents, as far as possible; not synced."""
 
 
 class OsFile:
@@ -104,12 +104,12 @@ class OsFile:
     __slots__ = ("_end", "_fd", "_syncs")
 
     def __init__(self, fd: int, path: str | None = None, syncs: Latencies | None = None) -> None:
-        """Take over `fd`, of `path`; `OSError` if it is not a regular file.
+        """Take over `fd`; `OSError` if it is not a regular file.
 
         Args:
             fd: open for reading, or for reading and appending.
-            path: for messages.
-            syncs: where to count how long syncs take.
+            path: for error messages.
+            syncs: records the duration of each sync, if given.
         """
         self._fd = fd
         self._syncs = syncs
@@ -125,12 +125,12 @@ class OsFile:
 
     @property
     def inode(self) -> tuple[int, int]:
-        """Device and inode, which tell apart two files that had one name."""
+        """Device and inode, which distinguish two files that had the same name."""
         status = os.fstat(self._fd)
         return status.st_dev, status.st_ino
 
     def append(self, parts: Sequence[bytes | memoryview]) -> int:
-        """Write all parts at the end; a full disk first gives a short write, and then raises."""
+        """Write all parts at the end; a full disk may give a short write before it raises."""
         total = sum(map(len, parts))
         written = os.pwritev(self._fd, parts[:IOV_MAX], self._end)
         self._end += written
@@ -145,8 +145,8 @@ class OsFile:
     def copy(self, source: "File", offset: int, length: int) -> None:
         """Append bytes of another file, through a buffer.
 
-        The kernel's own copy (copy_file_range) reaches 0.7 to 0.9 of this speed, because source
-        and target are at different offsets within a page.
+        The kernel's own copy (copy_file_range) reaches only 0.7 to 0.9 of this speed, because
+        source and target are at different offsets within a page.
         """
         if not isinstance(source, OsFile):
             raise TypeError("an OsFile copies from an OsFile only")
@@ -159,7 +159,7 @@ class OsFile:
             copied += self.append([wanted[:count]])
 
     def preadv(self, buffer: memoryview, offset: int) -> int:
-        """Read into a buffer; return how many bytes there were."""
+        """Read into a buffer; return how many bytes were read."""
         return os.preadv(self._fd, [buffer], offset)
 
     def pread(self, length: int, offset: int) -> bytes:
@@ -167,7 +167,7 @@ class OsFile:
         return os.pread(self._fd, length, offset)
 
     def size(self) -> int:
-        """The bytes in the file now, including those appended by others."""
+        """Current size in bytes, including what others appended."""
         return os.fstat(self._fd).st_size
 
     def truncate(self, length: int) -> None:
@@ -176,7 +176,7 @@ class OsFile:
         self._end = length
 
     def write_again(self, offset: int) -> None:
-        """Write the bytes from `offset` on once more, in place."""
+        """Rewrite the bytes from `offset` on, in place."""
         end = self.size()
         buffer = memoryview(bytearray(min(COPY_BYTES, max(0, end - offset))))
         while offset < end:
@@ -193,19 +193,19 @@ class OsFile:
             offset, rest = offset + written, rest[written:]
 
     def sync(self) -> None:
-        """Flush data and length; fdatasync includes the length when it changed."""
+        """Flush data and length; fdatasync includes a changed length."""
         began_s = time.perf_counter()
         os.fdatasync(self._fd)
         if self._syncs is not None:
             self._syncs.observe(time.perf_counter() - began_s)
 
     def close(self) -> None:
-        """Close the descriptor, and forget its number, which will soon be another file's."""
+        """Close the descriptor and forget its number, which another file will soon get."""
         fd, self._fd = self._fd, _NO_FD
         os.close(fd)
 
 
-# Links are not followed, and a pipe under a log's name does not make us wait for its writer.
+# Do not follow links, and do not wait for the writer of a pipe that has a log's name.
 OPEN_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -215,14 +215,14 @@ class OsDisk:
     _syncs: Latencies | None = None
 
     def __init__(self, syncs: Latencies | None = None) -> None:
-        """Count in `syncs`, if given, how long the syncs of its files take."""
+        """Record in `syncs`, if given, how long the files' syncs take."""
         self._syncs = syncs
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
         """Open for reading and appending.
 
-        With `create`, the directory is synced even if the file exists: the process that created it
-        may have died before it synced the name.
+        With `create`, the directory is synced even if the file exists: its creator may have died
+        before syncing the name.
         """
         if not create:
             return OsFile(os.open(path, os.O_RDWR | OPEN_FLAGS), path, self._syncs)
@@ -240,17 +240,17 @@ class OsDisk:
         return OsFile(os.open(path, os.O_RDONLY | OPEN_FLAGS), path)
 
     def names(self, path: str) -> list[str]:
-        """Return the names in a directory; none if it does not exist."""
+        """Return the names in a directory; empty if it does not exist."""
         try:
             return os.listdir(path)
         except FileNotFoundError:
             return []
 
     def make_directory(self, path: str) -> None:
-        """Create the directory and its missing parents, from the top, each synced."""
+        """Create the directory and its missing parents from the top, syncing each."""
         parent = os.path.dirname(os.path.abspath(path))
         if os.path.isdir(path):
-            sync_directory(parent)  # its creator may have died before it did
+            sync_directory(parent)  # its creator may have died before syncing it
             return
         self.make_directory(parent)
         try:
@@ -266,12 +266,12 @@ class OsDisk:
         sync_directory(os.path.dirname(target))
 
     def link(self, source: str, target: str) -> None:
-        """Give a file a second name in its directory, and sync that directory."""
+        """Give a file a second name in the same directory, and sync that directory."""
         os.link(source, target, follow_symlinks=False)
         sync_directory(os.path.dirname(target))
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a directory and all in it, as far as that is possible; not synced."""
+        """Remove a file, or a directory and its contents, as far as possible; not synced."""
         if os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path, ignore_errors=True)
         else:
@@ -293,7 +293,7 @@ def make_private_directory(path: str) -> None:
 
 
 def read_small(path: str, bytes_max: int) -> bytes:
-    """Return the first bytes of a file; `OSError` for a link, a pipe or a device in its place."""
+    """Return the first bytes of a file; `OSError` if the path is a link, pipe or device."""
     file = OsDisk().open_read(path)
     try:
         return file.pread(bytes_max, 0)
@@ -302,10 +302,10 @@ def read_small(path: str, bytes_max: int) -> bytes:
 
 
 def read_or_rotten(disk: Disk, path: str, bytes_max: int) -> bytes:
-    """Return the first bytes of a file that has a checksum; none where the disk has lost a sector.
+    """Return the first bytes of a checksummed file; empty if the disk lost a sector of it.
 
     Raises:
-        OSError: it is missing, or cannot be read for another reason.
+        OSError: the file is missing, or cannot be read for another reason.
     """
     try:
         file = disk.open_read(path)
@@ -320,10 +320,13 @@ def read_or_rotten(disk: Disk, path: str, bytes_max: int) -> bytes:
 
 
 def open_small(path: str) -> int:
-    """Return a descriptor that writes to a private file from its start, made if it is missing.
+    """Open a private file for overwriting from its start, creating it if missing.
 
-    Nothing is cut off. A link, a pipe or a device in its place is an `OSError`: another user of the
+    Nothing is truncated. `OSError` if the path is a link, pipe or device: another user of the
     directory must not choose which of our files is overwritten, or make us wait.
+
+    Returns:
+        The descriptor.
     """
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | OPEN_FLAGS, FILE_MODE)
     if stat.S_ISREG(os.fstat(fd).st_mode):
@@ -333,10 +336,10 @@ def open_small(path: str) -> int:
 
 
 def set_aside(disk: Disk, path: str) -> str:
-    """Rename a damaged file or directory to `quarantine.<name>.<number>`, and return that name.
+    """Rename a damaged file or directory to `quarantine.<name>.<number>`; return the new name.
 
-    No program reads it again; it is kept for people to look at. Of each name the first and the last
-    are kept: a disk that fails again and again would be filled with them.
+    No program reads it again; it is kept for inspection. The first and the last one of each name
+    are kept, so that a disk that fails again and again does not fill up.
     """
     kept, last = _aside(disk, path, SET_ASIDE), _last_aside(path)
     if last in disk.names(os.path.dirname(path)):
@@ -347,16 +350,16 @@ def set_aside(disk: Disk, path: str) -> str:
 
 
 def put_in_place(disk: Disk, fresh: str, path: str) -> str:
-    """Replace a damaged file by a whole copy, so that its name always leads to one of the two.
+    """Replace a damaged file by a whole copy; its name refers to one of the two at all times.
 
     Args:
-        disk: where.
+        disk: where both files are.
         fresh: the copy, synced and checked.
         path: the damaged file; it may be missing.
 
     Returns:
-        The name under which the damaged file is kept. "" if it is not: some are kept already, or
-        the disk does not let it; the copy holds all that it held.
+        The name under which the damaged file is kept, or "" if it is not: enough are kept already,
+        or the disk refuses. Nothing is lost, because the copy holds all it held.
     """
     parent = os.path.dirname(path)
     if sum(name.startswith(_REPLACED) for name in disk.names(parent)) >= _REPLACED_MAX:
@@ -365,7 +368,7 @@ def put_in_place(disk: Disk, fresh: str, path: str) -> str:
     kept = _aside(disk, path, _REPLACED)
     try:
         disk.link(path, os.path.join(parent, kept))
-    except OSError:  # it is missing, the disk is full, or the file system has no links
+    except OSError:  # missing file, full disk, or no links on this file system
         kept = ""
     disk.replace(fresh, path)
     return kept
@@ -376,7 +379,7 @@ def _last_aside(path: str) -> str:
 
 
 def _aside(disk: Disk, path: str, prefix: str) -> str:
-    """Return a name beside a path that no program reads and no file has."""
+    """Return a name beside `path` that no program reads and that is not in use."""
     parent, name = os.path.split(path)
     there = set(disk.names(parent))
     number = 0
@@ -386,7 +389,7 @@ def _aside(disk: Disk, path: str, prefix: str) -> str:
 
 
 def sync_directory(path: str) -> None:
-    """Return once the names in the directory are on stable storage."""
+    """Return once the directory's names are on stable storage."""
     fd = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

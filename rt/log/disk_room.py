@@ -1,4 +1,4 @@
-"""DiskRoom: bounds how many bytes the files of one session may hold on its publisher's disk."""
+"""DiskRoom: limits how many bytes a session's files may hold on its publisher's disk."""
 
 import os
 import time
@@ -15,36 +15,35 @@ from rt.log.checked import checked_count, checked_seconds
 
 _POLL_S: Final = 0.02
 _BYTES_MIN: Final = 64 * KIB
-_FILES: Final = 8  # so many files a limit has room for where the oldest are dropped
-_ARCHIVED_S: Final = 5.0  # files that are merged are archived within two or three seconds
-_FRAMES: Final = 8  # at least so many frames a limit, or a file of it, has room for
+_FILES: Final = 8  # with `drop_oldest`, how many files the limit has room for
+_ARCHIVED_S: Final = 5.0  # merged files are archived within two or three seconds
+_FRAMES: Final = 8  # minimum number of frames that fit in the limit, or in one of its files
 _DROPPING_BYTES_MIN: Final = _FILES * _BYTES_MIN
-# What is asked for begins a frame: it is filled, with one message beyond that, the ends of its keys
-# (a third on top, at most) and, in a new file, the notice.
+# Space is asked for when a frame begins. Besides the frame, leave room for one message beyond it,
+# its key offsets (at most a third more) and, in a new file, the notice.
 _FRAMES_BEYOND: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class DiskLimit:
-    """The most that a session's files may hold on its own disk; nodes are not concerned.
+    """How much a session's files may hold on the publisher's own disk; nodes are not affected.
 
-    Room returns as files are archived: those that the nodes have merged, if the session is shipped,
-    or those that `keep_s` and `keep_bytes` of its `WriterSettings` give up. One call of
-    `publish_many` may go beyond the limit, and so may what waits to be written, by an eighth of it.
-    Where the oldest messages are dropped, only such a call may, or a message larger than a
-    sixty-fourth of the limit.
+    Room returns as files are archived: those that the nodes have merged if the session is shipped,
+    or those that `keep_s` and `keep_bytes` of its `WriterSettings` give up. A single call of
+    `publish_many` may exceed the limit, and so may messages waiting to be written, by an eighth of
+    it. With `drop_oldest`, only such a call may, or a message larger than 1/64 of the limit.
 
     Attributes:
-        bytes: of all files; at least 64 KiB, or 512 KiB where the oldest messages are dropped, and
-            no more than the file system has.
-        on_full: raise an `error` before anything is taken, `block` until there is room, or
-            `drop_oldest`: give up the oldest files that a pusher has not begun to send, which no
-            session of a group may. Readers of
-            the stream get an `rt.Dropped` in their place, and the publisher a `MessagesDropped`.
-            A pusher is at most half of the limit ahead of what is merged. Files that were there
-            before the session was first opened with `drop_oldest` are kept.
-        timeout_s: how long to block; None for ever. `SessionFull` says that it was too short. With
-            `drop_oldest`, how long to wait where all that is left may have been sent; None is 5 s.
+        bytes: of all files; at least 64 KiB, or 512 KiB with `drop_oldest`, and no more than the
+            size of the file system.
+        on_full: raise an `error` before anything is accepted, `block` until there is room, or
+            `drop_oldest`: drop the oldest files that a pusher has not begun to send, which is not
+            available to a session of a group. Readers of the stream get an `rt.Dropped` in their
+            place, and the publisher a `MessagesDropped`. A pusher is at most half of the limit
+            ahead of what is merged. Files from before the session was first opened with
+            `drop_oldest` are kept.
+        timeout_s: how long to block before raising `SessionFull`; None blocks for ever. With
+            `drop_oldest`, how long to wait when everything left may have been sent; None is 5 s.
     """
 
     bytes: int
@@ -66,7 +65,7 @@ class DiskLimit:
 
     @property
     def drops(self) -> bool:
-        """Whether the oldest messages are dropped."""
+        """Whether the oldest messages are dropped when the limit is reached."""
         return self.on_full == "drop_oldest"
 
     @property
@@ -79,26 +78,26 @@ class DiskLimit:
 
     @property
     def file_bytes_max(self) -> int:
-        """How large a file may be that is dropped as one."""
+        """Maximum size of a file, which is the unit of dropping."""
         return self.bytes // _FILES
 
     @property
     def frame_bytes_max(self) -> int:
-        """How large a frame may be: it may go beyond the limit, and a file holds several."""
+        """Maximum frame size: small, as a frame may exceed the limit, and a file holds several."""
         return self.bytes // (_FRAMES * _FILES if self.drops else _FRAMES)
 
     @property
     def room_bytes(self) -> int:
-        """Up to how much more may be admitted; what that brings with it then fits, too."""
+        """Total up to which messages are admitted; the rest of the limit is for their overhead."""
         return self.bytes - (_FRAMES_BEYOND * self.frame_bytes_max if self.drops else 0)
 
     @property
     def empty_bytes(self) -> int:
-        """How much a session holds that has no message: the notice of a file that was begun."""
+        """Bytes held by a session without messages: the notice of a new file."""
         return NOTICE_BYTES if self.drops else 0
 
     def demand_no_group(self, session: str, group: str) -> None:
-        """Raise `Misuse` where a session of a group is to drop its oldest messages."""
+        """Raise `Misuse` if a session of a group is set to drop its oldest messages."""
         if group and self.drops:
             raise Misuse(
                 f"session {session!r} is of group {group!r}, whose messages cannot be dropped: "
@@ -106,7 +105,7 @@ class DiskLimit:
             )
 
     def demand_disk(self, directory: str) -> None:
-        """Raise `Misuse` if the file system of a directory is smaller: it would fill first."""
+        """Raise `Misuse` if the directory's file system is smaller than the limit."""
         found = os.statvfs(directory)
         total = found.f_blocks * found.f_frsize
         if self.bytes > total:
@@ -119,7 +118,7 @@ class DiskLimit:
 class DiskRoom:
     """Admits messages while a session's files are below their limit.
 
-    It is asked when a frame begins, so most messages cost nothing.
+    It is called when a frame begins, so most messages cost nothing.
 
     Threads: any may call `admit`; nothing here changes.
     """
@@ -127,14 +126,14 @@ class DiskRoom:
     def __init__(
         self, limit: DiskLimit, session: str, held: Callable[[], int], make: Callable[[], bool]
     ) -> None:
-        """Prepare.
+        """Set the limit and its callbacks.
 
         Args:
             limit: how much the files may hold.
-            session: its name, for errors.
-            held: returns how much they hold.
-            make: drops the oldest file if that is wanted, and returns whether it did; otherwise
-                ends the active file, so that it can be archived, too.
+            session: the session's name, for errors.
+            held: returns how much the files hold.
+            make: drops the oldest file if that is wanted, and returns whether it did. If none is
+                dropped, it ends the active file, so that it can go as well.
         """
         self._limit = limit
         self._room_bytes = limit.room_bytes
@@ -143,14 +142,14 @@ class DiskRoom:
         self._make = make
 
     def admit(self, size: int, is_closed: Callable[[], bool]) -> None:
-        """Return once there is room for this many bytes more.
+        """Return once there is room for this many more bytes.
 
         Args:
             size: of payloads, keys and columns.
-            is_closed: ends the wait; the caller finds out for itself.
+            is_closed: when true, ends the wait early; the caller checks for it again.
 
         Raises:
-            SessionFull: there is no room, or not in time.
+            SessionFull: there is no room, or none in time.
             WriterFailed: the disk failed.
         """
         if self._held() + size <= self._room_bytes:  # most calls end here
@@ -173,11 +172,11 @@ class DiskRoom:
 
 
 def held_bytes(known: Manifest, active: int) -> int:
-    """Return how many bytes the files of a session hold; files are archived oldest first.
+    """Return how many bytes a session's files hold, given that files are archived oldest first.
 
     Args:
         known: the session's manifest.
-        active: bytes of the file that still grows.
+        active: bytes of the file that is still growing.
     """
     total = active
     for file in reversed(known.order):

@@ -26,12 +26,12 @@ from rt.position import Position
 class Dropping:
     """Begins each file with a notice of what was dropped before it, and drops files.
 
-    The notice of the next file is written again, in place, before a file goes; no node has it yet.
-    So readers of the stream meet it where the messages were, once, and nothing else changes for
-    the nodes: a dropped file was never there.
+    Before a file is dropped, the notice of the next file is rewritten in place; no node has that
+    file yet. So readers of the stream meet the notice once, where the messages were, and to the
+    nodes a dropped file never existed.
 
     Threads:
-        One thread at a time calls anything here: the publisher's lock sees to that. Any may read
+        One thread at a time calls anything here, under the publisher's lock. Any thread may read
         `spans`, which is replaced as a whole.
     """
 
@@ -39,22 +39,22 @@ class Dropping:
         """Take over a recovered session that has no open file.
 
         Args:
-            appender: of its log.
+            appender: of the session's log.
             limit: bytes that its files may hold.
         """
         self._appender = appender
         self._log = LogDirectory(appender.directory, appender.disk)
-        self.spans: tuple[DroppedSpan, ...] = ()  # dropped by this object, rows joined
+        self.spans: tuple[DroppedSpan, ...] = ()  # dropped by this object, adjacent spans joined
         self._untold: tuple[DroppedSpan, ...] = ()
         begin_sending(appender.directory, self._newest, limit)
         self._carried = self._left_over()
 
     def begin(self, file: Position, sequence: int) -> None:
-        """Begin a file, with its notice; `OSError` if the disk is full: it is begun again later.
+        """Begin a file with its notice; after an `OSError`, such as a full disk, call it again.
 
         Args:
-            file: which.
-            sequence: the number of the message that comes next.
+            file: its start position.
+            sequence: number of the next message.
         """
         appender = self._appender
         frame = notice_frame(
@@ -69,10 +69,10 @@ class Dropping:
         self._carried = NOTHING
 
     def drop(self, begin: Callable[[], object]) -> bool:
-        """Drop the oldest file that may go; return whether there was one.
+        """Drop the oldest file that can be dropped; return whether there was one.
 
         Args:
-            begin: begins the next file, where no file follows the one that goes.
+            begin: begins the next file, if none follows the dropped one.
 
         Raises:
             OSError: the disk is full, or failed.
@@ -88,7 +88,7 @@ class Dropping:
                 following = self._appender.end.file
             earlier, next_one = notice_of(self._log, file), notice_of(self._log, following)
             if earlier is None or next_one is None:
-                return False  # it was written without `drop_oldest`
+                return False  # written without `drop_oldest`
             line = known.rolled[file]
             at_ns = time.time_ns()
             gone = DroppedSpan(file, Position(file + line.end), line.first, line.next, at_ns)
@@ -105,7 +105,7 @@ class Dropping:
         return untold
 
     def _record(self, gone: DroppedSpan) -> None:
-        """Note it before the file's line is written: its futures must not be confirmed."""
+        """Remember a span before its file's line is written, so no message in it gets confirmed."""
         self.spans, self._untold = _with(self.spans, gone), _with(self._untold, gone)
 
     def _oldest(self, known: Manifest, mark: Sending) -> Position | None:
@@ -114,12 +114,12 @@ class Dropping:
         return next((order[place] for place in places if not is_dropped(known, order[place])), None)
 
     def _following(self, file: Position) -> Position | None:
-        """Return the next file, which is kept, as the oldest goes first."""
+        """Return the next file; it still exists, because the oldest file is dropped first."""
         active = self._appender.end.file if self._appender.is_open else None
         return self._appender.manifest.successor(file) or active
 
     def _write_notice(self, file: Position, dropped: DroppedSpan) -> None:
-        """Replace a file's notice, durably."""
+        """Durably replace a file's notice."""
         path = self._log.file_path(file)
         with closing(self._log.open_file(file)) as opened:
             found = parse_notice(opened.pread(NOTICE_BYTES, 0))
@@ -135,7 +135,7 @@ class Dropping:
             opened.sync()  # before the line of the dropped file: without either, it was not dropped
 
     def _left_over(self) -> DroppedSpan:
-        """Return what the last file said, if no message came after it; nodes pass over that."""
+        """Return the last file's notice if no message followed it, since nodes skip such a file."""
         order, known = self._appender.manifest.order, self._appender.manifest
         if not order or known.rolled[order[-1]].end != NOTICE_BYTES:
             return NOTHING
@@ -147,9 +147,9 @@ class Dropping:
 
 
 def finish_dropping(appender: Appender) -> None:
-    """Drop what a later notice says was dropped: a process died before the file's line.
+    """Finish dropping files whose drop a later notice records but the manifest does not.
 
-    A pusher may have passed over it since, and sent what follows.
+    The process died in between, and a pusher may since have skipped them and sent what follows.
     """
     known, log = appender.manifest, LogDirectory(appender.directory, appender.disk)
     with sending(appender.directory) as mark:
@@ -166,12 +166,12 @@ def finish_dropping(appender: Appender) -> None:
 
 
 def covers(log: LogDirectory, known: Manifest, file: Position) -> bool:
-    """Whether the notice of the file after this one says that this one was dropped.
+    """Whether the next file's notice says that this file was dropped.
 
     Args:
         log: of the session.
-        known: its manifest.
-        file: one of its files, rolled, and not archived.
+        known: the session's manifest.
+        file: a rolled file that is not archived.
     """
     following = known.successor(file) or log.file_from(file.next_file())
     said = None if following is None else notice_of(log, following)
@@ -185,7 +185,7 @@ def _with(spans: tuple[DroppedSpan, ...], gone: DroppedSpan) -> tuple[DroppedSpa
 
 
 def kept_end(known: Manifest, position: Position) -> Position:
-    """Return where the last frame that was not dropped ends, before a position or there."""
+    """Return the end of the last frame up to a position, not counting dropped frames."""
     if position.offset and not is_dropped(known, position.file):
         return position
     kept = (file for file in reversed(known.order) if file < position)
@@ -198,7 +198,7 @@ def kept_end(known: Manifest, position: Position) -> Position:
 
 
 def dropped_spans(known: Manifest) -> list[DroppedSpan]:
-    """Return what a session has ever dropped, oldest first, rows of files joined."""
+    """Return everything a session has ever dropped, oldest first, adjacent files joined."""
     spans: list[DroppedSpan] = []
     last = None
     for file in known.order:

@@ -1,4 +1,4 @@
-"""Files: lists the log files of a directory, and loads its manifest."""
+"""Files: lists the log files in a directory, and loads its manifest."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ _INODE_BITS: Final = 64
 
 
 def log_files(disk: Disk, directory: str) -> list[Position]:
-    """Return where the log files in a directory start, oldest first; other names are ignored."""
+    """Return the start positions of a directory's log files, oldest first; skip other names."""
     starts = (file_position(name) for name in disk.names(directory))
     return sorted(start for start in starts if start is not None)
 
@@ -44,6 +44,6 @@ def manifest_size(file: File) -> int:
 
 
 def place_of(file: File) -> int:
-    """Return device and inode of a file, 0 if it has none; one number takes little memory."""
+    """Return device and inode of a file as one integer, to save memory; 0 without an inode."""
     device, inode = file.inode if isinstance(file, OsFile) else (0, 0)
     return device << _INODE_BITS | inode

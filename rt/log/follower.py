@@ -1,4 +1,4 @@
-"""Follower: finds one wanted batch of a log after another, and reports what it meets between."""
+"""Follower: finds the wanted batches of a log, and reports events in between."""
 
 import logging
 import time
@@ -38,14 +38,14 @@ POLICIES: Final = ("raise", "notify", "skip")
 
 
 class SessionFilter:
-    """Which sessions are wanted, by name or glob; every session if no names are given."""
+    """Which sessions are wanted, by name or glob; all of them if no names are given."""
 
     def __init__(self, names: Collection[str] | None, where: Where) -> None:
-        """Compile names or globs, or a single one; `Misuse` if one is not valid.
+        """Compile names or globs, or a single one; `Misuse` if one is invalid.
 
         Args:
-            names: of the sessions wanted; None for all.
-            where: its terms on sessions hold too.
+            names: of the wanted sessions; None for all.
+            where: its conditions on sessions apply as well.
         """
         if isinstance(names, str):
             names = [names]
@@ -54,7 +54,7 @@ class SessionFilter:
         self._known: dict[str, bool] = {}
 
     def wants(self, session: str) -> bool:
-        """Whether messages of `session` are wanted; remembered, since every frame asks."""
+        """Whether messages of `session` are wanted; cached, because every frame asks."""
         known = self._known.get(session)
         if known is None:
             named = self._globs is None or any(glob_matches(each, session) for each in self._globs)
@@ -89,7 +89,7 @@ class SessionFilter:
 
 
 class Follower:
-    """Reads a log batch by batch. It opens nothing before the first batch is asked for."""
+    """Reads a log batch by batch. It opens nothing until the first batch is requested."""
 
     def __init__(
         self,
@@ -106,9 +106,9 @@ class Follower:
         """Prepare to read.
 
         Args:
-            log: where to read.
+            log: the log to read.
             start: where to begin.
-            sessions: whose batches are wanted; the others are passed over undecoded.
+            sessions: which sessions are wanted; others are skipped undecoded.
             on_gap: what to do where part of the log is gone.
             on_poison: what to do with a frame whose messages cannot be decoded. To `raise` is left
                 to the caller, who decodes, and calls `poison`.
@@ -117,7 +117,7 @@ class Follower:
             clock: gives the time in seconds.
         """
         self.log = log
-        self.damage: CorruptLog | None = None  # raised again by every later call
+        self.damage: CorruptLog | None = None  # once set, raised by every later call
         self._start = start
         self._sessions = sessions
         self._on_gap = on_gap
@@ -138,14 +138,14 @@ class Follower:
 
     @property
     def position(self) -> Position:
-        """Where the next batch will be looked for."""
+        """Where the search for the next batch begins."""
         if self._reader is not None:
             return self._reader.position
         with closing(self.log):
             return resolve(self.log, self._start)
 
     def next(self) -> Batch | None:
-        """Return the next wanted batch, or None where there is none yet.
+        """Return the next wanted batch; None if there is none yet.
 
         Raises:
             GapError: part of the log is gone, and `on_gap` is `raise`.
@@ -186,7 +186,7 @@ class Follower:
             self._meet_end(reader)
 
     def _is_of_interest(self, found: NewRun | SessionEvent | Dropped) -> bool:
-        """Whether to report something of a session; restarts are reported of all."""
+        """Whether to report an event of a session; new runs are reported for all sessions."""
         return isinstance(found, NewRun) or self._sessions.wants(found.session)
 
     def _poll(self, reader: Reader) -> Found | None:
@@ -197,21 +197,21 @@ class Follower:
             raise
 
     def expect(self, end: Position | None) -> None:
-        """Let the next search take it from the log's writer that its last file ends here now."""
+        """Set the end of the last file, as its writer announced it, for the next search."""
         if self._reader is not None:
             self._reader.told_end = end
 
     def poison(self, batch: Batch, error: FrameError) -> PoisonError:
-        """Return what to raise for a batch that cannot be decoded, from now on every time."""
+        """Return the error for a batch that cannot be decoded; later calls raise it again."""
         event = _poisoned(batch, error)
         self.damage = PoisonError(self.log.file_path(batch.position), event)
         return self.damage
 
     def close(self) -> None:
-        """Release the files; `position` can still be asked for."""
+        """Close the files; `position` still works."""
         if self._reader is not None:
             self._reader.close()
-        self.log.close()  # without a reader, the search for a start may have opened it
+        self.log.close()  # without a reader, resolving the start may have opened it
 
     def _meet_gap(self, gap: Gap) -> None:
         if self._on_gap == "raise":
@@ -260,7 +260,7 @@ class Follower:
         self._on_event(event)
 
     def _passes_over(self, batch: Batch) -> bool:
-        """Whether a batch cannot be decoded, and is to be passed over."""
+        """Whether to skip a batch because it cannot be decoded."""
         if self._on_poison == "raise":
             return False
         try:
@@ -272,7 +272,7 @@ class Follower:
         return False
 
     def _meet_end(self, reader: Reader) -> None:
-        """Report, once, that all was read, or that the log ends before the start."""
+        """Report once that everything was read, or that the log ends before the start."""
         event: Event = CaughtUp(reader.position)
         if reader.is_beyond_end:
             if self._end_said is BeyondEnd:

@@ -1,4 +1,4 @@
-"""Forked: disarms the copy of an open object that `fork` leaves in a child process."""
+"""Forked: disables the copy of an open object that `fork` leaves in a child process."""
 
 import os
 from collections.abc import Callable
@@ -11,9 +11,9 @@ from rt.errors import Misuse
 class ForkGuard:
     """Knows whether its owner was opened by this process or copied into it by `fork`.
 
-    A child inherits its parent's descriptors and buffers, but none of its threads. If both wrote to
-    one log, each would overwrite the other's frames. So the child's copy is abandoned as the child
-    begins, before any code of the child runs, and refuses every call from then on.
+    A child inherits its parent's descriptors and buffers, but not its threads. If both wrote to one
+    log, each would overwrite the other's frames. So the child's copy is abandoned as soon as the
+    child starts, before any other code runs in it, and refuses every call from then on.
 
     Examples:
         >>> class Owner:
@@ -28,12 +28,12 @@ class ForkGuard:
     __slots__ = ("__weakref__", "_abandon", "_noun", "is_copy")
 
     def __init__(self, noun: str, abandon: Callable[[], None]) -> None:
-        """Guard an owner for as long as it lives; it holds the guard, which does not hold it.
+        """Guard an owner for as long as it lives. The guard holds only a weak reference to it.
 
         Args:
-            noun: what the child should open instead, with its article: `a Publisher`.
-            abandon: a bound method of the owner, called in a child as it begins. It must not write,
-                block or take a lock, since the thread that held one does not exist in the child.
+            noun: what the child should open instead, with an article: `a Publisher`.
+            abandon: a bound method of the owner, called in a new child. It must not write, block or
+                take a lock, because the thread that held the lock does not exist in the child.
         """
         self.is_copy = False
         self._noun = noun
@@ -41,7 +41,7 @@ class ForkGuard:
         _guards.add(self)
 
     def misuse(self) -> Misuse:
-        """Return the error that a call of a copy raises."""
+        """Return the error that calls on a copy raise."""
         return Misuse(
             f"this process was forked with its parent's open files; open {self._noun} in the child"
         )

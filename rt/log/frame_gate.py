@@ -1,4 +1,4 @@
-"""FrameGate: asks the limits of a publisher before a frame begins."""
+"""FrameGate: consults a publisher's limits before a frame begins."""
 
 import threading
 from collections.abc import Callable
@@ -6,50 +6,51 @@ from collections.abc import Callable
 from rt.log.disk_room import DiskRoom
 from rt.log.pending import COLUMN_BYTES, PendingFrame
 
-Room = tuple[int, int]  # messages, and bytes; a class of its own takes as long as a message
+Room = tuple[int, int]  # messages and bytes; making a class instance costs as much as a message
 
 
 class FrameGate:
-    """Asks the limits of a publisher once for each frame, so that most messages cost nothing.
+    """Consults a publisher's limits once for each frame, so that most messages cost nothing.
 
-    The frame then holds no more than was allowed: it is full before it would.
+    The frame is then closed before it exceeds what was allowed.
 
     Threads:
-        Any may call `begin` and `admit`; both limits are set before there is another thread. What
-        changes is in the pending frame, which the publisher's lock guards.
+        Any may call `begin` and `admit`; both limits are set while there is only one thread. What
+        changes is in the pending frame, guarded by the publisher's lock.
     """
 
     def __init__(
         self, pending: PendingFrame, lock: threading.Lock, is_closed: Callable[[], bool]
     ) -> None:
-        """Prepare, without a limit.
+        """Create a gate without limits.
 
         Args:
-            pending: the frame that is filled.
+            pending: the frame being filled.
             lock: the publisher's.
-            is_closed: ends a wait; the caller finds out for itself.
+            is_closed: when true, ends a wait early; the caller checks for it again.
         """
         self.disk: DiskRoom | None = None
-        self.flight: Callable[[int, int], Room] | None = None  # waits for room for so much
+        # waits until this many messages and bytes fit
+        self.flight: Callable[[int, int], Room] | None = None
         self._pending = pending
         self._lock = lock
         self._is_closed = is_closed
 
     def limit_flight(self, admit: Callable[[int, int], Room]) -> None:
-        """Ask `admit`, too, which may wait; a frame that began unasked holds one message."""
+        """Consult `admit` as well, which may wait; close an unadmitted frame after one message."""
         self.flight = admit
         with self._lock:
             self._pending.limit()
 
     def begin(self, size: int) -> None:
-        """Wait until a message of so many bytes may begin a frame; errors as of both limits."""
+        """Wait until a message of this size may begin a frame; raises the errors of both limits."""
         room = self.admit(1, size)
         if room is not None:
             with self._lock:
                 self._pending.allow(*room)
 
     def admit(self, messages: int, size: int) -> Room | None:
-        """Wait until so much may be published; return how much more may be, None for no limit.
+        """Wait until this much may be published; return the remaining room, None if unlimited.
 
         Args:
             messages: how many.

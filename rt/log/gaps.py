@@ -1,4 +1,4 @@
-"""Gaps: says what a log no longer holds of the places that a reader asks for."""
+"""Gaps: finds the parts of a log that are gone before a reader got to them."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -9,17 +9,17 @@ from rt.log.archived import MISSING
 from rt.log.directory import LogDirectory
 from rt.position import Position
 
-_FILES_MAX: Final = 100  # a gap names so many; the history of a log may hold 100,000
+_FILES_MAX: Final = 100  # named in a gap at most; the history of a log may hold 100,000
 
 
 def gap_before(log: LogDirectory, position: Position, file: Position | None) -> Gap | None:
-    """Return what is missing from `position` on, or None.
+    """Return the gap that starts at `position`; None if nothing is missing.
 
     Args:
-        log: refreshed.
+        log: already refreshed.
         position: where a reader continues.
-        file: the next file that can be read, where the gap ends; None if there is none, and the
-            gap then reaches to the end of the last file that is gone.
+        file: the next readable file, where the gap ends; if None, the gap reaches to the end of
+            the last file that is gone.
     """
     rolled, order = log.manifest.rolled, log.manifest.order
     gone = [
@@ -31,7 +31,7 @@ def gap_before(log: LogDirectory, position: Position, file: Position | None) -> 
 
 
 def gaps_between(log: LogDirectory, start: Position, stop: Position) -> Iterator[Gap]:
-    """Return what is missing between two positions, one gap for each row of missing files."""
+    """Yield the gaps between two positions, one for each run of missing files."""
     there, rolled = set(log.files()), log.manifest.rolled
     gone: list[Position] = []
     for file in log.manifest.order:
@@ -47,7 +47,7 @@ def gaps_between(log: LogDirectory, start: Position, stop: Position) -> Iterator
 
 
 def _gap(log: LogDirectory, gone: Sequence[Position], begin: Position, end: Position | None) -> Gap:
-    """Build the gap that begins at `begin`; without an `end`, at the end of the last file."""
+    """Build a gap from `begin` to `end`, or to the end of the last missing file if None."""
     if end is None:
         end = Position(gone[-1] + log.manifest.rolled[gone[-1]].end)
     lines = [log.manifest.archived[file] for file in gone if file in log.manifest.archived]

@@ -1,4 +1,4 @@
-"""GC pause: stops garbage collection while very many objects are created that all stay."""
+"""GC pause: suspends garbage collection while many long-lived objects are created."""
 
 import gc
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ from contextlib import contextmanager
 def uncollected() -> Iterator[None]:
     """Pause the cyclic collector while objects without cycles are created.
 
-    It would traverse all of them again and again: a third of the time for the lines of 100,000
-    files.
+    It would traverse them all again and again, which takes a third of the time of loading the lines
+    of 100,000 files.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -11,14 +11,14 @@ from rt.position import START, Position
 
 @dataclass(frozen=True, slots=True)
 class UnwrittenFrame:
-    """The frame at `at` may still be written: wait there, since nothing after it counts."""
+    """The frame at `at` may not be fully written yet: wait there; nothing after it counts."""
 
     at: Position
 
 
 @dataclass(frozen=True, slots=True)
 class DamagedFrame:
-    """The frame at `at` was once whole: stop there, and keep the file."""
+    """The frame at `at` was once whole: stop there and keep the file."""
 
     at: Position
     reason: str
@@ -26,40 +26,41 @@ class DamagedFrame:
 
 @dataclass(frozen=True, slots=True)
 class EmptiedFile:
-    """The file was archived while it was being read: the manifest says where to go on."""
+    """The file was archived while being read: the manifest says where to continue."""
 
 
 Meaning = UnwrittenFrame | DamagedFrame | EmptiedFile
 
 
 class BadFrames:
-    """Explains the bad frames of one log: the only place that does so for readers.
+    """Explains the bad frames of one log; the only place that does so for readers.
 
-    A subscriber, a source that ships the log and Spark meet the same bytes; if each decided for
-    itself, one of them would call a damaged log complete.
+    A subscriber, a pusher and Spark see the same bytes; if each decided for itself, one of them
+    would call a damaged log complete.
     """
 
     __slots__ = ("_log", "_waited_at")
 
     def __init__(self, log: LogDirectory) -> None:
-        """Explain frames of `log`, whose manifest is refreshed on the way."""
+        """Explain the frames of `log`, refreshing its manifest as needed."""
         self._log = log
         self._waited_at: tuple[Position, int, int, Position] | None = None
 
     def explain(self, file: File, walk: Walk, *, durable: Position = START) -> Meaning:
-        """Say what the first bad frame from `walk` on means.
+        """Return what the first bad frame at or after `walk` means.
 
-        A wait is decided once and remembered until the file or the manifest grows, because judging
-        reads everything after the bad frame, and readers look 200 times a second.
+        A decision to wait is cached until the file or the manifest grows, because judging reads
+        everything after the bad frame, and readers poll 200 times a second.
 
         Args:
             file: the log file that `walk` is in.
             walk: at the bad frame, or at a whole one before it; it is not moved.
-            durable: a position up to which this disk is known to hold the log, for example because
+            durable: a position up to which the log is known to be on this disk, for example because
                 a sync of it returned.
         """
         log, start = self._log, walk.position.file
-        log.refresh()  # before the size is taken: a file reaches its `rolled` line, or was archived
+        # before reading the size: a rolled file has its full size, an archived one is empty
+        log.refresh()
         size = file.size()
         state = walk.position, size, log.manifest.length, durable
         if state == self._waited_at:
@@ -70,7 +71,7 @@ class BadFrames:
             walk.copy(),
             rolled_end=log.manifest.rolled_end(start),
             archived=start in log.manifest.archived,
-            # a file that is shorter is being written again: its end is no evidence
+            # a shorter file is being rewritten: its end proves nothing
             durable=durable if size >= durable - start else START,
         )
         if isinstance(verdict, Gone) or (
@@ -80,7 +81,7 @@ class BadFrames:
         if isinstance(verdict, Corrupt):
             return DamagedFrame(verdict.at, verdict.reason)
         if isinstance(verdict, Torn) and verdict.followed:
-            # the writer of a merged log cuts a torn tail before it appends the next range
+            # the writer of a merged log cuts a torn tail before appending the next range
             return DamagedFrame(verdict.at, f"{verdict.reason}, though a later range is whole")
         self._waited_at = state
         return UnwrittenFrame(walk.position)

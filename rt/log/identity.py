@@ -1,4 +1,4 @@
-"""Identity: draws the random identity of a new log."""
+"""Identity: generates the random identity of a new log."""
 
 import secrets
 

@@ -1,18 +1,19 @@
-"""InUse: what one thread uses and any other may close; the last of the two releases it."""
+"""InUse: a resource that one thread uses and any may close; the last of them releases it."""
 
 import threading
 from collections.abc import Callable
 
 
 class InUse:
-    """Lets any thread close what another is using, without taking it away under that thread.
+    """Lets any thread close what another is using, without pulling it away from that thread.
 
-    A descriptor that is closed under a thread may be another file's when it reads from it next.
+    If a descriptor were closed during use, the using thread might next read another file that was
+    given the same number.
 
     Threads:
-        One at a time uses it, `with` this; any may call `stop` and `close`. `is_stopped` only ever
-        becomes true, and any may read it. `_lock` guards the rest; `_release` is called without it,
-        and once.
+        One thread at a time uses it, in a `with` block; any may call `stop` and `close`.
+        `is_stopped` only ever becomes true, and any may read it. `_lock` guards the rest;
+        `_release` is called without it, and only once.
 
     Examples:
         >>> files = InUse(lambda: print("released"))
@@ -26,7 +27,7 @@ class InUse:
     __slots__ = ("_depth", "_is_closed", "_is_released", "_lock", "_release", "is_stopped")
 
     def __init__(self, release: Callable[[], None]) -> None:
-        """Prepare; `release` is called once it is closed and not in use."""
+        """Call `release` once, when it is closed and no longer in use."""
         self.is_stopped = False
         self._release = release
         self._lock = threading.Lock()
@@ -46,11 +47,11 @@ class InUse:
             self._release()
 
     def stop(self) -> None:
-        """Ask the thread that uses it to end; a signal handler may call this."""
+        """Ask the thread that uses it to end; safe in a signal handler."""
         self.is_stopped = True
 
     def close(self) -> None:
-        """Stop, and have it released: now, or by the thread that uses it. Idempotent."""
+        """Stop, and release now or when the using thread is done. Idempotent."""
         self.is_stopped = True
         with self._lock:
             self._is_closed = True
@@ -59,7 +60,7 @@ class InUse:
             self._release()
 
     def _is_due(self) -> bool:
-        """Whether it is to be released now; true once. The lock is held."""
+        """Whether to release it now; true only once. The lock must be held."""
         is_due = self._is_closed and not (self._depth or self._is_released)
         self._is_released = self._is_released or is_due
         return is_due

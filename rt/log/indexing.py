@@ -1,4 +1,4 @@
-"""Indexing: rebuilds the index of a log file from its frames, and checks an existing one."""
+"""Indexing: rebuilds the index of a log file from its frames, and checks existing ones."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -20,14 +20,14 @@ class IndexState(StrEnum):
     """How an index compares with the frames of its file."""
 
     GOOD = "good"
-    SHORT = "short"  # right as far as it goes; an active file's last entries are written late
-    LONG = "long"  # names frames that do not exist, as after a crash that lost them
+    SHORT = "short"  # right as far as it goes; the last entries of an active file are written late
+    LONG = "long"  # names frames that do not exist, for example lost in a crash
     MISSING = "missing"
     WRONG = "wrong"
 
 
 class IndexCheck:
-    """Compares an index file with the entries it should hold; neither is kept in memory."""
+    """Compares an index file with the entries it should hold, keeping neither in memory."""
 
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
         self._read = read
@@ -38,7 +38,7 @@ class IndexCheck:
         self._state = IndexState.GOOD
 
     def take(self, entry: IndexEntry) -> None:
-        """Take the next entry that the index should have."""
+        """Compare the next entry that the index should have."""
         if self._state is not IndexState.GOOD:
             return
         if self._at + ENTRY_BYTES > self._size:
@@ -53,7 +53,7 @@ class IndexCheck:
         self._at += ENTRY_BYTES
 
     def verdict(self) -> IndexState:
-        """Return the state of the index, once all entries were taken."""
+        """Return the state of the index, after all entries were compared."""
         if not self._size:
             return IndexState.MISSING if self._state is IndexState.SHORT else self._state
         if self._state is IndexState.GOOD and self._at != self._size:
@@ -62,10 +62,10 @@ class IndexCheck:
 
 
 def entries(log: LogDirectory, start: Position) -> Iterator[IndexEntry]:
-    """Yield the entries that the index of a file should hold, up to the end of its whole frames.
+    """Yield the entries that a file's index should hold, up to the end of the whole frames.
 
     Raises:
-        FrameError: bytes of the file are not a frame of this log.
+        FrameError: the file contains bytes that are not a frame of this log.
     """
     file = log.open_file(start)
     try:
@@ -99,10 +99,11 @@ def check_index(log: LogDirectory, start: Position) -> IndexState:
 
 
 def rebuild_index(disk: Disk, log: LogDirectory, start: Position) -> int:
-    """Rebuild the index of a file; return how many entries it has.
+    """Rebuild the index of a file; return its number of entries.
 
-    The old index stays until the new one is whole and synced. A damaged file is indexed up to the
-    damage. An active file is made durable first, since an entry says that all before it is.
+    The old index stays until the new one is complete and synced. A damaged file is indexed up to
+    the damage. An active file is made durable first, because an entry implies that everything
+    before it is.
     """
     if start not in log.manifest.rolled:
         _make_durable(disk, log.file_path(start))
@@ -111,7 +112,7 @@ def rebuild_index(disk: Disk, log: LogDirectory, start: Position) -> int:
     file = disk.open(fresh, create=True)
     count = 0
     try:
-        file.truncate(0)  # a rebuild that was killed may have left something
+        file.truncate(0)  # a killed rebuild may have left something
         for batch in _batches(entries(log, start)):
             file.append([encode_index(batch)])
             count += len(batch)
@@ -143,5 +144,5 @@ def _batches(found: Iterator[IndexEntry]) -> Iterator[list[IndexEntry]]:
                 yield batch
                 batch = []
     except FrameError:
-        pass  # `rt verify` reports the damage; what comes before it can be indexed
+        pass  # `rt verify` reports the damage; what precedes it can be indexed
     yield batch

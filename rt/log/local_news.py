@@ -1,4 +1,4 @@
-"""Local news: tells the readers of a log, in its writer's own process, that it has grown."""
+"""Local news: notifies readers in the writer's own process that a log has grown."""
 
 import os
 import threading
@@ -9,21 +9,21 @@ from rt.position import Position
 
 
 class NewsPlace(NamedTuple):
-    """Which log: the real path of its stream's directory, and its name in there."""
+    """Identifies a log: the real path of its stream's directory, and its name there."""
 
     stream: str
     name: str
 
 
 class WrittenFrame(NamedTuple):
-    """A small frame as it is in its file now, so that a reader in the process need not read it.
+    """A small frame just written to its file, so that readers in the process need not read it.
 
     Attributes:
-        log: the id of its log.
-        position: where it begins.
-        data: all of it.
-        messages: how many are in it.
-        frames: how many these are, if several that follow each other were put together.
+        log: the id of the log.
+        position: where the frame begins.
+        data: the whole frame.
+        messages: number of messages in it.
+        frames: number of frames, if several consecutive ones were joined.
     """
 
     log: str
@@ -34,7 +34,7 @@ class WrittenFrame(NamedTuple):
 
     @property
     def end(self) -> Position:
-        """Where it ends, and its file too when it was written."""
+        """Where it ends, which was also the end of the file when it was written."""
         return Position(self.position + len(self.data))
 
 
@@ -42,9 +42,9 @@ class News(NamedTuple):
     """How a log has grown, or that its writer in this process was opened or closed.
 
     Attributes:
-        alone: whether it grew by a message after a pause; otherwise more may follow at once, and
-            the writer holds a lock that other threads wait for.
-        end: up to where its active file holds whole frames now, if the writer says so.
+        alone: whether it grew by a message after a pause. If not, more may follow at once, and the
+            writer holds a lock that other threads wait for.
+        end: where the whole frames of its active file now end, if the writer says so.
         frame: what it grew by, if that is a single small frame.
     """
 
@@ -57,12 +57,12 @@ _NEWS: Final = News()
 
 
 class Heard(Protocol):
-    """A bound method that news of a stream's logs are brought to."""
+    """A bound method that is notified about the logs of a stream."""
 
     def __call__(self, name: str, news: News, /) -> None:
-        """Take news of the log of this name in the stream's directory.
+        """Handle news about the log of this name in the stream's directory.
 
-        It is called by the writer's thread, so it must neither wait nor raise.
+        Called by the writer's thread, so it must neither wait nor raise.
         """
 
 
@@ -73,11 +73,11 @@ def place_of(directory: str) -> NewsPlace:
 
 
 class LocalNews:
-    """The logs that this process writes, and who in it reads them.
+    """The logs that this process writes, and their readers in the same process.
 
-    Being woken by the file system costs a lone message a thread's wake-up, a read and some forty
-    calls; within a process a call will do. It only wakes: what grew is read from the disk, and
-    listeners also poll, in case a writer announces nothing.
+    Notification through the file system costs a single message a thread wake-up, a read and some
+    forty system calls; within a process a function call will do. It is only a wake-up: readers read
+    the log from disk, and also poll, in case a writer announces nothing.
 
     Threads: any thread may call everything. `_lock` guards changes of the two dictionaries; their
     values are replaced whole and read without it.
@@ -85,17 +85,17 @@ class LocalNews:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._readers: dict[str, tuple[WeakMethod[Heard], ...]] = {}  # by directory of the stream
+        self._readers: dict[str, tuple[WeakMethod[Heard], ...]] = {}  # by the stream's directory
         self._writers: dict[NewsPlace, int] = {}
 
     def listen(self, stream: str, heard: Heard) -> None:
-        """Bring news of all logs of a stream to a bound method, for as long as its owner lives."""
+        """Notify a bound method about all logs of a stream, for as long as its owner lives."""
         with self._lock:
             there = [each for each in self._readers.get(stream, ()) if each() is not None]
             self._readers[stream] = (*there, WeakMethod(heard))
 
     def ignore(self, stream: str, heard: Heard) -> None:
-        """Bring no more news to it; idempotent."""
+        """Stop notifying a bound method; idempotent."""
         with self._lock:
             there = self._readers.get(stream, ())
             left = tuple(each for each in there if each() not in {None, heard})
@@ -105,17 +105,17 @@ class LocalNews:
                 self._readers.pop(stream, None)
 
     def is_written(self, place: NewsPlace) -> bool:
-        """Whether a writer in this process announces this log, so that no watch is needed."""
+        """Whether a writer in this process announces this log, so that no file watch is needed."""
         return place in self._writers
 
     def began(self, place: NewsPlace) -> None:
-        """Record a writer; it announces from now on."""
+        """Record that a writer has opened a log; it announces from now on."""
         with self._lock:
             self._writers[place] = self._writers.get(place, 0) + 1
         self.grown(place)
 
     def ended(self, place: NewsPlace) -> None:
-        """Record that a writer has ended."""
+        """Record that a writer has closed a log."""
         with self._lock:
             left = self._writers.get(place, 0) - 1
             if left > 0:
@@ -125,14 +125,14 @@ class LocalNews:
         self.grown(place)
 
     def grown(self, place: NewsPlace, news: News = _NEWS) -> None:
-        """Announce that a log has grown."""
+        """Notify readers that a log has grown."""
         for each in self._readers.get(place.stream, ()):
             heard = each()
             if heard is not None:
                 heard(place.name, news)
 
     def forget(self) -> None:
-        """In a forked child: its copies of writers and readers are not used."""
+        """In a forked child: forget the parent's writers and readers."""
         self._lock = threading.Lock()
         self._readers, self._writers = {}, {}
 
@@ -142,7 +142,7 @@ os.register_at_fork(after_in_child=local_news.forget)
 
 
 class Announcer:
-    """A writer's side of the local news, from its opening to its close.
+    """A writer's side of the local news, from open to close.
 
     Threads: `grown` may be called by any thread; the owner calls `close`.
     """
@@ -160,11 +160,11 @@ class Announcer:
         local_news.grown(self._place, news)
 
     def grown_alone(self, frame: WrittenFrame | None) -> None:
-        """Announce a message after a pause, or what else is in its frame; None if that is large."""
+        """Announce the frame of a message that came after a pause; None if the frame is large."""
         self.grown(News(True, None if frame is None else frame.end, frame))
 
     def close(self) -> None:
-        """Announce nothing more; idempotent."""
+        """Stop announcing; idempotent."""
         if self._is_open:
             self._is_open = False
             local_news.ended(self._place)

@@ -1,4 +1,4 @@
-"""Lock: a kernel lock on a directory, which is released however its holder ends."""
+"""Lock: a kernel lock on a directory, released however its holder ends."""
 
 import fcntl
 import os
@@ -13,13 +13,13 @@ _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def take_lock(directory: str, refusal: str, name: str = LOCK_NAME, *, wait_s: float = 0.0) -> int:
-    """Return a descriptor that holds the lock until it is closed.
+    """Take the lock; return a descriptor that holds it until closed.
 
     Args:
         directory: an existing directory.
-        refusal: message of the error if the lock is held.
-        name: of the file in the directory that is locked.
-        wait_s: how long to wait for a holder that needs it only for a moment.
+        refusal: error message if the lock is held.
+        name: of the file in the directory to lock.
+        wait_s: how long to wait, if holders need the lock only for a moment.
 
     Raises:
         Misuse: the lock is held, by this process or another.

@@ -1,15 +1,15 @@
-"""Pending: the messages that fill the next frame of a publisher."""
+"""Pending: the messages that will form a publisher's next frame."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 
-COLUMN_BYTES: Final = 12  # a message's share of the columns: its time and its end
+COLUMN_BYTES: Final = 12  # a message's share of the columns: its time and end offset
 
 
 class PendingFrame:
-    """Messages taken and not yet written, in columns that `Publisher.publish` appends to itself."""
+    """Messages accepted but not yet written, in columns that `Publisher.publish` appends to."""
 
     __slots__ = (
         "_allowed", "_fresh", "frame_bytes", "keys", "payloads", "room", "taken", "times_ns",
@@ -19,29 +19,31 @@ class PendingFrame:
     def __init__(self, frame_bytes: int) -> None:
         """Begin with an empty frame, which is full at `frame_bytes`."""
         self.frame_bytes = frame_bytes
-        self.taken = 0  # bytes of payloads and keys that were ever written
-        self._fresh = frame_bytes  # the room of a frame for which nothing was allowed
+        self.taken = 0  # total bytes of payloads and keys written so far
+        self._fresh = frame_bytes  # room of a frame that was not admitted
         self._begin()
 
     def clear(self) -> None:
-        """Begin the next frame, as this one was written; the caller keeps its lists."""
+        """Begin the next frame after this one was written; the old lists stay with the caller."""
         self.taken += self._allowed - self.room - self.weight * len(self.payloads)
         self._begin()
 
     def limit(self) -> None:
-        """From now on, let a frame for which nothing was allowed be full with one message.
+        """From now on, close an unadmitted frame after one message.
 
-        Another thread may write a frame after a message was found to need no asking, and before it
-        is added: it then begins a frame, and only it may go without.
+        Another thread may write the frame after a message was found not to need admission and
+        before it is added. The message then begins a new frame, and must be the only unadmitted
+        one.
         """
         self._fresh = 1
         if not self.payloads:
             self._begin()
 
     def allow(self, messages: int, size: int) -> None:
-        """Let the frame, if it is empty, be full with so many messages, or bytes, at the latest.
+        """Let the frame, if it is empty, take at most this many messages or bytes.
 
-        One test tells: each message takes a share of the room with it, large enough for that.
+        Each message uses up a share of the room that is large enough to enforce the message limit,
+        so one comparison checks both.
         """
         if not self.payloads:
             self.room = self._allowed = min(self.frame_bytes, max(size, 1))
@@ -50,24 +52,25 @@ class PendingFrame:
     def _begin(self) -> None:
         self.payloads: list[bytes] = []
         self.times_ns: list[int] = []
-        self.keys: list[bytes] | None = None  # None as long as no message has one
-        # bytes until the frame is full, and below 0 once it is; what it began with
+        self.keys: list[bytes] | None = None  # None until a message has one
+        # `room`: bytes left until the frame is full, not above 0 once it is; `_allowed`: its
+        # initial value
         self.room = self._allowed = self._fresh
-        self.weight = COLUMN_BYTES  # of a message, beside its payload and key
+        self.weight = COLUMN_BYTES  # overhead of a message, besides its payload and key
 
     @property
     def waiting(self) -> int:
-        """Bytes that wait to be written, or a little more."""
+        """Bytes that wait to be written, or slightly more."""
         return self._allowed - self.room
 
     def take_key(self, key: bytes | None) -> None:
-        """Add the key of the next message; those before it had none if this is the first."""
+        """Add the next message's key; messages before the frame's first key get an empty one."""
         if self.keys is None:
             self.keys = [b""] * len(self.payloads)
         self.keys.append(key or b"")
 
     def give_back(self, size: int) -> None:
-        """Remove the message that was added last; `size` is that of its payload and key."""
+        """Remove the message added last; `size` is the length of its payload and key."""
         self.payloads.pop()
         self.times_ns.pop()
         if self.keys:
@@ -76,7 +79,7 @@ class PendingFrame:
 
 
 def frame_cuts(sizes: Sequence[int], frame_bytes: int) -> Iterator[tuple[int, int]]:
-    """Cut a run of messages so that each piece fills one frame.
+    """Split a run of messages so that each piece fills one frame.
 
     >>> list(frame_cuts([10, 10, 10], frame_bytes=44))
     [(0, 2), (2, 3)]

@@ -1,4 +1,4 @@
-"""PooledDisk: any number of open files on a bounded number of descriptors."""
+"""PooledDisk: any number of open files on a limited number of descriptors."""
 
 import errno
 import os
@@ -13,8 +13,8 @@ from rt.format.index import SUFFIX
 from rt.latencies import Latencies
 from rt.log.disk import File, OsDisk, OsFile
 
-# Of the process's limit; the rest is for connections, the merged log, the journal and the peers. At
-# the usual limit of 1,024 that is 256, of which an active session uses 5.
+# Divisor of the process's descriptor limit; the rest is for connections, the merged log, the
+# journal and peers. At the usual limit of 1,024 that leaves 256, of which an active session uses 5.
 _SHARE: Final = 4
 _FILES_MIN: Final = 32
 _FILES_MAX: Final = 4096  # more gain nothing: reopening a file takes some 5 us
@@ -23,36 +23,36 @@ _NEVER: Final = object()
 
 
 def pool_size() -> int:
-    """How many descriptors a pool may use, by this process's limit of open files."""
+    """How many descriptors a pool may use, given this process's limit of open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = _FILES_MAX if soft == resource.RLIM_INFINITY else soft // _SHARE
     return max(_FILES_MIN, min(limit, _FILES_MAX))
 
 
 class PooledDisk(OsDisk):
-    """A disk whose files give up their descriptors while others need them, and open again.
+    """A disk whose files give up their descriptors when others need them, and reopen on use.
 
-    Every session that a node has ever seen has open files; most are not used for days. A file that
-    was written and not synced keeps its descriptor, since an error of the disk is reported to the
+    Every session that a node has ever seen has open files, most of them unused for days. A file
+    with unsynced writes keeps its descriptor, because the kernel reports a disk error only to
     descriptors that were open when it happened.
 
     Threads:
         `_lock` guards `_open`, `_uses`, and `pins`, `used`, `is_open`, `is_closed` and the
-        descriptor of every file: it is held while a file is opened again or gives up its
-        descriptor, and not while it is read, written or synced. `files_max` and `_recent_uses` are
-        set once. Any thread may call everything.
+        descriptor of every file. It is held while a file reopens or gives up its descriptor, but
+        not while it is read, written or synced. `files_max` and `_recent_uses` are set once. Any
+        thread may call everything.
     """
 
     def __init__(self, files_max: int = 0, syncs: Latencies | None = None) -> None:
-        """Use at most `files_max` descriptors, or as many as `pool_size` says.
+        """Use at most `files_max` descriptors, or `pool_size()` if that is 0.
 
-        More are used only while that many files are being used at once or are not synced. How long
-        syncs take is counted in `syncs`.
+        More are used only while more files are in use at once or unsynced. The duration of each
+        sync is recorded in `syncs`.
         """
         super().__init__(syncs)
         self.files_max = files_max or pool_size()
-        # The least recently used first. A file that was moved to the end a quarter of the pool's
-        # uses ago is still far from the front.
+        # Least recently used first. A file moved to the end less than a quarter of the pool's uses
+        # ago is still far from the front, so it is not moved again.
         self._open: OrderedDict[PooledFile, object] = OrderedDict()
         self._recent_uses = self.files_max // 4
         self._uses = 0
@@ -79,10 +79,10 @@ class PooledDisk(OsDisk):
         return pooled
 
     def pin(self, file: "PooledFile") -> None:
-        """Have a file open until it is unpinned.
+        """Keep a file open until it is unpinned, reopening it if need be.
 
         Raises:
-            OSError: it was closed, cannot be opened again, or another file has its name.
+            OSError: it was closed, cannot be reopened, or another file has its name.
         """
         with self._lock:
             self._uses += 1
@@ -102,16 +102,16 @@ class PooledDisk(OsDisk):
         file.used = self._uses
 
     def unpin(self, file: "PooledFile") -> None:
-        """Let a file give up its descriptor when others need it."""
+        """Allow a file to give up its descriptor when others need it."""
         with self._lock:
             file.pins -= 1
             if file.is_closed:
                 self._release_unused(file)
 
     def forget(self, file: "PooledFile") -> None:
-        """Close a file for good; a thread that is using it still ends what it is doing.
+        """Close a file for good; a thread that is using it may finish.
 
-        If the descriptor were closed under that thread, it could write into the next file that is
+        If the descriptor were closed during use, that thread could write into the next file that is
         given the same number.
         """
         with self._lock:
@@ -127,7 +127,7 @@ class PooledDisk(OsDisk):
             self._close_idle(self.files_max - 1)
 
     def _close_idle(self, files_max: int) -> None:
-        """Take descriptors from the files that were not used for the longest time."""
+        """Take descriptors from the files that have been unused the longest."""
         excess = len(self._open) - files_max
         if excess > 0:
             idle = (file for file in self._open if not file.pins and not file.is_dirty)
@@ -137,7 +137,7 @@ class PooledDisk(OsDisk):
 
 
 class PooledFile(OsFile):
-    """A file of a `PooledDisk`; its use is that of an `OsFile`."""
+    """A file of a `PooledDisk`, used like an `OsFile`."""
 
     __slots__ = (
         "_disk", "_flags", "_inode", "_synced", "_written", "is_closed", "is_open", "path", "pins",
@@ -147,24 +147,24 @@ class PooledFile(OsFile):
     def __init__(
         self, disk: PooledDisk, file: OsFile, path: str, flags: int, syncs: Latencies | None
     ) -> None:
-        """Use an open file of the disk, which the caller closes, and know how to open it again."""
+        """Duplicate the open file, which the caller closes, and remember how to reopen it."""
         super().__init__(os.dup(file.fileno()), path, syncs)
         self._disk, self.path, self._flags = disk, path, flags
         device, inode = super().inode
-        self._inode = device << _INODE_BITS | inode  # one number takes a third of the memory
+        self._inode = device << _INODE_BITS | inode  # a single integer takes a third of the memory
         self._written = self._synced = 0
         self.pins = 0  # how many threads are using it
-        self.used = 0  # how many uses of the pool's files came before it was moved to the end
-        self.is_open = True  # it has a descriptor
+        self.used = 0  # the pool's use count when it was last moved to the end
+        self.is_open = True  # whether it has a descriptor
         self.is_closed = False  # for good
 
     @property
     def is_dirty(self) -> bool:
-        """Whether it was written and not synced since; an index, which can be rebuilt, never is."""
+        """Whether it has unsynced writes; never true of an index, which can be rebuilt."""
         return self._written != self._synced and not self.path.endswith(SUFFIX)
 
     def reopen(self) -> None:
-        """Open it again; `OSError` if it is not the same file any more."""
+        """Open it again; `OSError` if another file has taken its name."""
         fd = os.open(self.path, self._flags | os.O_CLOEXEC | os.O_NOFOLLOW)
         status = os.fstat(fd)
         if status.st_dev << _INODE_BITS | status.st_ino != self._inode:
@@ -217,7 +217,7 @@ class PooledFile(OsFile):
             self._disk.unpin(self)
 
     def size(self) -> int:
-        """The bytes in the file now."""
+        """Current size in bytes."""
         self._disk.pin(self)
         try:
             return OsFile.size(self)
@@ -234,7 +234,7 @@ class PooledFile(OsFile):
             self._disk.unpin(self)
 
     def write_again(self, offset: int) -> None:
-        """Write the bytes from `offset` on once more, in place."""
+        """Rewrite the bytes from `offset` on, in place."""
         self._disk.pin(self)
         try:
             self._written += 1
@@ -252,7 +252,7 @@ class PooledFile(OsFile):
             self._disk.unpin(self)
 
     def sync(self) -> None:
-        """Flush data and length; what another thread appends meanwhile may not be covered."""
+        """Flush data and length; may not cover what another thread appends meanwhile."""
         self._disk.pin(self)
         try:
             written = self._written

@@ -1,4 +1,4 @@
-"""Reader: follows a log directory frame by frame, across rolls and runs, while it grows."""
+"""Reader: reads a log directory frame by frame, across rolls and runs, while it grows."""
 
 import os
 from typing import Final
@@ -23,16 +23,15 @@ from rt.position import OFFSET_END, START, Position
 
 Found = Batch | Gap | NewRun | SessionEvent | Dropped
 
-_POLLS_A_PROBE: Final = 16  # polls that found nothing; a probe takes a few system calls
-_TOLD_A_LOOK: Final = 64  # ends that the writer has told; a look takes three system calls
+_POLLS_A_PROBE: Final = 16  # consecutive polls without news; a probe takes a few system calls
+_TOLD_A_LOOK: Final = 64  # ends announced by the writer; a look takes three system calls
 
 
 class Reader:
-    """Returns what is in a log from a position on, in order and checked, without writing anything.
+    """Reads a log from a position on, in order and checked, without writing anything.
 
-    It finds a `Batch` of messages, a `Gap`, `NewRun`, `SessionEvent` or `Dropped`; None means that
-    there is nothing yet, and that a later call may find something. Not safe for use by several
-    threads at once.
+    It finds a `Batch` of messages, a `Gap`, `NewRun`, `SessionEvent` or `Dropped`. None means that
+    there is nothing yet, and that a later call may find something. Not thread-safe.
     """
 
     def __init__(self, log: LogDirectory, start: Position = START) -> None:
@@ -40,24 +39,24 @@ class Reader:
         self.position = start  # messages before it are not returned
         self._file: File | None = None
         self._scan: Scan | None = None
-        self._limit = 0  # where the file ended at the last look; no frame reaches beyond
+        self._limit = 0  # size of the file when last looked at; no frame beyond it is read
         self._seen = 0  # messages of the current range so far
-        self._idle_polls = 0  # of the current file
+        self._idle_polls = 0  # polls of the current file without news
         self._continuity = Continuity()
         self._bad_frames = BadFrames(log)
         self._next_file: Position | None = None  # set when a file was read to its end
-        # Where the last file ends, if its writer in this process has just said so; then nothing is
-        # looked at, most of the time.
+        # Where the last file ends, if its writer in this process has just announced it; this
+        # usually saves a look at the file.
         self.told_end: Position | None = None
-        self._told = 0  # ends in a row that were taken from the writer
+        self._told = 0  # consecutive ends accepted from the writer without a look
 
     def poll(self) -> Found | None:
-        """Return the next find, or None if there is nothing yet.
+        """Return the next item, or None if there is nothing yet.
 
         Raises:
-            CorruptLog: the frame at the position is damaged; raised again by every later call
-                until it is repaired.
-            ReplacedLog: what is there does not continue what was read; nothing is to be read on.
+            CorruptLog: the frame at the position is damaged. Later calls raise it again until the
+                frame is repaired.
+            ReplacedLog: the log on disk does not continue what was read; stop reading it.
         """
         while True:
             if self._scan is None:
@@ -78,24 +77,24 @@ class Reader:
 
     @property
     def place(self) -> Position | None:
-        """Where the open file is read up to; None if no file is open."""
+        """How far the open file has been read; None if no file is open."""
         return None if self._scan is None else self._scan.walk.position
 
     @property
     def range(self) -> Range | None:
-        """The range of a merged log that the last find was in; None in a session's own log."""
+        """The range of a merged log that the last item came from; None in a session's own log."""
         return None if self._scan is None else self._scan.walk.range
 
     @property
     def is_beyond_end(self) -> bool:
-        """Whether the log ends before the position; ask when `poll` has found nothing."""
+        """Whether the log ends before the position; valid after `poll` has found nothing."""
         if self._scan is not None:
             return self._scan.walk.position < self.position
         order = self.log.manifest.order
         if not order:
             return self.position > START
         end = Position(order[-1] + self.log.manifest.rolled[order[-1]].end)
-        # once the last file is rolled, the log also ends at the start of the next one
+        # after the last file is rolled, the start of the next one also counts as the log's end
         return self.position > end and self.position != order[-1].next_file()
 
     def skip_range(self) -> None:
@@ -106,7 +105,7 @@ class Reader:
             self.position = max(self.position, walk.position)
 
     def close(self) -> None:
-        """Release the files."""
+        """Close the files."""
         self._close_file()
         self.log.close()
 
@@ -116,7 +115,7 @@ class Reader:
             if frame is None and self._look():
                 frame = scan.next(self._limit)
             if frame is None and scan.walk.position.offset < self._limit == self._rolled_end(scan):
-                raise FrameError("the frame is incomplete")  # and will not become whole
+                raise FrameError("the frame is incomplete")  # and never will be complete
         except FrameError as error:
             scan.forget()
             self._explain(scan.walk, str(error))
@@ -127,12 +126,12 @@ class Reader:
         return self.log.manifest.rolled_end(scan.walk.position.file)
 
     def _look(self) -> bool:
-        """Look where the file ends now; return whether that is further than before."""
+        """Update where the file ends; return whether it has grown."""
         if self._file is None or self._scan is None:
             return False
         rolled, told = self._rolled_end(self._scan), self.told_end
         size = -1 if told is None else told - self._scan.walk.position.file
-        if not self._limit <= size < OFFSET_END:  # old news, or of another file
+        if not self._limit <= size < OFFSET_END:  # outdated, or about another file
             size = self._file.size()
         limit = size if rolled is None else min(size, rolled)
         grown = limit > self._limit
@@ -203,7 +202,7 @@ class Reader:
         return "" if identity is None else identity.name
 
     def _open(self) -> Gap | NewRun | None:
-        """Open the file to read from; return a Gap if something before it is gone."""
+        """Open the next file to read; return a Gap if something before it is gone."""
         self.log.refresh()
         start = self._next_file
         if start is None and self.log.is_there:
@@ -235,14 +234,14 @@ class Reader:
         return walk
 
     def _gap_to_the_end(self) -> Gap | None:
-        """Return what was not read and no longer can be, where no file is left to read."""
+        """Return the gap up to the log's end, if no readable file is left after the position."""
         gap = gap_before(self.log, self.position, None) if self.log.is_there else None
         if gap is not None:
             self.position = gap.end
         return gap
 
     def _go_on(self) -> bool:
-        """At the end of the data, return whether a fresh look or the next file may give more."""
+        """At the end of the data, return whether another look or the next file may give more."""
         if self.log.refresh():
             return self._look() or self._file_is_done()
         if self._file_is_done():
@@ -255,13 +254,13 @@ class Reader:
         return False
 
     def _is_at_told_end(self, position: Position) -> bool:
-        """Whether all was read that the writer spoke of; it is asked about each end once."""
+        """Whether all was read up to the end that the writer announced, which is then forgotten."""
         told, self.told_end = self.told_end, None
         self._told = self._told + 1 if told == position else 0
         return self._told % _TOLD_A_LOOK > 0
 
     def _demand_line(self) -> None:
-        """Raise `CorruptLog` if the next file exists, though this one has no `rolled` line."""
+        """Raise `CorruptLog` if the next file exists but this one has no `rolled` line."""
         walk, log = self._scan.walk if self._scan else None, self.log
         if walk is None or log.manifest.rolled_end(walk.position.file) is not None:
             return
@@ -274,7 +273,7 @@ class Reader:
             raise CorruptLog(os.path.join(log.path, FILE_NAME), walk.position, reason)
 
     def _demand_same_log(self) -> None:
-        """Raise `ReplacedLog` if the log is another one; a merged log may be copied again."""
+        """Raise `ReplacedLog` if another log took this one's place; not for a merged log."""
         if not self.log.merged and self.log.is_replaced():
             raise self._replaced("it was deleted, and another made in its place")
 
@@ -299,13 +298,13 @@ class Reader:
         return True
 
     def _gap_under_us(self) -> Gap | None:
-        """Return the gap if the file was archived while it was being read."""
+        """Return the gap if the open file was archived while being read."""
         if self._file is None or self._scan is None:
             return None
         at = self._scan.walk.position
         shorter = self._file.size() < max(at.offset, self.log.manifest.rolled_end(at.file) or 0)
         if shorter:
-            self.log.refresh()  # its `archived` line is written before the file is emptied
+            self.log.refresh()  # the `archived` line is written before the file is emptied
         if at.file not in self.log.manifest.archived:
             if shorter and not self._may_be_written_again(self._scan):
                 raise CorruptLog(self.log.file_path(at), at, "the file became shorter than it was")
@@ -322,10 +321,10 @@ class Reader:
         return gap
 
     def _may_be_written_again(self, scan: Scan) -> bool:
-        """Whether a file became shorter because a node took back a range that it had not finished.
+        """Whether a file became shorter because a node removed a range that it had not finished.
 
-        A node does so when its disk is full, and when it starts again. The range was agreed on, so
-        the node will write the same bytes, and reading continues in the middle of it.
+        A node does so when its disk is full, and when it restarts. The range was agreed on, so the
+        node will write the same bytes again, and reading continues in the middle of it.
         """
         walk = scan.walk
         if walk.range is None or not walk.left or self._file is None:
@@ -356,7 +355,7 @@ class Reader:
         return True
 
     def _explain(self, walk: Walk, reason: str) -> None:
-        """Raise `CorruptLog` if a bad frame is damage; otherwise there is nothing to read yet."""
+        """Raise `CorruptLog` if a bad frame is damage, and not just incompletely written so far."""
         if self._file is None:
             return
         is_damaged = isinstance(self._bad_frames.explain(self._file, walk), DamagedFrame)

@@ -11,29 +11,30 @@ from rt.position import Position
 
 
 def replace_rolled(log: Appender, start: Position, fresh: str) -> str | None:
-    """Replace a rolled file; any thread may call it.
+    """Replace a rolled file; any thread may call this.
 
-    Readers that have the damaged one open keep it, and find the new one by its name.
+    Readers that have the damaged file open keep it, and find the new one by its name.
 
     Args:
-        log: open.
+        log: the open log.
         start: where the file starts.
-        fresh: path of the copy, on the same file system, synced and checked; its index beside it.
+        fresh: path of the copy, synced and checked, on the same file system, with its index beside
+            it.
 
     Returns:
-        The name under which the damaged file is kept, or ""; None if nothing was replaced, since
+        The name under which the damaged file is kept, or ""; None if nothing was replaced because
         the file has been archived.
 
     Raises:
-        OSError: it could not be replaced, or the log was closed.
+        OSError: the file could not be replaced, or the log was closed.
     """
     path = os.path.join(log.directory, start.file_name)
-    with log.held():  # a file is emptied only after its line is recorded
+    with log.held():  # no file is emptied before its line is recorded
         if start in log.manifest.archived:
             return None
         if start not in log.manifest.rolled:
             raise Misuse(f"{path} is not a rolled file")
         kept = put_in_place(log.disk, fresh, path)
-        with suppress(FileNotFoundError):  # it may have no index
+        with suppress(FileNotFoundError):  # there may be no index
             log.disk.replace(fresh + SUFFIX, path + SUFFIX)
         return kept

@@ -1,4 +1,4 @@
-"""RolledCheck: proves, slice by slice, that a rolled file is the one that its line describes."""
+"""RolledCheck: checks, slice by slice, that a rolled file is the one its line describes."""
 
 import os
 from bisect import bisect_left
@@ -18,26 +18,26 @@ from rt.position import START, Position
 
 
 class RolledCheck:
-    """One pass over a rolled file: frames, numbers, times and, of a merged log, the digest.
+    """One pass over a rolled file: its frames, numbers, times and, in a merged log, the digest.
 
-    The digest of a merged file follows from the line before it and from all headers, which hold the
-    CRC of each body. So a merged file that passes is the one that the nodes agreed on.
+    The digest of a merged file follows from the previous file's line and from all headers, which
+    contain the CRC of each body. So a merged file that passes is the one that the nodes agreed on.
     """
 
     def __init__(
         self, disk: Disk, path: str, identity: LogIdentity, known: Manifest, line: Rolled
     ) -> None:
-        """Prepare; the file is opened by the first step.
+        """Prepare the check; the first step opens the file.
 
         Args:
-            disk: holds it.
+            disk: where the file is.
             path: of the file.
-            identity: of the log that it belongs to.
-            known: the manifest of that log.
-            line: of the file.
+            identity: of the log that the file belongs to.
+            known: that log's manifest.
+            line: the file's line in it.
         """
         self.path = path
-        self.is_closed = False  # nothing more is to be read
+        self.is_closed = False  # nothing more will be read
         self._disk = disk
         self._line = line
         self._end = line.end
@@ -51,15 +51,15 @@ class RolledCheck:
 
     @property
     def position(self) -> Position:
-        """Up to where the file is whole."""
+        """The position up to which the file has been found whole."""
         return self._scan.walk.position
 
     def step(self, bytes_max: int) -> bool:
-        """Check what comes next, a frame at least; return whether the file is done, and whole.
+        """Check the next frames, at least one; return whether the whole file has been checked.
 
         Raises:
-            CorruptLog: it is not the file that its line describes; it is closed then.
-            OSError: the disk failed in another way.
+            CorruptLog: it is not the file that its line describes; the file was closed.
+            OSError: the disk failed in another way; the file was closed.
         """
         last = self.position.offset + max(1, bytes_max)
         try:
@@ -75,7 +75,7 @@ class RolledCheck:
         return True
 
     def close(self) -> None:
-        """Release the file; idempotent."""
+        """Close the file; idempotent."""
         self.is_closed = True
         if self._file is not None:
             self._file.close()
@@ -108,7 +108,7 @@ class RolledCheck:
             self._facts.take(header)
 
     def _demand_line(self) -> None:
-        """Raise `CorruptLog` unless everything that the line says is so."""
+        """Raise `CorruptLog` unless the file matches everything its line says."""
         line, facts, chain = self._line, self._facts, self._chain
         reason = "" if self._scan.walk.at_boundary else "the range is incomplete"
         chain.finish()
@@ -131,13 +131,13 @@ def check_rolled(
 
 
 def line_before(known: Manifest, line: Rolled) -> Rolled | None:
-    """Return the line of the file before a rolled one; None if that is the first known."""
+    """Return the line of the previous file; None if `line` is the first one known."""
     place = bisect_left(known.order, line.file)
     return known.rolled[known.order[place - 1]] if place else None
 
 
 def _digest_before(known: Manifest, line: Rolled) -> bytes | None:
-    """The digest of a merged log where a file begins; None if it is not known."""
+    """Return a merged log's digest at the start of a file; None if it is not known."""
     if line.file == START:
         return EMPTY_DIGEST
     before = line_before(known, line)
@@ -151,7 +151,7 @@ def _unreadable(error: OSError, path: str, at: Position) -> CorruptLog | OSError
 
 
 def _forget_cached(file: File) -> None:
-    """Have the disk read, and not the page cache, which may hold what the disk has lost."""
+    """Drop the file from the page cache, which may still hold what the disk has lost."""
     if isinstance(file, OsFile):
-        with suppress(OSError):  # of a file system that has no cache
+        with suppress(OSError):  # a file system without a cache
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

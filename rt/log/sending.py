@@ -1,8 +1,9 @@
-"""Sending: up to which file of a session a pusher may have begun to send, in a file beside its log.
+"""Sending: records, in a file beside a session's log, which files may have been sent in part.
 
-Only a session that drops its oldest messages has one. Its lock is held to drop a file, and to begin
-to send one, so that a file of which a node may have a byte is never dropped. It holds for the
-directory where it was written: a backup that is put back may be older than what was sent since.
+Only a session that drops its oldest messages has one. Its lock is held while a file is dropped, and
+while a pusher begins to send one, so that a file is never dropped if a node may have a byte of it.
+It is valid only in the directory where it was written: a restored backup may be older than what was
+sent since.
 """
 
 import fcntl
@@ -23,17 +24,17 @@ FILE_NAME: Final = "sending"
 _BODY: Final = struct.Struct("<QQQ")
 _MAGIC: Final = b"RTS\x02"
 _BYTES: Final = 8 + _BODY.size
-_ALL: Final = 1 << 63  # what cannot be read may say that everything was sent
+_ALL: Final = 1 << 63  # assumed if the file is unreadable: everything may have been sent
 _FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Sending:
-    """The file while its lock is held.
+    """The file's contents, while its lock is held.
 
     Attributes:
         bound: files that start before it may have been sent, in part or whole.
         limit: bytes that the session's files may hold.
-        place: of the directory that it holds for; a copy has another.
+        place: identifies the directory it is valid for; a copied directory has another.
     """
 
     def __init__(self, fd: int) -> None:
@@ -43,7 +44,7 @@ class Sending:
         self.bound, self.limit, self.place = _BODY.unpack(data[8:]) if is_whole else (_ALL, 0, 0)
 
     def write(self, bound: int, limit: int) -> None:
-        """Replace bound and limit, durably."""
+        """Durably replace bound and limit."""
         body = _BODY.pack(bound, limit, self.place)
         os.pwrite(self._fd, _sealed(body) + body, 0)
         os.fsync(self._fd)
@@ -52,9 +53,9 @@ class Sending:
 
 @contextmanager
 def sending(directory: str, *, create: bool = False) -> Iterator[Sending | None]:
-    """Hold the lock of a session's file; None if it has none and is not to get one.
+    """Hold the lock of a session's file; yields None if there is no file and `create` is false.
 
-    The lock is never held for longer than a few syncs.
+    The lock is never held longer than a few syncs take.
     """
     try:
         fd = os.open(
@@ -71,13 +72,13 @@ def sending(directory: str, *, create: bool = False) -> Iterator[Sending | None]
 
 
 def begin_sending(directory: str, newest: Callable[[], Position | None], limit: int) -> None:
-    """Make the file if need be, and note the limit; what is there already may have been sent.
+    """Create the file if need be and record the limit; existing files may have been sent.
 
     Args:
-        directory: of the session, whose lock the caller has.
-        newest: returns its newest file, None if there is none; asked once the file is there, which
-            a pusher looks for whenever it begins with a file.
-        limit: bytes that its files may hold.
+        directory: of the session, whose lock the caller holds.
+        newest: returns the session's newest file, None if there is none. Called after the mark file
+            exists, because a pusher checks for that file before it begins to send a log file.
+        limit: bytes that the session's files may hold.
     """
     with sending(directory, create=True) as mark:
         if mark is None:
@@ -91,15 +92,15 @@ def begin_sending(directory: str, newest: Callable[[], Position | None], limit: 
 
 
 def _place(directory: str) -> int:
-    """Return when the lock file was made: it is never written, and no copy can have that time.
+    """Return the change time of the lock file, which is never written; a copy has another.
 
-    A new owner or mode changes it, too; then what is there counts as sent.
+    Changing its owner or mode changes it as well; existing files then count as sent.
     """
     return os.stat(os.path.join(directory, LOCK_NAME)).st_ctime_ns
 
 
 def notice_of(log: LogDirectory, file: Position) -> DroppedSpan | None:
-    """Return what a file's first frame says was dropped before it; None if it is not a notice."""
+    """Return the span in a file's notice of dropped messages; None if it has no notice."""
     try:
         opened = log.open_file(file)
     except FileNotFoundError:

@@ -11,15 +11,15 @@ from rt.text import printable
 
 FILE_NAME: Final = "shipping"
 DRAFT_NAME: Final = "shipping.new"
-FRESH_S: Final = 10.0  # a pusher that runs renews its note every second
+FRESH_S: Final = 10.0  # a running pusher renews its note every second
 _BYTES_MAX: Final = 1000
 _CODE: Final = "\0"  # before the code, which follows the reason
 
 
 class ShippingNote:
-    """The file in a session's directory; the process that ships writes it, the publisher reads it.
+    """The file in a session's directory; the shipping process writes it, the publisher reads it.
 
-    It is not synced: a pusher that starts again writes its own.
+    It is not synced: a pusher that restarts writes a new one.
     """
 
     def __init__(self, directory: str) -> None:

@@ -1,4 +1,4 @@
-"""Start: finds where in a log a reader begins, by the manifest, the index and a short read."""
+"""Start: finds where in a log a reader begins, from the manifest, the index and a short read."""
 
 import re
 from bisect import bisect_left
@@ -27,7 +27,7 @@ _AT: Final = re.compile(r"at:([0-9]{1,19})")
 class Last:
     """Start at the last `messages` messages that can still be read.
 
-    They are counted by number: if a session's numbers jump, the jump counts too.
+    They are counted by number, so numbers that a session skipped count too.
     """
 
     messages: int
@@ -42,7 +42,7 @@ class AtTime:
     """Start at the first message merged (in a session: published) at `ns` or later.
 
     Merge times never decrease. If a publisher's own times do, the start may be a message too early
-    or too late. If the time is in a part of the log that was archived, reading begins with the gap.
+    or too late. If the time is in an archived part of the log, reading begins with the gap.
 
     Args:
         ns: nanoseconds since the epoch.
@@ -55,10 +55,10 @@ Start = Literal["earliest", "latest"] | Position | Last | AtTime | datetime
 
 
 def parse_start(text: str) -> Start:
-    """Parse a start as it is written on a command line.
+    """Parse a start as written on a command line.
 
     One of `earliest`, `latest`, a position such as `0.0.4096`, `last:100`, `at:` with nanoseconds,
-    or a time in ISO 8601 (UTC without a zone). `Misuse` for anything else.
+    or an ISO 8601 time (UTC if it has no zone). `Misuse` for anything else.
 
     >>> parse_start("last:100")
     Last(messages=100)
@@ -83,7 +83,7 @@ def parse_start(text: str) -> Start:
 
 
 def start_text(start: Start) -> str:
-    """Return a start as `parse_start` reads it.
+    """Return a start as text that `parse_start` reads.
 
     >>> start_text(AtTime(7)), start_text(Position(4096))
     ('at:7', '0.0.4096')
@@ -107,13 +107,13 @@ def checked_start(start: Start | str) -> Start:
 
 
 def resolve(log: LogDirectory, start: Start) -> Position:
-    """Return the position to read from; the first one if the log does not exist yet.
+    """Return the position to read from; the first position if the log does not exist yet.
+
+    A copy that was meant to include the stream's beginning, but whose source lacked it, is read
+    from that beginning by `earliest`, so that the reader meets the gap.
 
     Raises:
-        CorruptLog: what had to be read on the way is damaged.
-
-    A copy that was to have the stream's beginning, and whose source lacked it, is read from that
-    beginning by `earliest`: the reader meets the gap.
+        CorruptLog: something that had to be read to find the position is damaged.
     """
     if isinstance(start, Position):
         return start
@@ -131,14 +131,14 @@ def resolve(log: LogDirectory, start: Start) -> Position:
 
 
 def readable_at(log: LogDirectory, time_ns: int) -> Position:
-    """Return where the first message at `time_ns` or later is that can still be read.
+    """Return the position of the first readable message at `time_ns` or later.
 
     The end of the log if there is none. `log` must have been refreshed.
     """
     files = log.files() if log.is_there else []
     if not files:
         return _archived_end(log)
-    # by what the next file begins with: a session's last frame may end later than it begins
+    # by the next file's first time: a session's last frame may end later than the next file begins
     later = bisect_left(files, True, key=lambda file: not _begins_before(log, file, time_ns))
     file = files[max(0, later - 1)]
     begin = _indexed(log, file, lambda entry: entry.time_ns >= time_ns)
@@ -146,12 +146,12 @@ def readable_at(log: LogDirectory, time_ns: int) -> Position:
 
 
 def end_of(log: LogDirectory) -> Position:
-    """Return where a log ends now, after its last whole frame."""
+    """Return where a log now ends, after its last whole frame."""
     return resolve(log, "latest")
 
 
 def nanoseconds(time: datetime) -> int:
-    """Return a time in ns since the epoch; `Misuse` if it has no zone."""
+    """Convert a time to ns since the epoch; `Misuse` if it has no zone."""
     if time.tzinfo is None:
         raise Misuse("a start time needs a time zone, for example datetime.now(UTC)")
     whole = time.replace(microsecond=0)
@@ -164,7 +164,7 @@ def _parse_time(text: str) -> datetime:
 
 
 def _earliest(log: LogDirectory, files: list[Position]) -> Position:
-    """Return the oldest file; of a copy that lacks what it asked for, where that would begin."""
+    """Return the oldest file; in a copy that lacks the start it asked for, that missing start."""
     return files[0] if begins_as_wanted(log.manifest) else log.manifest.order[0]
 
 
@@ -180,12 +180,12 @@ def _last(log: LogDirectory, files: list[Position], messages: int) -> Position:
 
 
 def at_number(log: LogDirectory, number: int) -> Position:
-    """Return where the message of this number is, or the first one after it that can be read.
+    """Return the position of the message with this number, or of the next readable one.
 
     The end of the log if there is none. `log` must have been refreshed.
 
     Args:
-        log: a session's, where numbers are sequence numbers, or a merged one.
+        log: a session's log, where numbers are sequence numbers, or a merged one.
         number: of the message.
     """
     files = log.files() if log.is_there else []
@@ -203,13 +203,13 @@ def _at_number(log: LogDirectory, files: list[Position], wanted: int) -> Positio
 
 
 def _archived_end(log: LogDirectory) -> Position:
-    """Where a log ends that is empty, or of which everything is archived."""
+    """Return the end of a log that is empty or entirely archived."""
     order = log.manifest.order
     return Position(order[-1] + log.manifest.rolled[order[-1]].end) if order else START
 
 
 def _at_time(log: LogDirectory, time_ns: int) -> Position:
-    """Find a time, which may be in an archived file: reading from there begins with the gap."""
+    """Find a time, even in an archived file: reading from there begins with the gap."""
     found, known = readable_at(log, time_ns), log.manifest
     gone = (known.rolled[file] for file in known.order if log.is_gone(file))
     archived = next(
@@ -238,7 +238,7 @@ def _begins_before(log: LogDirectory, start: Position, time_ns: int) -> bool:
     try:
         return parse_header(file.pread(HEADER_BYTES, 0)).time_ns < time_ns
     except FrameError:
-        return False  # empty or damaged: reading to it begins in the file before
+        return False  # empty or damaged: start in the file before, and read up to this one
     finally:
         file.close()
 
@@ -256,7 +256,7 @@ def _indexed(log: LogDirectory, file: Position, is_past: Callable[[IndexEntry], 
 
 
 def _first(log: LogDirectory, begin: Position, place: Callable[[Batch], int | None]) -> Position:
-    """Read from `begin` to the first batch that has what is sought, or to the end."""
+    """Read from `begin` until `place` finds something in a batch, or to the end."""
     with closing(Reader(log, begin)) as reader:
         while (found := reader.poll()) is not None:
             if isinstance(found, Batch) and (index := place(found)) is not None:
@@ -276,5 +276,5 @@ def _place_of_time(batch: Batch, time_ns: int) -> int | None:
     try:
         times = batch.columns.times
     except FrameError:
-        return batch.first  # reading begins here, and reports the frame or passes over it
+        return batch.first  # reading begins here, and then reports or skips the frame
     return next((index for index, time in enumerate(times) if time >= time_ns), None)

@@ -1,4 +1,4 @@
-"""Subdirectories: the directories in a directory, listed again only after it has changed."""
+"""Subdirectories: lists the directories in a directory again only after it has changed."""
 
 import os
 import time
@@ -7,21 +7,21 @@ from typing import Final, NamedTuple
 
 from rt.log.watch import directories_in
 
-# The clock of a file system ticks every few milliseconds, of some every two seconds: a change that
-# is not older may hide a second one.
+# File system clocks tick every few milliseconds, some only every two seconds: a change more recent
+# than that may hide a second one.
 _SURE_S: Final = 2.5
-# A file system may not move the times of a directory at all, and a tool may put them back.
+# A file system may not update a directory's times at all, and a tool may reset them.
 _TRUSTED_S: Final = 10.0
 
 
 class _Listing(NamedTuple):
-    """What was listed.
+    """The result of listing the directory.
 
     Attributes:
-        status: device, inode and times of change of the directory, read before its entries.
-        since_s: when it was first seen with this status.
-        listed_s: when it was listed.
-        names: of the directories in it that count.
+        status: device, inode and change times of the directory, read before its entries.
+        since_s: when this status was first seen.
+        listed_s: when the directory was listed.
+        names: the directories in it that count.
     """
 
     status: tuple[int, int, int, int]
@@ -34,7 +34,7 @@ _NOTHING: Final = _Listing((0, 0, 0, 0), 0.0, 0.0, ())
 
 
 class Subdirectories:
-    """The directories in a directory whose names count.
+    """The subdirectories of a directory, filtered by name.
 
     Threads: any thread may call any method; `_last` is replaced as a whole.
     """
@@ -44,7 +44,7 @@ class Subdirectories:
 
         Args:
             path: of the directory, which need not exist.
-            counts: whether a name counts, which never changes.
+            counts: whether a name counts; its answers never change.
         """
         self._path = path
         self._counts = counts

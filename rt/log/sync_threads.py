@@ -1,4 +1,4 @@
-"""SyncThreads: the few threads of a process that sync all its sessions, each when it is due."""
+"""SyncThreads: a few threads that sync all sessions of a process, each when it is due."""
 
 import os
 import threading
@@ -9,56 +9,56 @@ from itertools import count
 from typing import Final, Protocol
 
 _INFINITE: Final = float("inf")
-# For each disk: one commit of a file system serves all syncs that wait for it, so a few at once
-# take less time than one after the other; more than this gain nothing.
+# For each disk: one file system commit serves all syncs waiting for it, so a few at once take less
+# time than one after another; more than this gain nothing.
 _THREADS_MAX: Final = 8
-# What a thread waits for comes before what has been due for less than this.
+# A job that a thread waits for goes before jobs that have been due for less than this.
 _HEAD_START_S: Final = 1.0
-_STALE_MAX: Final = 64  # plans that others took the place of, beyond as many as there are sessions
+_STALE_MAX: Final = 64  # superseded plans allowed in the heap, on top of one for each session
 
 
 class SyncJob(Protocol):
-    """What a session has to do now and then; one thread at a time calls it."""
+    """What a session does from time to time; called by one thread at a time."""
 
     def turn(self) -> float | None:
-        """Do what is due; return after how many seconds to be called again, None if not at all."""
+        """Do what is due; return the seconds until the next call, None if none is needed."""
 
 
 class SyncThreads:
     """Calls the jobs of the sessions on one disk when they are due.
 
-    A thread for each session would wake twice for each of its syncs. These sleep until the next one
-    is due, and a thousand sessions that write in turn wake none. A disk that hangs holds up no
-    other disk. The first thread starts with the first session, more as they are needed, and all end
+    A thread for each session would wake twice for each of its syncs. These sleep until the next
+    sync is due, and a thousand sessions that write in turn wake none of them. A hanging disk delays
+    no other disk. The first thread starts with the first session, more start as needed, and all end
     with the last session.
 
     Threads:
         `_changed` and `_ended` share a lock, which guards all fields and is not held during a turn.
-        Idle threads wait for the first, `leave` for the second. `_heap` may name a job again that
-        was planned for earlier since: `_due_s` decides.
+        Idle threads wait on the first, `leave` on the second. `_heap` may hold outdated entries of
+        a job that was since planned for an earlier time: `_due_s` decides.
     """
 
     def __init__(self) -> None:
-        """Begin without a session, and without a thread."""
-        lock = threading.RLock()  # a signal handler may publish, too
+        """Start without sessions and without threads."""
+        lock = threading.RLock()  # reentrant: a signal handler may publish
         self._changed = threading.Condition(lock)
         self._ended = threading.Condition(lock)
         self._due_s: dict[SyncJob, float | None] = {}  # by job; None if nothing is planned
         self._running: set[SyncJob] = set()
-        self._heap: list[tuple[float, int, SyncJob]] = []  # what is planned, the earliest first
+        self._heap: list[tuple[float, int, SyncJob]] = []  # planned calls, earliest first
         self._order = count()
         self._threads = self._idle = 0
-        self._alarm_s = _INFINITE  # until when one of the idle threads waits
+        self._alarm_s = _INFINITE  # when the one idle thread with a timeout wakes
 
     def join(self, job: SyncJob) -> None:
-        """Take a job up, with nothing planned; `RuntimeError` if no thread can be started."""
+        """Add a job, with nothing planned; `RuntimeError` if no thread can be started."""
         with self._changed:
             if not self._threads:
                 self._start_thread()
             self._due_s[job] = None
 
     def leave(self, job: SyncJob) -> None:
-        """Plan nothing more of a job, and wait for the turn that it may be in."""
+        """Remove a job, and wait until its current turn, if any, has ended."""
         with self._changed:
             self._due_s.pop(job, None)
             if not self._due_s:
@@ -66,16 +66,16 @@ class SyncThreads:
             self._ended.wait_for(lambda: job not in self._running)
 
     def ask(self, job: SyncJob, within_s: float = -_HEAD_START_S) -> None:
-        """Have a job called after so many seconds, if not earlier; at once by default."""
+        """Have a job called within this many seconds; at once by default."""
         with self._changed:
             self._plan(job, time.monotonic() + within_s)
 
     def _plan(self, job: SyncJob, due_s: float) -> None:
-        planned_s = self._due_s.get(job, -_INFINITE)  # one that has left is not called again
+        planned_s = self._due_s.get(job, -_INFINITE)  # a job that has left is not called again
         if planned_s is not None and planned_s <= due_s:
             return
         self._due_s[job] = due_s
-        if job not in self._running:  # else it is planned once its turn has ended
+        if job not in self._running:  # otherwise it is planned when its turn ends
             self._push(job, due_s)
 
     def _push(self, job: SyncJob, due_s: float) -> None:
@@ -87,11 +87,11 @@ class SyncThreads:
             self._call_thread()
 
     def _call_thread(self) -> None:
-        """See to it that a thread waits for what is due first."""
+        """Make sure that a thread waits for the job that is due first."""
         if self._idle:
             self._changed.notify()
         elif self._threads < _THREADS_MAX:
-            with suppress(RuntimeError):  # no more threads: the others do it
+            with suppress(RuntimeError):  # no more threads available: the existing ones do it
                 self._start_thread()
 
     def _start_thread(self) -> None:
@@ -109,12 +109,12 @@ class SyncThreads:
                 self._pass_alarm()
 
     def _pass_alarm(self) -> None:
-        """Have another thread wait for the next job: this one is busy for as long as its turn."""
+        """Have another thread wait for the next job, because this one is busy with its turn."""
         if self._next_s() < self._alarm_s:
             self._call_thread()
 
     def _call(self, job: SyncJob) -> None:
-        """Call a job, without the lock; a fault in it ends this thread, and no other."""
+        """Call a job without the lock; an exception in it ends only this thread."""
         self._running.add(job)
         self._changed.release()
         rest_s: float | None = None
@@ -138,7 +138,7 @@ class SyncThreads:
             self._push(job, due_s)
 
     def _take(self) -> SyncJob | None:
-        """Wait for a job that is due; None once no session is left."""
+        """Wait for a due job; None when no session is left."""
         while self._due_s:
             next_s = self._next_s()
             left_s = next_s - time.monotonic()
@@ -151,7 +151,7 @@ class SyncThreads:
         return None
 
     def _next_s(self) -> float:
-        """When the first job is due; drop what was planned for earlier since, or has left."""
+        """Return when the first job is due, removing outdated entries; inf if there is none."""
         while self._heap:
             if self._is_planned(self._heap[0]):
                 return self._heap[0][0]
@@ -163,7 +163,7 @@ class SyncThreads:
         return self._due_s.get(job) == due_s and job not in self._running
 
     def _wait(self, next_s: float, left_s: float) -> None:
-        """Wait to be called, and one of the idle threads for the time of the first job."""
+        """Wait to be woken; one idle thread waits only until the first job is due."""
         has_alarm = next_s < self._alarm_s
         if has_alarm:
             self._alarm_s = next_s
@@ -178,8 +178,8 @@ _by_disk: Final[dict[int, SyncThreads]] = {}
 
 
 def sync_threads(directory: str) -> SyncThreads:
-    """Return the threads for the disk that a directory is on."""
+    """Return the threads for the disk that holds a directory."""
     return _by_disk.setdefault(os.stat(directory).st_dev, SyncThreads())
 
 
-os.register_at_fork(after_in_child=_by_disk.clear)  # a child has none of the threads
+os.register_at_fork(after_in_child=_by_disk.clear)  # a child has none of its parent's threads

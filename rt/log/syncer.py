@@ -22,14 +22,14 @@ SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Fsync(Enum):
-    """When a session's file is made durable without being asked.
+    """When a session's file is made durable without being asked to.
 
-    `always`: as soon as one sync has ended, the next one covers everything written since (group
-    commit), and `flush` waits for the sync that covers it. A power cut loses what no flush returned
-    for, some milliseconds of messages at most.
+    `always`: as soon as one sync ends, the next covers everything written since (group commit), and
+    `flush` waits for the sync that covers its messages. A power cut loses only messages that no
+    flush has returned for, a few milliseconds' worth at most.
     `interval`: every `fsync_interval_s`; a power cut loses up to that much, unless flushed.
-    `never`: only on flush, roll or close; a power cut may lose everything written since, though the
-    death of the process loses nothing.
+    `never`: only on flush, roll or close; a power cut may lose everything written since, but a
+    crash of the process loses nothing.
     """
 
     ALWAYS = "always"
@@ -42,16 +42,16 @@ class WriterSettings:
     """How a session's files are written.
 
     Args:
-        fsync: when to sync without being asked.
+        fsync: when to sync without being asked to.
         fsync_interval_s: seconds between syncs under `Fsync.INTERVAL`; 0.001 to 3600.
-        file_bytes_max: a file rolls before it would grow beyond this; 64 KiB to 1 GiB.
-        file_age_s: a file rolls this many seconds after its first message; 0 is never. Without it,
-            the last file of a slow session never becomes old enough to be archived.
+        file_bytes_max: a file rolls before it would exceed this size; 64 KiB to 1 GiB.
+        file_age_s: a file rolls this many seconds after its first message; 0 means never. Without
+            it, a slow session's last file never becomes old enough to be archived.
         compression: zstd level, 1 to 19; 0 is none. Frames that do not shrink are stored plain.
-        keep_s: of a session that is not shipped, a file is given up this many seconds after it was
-            rolled; 0 is never.
-        keep_bytes: of such a session, the oldest files are given up beyond so many bytes; 0 is
-            never. The file that is written is never given up; see `file_bytes_max`, `file_age_s`.
+        keep_s: if the session is not shipped, a file is given up this many seconds after it was
+            rolled; 0 means never.
+        keep_bytes: if the session is not shipped, the oldest files are given up above this total; 0
+            means never. The active file is never given up; see `file_bytes_max`, `file_age_s`.
 
     Examples:
         >>> WriterSettings(fsync=Fsync.ALWAYS, compression=3).file_age_s
@@ -82,30 +82,29 @@ class WriterSettings:
 
 
 class Syncer:
-    """Syncs a log when its settings say so or when a thread waits for it.
+    """Syncs a log when its settings say so or a thread waits for it.
 
-    A slow disk thus delays no message. The same threads archive, about once a second, what the
-    pusher has released. Nothing is done while there is nothing to sync and nothing to archive: a
+    So a slow disk delays no message. The same threads archive, about once a second, what the pusher
+    has released. They do nothing while there is nothing to sync and nothing to archive, because a
     process may have a thousand sessions, most of them silent. A failed sync ends the writer and is
     never retried.
 
     Threads:
         `_changed` guards `durable`, `failure`, `_wanted` and `_closing`. The writer and `wait` set
-        `_wanted`, `_closing` and `failure`; `turn`, which one thread at a time calls, sets
-        `durable` and `failure`, and `_is_resting` before it looks whether to rest, so that the
-        writer, which reads and clears it once it has written, misses nothing.
-        `durable` and `failure` may be read without the lock: the first only grows, the second is
-        set once. `_archives_at_s` belongs to `turn`. `_log` may be synced and archived by its
-        thread while the writer appends.
+        `_wanted`, `_closing` and `failure`; `turn`, called by one thread at a time, sets `durable`
+        and `failure`, and sets `_is_resting` before it checks whether it may rest, so that the
+        writer, which reads and clears it after writing, misses nothing. `durable` and `failure` may
+        be read without the lock: the first only grows, the second is set once. `_archives_at_s`
+        belongs to `turn`. `turn` may sync and archive `_log` while the writer appends.
     """
 
     def __init__(self, log: Appender, settings: WriterSettings, durable: Durable) -> None:
-        """Take the log up.
+        """Start syncing the log.
 
         Args:
             log: the session's log, recovered.
             settings: when to sync.
-            durable: where the log ends, as recovery made it durable.
+            durable: the log's end, which recovery has made durable.
 
         Raises:
             RuntimeError: the system allows no further thread.
@@ -121,10 +120,10 @@ class Syncer:
         self._archives_at_s = 0.0
         self._threads = sync_threads(log.directory)
         self._threads.join(self)
-        self.rolled()  # what was left to archive
+        self.rolled()  # archives what an earlier writer left
 
     def written(self) -> None:
-        """More was appended: under `Fsync.ALWAYS` it is synced at once."""
+        """Note that more was appended; `Fsync.ALWAYS` syncs it at once."""
         policy = self._settings.fsync
         if policy is Fsync.ALWAYS:
             self._threads.ask(self)
@@ -133,7 +132,7 @@ class Syncer:
             self._threads.ask(self, self._settings.fsync_interval_s)
 
     def rolled(self) -> None:
-        """A file was rolled, and may be archived some day."""
+        """Note that a file was rolled, which can be archived later."""
         if has_kept_file(self._log.manifest):
             self._threads.ask(self, _ARCHIVE_S)
 
@@ -158,24 +157,24 @@ class Syncer:
         return self.failure is not None or self.durable >= target
 
     def stop(self) -> None:
-        """Sync no more, after the sync that may be under way."""
+        """Stop syncing; waits for a sync that is under way."""
         with self._changed:
             self._closing = True
         self._threads.leave(self)
 
     def abandon(self) -> None:
-        """In a forked child: the threads are not there, and the lock may be held for good."""
+        """In a forked child: replace the lock, whose holder may not exist here."""
         self._closing = True
         self._changed = threading.Condition()
 
     def reached(self, end: Durable) -> None:
-        """Record what a sync returned, and wake the threads that wait for it."""
+        """Record what a sync returned, and wake the threads waiting for it."""
         with self._changed:
             self.durable = max(self.durable, end)
             self._changed.notify_all()
 
     def failed_or_full(self, error: OSError) -> OSError | WriterFailed:
-        """Return the error to raise: of a full disk as it is, since a later call may succeed."""
+        """Return the error to raise; a full disk's is passed on, since a later call may succeed."""
         return error if _is_full_disk(error) else self.failed(error)
 
     def failed(self, error: OSError) -> WriterFailed:
@@ -195,7 +194,7 @@ class Syncer:
             raise self.failure
 
     def turn(self) -> float | None:
-        """Sync and archive what is due; return when to be called again, in seconds."""
+        """Sync and archive what is due; return the seconds until the next call, None if none."""
         with self._changed:
             if self._closing or self.failure:
                 return None
@@ -217,11 +216,11 @@ class Syncer:
         return _ARCHIVE_S if is_kept else None
 
     def _is_behind(self) -> bool:
-        """Whether something is to be synced without being asked, now or later."""
+        """Whether there is unsynced data that the settings say to sync."""
         return self._settings.fsync is not Fsync.NEVER and self._log.end > self.durable
 
     def _archive_released(self) -> None:
-        """Archive what the pusher says that the nodes have merged."""
+        """Archive what the nodes have merged, according to the pusher."""
         now_s = time.monotonic()
         if now_s >= self._archives_at_s:
             self._archives_at_s = now_s + _ARCHIVE_S
@@ -234,10 +233,10 @@ class Syncer:
                     self._log.archive_all(gone)
             except OSError as error:
                 if not _is_full_disk(error):
-                    raise  # a full disk had no room for the line: the next try may find some
+                    raise  # a full disk had no room for the line: the next attempt may find some
 
     def _given_up(self) -> list[Archived]:
-        """Return the lines of what a session that is not shipped does not keep."""
+        """Return manifest lines that archive what an unshipped session does not keep."""
         settings = self._settings
         return given_up_files(
             self._log.manifest, self._log.end.offset if self._log.is_open else 0,

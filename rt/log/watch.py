@@ -1,4 +1,4 @@
-"""Watch: waits for directories to change. It only wakes; what changed is read from the disk."""
+"""Watch: waits for directories to change. It only wakes; changes are read from the disk."""
 
 import os
 import select
@@ -13,7 +13,7 @@ from inotify_simple import INotify, flags, parse_events
 from rt.errors import Misuse
 
 MODES: Final = ("auto", "inotify", "poll")
-# Also with inotify: events may be lost, and a network file system sends none.
+# Applies to inotify too: events may be lost, and network file systems send none.
 POLL_S: Final = 0.25
 # Without inotify: 200 looks a second for each waiter, about 1 % of a core.
 _POLL_ONLY_S: Final = 0.005
@@ -27,9 +27,9 @@ class Changes:
     """What may have changed.
 
     Attributes:
-        directories: those in which a file or a directory was made or changed.
-        rescan: whether any may have changed.
-        made: paths of directories that were made in them, or moved there.
+        directories: those in which a file or directory was created or changed.
+        rescan: whether any directory may have changed.
+        made: paths of directories created in them or moved there.
     """
 
     directories: frozenset[str] = frozenset()
@@ -38,14 +38,14 @@ class Changes:
 
 
 class Wake:
-    """Lets another thread end a wait; a descriptor that can be polled together with sockets.
+    """Lets another thread end a wait, with a descriptor that can be polled together with sockets.
 
     Threads:
         Any thread, and a signal handler, may call `set`; `_lock` keeps `close` from closing the
-        descriptor during it, since its number may then be a log's. The lock is reentrant, because a
-        signal handler may interrupt its own thread there. The waiting thread calls the rest.
-        `_is_set` is raised before the descriptor is written and lowered after it was read: where it
-        is raised, a wait that has not begun will end at once.
+        descriptor meanwhile, because its number might then be a log's. The lock is reentrant,
+        because a signal handler may interrupt its own thread there. The waiting thread calls the
+        rest. `_is_set` is set before the descriptor is written and cleared after it was read; while
+        it is set, a wait that has not begun ends at once.
     """
 
     __slots__ = ("_fd", "_is_set", "_lock", "_poller")
@@ -68,7 +68,7 @@ class Wake:
     def set(self) -> None:
         """End the current wait, or the next one; does nothing after `close`.
 
-        A thread that is woken many times before it waits again costs one system call.
+        Many calls before the thread waits again cost only one system call.
         """
         if self._is_set:
             return
@@ -78,47 +78,47 @@ class Wake:
                 os.eventfd_write(self._fd, 1)
 
     def clear(self) -> None:
-        """Forget every `set` so far."""
+        """Cancel every `set` so far."""
         try:
             with suppress(BlockingIOError):
                 os.eventfd_read(self._fd)
-        finally:  # also where a signal handler raises: no `set` would write again
+        finally:  # even if a signal handler raises: otherwise `set` would never write again
             self._is_set = False
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until it is set, or was since it was cleared last, and clear it."""
+        """Wait until `set` is called, or was called since the last `clear`; then clear it."""
         if self._poller.poll(max(0, int(timeout_s * 1000 + 0.999))):
             self.clear()
 
     def close(self) -> None:
-        """Release the descriptor."""
+        """Close the descriptor."""
         with self._lock:
             fd, self._fd = self._fd, -1
-            self._poller = select.poll()  # of nothing: the number may soon be another file's
+            self._poller = select.poll()  # empty: the number may soon be another file's
         if fd >= 0:
             os.close(fd)
 
 
 class Watch:
-    """Watches many directories with one inotify instance, or by polling without inotify."""
+    """Watches many directories with one inotify instance, or by polling."""
 
     def __init__(self, mode: str = "auto", ignored: Collection[str] = ()) -> None:
         """Open the watch.
 
         Args:
-            mode: `inotify` fails if it is not available, `poll` never tries, `auto` falls back.
+            mode: `inotify` fails if it is not available, `poll` never tries it, `auto` falls back.
             ignored: names of files whose changes do not matter.
 
         Raises:
-            Misuse: no such mode.
-            OSError: `inotify`, and the system has none left (fs.inotify.max_user_instances).
+            Misuse: there is no such mode.
+            OSError: no inotify instance is left (fs.inotify.max_user_instances), in mode `inotify`.
         """
         if mode not in MODES:
             raise Misuse(f"watch mode {mode!r}; use one of {', '.join(MODES)}")
         self._inotify: INotify | None = None
         self._directories: dict[int, str] = {}
         self._ignored = frozenset(ignored)
-        self._missing: set[str] = set()  # not there yet, or no watch was left for it
+        self._missing: set[str] = set()  # do not exist yet, or no watch was left for them
         if mode != "poll":
             try:
                 self._inotify = INotify(nonblocking=True)
@@ -132,7 +132,7 @@ class Watch:
         return self._inotify is None or bool(self._missing)
 
     def fileno(self) -> int:
-        """The descriptor to poll for reading, or -1 without inotify."""
+        """The descriptor to poll for reading; -1 without inotify."""
         return -1 if self._inotify is None else self._inotify.fileno()
 
     def add(self, directory: str) -> None:
@@ -141,11 +141,11 @@ class Watch:
         self._add_missing()
 
     def remove(self, directory: str) -> None:
-        """Watch a directory no longer; does nothing if it was not watched."""
+        """Stop watching a directory; does nothing if it was not watched."""
         self._missing.discard(directory)
         for descriptor in [each for each, path in self._directories.items() if path == directory]:
-            del self._directories[descriptor]  # first: the kernel confirms with an event
-            with suppress(OSError):  # it was deleted
+            del self._directories[descriptor]  # first, because the kernel confirms with an event
+            with suppress(OSError):  # the directory was deleted
                 if self._inotify is not None:
                     self._inotify.rm_watch(descriptor)
 
@@ -185,7 +185,7 @@ class Watch:
         return Changes(frozenset(changed), rescan, frozenset(made))
 
     def close(self) -> None:
-        """Release the inotify instance."""
+        """Close the inotify instance."""
         if self._inotify is not None:
             self._inotify.close()
 
@@ -207,12 +207,12 @@ class Watch:
             try:
                 self._directories[self._inotify.add_watch(directory, _MASK)] = directory
             except OSError:
-                continue  # does not exist yet, or max_user_watches: polling finds its changes
+                continue  # missing, or over max_user_watches: polling finds its changes
             self._missing.discard(directory)
 
 
 def _waiting_events(fd: int) -> bytes:
-    """Read all waiting events, with one call if they are few."""
+    """Read all waiting events, in one call if they are few."""
     parts: list[bytes] = []
     with suppress(BlockingIOError):
         while not parts or len(parts[-1]) > _EVENTS_BYTES - _EVENT_BYTES_MAX:

@@ -1,4 +1,4 @@
-"""SessionWriter: the one live writer of a session, with its lock, its runs and its rolls."""
+"""SessionWriter: a session's one live writer, with its lock, its runs and its rolls."""
 
 import os
 import time
@@ -29,19 +29,19 @@ from rt.position import RUN_END, START, Position
 
 __all__ = ["Fsync", "SessionWriter", "WriterSettings"]
 
-_RUNS_MAX: Final = RUN_END - 1  # a search for the run after the last one still finds a valid name
+_RUNS_MAX: Final = RUN_END - 1  # searching for the run after the last one still gives a valid name
 _LOCK_S: Final = 0.5  # a pusher takes the lock for some milliseconds, to archive what was merged
-_OVERHEAD_BYTES: Final = 128  # of a frame beyond its body: header and padding, and room to spare
+_OVERHEAD_BYTES: Final = 128  # frame overhead beyond the body: header, padding and some spare
 
 
 class SessionWriter:
     """Writes frames to one session. Each start opens a new run and leaves older files alone.
 
     Threads:
-        One thread at a time writes, rolls and closes, and touches everything here; the publisher's
-        lock sees to that. `sync` and `durable` may be used by any thread: they only read `_syncer`,
-        whose own thread syncs. After a fork the child's copy has released its descriptors and
-        raises `Misuse`.
+        One thread at a time writes, rolls and closes, and touches everything here, under the
+        publisher's lock. `sync` and `durable` may be used by any thread: they only read `_syncer`,
+        whose own thread syncs. After a fork the child's copy has closed its descriptors and raises
+        `Misuse`.
     """
 
     def __init__(
@@ -63,11 +63,12 @@ class SessionWriter:
             session: name of the session.
             settings: durability, sizes, compression.
             disk: the file system.
-            group: of the session.
-            limit: if it drops the oldest messages, files are small enough for that.
+            group: the session's group, if any.
+            limit: the session's disk limit; with `drop_oldest` it also bounds the size of files.
 
         Raises:
-            Misuse: a name is not valid, the session has a live writer, or a group is to drop.
+            Misuse: a name is not valid, the session has a live writer, or a session of a group is
+                to drop messages.
             CorruptLog: durable bytes of the last run are damaged.
         """
         self.settings = settings or WriterSettings()
@@ -122,8 +123,8 @@ class SessionWriter:
         if appender.is_open:
             appender.roll(time.time_ns())
         finish_dropping(appender)
-        # What the nodes have beyond the end was lost, or is of the log that a backup took the
-        # place of: no position of it may be used again, or they would confirm other messages.
+        # What the nodes have beyond the end was lost here, or belongs to a log that was replaced by
+        # a backup. Reusing its positions would make the nodes confirm other messages.
         known = max(appender.end, confirmed.received, confirmed.replicated, confirmed.merged)
         if known.run >= _RUNS_MAX - 1:
             raise Misuse(
@@ -135,7 +136,7 @@ class SessionWriter:
 
     @property
     def end(self) -> Position:
-        """Where the last messages end; a file that has none, or was dropped, is not counted."""
+        """Where the last messages end, ignoring files that are empty or dropped."""
         appender, place = self._appender, self._appender.end
         if self.dropping is None:
             return appender.manifest.frames_end(place)
@@ -144,7 +145,7 @@ class SessionWriter:
         return kept_end(appender.manifest, place)
 
     def kept(self, position: Position) -> Position:
-        """Where the last messages end that come before a position, and were not dropped."""
+        """Return the end of the last messages up to a position, not counting dropped ones."""
         return position if self.dropping is None else kept_end(self._appender.manifest, position)
 
     @property
@@ -166,12 +167,12 @@ class SessionWriter:
     def write(
         self, times_ns: Sequence[int], payloads: Sequence[bytes], keys: Sequence[bytes] | None
     ) -> WrittenFrame | None:
-        """Write messages as one frame; return it if it is small, to be sent without a look at it.
+        """Write messages as one frame; return it if small, so that it need not be read to send it.
 
         Args:
-            times_ns: when each message happened, ns since the epoch; at least one.
-            payloads: as many messages.
-            keys: as many keys, or None where no message has one.
+            times_ns: publish time of each message, ns since the epoch; at least one.
+            payloads: one for each message.
+            keys: one for each message, or None if no message has one.
 
         Raises:
             WriterFailed: the disk failed, now or earlier; this writer has ended.
@@ -230,7 +231,7 @@ class SessionWriter:
         self._rolls_at_s = time.monotonic() + age if age else float("inf")
 
     def drop_oldest(self) -> bool:
-        """Give up the oldest file that may go; return whether there was one.
+        """Drop the oldest file that can be dropped; return whether there was one.
 
         Raises:
             WriterFailed: the disk failed, now or earlier; this writer has ended.
@@ -254,7 +255,7 @@ class SessionWriter:
         self._syncer.rolled()
 
     def roll(self) -> None:
-        """Roll the active file, if it holds messages; errors as of `roll_if_old`."""
+        """Roll the active file if it holds messages; errors as for `roll_if_old`."""
         self._check()
         if self._appender.facts.frames:
             try:
@@ -264,7 +265,7 @@ class SessionWriter:
             self.news.grown()
 
     def roll_if_old(self) -> None:
-        """Roll the active file if its time has come, even without a message.
+        """Roll the active file if it has reached its age, even without a new message.
 
         Raises:
             WriterFailed: the disk failed, now or earlier; this writer has ended.
@@ -284,7 +285,7 @@ class SessionWriter:
         return self._syncer.wait(timeout_s)
 
     def close(self) -> None:
-        """Sync, end the run and release the lock; a failed sync is raised here at the latest."""
+        """Sync, end the run and release the lock; raises if a sync has failed, now or before."""
         if self._guard.is_copy:
             return
         self._syncer.stop()
@@ -299,7 +300,7 @@ class SessionWriter:
                 self.news.close()
 
     def _end_run(self) -> None:
-        """Roll the active file, which syncs it, and wake all threads that wait for a sync."""
+        """Roll the active file, which syncs it, and wake all threads waiting for a sync."""
         try:
             if self._appender.is_open:
                 self._appender.roll(time.time_ns())
@@ -314,13 +315,13 @@ class SessionWriter:
         self._syncer.check()
 
     def _abandon(self) -> None:
-        """In a forked child: release the lock and the files, which the parent still uses."""
+        """In a forked child: close its copies of the lock and the files, which the parent uses."""
         self._syncer.abandon()
         self._appender.abandon()
         self._release_lock()
 
     def _release_lock(self) -> None:
-        """Close the descriptor, once: after that its number may be another file's."""
+        """Close the descriptor only once: its number may soon be another file's."""
         fd, self._lock_fd = self._lock_fd, -1
         if fd >= 0:
             os.close(fd)

@@ -1,1 +1,1 @@
-"""Identities, certificates, TLS, and questions to running nodes."""
+"""Identities, certificates, TLS, and requests to running nodes."""

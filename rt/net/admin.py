@@ -1,4 +1,4 @@
-"""Admin client: asks a running node a question, or to change something."""
+"""Admin client: sends questions and requests for changes to a running node."""
 
 import json
 import logging
@@ -18,17 +18,17 @@ from rt.position import Position
 ADMIN_ALPN: Final = "rt-admin/1"
 _CONNECT_S: Final = 3.0
 _REQUEST_S: Final = 10.0
-_ANSWER_S: Final = 60.0  # 10 s for a decision, and the rest for 256 MiB at 5 MiB/s
-_ANSWER_BYTES_MAX: Final = 256 << 20  # a manifest of a million files
+_ANSWER_S: Final = 60.0  # 10 s for a decision, the rest for 256 MiB at 5 MiB/s
+_ANSWER_BYTES_MAX: Final = 256 << 20  # the manifest of a million files
 _ELECTION_S: Final = 8.0  # several elections with default timeouts
 _ELECTION_POLL_S: Final = 0.2
-_ADDRESSES_MAX: Final = 32  # configured and learnt
+_ADDRESSES_MAX: Final = 32  # configured and learned
 _PORT_DIGITS: Final = 5
 _PORT_MAX: Final = 65535
 _NUMBER_END: Final = 1 << 63
-_ACTIVE_NUMBERS: Final = 7  # of a `Rolled` line; a digest and session names may follow
+_ACTIVE_NUMBERS: Final = 7  # integers in a `Rolled` line; a digest and session names may follow
 
-PASSING: Final = ("undecided", "busy")  # what a node refuses for a while
+PASSING: Final = ("undecided", "busy")  # error codes of temporary refusals
 _ELSEWHERE: Final = ("not-leader", "stopping")  # another node leads, or is about to
 
 Address = tuple[str, int]
@@ -37,12 +37,12 @@ _log = logging.getLogger(__name__)
 
 
 class NoLeader(RtError):  # noqa: N818
-    """Nodes answered, and none of those that can be reached leads."""
+    """Nodes answered, but none that can be reached is the leader."""
 
 
 @contextmanager
 def reading_answers() -> Iterator[None]:
-    """Turn an error while a node's answer is read into `PeerError`: the fault is the node's."""
+    """Turn errors while reading a node's answer into `PeerError`, because the node is at fault."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -56,9 +56,9 @@ def ask(address: Address, contexts: Contexts, request: Fields) -> Fields:
     """Send one request to a node and return its answer.
 
     Raises:
-        Refused: the node refuses and says why; `not-leader` names the node that leads.
-        Misuse: the node does not accept the request as valid.
-        OSError: the node cannot be reached, or the answer is not complete after a minute.
+        Refused: the node refuses and says why; for `not-leader` it names the leader.
+        Misuse: the node considers the request invalid.
+        OSError: the node cannot be reached, or its answer is incomplete after a minute.
         PeerError: the answer cannot be read.
     """
     answer = _parsed(_exchange(address, contexts, request), _where(address))
@@ -67,13 +67,13 @@ def ask(address: Address, contexts: Contexts, request: Fields) -> Fields:
 
 
 def ask_any(addresses: Sequence[Address], contexts: Contexts, request: Fields) -> Fields:
-    """Ask the nodes in turn until one answers; a change is answered by the leader alone.
+    """Ask the nodes in turn until one answers; only the leader answers a change.
 
-    While the nodes that answer have no leader, as after one was stopped, they are asked again for
-    some seconds.
+    If no node leads, for example because the leader was just stopped, they are asked again for some
+    seconds.
 
     Raises:
-        Refused: a node refused for a reason other than that another node leads, or that it stops.
+        Refused: a node refused for another reason than not being the leader or stopping.
         NoLeader: the nodes that answer have no leader.
         RtError: no node answers.
     """
@@ -92,7 +92,7 @@ def ask_any(addresses: Sequence[Address], contexts: Contexts, request: Fields) -
 
 
 class AdminClient:
-    """Makes requests of the node that leads, and remembers which one that was.
+    """Sends requests to the leader, and remembers which node that was.
 
     Threads: one at a time.
     """
@@ -100,23 +100,23 @@ class AdminClient:
     def __init__(
         self, addresses: Sequence[Address], contexts: Contexts, *, keep: bool = False
     ) -> None:
-        """Prepare.
+        """Connect to nothing yet.
 
         Args:
-            addresses: of the nodes, the one to ask first in front.
-            contexts: what to show.
-            keep: whether one connection is used for all requests, until `close`.
+            addresses: of the nodes; the first is asked first.
+            contexts: our certificate and the authorities we trust.
+            keep: whether to use one connection for all requests, until `close`.
         """
         self._addresses = list(addresses)
         self._contexts = contexts
-        self._place = 0  # of the node to ask first
+        self._place = 0  # index of the node to ask first
         self._kept = KeptConnection(contexts, ADMIN_ALPN) if keep else None
 
     def ask(self, request: Fields) -> Fields:
-        """Ask the node that answered last, and then each other one; errors as for `ask_any`.
+        """Ask the node that answered last, then each other one; errors as for `ask_any`.
 
-        A node that does not lead names the members, so a leader is found whose address the
-        configuration does not have yet.
+        A node that is not the leader names the members, so that a leader is found whose address is
+        not in the configuration yet.
         """
         reasons, failure, left = [], RtError, len(self._addresses)
         while left:
@@ -136,7 +136,7 @@ class AdminClient:
         raise failure(f"no node accepted the request: {'; '.join(dict.fromkeys(reasons))}")
 
     def close(self) -> None:
-        """Hang up; a request that follows dials again. Idempotent."""
+        """Close the connection; a later request dials again. Idempotent."""
         if self._kept is not None:
             self._kept.close()
 
@@ -148,12 +148,13 @@ class AdminClient:
         return answer
 
     def _learn(self, address: Address) -> int:
-        """Add the addresses of the members that a node names; return how many were not known."""
+        """Add the member addresses that a node names; return how many were new."""
         before = len(self._addresses)
         try:
             members = ask(address, self._contexts, {"do": "members"}).get("members")
         except (OSError, RtError):
-            return 0  # it is gone again, or may not tell us; the configured ones are left
+            # unreachable again, or not allowed to tell us; the configured addresses remain
+            return 0
         for each in members if isinstance(members, list) else []:
             host, _, port = str(each.get("address") if isinstance(each, dict) else "").rpartition(
                 ":"
@@ -169,16 +170,17 @@ def ask_history(address: Address, contexts: Contexts) -> tuple[str, list[Row], F
     """Return the history of a node's merged log.
 
     Returns:
-        The log's directory on the node, a row for each file it ever had, and its copies elsewhere.
+        The log's directory on the node, a row for each file it ever had, and where copies of its
+        files are.
 
     Raises:
-        As `ask`, and CorruptLog: the node's manifest is damaged.
+        The errors of `ask`, and CorruptLog: the node's manifest is damaged.
     """
     return parse_history(_exchange(address, contexts, {"do": "log-history"}), _where(address))
 
 
 def parse_history(answer: bytes, where: str) -> tuple[str, list[Row], Fields]:
-    """Return what a node's answer to `log-history` says; errors as for `ask_history`.
+    """Parse a node's answer to `log-history`; errors as for `ask_history`.
 
     Args:
         answer: a line of JSON, then the bytes of the node's manifest.
@@ -200,7 +202,7 @@ def parse_history(answer: bytes, where: str) -> tuple[str, list[Row], Fields]:
 
 
 def _active(facts: Any, where: str) -> Rolled:
-    """Return the line of the file that still grows, checked as a line of a manifest is."""
+    """Return the active file's line, checked like a manifest line."""
     numbers = facts[:_ACTIVE_NUMBERS] if isinstance(facts, list) else []
     texts = facts[_ACTIVE_NUMBERS:] if numbers else []
     if (

@@ -1,9 +1,10 @@
 """Certificates: a small authority of our own, and the short-lived certificates it issues.
 
-P-256, not Ed25519: a mutual TLS 1.3 handshake costs 1.47 ms of processor time with the one and
-1.55 ms with the other (both sides, OpenSSL 3.0), and browsers, which may be used to look at a
-node's status page, do not take Ed25519. The private keys are not encrypted: a program must start
-unattended, so a password would lie beside them. Their mode guards them, and their short life.
+P-256, not Ed25519: a mutual TLS 1.3 handshake costs 1.47 ms of processor time with the former and
+1.55 ms with the latter (both sides, OpenSSL 3.0), and browsers, which may be used to view a node's
+status page, do not accept Ed25519. The private keys are not encrypted: a program must start
+unattended, so a password would be stored beside them. They are protected by their file mode and
+their short life.
 """
 
 import os
@@ -39,14 +40,15 @@ from rt.net.issued import IssuedCertificate, record_issued
 AUTHORITY: Final = "ca"
 AUTHORITY_DAYS: Final = 3650
 DAYS_DEFAULT: Final = 30
-DAYS_MAX: Final = 90  # a leak that goes unnoticed must expire
-CLOCK_SKEW: Final = timedelta(minutes=5)  # a certificate is used at once, by hosts a little behind
+DAYS_MAX: Final = 90  # an unnoticed leak must expire
+# a new certificate must work at once on hosts whose clocks are slightly slow
+CLOCK_SKEW: Final = timedelta(minutes=5)
 LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 
-_OUR_NAMES: Final = frozenset({AUTHORITY, "crl"})  # crl.pem is the list of the revoked
+_OUR_NAMES: Final = frozenset({AUTHORITY, "crl"})  # crl.pem is the revocation list
 _HOST: Final = re.compile(r"(?!-)[a-z0-9-]{1,63}(?:\.(?!-)[a-z0-9-]{1,63})*")
 _HOST_LENGTH_MAX: Final = 253
-_WARN_FRACTION: Final = 3  # of a certificate's life; 10 of 30 days
+_WARN_FRACTION: Final = 3  # of a certificate's lifetime: the last 10 of 30 days
 _OTHERS_MODE: Final = 0o077
 _FILE_BYTES_MAX: Final = 1 << 20  # a certificate with 1,000 names has 50 KiB
 
@@ -56,7 +58,7 @@ class CertificateFiles:
     """Paths of the three files that one side of a connection needs.
 
     Attributes:
-        ca: The authority's certificate, by which peers are verified.
+        ca: Certificates of the authorities that verify peers.
         cert: Our own certificate.
         key: The private key of that certificate.
     """
@@ -67,27 +69,27 @@ class CertificateFiles:
 
 
 def certificate_files(directory: str, name: str) -> CertificateFiles:
-    """Return where `issue` puts the files of `name`; `Misuse` unless it is a name."""
+    """Return where `issue` puts the files of `name`; `Misuse` if the name is invalid."""
     stem = os.path.join(directory, parse_peer(name))
     authority = os.path.join(directory, AUTHORITY)
     return CertificateFiles(ca=f"{authority}.pem", cert=f"{stem}.pem", key=f"{stem}.key")
 
 
 def init_authority(directory: str, *, force: bool = False) -> CertificateFiles:
-    """Make a certificate authority, `ca.pem` and `ca.key` in `directory`, and a `grants.toml`.
+    """Create a certificate authority, `ca.pem` and `ca.key` in `directory`, and a `grants.toml`.
 
     Args:
-        directory: Made with mode 0700 if missing.
-        force: Replace an existing authority; all it issued is worthless after that.
+        directory: Created with mode 0700 if missing.
+        force: Replace an existing authority; everything it issued becomes worthless.
 
     Raises:
-        Misuse: There is an authority and `force` is not set, or others may write the directory.
+        Misuse: There is an authority and `force` is not set, or others may write to the directory.
     """
     files = certificate_files(directory, AUTHORITY)
     _make_private_directory(directory)
     _refuse_existing(files, force=force, consequence="every certificate it issued stops working")
     key = ec.generate_private_key(ec.SECP256R1())
-    # The name differs from authority to authority, so that a peer of another cluster is recognised.
+    # Each authority has a different name, so that a peer of another cluster is recognised.
     subject = _common_name(f"rt authority {secrets.token_hex(4)}")
     builder = _builder(subject, key.public_key(), timedelta(days=AUTHORITY_DAYS))
     builder = builder.issuer_name(subject)
@@ -99,16 +101,16 @@ def init_authority(directory: str, *, force: bool = False) -> CertificateFiles:
 
 
 def copy_authority(source: str, directory: str) -> CertificateFiles:
-    """Copy an authority that exists, so that one authority certifies several clusters.
+    """Copy an existing authority, so that one authority certifies several clusters.
 
     Args:
         source: directory of its `ca.pem` and `ca.key`.
-        directory: gets both and a `grants.toml`; made with mode 0700 if missing.
+        directory: receives both and a `grants.toml`; created with mode 0700 if missing.
 
     Raises:
-        Misuse: it is not an authority, has expired, or others may read its key; or there is an
-            authority already.
-        OSError: it cannot be read.
+        Misuse: the source is not an authority, has expired, or its key is accessible to others; or
+            `directory` has an authority already.
+        OSError: the source cannot be read.
     """
     certificate, key = load_authority(source)
     try:
@@ -142,20 +144,20 @@ def issue(
 ) -> CertificateFiles:
     """Issue a key and a certificate: `NAME.key` and `NAME.pem` beside the authority.
 
-    What a publisher or subscriber may do goes into `grants.toml` there, unless the file says it.
+    Grants of a publisher or subscriber are added to `grants.toml` there, unless it has an entry.
 
     Args:
-        directory: Where `init_authority` made the authority.
+        directory: Where `init_authority` created the authority.
         name: The peer's name.
-        role: What the peer is; it decides the extended key usage.
-        sessions: Globs that a publisher may push. If none are given and the file has no entry
-            yet, its own name.
-        streams: Globs that a subscriber or mirror may pull. If none are given and the file has no
-            entry yet, `*`, for an authority serves one cluster.
+        role: The peer's role, which determines the extended key usage.
+        sessions: Globs of sessions that a publisher may push. If none are given and the file has no
+            entry yet, its own name.
+        streams: Globs of streams that a subscriber or mirror may pull. If none are given and the
+            file has no entry yet, `*`, because an authority serves one cluster.
         leases: Whether a subscriber may hold leases.
         hosts: DNS names and addresses of a node or mirror; this machine's loopback if none.
         days: Days until it expires, 1 to 90.
-        force: Replace the files of the same name; `renew` does so and keeps what they grant.
+        force: Replace existing files of that name; `renew` does so and keeps role and hosts.
 
     Raises:
         Misuse: An argument is wrong, the authority is missing, the files exist, or `grants.toml`
@@ -187,10 +189,10 @@ def issued_of(certificate: x509.Certificate) -> IssuedCertificate:
 
 
 def load_certificate(path: str) -> x509.Certificate:
-    """Return the first certificate of a PEM file.
+    """Return the first certificate in a PEM file.
 
     Raises:
-        Misuse: The file is missing or holds no certificate.
+        Misuse: The file is missing or contains no certificate.
     """
     try:
         return demand_readable(x509.load_pem_x509_certificate(read_file(path, _FILE_BYTES_MAX)))
@@ -201,10 +203,10 @@ def load_certificate(path: str) -> x509.Certificate:
 
 
 def check_own(files: CertificateFiles, roles: Collection[CertificateRole], name: str = "") -> None:
-    """Check our own certificate before a peer does: a bad one ends the program at its start.
+    """Check our own certificate at startup, so that a bad one is noticed before a peer sees it.
 
     Args:
-        files: its files.
+        files: our certificate files.
         roles: the roles it may have.
         name: the holder it must name; any if "".
 
@@ -235,15 +237,15 @@ def days_left(files: CertificateFiles) -> float:
     """Return the days until a certificate expires; negative after that.
 
     Raises:
-        Misuse: the file is missing or holds no certificate.
-        OSError: it cannot be read.
+        Misuse: the file is missing or contains no certificate.
+        OSError: the file cannot be read.
     """
     ends = load_certificate(files.cert).not_valid_after_utc
     return (ends - datetime.now(UTC)) / timedelta(days=1)
 
 
 def renewal_warning(files: CertificateFiles) -> str:
-    """Return a sentence if a certificate has less than a third of its life left; "" otherwise."""
+    """Return a warning if less than a third of a certificate's lifetime is left; "" otherwise."""
     try:
         certificate = load_certificate(files.cert)
     except (Misuse, OSError) as error:
@@ -252,7 +254,7 @@ def renewal_warning(files: CertificateFiles) -> str:
 
 
 def renewal_words(path: str, certificate: x509.Certificate) -> str:
-    """Return what `renewal_warning` says of a certificate that was read from `path`."""
+    """Return the sentence of `renewal_warning` for a certificate that was read from `path`."""
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     left = ends - datetime.now(UTC)
     if left >= (ends - begins) / _WARN_FRACTION:
@@ -295,11 +297,11 @@ def _alternative_names(identity: PeerIdentity, hosts: Sequence[str]) -> x509.Sub
 
 
 def host_name(host: str) -> x509.GeneralName:
-    """Return a DNS name or an address as a certificate says it; `Misuse` if it is neither."""
+    """Return a DNS name or IP address as a certificate entry; `Misuse` if it is neither."""
     try:
         return x509.IPAddress(ip_address(host))
     except ValueError:
-        pass  # then it is a name
+        pass  # so it must be a DNS name
     if len(host) > _HOST_LENGTH_MAX or not _HOST.fullmatch(host):
         raise Misuse(f"not a host: {shown(host)}; give a lower-case DNS name or an IP address")
     return x509.DNSName(host)
@@ -312,7 +314,7 @@ def _leaf(
     issuer: x509.Name,
     issuer_key: ec.EllipticCurvePublicKey,
 ) -> x509.CertificateBuilder:
-    # The subject is for human readers of other tools; no verifier of ours looks at it.
+    # The subject is for people who use other tools; our verification ignores it.
     builder = _builder(_common_name(identity.name), public_key, lifetime)
     return (
         builder.issuer_name(issuer)
@@ -365,7 +367,7 @@ def load_authority(directory: str) -> tuple[x509.Certificate, ec.EllipticCurvePr
     """Return an authority's certificate and key.
 
     Raises:
-        Misuse: there is none, its files do not belong together, or others may read its key.
+        Misuse: there is none, the two do not belong together, or others may read the key.
     """
     files = certificate_files(directory, AUTHORITY)
     if not os.path.exists(files.ca):

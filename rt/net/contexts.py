@@ -1,4 +1,4 @@
-"""Contexts: what OpenSSL needs for our side of a connection, loaded again when its files change."""
+"""Contexts: the OpenSSL settings of our side of a connection, reloaded when files change."""
 
 import logging
 import os
@@ -17,24 +17,24 @@ from rt.net.trust import FileStamp, Trust, file_stamp, trust_of
 
 _log: Final = logging.getLogger("rt.net")
 _ELSEWHERE: Final = "; or name the file that says where it is, with --config or RT_CONFIG"
-_announced: Final[dict[str, tuple[FileStamp, ...]]] = {}  # by path; what the log has said of each
-# How files were found by the last look at all connections; for the thread that looks.
+_announced: Final[dict[str, tuple[FileStamp, ...]]] = {}  # by path: the file versions last logged
+# State of the files at the last look at all connections; used only by the watching thread.
 _looked_at: Final[dict[CertificateFiles, tuple[int, tuple[FileStamp, ...]]]] = {}
 
 
 class TrustingContext(ssl.SSLContext):
-    """A context that knows by which authorities it trusts its peers, and what replaces it.
+    """A context that knows which authorities it trusts, and whether it was replaced.
 
     Attributes:
         trust: authorities and revocations.
-        owner: makes a new context when the files change; None if nothing does.
+        owner: makes a new context when the files change; None if they are not watched.
     """
 
     trust: Trust
     owner: "weakref.ref[Contexts] | None" = None
 
     def change(self) -> str:
-        """Return why a connection has to be dialled again; "" if it does not."""
+        """Return why a connection has to be redialled; "" if it does not."""
         owner = self.owner() if self.owner is not None else None
         is_outdated = owner is not None and owner.has_replaced(self)
         return "our own certificate files have changed" if is_outdated else ""
@@ -44,12 +44,12 @@ def server_context(ca: str, cert: str, key: str) -> ssl.SSLContext:
     """Return a context for the side that is dialled.
 
     Args:
-        ca: Path of the authority's certificate, the only one that peers are verified by.
+        ca: Path of the authorities' certificates; peers are verified by nothing else.
         cert: Path of our own certificate.
         key: Path of its private key.
 
     Raises:
-        Misuse: A file is missing, not what it should be, or the key is readable by everyone.
+        Misuse: A file is missing or of the wrong kind, or the key is readable by everyone.
     """
     context = TrustingContext(ssl.PROTOCOL_TLS_SERVER)
     context.num_tickets = 0  # no resumption: every connection is verified in full
@@ -65,30 +65,30 @@ def client_context(ca: str, cert: str, key: str) -> ssl.SSLContext:
 
 
 def offering(context: ssl.SSLContext, *protocols: str) -> ssl.SSLContext:
-    """Let a context offer protocols by ALPN, so that one port can serve several of them."""
+    """Set the protocols that a context offers by ALPN; one port can serve several."""
     context.set_alpn_protocols(list(protocols))
     return context
 
 
 def asking(contexts: "Contexts", question: str) -> ssl.SSLContext:
-    """Return a context to ask a node a question with, by ALPN.
+    """Return a context for asking a node a question, which is named by ALPN.
 
-    If the contexts name a stream, the question is about that one; a node that serves a single
-    stream, or that is older, answers for what it serves.
+    If the contexts name a stream, the question is about that one. A node that serves only one
+    stream, or is older, answers for the stream it serves.
     """
     named = [f"{question}/{contexts.stream}"] if contexts.stream else []
     return offering(contexts.current(), *named, question)
 
 
 class Contexts:
-    """A context that is loaded again when its files change, so that renewal needs no restart.
+    """A context that is reloaded when its files change, so that renewal needs no restart.
 
-    Files that cannot be loaded, such as a key that was replaced an instant before its certificate,
-    leave the last good context in use; `problem` then says what is wrong with them.
+    If the files cannot be loaded, for example because a key was replaced a moment before its
+    certificate, the last good context stays in use and `problem` says what is wrong.
 
-    Threads: any thread may call any method. `_lock` guards `_context` and `_stamps`, of which
-    `has_replaced` compares an older one without harm; `problem` and `_certificate`, which was read
-    last and how its file looked then, are replaced as a whole.
+    Threads: any thread may call any method. `_lock` guards `_context` and `_stamps`; `has_replaced`
+    compares them without it, and may harmlessly see older ones. `problem` and `_certificate`, the
+    certificate last read with its file's stamp, are replaced as a whole.
     """
 
     def __init__(
@@ -100,9 +100,9 @@ class Contexts:
         """Load the files.
 
         Args:
-            files: ours.
-            make: makes a context of their paths.
-            stream: that questions are about (`asking`); "" for the only one of a node.
+            files: our certificate files.
+            make: makes a context from their paths.
+            stream: the stream that questions are about (`asking`); "" for a node's only one.
         """
         self.problem: str | None = None
         self.stream = stream
@@ -130,9 +130,10 @@ class Contexts:
             return self._context
 
     def has_replaced(self, context: ssl.SSLContext) -> bool:
-        """Whether another context is in use than this one, as far as a look at connections knows.
+        """Whether `context` is no longer the current one, as of the latest look at connections.
 
-        It asks for each connection. A hundred streams have the same files: one look, three `stat`.
+        Called for each connection. A hundred streams share the same files, so each look at all
+        connections costs only three `stat` calls for them.
         """
         look, stamps = _looked_at.get(self.files, (0, ()))
         if look != live_connections.looks:
@@ -142,21 +143,21 @@ class Contexts:
         return not is_same and self.current() is not context
 
     def renew(self) -> None:
-        """Make the context again, since `make` would make another now; errors as at first."""
+        """Make the context again, because `make` now returns another; errors as in `__init__`."""
         with self._lock:
             self._context = self._made()
 
     def warning(self) -> str:
-        """Return what an operator has to do about our files; "" if there is nothing."""
+        """Return what an operator has to do about our files; "" if nothing."""
         context = self.current()
         trust = context.trust if isinstance(context, TrustingContext) else None
         problem = self.problem or (trust.problem if trust is not None else None)
         return problem or self._renewal_warning()
 
     def _renewal_warning(self) -> str:
-        """As `renewal_warning`, which reads the certificate; here, only when it has changed.
+        """As the function `renewal_warning`, but reads the certificate only after it has changed.
 
-        This is asked several times a second.
+        This is called several times a second.
         """
         path, stamp = self.files.cert, file_stamp(self.files.cert)
         read, certificate = self._certificate
@@ -179,14 +180,14 @@ def _loaded(context: TrustingContext, files: CertificateFiles) -> ssl.SSLContext
     # TLS 1.3 has neither compression nor renegotiation, so neither has to be turned off.
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
-    context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_STRICT  # a default from Python 3.13 only
+    context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_STRICT  # a default only from Python 3.13
     _check_files(files)
     try:
         context.load_verify_locations(cafile=files.ca)
     except OSError as error:
         raise Misuse(f"{files.ca}: no certificate can be read from it; copy ca.pem here") from error
     try:
-        context.load_cert_chain(files.cert, files.key, password="")  # never ask a terminal
+        context.load_cert_chain(files.cert, files.key, password="")  # never prompt on a terminal
     except OSError as error:
         raise Misuse(
             f"{files.cert} and {files.key}: not a certificate and its unencrypted key; "
@@ -210,9 +211,9 @@ def _check_files(files: CertificateFiles) -> None:
 
 
 def demand_private(key: str) -> None:
-    """Raise `Misuse` if others than its owner may use the private key in a file, or replace it.
+    """Raise `Misuse` if anyone but its owner may use or replace a private key file.
 
-    A group may read it: that is how orchestrators hand secrets to an unprivileged program.
+    Its group may read it: that is how orchestrators hand secrets to an unprivileged program.
     """
     mode = os.stat(key).st_mode
     if mode & 0o007:
@@ -223,7 +224,7 @@ def demand_private(key: str) -> None:
 
 
 def _announce(files: CertificateFiles, stamps: tuple[FileStamp, ...]) -> None:
-    """Log once that files were loaded again, however many contexts of this process use them."""
+    """Log once that files were reloaded, however many contexts of this process use them."""
     if _announced.get(files.cert) != stamps:
         _announced[files.cert] = stamps
         _log.info("certificate %s was loaded again", files.cert, extra={"event": "certificate"})

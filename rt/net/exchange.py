@@ -1,7 +1,7 @@
-"""Exchange: one request and one answer over TLS, each with a single deadline for all of it.
+"""Exchange: one request and one answer over TLS, each with a single overall deadline.
 
-A deadline for each receive would not be one: a peer that sends a byte whenever the time is almost
-up would keep its connection for ever.
+A timeout for each receive would not do: a peer that sends a byte just before each timeout would
+hold its connection for ever.
 """
 
 import json
@@ -12,18 +12,18 @@ from typing import Any, Final
 
 from rt.errors import PeerError
 
-_PART_BYTES: Final = 64 * 1024  # four TLS records: a slow reader is noticed between two of them
-_DEPTH_MAX: Final = 16  # of objects and lists within each other; a request has four
+_PART_BYTES: Final = 64 * 1024  # four TLS records; the deadline is checked between two parts
+_DEPTH_MAX: Final = 16  # nesting depth of objects and lists; a request has four levels
 _UNREADABLE: Final = (ValueError, RecursionError)  # what `json.loads` raises for hostile text
 
 Fields = dict[str, Any]
 
 
 def set_deadline(sock: socket.socket, deadline_s: float) -> None:
-    """Let the next call on a socket end at `deadline_s` of the monotonic clock.
+    """Make the next call on a socket time out at `deadline_s` of the monotonic clock.
 
     Raises:
-        TimeoutError: it has passed.
+        TimeoutError: the deadline has passed.
     """
     left_s = deadline_s - time.monotonic()
     if left_s <= 0:
@@ -32,7 +32,7 @@ def set_deadline(sock: socket.socket, deadline_s: float) -> None:
 
 
 def address_of(sock: socket.socket) -> str:
-    """Return the other side's `host:port`; "" if it has gone."""
+    """Return the peer's `host:port`; "" if the connection is gone."""
     try:
         host, port, *_ = sock.getpeername()
     except OSError:
@@ -41,9 +41,9 @@ def address_of(sock: socket.socket) -> str:
 
 
 def send_all(sock: ssl.SSLSocket, data: bytes, deadline_s: float) -> None:
-    """Send all of `data`; `TimeoutError` if the peer has not taken it by the deadline.
+    """Send all of `data`; `TimeoutError` if the peer has not accepted it by the deadline.
 
-    `SSLSocket.sendall` would start its timeout again with every record.
+    `SSLSocket.sendall` would restart its timeout with every record.
     """
     rest = memoryview(data)
     while rest:
@@ -52,11 +52,11 @@ def send_all(sock: ssl.SSLSocket, data: bytes, deadline_s: float) -> None:
 
 
 def receive_line(sock: ssl.SSLSocket, bytes_max: int, deadline_s: float) -> bytes:
-    """Receive up to a newline that ends what has come.
+    """Receive until the data ends with a newline.
 
     Raises:
-        PeerError: it is longer than `bytes_max`, or the peer hung up before its end.
-        TimeoutError: its end did not come by the deadline.
+        PeerError: the line is longer than `bytes_max`, or the peer hung up before its end.
+        TimeoutError: its end did not arrive by the deadline.
     """
     data = bytearray()
     while not data.endswith(b"\n"):
@@ -69,7 +69,7 @@ def receive_line(sock: ssl.SSLSocket, bytes_max: int, deadline_s: float) -> byte
 
 
 def receive_line_or_end(sock: ssl.SSLSocket, bytes_max: int, deadline_s: float) -> bytes:
-    """Receive up to a newline, or until the peer hangs up; errors as for `receive_line`."""
+    """Receive until a newline, or until the peer hangs up; errors as for `receive_line`."""
     data = bytearray()
     while not data.endswith(b"\n"):
         set_deadline(sock, deadline_s)
@@ -96,7 +96,7 @@ def receive_all(sock: ssl.SSLSocket, bytes_max: int, deadline_s: float) -> bytes
 
 
 def decode_fields(data: bytes | str) -> Fields | None:
-    """Return the JSON object that `data` spells, or None if it spells anything else.
+    """Parse a JSON object; None if `data` is anything else.
 
     >>> decode_fields(b'{"do": "plan"}'), decode_fields(b"[" * 100_000)
     ({'do': 'plan'}, None)
@@ -109,10 +109,10 @@ def decode_fields(data: bytes | str) -> Fields | None:
 
 
 def decode_request(data: bytes) -> Fields | None:
-    """As `decode_fields`; None, too, if it is nested deeper than any request is.
+    """As `decode_fields`, but None as well if the nesting is deeper than in any valid request.
 
-    Python reads and writes nested JSON by recursion: what could just be read may end the thread
-    that writes it to a log.
+    Python parses and prints nested JSON recursively, so an object that could just be parsed may
+    crash the thread that writes it to a log.
 
     >>> decode_request(b'{"do": ' + b"[" * 20 + b"]" * 20 + b"}")
     """

@@ -1,4 +1,4 @@
-"""Files: whole files put in place at once, by one process at a time, for their owner only."""
+"""Files: whole files put in place atomically, by one process at a time, for their owner only."""
 
 import errno
 import fcntl
@@ -16,10 +16,10 @@ _GROUP_READS: Final = 0o040
 
 
 def read_file(path: str, bytes_max: int) -> bytes:
-    """Return a whole file.
+    """Return the contents of a file.
 
     Raises:
-        Misuse: it is longer than `bytes_max`, or something else than a file, such as a pipe.
+        Misuse: it is longer than `bytes_max`, or not a regular file, for example a pipe.
         OSError: it cannot be read.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would block
@@ -33,9 +33,9 @@ def read_file(path: str, bytes_max: int) -> bytes:
 
 
 def write_file(path: str, content: bytes, *, force: bool) -> None:
-    """Put a whole file in place; a reader sees the old one or the new one, never a part.
+    """Put a whole file in place; a reader sees the old or the new one, never a part.
 
-    A file that is replaced hands on its group, and that the group may read it.
+    A replacement keeps the old file's group and the group's permission to read.
     """
     temporary = f"{path}.{secrets.token_hex(4)}.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
@@ -49,7 +49,7 @@ def write_file(path: str, content: bytes, *, force: bool) -> None:
         if force:
             os.replace(temporary, path)
         else:
-            os.link(temporary, path)  # unlike a rename, a link never replaces
+            os.link(temporary, path)  # unlike a rename, a link never replaces a file
             os.unlink(temporary)
     except OSError as error:
         os.unlink(temporary)
@@ -59,20 +59,20 @@ def write_file(path: str, content: bytes, *, force: bool) -> None:
 
 
 def _take_group(fd: int, path: str) -> None:
-    """Let the group that reads the file at `path` read the one that replaces it."""
+    """Let the group that may read the file at `path` read its replacement."""
     try:
         before = os.stat(path)
     except FileNotFoundError:
         return
     if before.st_gid != os.fstat(fd).st_gid:
-        with suppress(PermissionError):  # a group of which we are no member; root sets it
+        with suppress(PermissionError):  # we are not in that group; as root this works
             os.fchown(fd, -1, before.st_gid)
     os.fchmod(fd, FILE_MODE | (before.st_mode & _GROUP_READS))
 
 
 @contextmanager
 def alone(directory: str) -> Iterator[None]:
-    """Let one process at a time read a file of this directory and replace it."""
+    """Lock a directory, so that one process at a time reads and replaces a file in it."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)

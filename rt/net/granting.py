@@ -1,4 +1,4 @@
-"""Granting: appends to the file of grants; changes to its entries are left to an editor."""
+"""Granting: appends entries to the grants file; changing entries is left to an editor."""
 
 import os
 from dataclasses import replace
@@ -29,7 +29,7 @@ _HEAD: Final = """\
 
 
 def begin_grants(directory: str) -> None:
-    """Write a file that grants nothing, unless there is one."""
+    """Create a grants file that grants nothing, unless there is one."""
     path = os.path.join(directory, GRANTS_NAME)
     with alone(directory):
         if not os.path.lexists(path):
@@ -37,14 +37,14 @@ def begin_grants(directory: str) -> None:
 
 
 def write_grant(directory: str, holder: PeerIdentity) -> bool:
-    """Append what a holder is granted, unless the file has an entry for it.
+    """Append a holder's grants, unless the file already has an entry for it.
 
     Args:
         directory: of the authority; the file is copied to the nodes like `ca.pem`.
-        holder: with the grants asked for; the default of its role if it has none.
+        holder: with the requested grants; its role's default if it has none.
 
     Returns:
-        Whether an entry was added: not for a node or an operator, which need none.
+        Whether an entry was added; nodes and operators need none.
 
     Raises:
         Misuse: the file grants this holder something else, or cannot be read.
@@ -64,7 +64,7 @@ def write_grant(directory: str, holder: PeerIdentity) -> bool:
         if holder.role is CertificateRole.PUBLISHER and not granted.sessions:
             granted = replace(granted, sessions=_default(holder).sessions)
         text = _text(path) + entry_text(holder.role, holder.name, granted)
-        parse_grants(text.encode(), path)  # what a node would refuse is never written
+        parse_grants(text.encode(), path)  # never write what a node would refuse
         write_file(path, text.encode(), force=True)
     return True
 
@@ -75,9 +75,9 @@ def has_entry(directory: str, holder: PeerIdentity) -> bool:
 
 
 def adopt(directory: str) -> list[str]:
-    """Move what the certificates of a directory list to the file; return whose was moved.
+    """Copy the grants listed in a directory's certificates to the file; return their holders.
 
-    For certificates issued before there was such a file. Entries that exist are left alone.
+    For certificates issued before there was such a file. Existing entries are left alone.
 
     Raises:
         Misuse: the file cannot be read.
@@ -95,17 +95,17 @@ def adopt(directory: str) -> list[str]:
 
 
 def _listed(path: str) -> PeerIdentity | None:
-    """Return the holder of a certificate that lists grants; None of any other file."""
+    """Return the holder of a certificate that lists grants; None for any other file."""
     try:
         data = read_file(path, _FILE_BYTES_MAX)
         holder = listed_by(demand_readable(x509.load_pem_x509_certificate(data)))
-    except (*UNREADABLE, Refused, Misuse):  # a list of revoked certificates, an authority
+    except (*UNREADABLE, Refused, Misuse):  # a revocation list, or an authority
         return None
     return holder if holder.sessions or holder.streams else None
 
 
 def entry_text(role: CertificateRole, name: str, grant: Grant) -> str:
-    """Return an entry as the file holds it, after an empty line."""
+    """Return an entry as text for the file, after an empty line."""
     lines = ["", f'[{role}."{name}"]' if "." in name else f"[{role}.{name}]"]
     for key, globs in (("sessions", grant.sessions), ("streams", grant.streams)):
         if globs:
@@ -123,7 +123,7 @@ def _default(holder: PeerIdentity) -> Grant:
 
 
 def _text(path: str) -> str:
-    """Return what is in the file; the text that explains it if there is none."""
+    """Return the file's text, or the explanatory header if there is no file."""
     try:
         text = read_file(path, _GRANTS_BYTES_MAX).decode()
     except FileNotFoundError:

@@ -1,19 +1,19 @@
-"""Grants: what each publisher and subscriber may do, by a file that is read again on changes.
+"""Grants: what each publisher and subscriber may do, from a file that is reread on changes.
 
-A certificate says who its holder is. What that holder may do is in `grants.toml`, beside `ca.pem`:
+A certificate identifies its holder. What that holder may do is in `grants.toml`, beside `ca.pem`:
 
     [publisher.jfk]
-    sessions = ["jfk", "jfk-*"]    # sessions that it may push, and groups that it may join
-    streams = ["flights"]          # streams that it may push to; without it, each node's own
+    sessions = ["jfk", "jfk-*"]    # sessions it may push, and groups it may join
+    streams = ["flights"]          # streams it may push to; without this, each node's own
 
     [subscriber.spark]
-    streams = ["flights"]          # streams that it may pull
+    streams = ["flights"]          # streams it may pull
     leases = true                  # it may hold files back from the archiver
 
     [mirror.edge]
-    streams = ["flights"]          # streams that it may pull, and serve to others
+    streams = ["flights"]          # streams it may pull, and serve to others
 
-What the file does not grant is refused. Nodes and operators need no entry: their role says it all.
+What the file does not grant is refused. Nodes and operators need no entry: their role suffices.
 """
 
 import os
@@ -33,10 +33,10 @@ from rt.text import printable
 
 GRANTS_NAME: Final = "grants.toml"
 _FILE_BYTES_MAX: Final = 4 << 20  # 30,000 holders
-_WORDS_MAX: Final = 200  # of what a parser says, which may quote the file
+_WORDS_MAX: Final = 200  # characters quoted from a parser's message, which may quote the file
 _OTHERS_WRITE: Final = 0o022
 _LOOK_S: Final = 0.1  # a grant ends within a second; many connections share one look
-# What each role may be granted, and as what.
+# The keys that an entry of each role may have.
 _GRANTED: Final = {
     CertificateRole.PUBLISHER: {"sessions", "streams"},
     CertificateRole.SUBSCRIBER: {"streams", "leases"},
@@ -49,8 +49,8 @@ class Grant:
     """What one holder may do; nothing by default.
 
     Attributes:
-        sessions: globs of the sessions a publisher may push, and of the groups it may join.
-        streams: globs of the streams a subscriber may pull, or a publisher push to.
+        sessions: globs of the sessions that a publisher may push, and of the groups it may join.
+        streams: globs of the streams that a subscriber may pull, or a publisher may push to.
         leases: whether a subscriber may hold leases in its own name.
     """
 
@@ -64,19 +64,19 @@ GrantTable = Mapping[tuple[CertificateRole, str], Grant]
 
 
 def grants_path(ca_path: str) -> str:
-    """Return where the grants of a node are that has its authority at `ca_path`."""
+    """Return the path of a node's grants file, given the path of its authority."""
     return os.path.join(os.path.dirname(ca_path), GRANTS_NAME)
 
 
 def parse_grants(data: bytes, path: str) -> GrantTable:
-    r"""Return what the text of a grants file grants.
+    r"""Parse the text of a grants file.
 
     Args:
-        data: UTF-8, TOML.
+        data: TOML in UTF-8.
         path: of the file, for messages.
 
     Raises:
-        Misuse: it is not such a text; the message says where.
+        Misuse: the text is not valid; the message says where.
 
     >>> table = parse_grants(b'[publisher.jfk]\nsessions = ["jfk-*"]', "grants.toml")
     >>> table[CertificateRole.PUBLISHER, "jfk"].sessions
@@ -124,10 +124,10 @@ def _globs(entry: Mapping[str, Any], key: str) -> tuple[NameGlob, ...]:
 
 
 def read_grants(path: str) -> GrantTable:
-    """Return what a file grants; nothing if there is no file.
+    """Return the grants in a file; none if there is no file.
 
     Raises:
-        Misuse: it is not a grants file, or others may write it.
+        Misuse: it is not a valid grants file, or others may write to it.
     """
     try:
         data = read_file(path, _FILE_BYTES_MAX)
@@ -139,10 +139,11 @@ def read_grants(path: str) -> GrantTable:
 
 
 class Grants:
-    """The grants of one directory, read again when the file changes.
+    """The grants in one directory, reread when the file changes.
 
-    A file that is damaged or disappears leaves the last good one in force, and is reported: a
-    mistake must not cut every client off. A missing file at the start grants nothing.
+    If the file is damaged or disappears, the last good one stays in force and the problem is
+    reported: a mistake must not cut every client off. If it is missing at startup, nothing is
+    granted.
 
     Threads: any thread may call any method. `_lock` guards `_stamp`, `_looked_s`, and reading the
     file; `_table` and `problem` are replaced as a whole and may be read without it.
@@ -158,16 +159,16 @@ class Grants:
         self._table = read_grants(path)
 
     def is_as_before(self, holder: PeerIdentity) -> bool:
-        """Whether a holder is still granted what `granted` returned, as of a moment ago."""
+        """Whether a holder's grants are still those that `granted` returned, as of a moment ago."""
         if time.monotonic() - self._looked_s > _LOOK_S:
             self.refresh()
-        grant = self._grant(holder)  # asked of each connection: no copy of the holder is made
+        grant = self._grant(holder)  # called for each connection, so the holder is not copied
         return (holder.sessions, holder.streams, holder.leases) == (
             grant.sessions, grant.streams, grant.leases,
         )  # fmt: skip
 
     def granted(self, holder: PeerIdentity) -> PeerIdentity:
-        """Return a holder with what the file grants it now, whatever its certificate lists."""
+        """Return a holder with its current grants from the file, whatever its certificate lists."""
         self.refresh()
         return self._with_grant(holder)
 
@@ -184,7 +185,7 @@ class Grants:
                 self.problem = f"{spoken(error)}; the grants read before stay in force"
 
     def warning(self) -> str:
-        """Return what is wrong with the file; "" if nothing is."""
+        """Return what is wrong with the file; "" if nothing."""
         if self.problem is None and self._stamp is None:
             words = "publishers and subscribers are refused; write it with rt certs grants"
             return f"{self.path}: no such file, so {words}"
@@ -198,7 +199,8 @@ class Grants:
         return self._table.get((holder.role, holder.name), _NOTHING)
 
     def _read(self, stamp: FileStamp) -> None:
-        self._stamp = stamp  # a damaged file is not parsed again before it changes
+        # set first, so that a damaged file is not parsed again until it changes
+        self._stamp = stamp
         if stamp is None:
             raise Misuse(f"{self.path} has disappeared")
         self._table = read_grants(self.path)

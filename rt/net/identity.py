@@ -1,16 +1,16 @@
-"""Identity: the holder that a certificate names, and what that holder was granted.
+"""Identity: the holder that a certificate names, and the grants of that holder.
 
 A certificate carries its identity as a URI in the subject alternative name, and nowhere else:
 
     rt://publisher/jfk        role and name, exactly one of these
 
-What the holder may do is in a file of the nodes, see `rt.net.grants`. Certificates issued before
-that file existed also list it, as URIs that grant nothing any more:
+What the holder may do is in a file on the nodes; see `rt.net.grants`. Certificates issued before
+that file existed also list it, as URIs that no longer grant anything:
 
     rt://session/jfk-*        a session glob that a publisher could push
     rt://stream/*             a stream glob that a subscriber could pull
 
-The letters of names and globs stand for themselves in a URI, so there is no encoding to get wrong.
+The characters of names and globs are valid in a URI, so there is no encoding to get wrong.
 """
 
 from collections.abc import Iterable, Set
@@ -27,12 +27,13 @@ from rt.errors import Misuse, Refused
 from rt.names import NameGlob, PeerName, glob_matches, parse_glob, parse_peer, shown
 
 SCHEME: Final = "rt://"
-GLOBS_MAX: Final = 256  # URIs of at most 80 bytes: 20 KiB, a fifth of what OpenSSL takes as a chain
-# What docs/SECURITY.md states, and a little for the skew of clocks; OpenSSL accepts ten years.
+# URIs of at most 80 bytes: 20 KiB, a fifth of what OpenSSL accepts as a chain
+GLOBS_MAX: Final = 256
+# As docs/SECURITY.md states, plus a little for clock skew; OpenSSL accepts ten years.
 VALID_DAYS_MAX: Final = 90
 _LIFETIME_MAX: Final = timedelta(days=VALID_DAYS_MAX, hours=1)
 REFUSED_CODE: Final = "certificate"
-# What the parser raises, much of it only when a part of a certificate is looked at.
+# What the parser raises, often only when a part of a certificate is accessed.
 UNREADABLE: Final = (
     ValueError,
     UnsupportedAlgorithm,
@@ -43,7 +44,7 @@ UNREADABLE: Final = (
 
 
 class CertificateRole(StrEnum):
-    """What the holder of a certificate is."""
+    """The role of a certificate's holder."""
 
     NODE = "node"
     PUBLISHER = "publisher"
@@ -64,7 +65,8 @@ USAGES: Final = {
     ),
 }
 SERVING: Final = (CertificateRole.NODE, CertificateRole.MIRROR)  # roles that others dial
-PULLING: Final = (CertificateRole.SUBSCRIBER, CertificateRole.MIRROR)  # with a list of streams
+# roles that are granted streams to pull
+PULLING: Final = (CertificateRole.SUBSCRIBER, CertificateRole.MIRROR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +75,10 @@ class PeerIdentity:
 
     Attributes:
         name: The peer's name.
-        role: What it is.
-        sessions: Globs of the sessions a publisher may push.
-        streams: Globs of the streams a subscriber or mirror may pull, or to which a publisher may
-            push; without any, that is the own stream of each node.
+        role: Its role.
+        sessions: Globs of the sessions that a publisher may push.
+        streams: Globs of the streams that a subscriber or mirror may pull, or a publisher may push
+            to; a publisher without any may push to each node's own stream.
         leases: Whether a subscriber may hold leases.
     """
 
@@ -88,66 +90,65 @@ class PeerIdentity:
 
     @property
     def is_node(self) -> bool:
-        """Whether the peer is a node; of which cluster, its certificate does not say."""
+        """Whether the peer is a node; its certificate does not say of which cluster."""
         return self.role is CertificateRole.NODE
 
     @property
     def is_dialled(self) -> bool:
-        """Whether others dial the peer, so that its certificate names its hosts."""
+        """Whether others dial the peer, so that its certificate lists its hosts."""
         return self.role in SERVING
 
     @property
     def may_operate(self) -> bool:
-        """Whether the peer may change a stream for everyone, such as its policy."""
+        """Whether the peer may change a stream for everyone, for example its policy."""
         return self.role in (CertificateRole.OPERATOR, CertificateRole.NODE)
 
     @property
     def title(self) -> str:
-        """Role and name, as logs have them."""
+        """Role and name, as shown in logs."""
         return f"{self.role} {self.name}"
 
     def may_push(self, session: str) -> bool:
-        """Tell whether the peer may write this session: a node any, a publisher its own."""
+        """Whether the peer may write this session: a node any, a publisher as granted."""
         return self.is_node or (
             self.role is CertificateRole.PUBLISHER and _any_matches(self.sessions, session)
         )
 
     def may_push_to(self, stream: str, *, is_own: bool) -> bool:
-        """Tell whether the peer may push to this stream: a node to any, a publisher as granted.
+        """Whether the peer may push to this stream: a node to any, a publisher as granted.
 
         Args:
-            stream: to which.
-            is_own: whether it is the node's own, to which publishers push that are granted no
-                stream by name.
+            stream: name of the stream.
+            is_own: whether it is the node's own stream, the default for publishers without granted
+                streams.
         """
         return self.is_node or _any_matches(self.streams, stream) or (is_own and not self.streams)
 
     def may_pull(self, stream: str) -> bool:
-        """Tell whether the peer may read this stream: a node any, others those they list."""
+        """Whether the peer may read this stream: a node any, others as granted."""
         return self.is_node or (self.role in PULLING and _any_matches(self.streams, stream))
 
     def may_look(self, stream: str) -> bool:
-        """Tell whether the peer may see a stream's policy, plans and history."""
+        """Whether the peer may see a stream's policy, plans and history."""
         return self.may_operate or self.may_pull(stream)
 
     def may_lease(self, stream: str) -> bool:
-        """Tell whether the peer may hold files of this stream in its own name."""
+        """Whether the peer may hold files of this stream in its own name."""
         return self.may_operate or (self.leases and self.may_pull(stream))
 
     @property
     def uri(self) -> str:
-        """Role and name as the URI that `parse_identity` reads."""
+        """Role and name as a URI that `parse_identity` reads."""
         return f"{SCHEME}{self.role}/{self.name}"
 
 
 def parse_identity(uris: Iterable[str]) -> PeerIdentity:
-    """Return the holder that the URIs of a certificate name, without any grant.
+    """Return the holder that a certificate's URIs name, without any grants.
 
-    URIs of other schemes are ignored; one of ours that cannot be read refuses the whole
-    certificate.
+    URIs of other schemes are ignored; an invalid one of ours invalidates the whole certificate.
 
     Raises:
-        Refused: No role, several roles, an unknown word, or a name outside the grammar.
+        Refused: No role, several roles, an unknown word, or an invalid name.
 
     >>> parse_identity(["rt://publisher/jfk", "rt://session/jfk-*"]).may_push("jfk-1")
     False
@@ -157,7 +158,7 @@ def parse_identity(uris: Iterable[str]) -> PeerIdentity:
 
 
 def listed_in(uris: Iterable[str]) -> PeerIdentity:
-    """Return a holder with what an old certificate lists; errors as for `parse_identity`.
+    """Return the holder with the grants listed in an old certificate; errors as `parse_identity`.
 
     >>> listed_in(["rt://publisher/jfk", "rt://session/jfk-*"]).sessions
     ('jfk-*',)
@@ -187,10 +188,10 @@ def identity_of(certificate: x509.Certificate) -> PeerIdentity:
 
 
 def demand_readable(certificate: x509.Certificate) -> x509.Certificate:
-    """Return a certificate of which every part that is used here can be read.
+    """Return a certificate after checking that every part that is used here can be read.
 
     Raises:
-        Those of `UNREADABLE`: one cannot.
+        The errors in `UNREADABLE`: a part cannot be read.
     """
     _ = certificate.issuer, certificate.subject, certificate.extensions, certificate.public_key()
     _ = certificate.not_valid_before_utc, certificate.not_valid_after_utc
@@ -198,7 +199,7 @@ def demand_readable(certificate: x509.Certificate) -> x509.Certificate:
 
 
 def listed_by(certificate: x509.Certificate) -> PeerIdentity:
-    """Return a holder with what an old certificate lists; errors as for `parse_identity`."""
+    """Return the holder with the grants listed in an old certificate; errors as `listed_in`."""
     return listed_in(_uris(certificate))
 
 
@@ -211,17 +212,17 @@ def objection_to_life(certificate: x509.Certificate) -> str:
 
 
 def read_identity(der: bytes, usage: x509.ObjectIdentifier) -> PeerIdentity:
-    """Return the identity in a certificate whose signature and dates were verified before.
+    """Return the identity in a certificate whose signature and dates were already verified.
 
-    This is the part that the TLS library leaves open: it accepts a certificate without extended
-    key usage, one valid for ten years, and any certificate of the authority for any purpose.
+    Checks what the TLS library does not: it accepts a certificate without extended key usage, one
+    valid for ten years, and any certificate of the authority for any purpose.
 
     Args:
         der: The certificate, DER encoded.
         usage: The extended key usage it must state: server or client authentication.
 
     Raises:
-        Refused: The certificate does not say what it must, in one sentence.
+        Refused: The certificate does not state what it must; one sentence says what.
     """
     try:
         certificate = x509.load_der_x509_certificate(der)

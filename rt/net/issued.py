@@ -1,7 +1,7 @@
 """Issued: the authority's record of the certificates it signed, one JSON object a line.
 
-A name has as many valid certificates as it was renewed in the last 90 days, so to revoke a name is
-to revoke all of them, and nothing but this file knows their serial numbers.
+A name may have several valid certificates, one for each renewal in the last 90 days. Revoking a
+name revokes all of them, and only this file knows their serial numbers.
 """
 
 import json
@@ -18,7 +18,7 @@ from rt.net.files import alone, read_file
 
 ISSUED_NAME: Final = "issued.jsonl"
 _FILE_BYTES_MAX: Final = 64 << 20  # 400,000 certificates
-_LINE_BYTES_MAX: Final = 4096  # a line has at most 250
+_LINE_BYTES_MAX: Final = 4096  # actual lines have at most 250
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class IssuedCertificate:
 
     @property
     def number(self) -> int:
-        """The serial number."""
+        """The serial number as an integer."""
         return int(self.serial, 16)
 
     @property
@@ -49,12 +49,12 @@ class IssuedCertificate:
 
 
 def record_issued(directory: str, certificate: IssuedCertificate) -> None:
-    """Append to the record and sync it; done before the certificate itself is written."""
+    """Append to the record and sync it, before the certificate itself is written."""
     path = os.path.join(directory, ISSUED_NAME)
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     with alone(directory), os.fdopen(os.open(path, flags, FILE_MODE), "r+b", 0) as file:
         end = _whole_end(file)
-        file.truncate(end)  # of a crash in the middle of a line, whose certificate was not written
+        file.truncate(end)  # drops a line torn by a crash; its certificate was never written
         file.seek(end)
         file.write(json.dumps(asdict(certificate)).encode() + b"\n")
         os.fsync(file.fileno())
@@ -71,7 +71,7 @@ def _whole_end(file: FileIO) -> int:
 
 
 def issued_to(directory: str, name: str) -> list[IssuedCertificate]:
-    """Return what was issued to a name and has not expired.
+    """Return the unexpired certificates issued to a name.
 
     Raises:
         Misuse: a line of the record cannot be read.
@@ -86,7 +86,7 @@ def _read(directory: str) -> Iterator[IssuedCertificate]:
         data = read_file(path, _FILE_BYTES_MAX)
     except FileNotFoundError:
         return
-    whole = data[: data.rfind(b"\n") + 1]  # the certificate of a line that was cut never was
+    whole = data[: data.rfind(b"\n") + 1]  # a torn line's certificate was never written
     for number, line in enumerate(whole.splitlines(), 1):
         try:
             issued = IssuedCertificate(**json.loads(line))

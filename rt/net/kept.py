@@ -1,4 +1,4 @@
-"""KeptConnection: a connection to a node that the next request uses too."""
+"""KeptConnection: a connection to a node that is reused for later requests."""
 
 import json
 import socket
@@ -20,7 +20,7 @@ Address = tuple[str, int]
 
 
 class KeptConnection:
-    """Makes one request after another of a node, and dials again where a connection has ended.
+    """Sends requests to a node over one connection, and dials again after it has ended.
 
     A handshake costs both sides some 5 ms of processor time each, a request a tenth of that.
 
@@ -31,8 +31,8 @@ class KeptConnection:
         """Dial nothing before the first request.
 
         Args:
-            contexts: what to show.
-            protocol: its ALPN name.
+            contexts: our certificate and the authorities we trust.
+            protocol: ALPN name of the protocol.
         """
         self._contexts = contexts
         self._protocol = protocol
@@ -42,11 +42,11 @@ class KeptConnection:
     def exchange(self, address: Address, request: Fields) -> bytes:
         """Send a request to a node and return its answer.
 
-        A node ends a connection that was idle for long, or whose certificate was renewed; the
-        request is made again then. So it may be carried out twice, as after any lost answer.
+        A node ends a connection that was idle for long or whose certificate was renewed. The
+        request is then sent again, so it may be carried out twice, as after any lost answer.
 
         Raises:
-            As `rt.net.admin.ask`.
+            The errors of `rt.net.admin.ask`.
         """
         data = json.dumps({**request, "keep": True}).encode() + b"\n"
         if self._address != address:
@@ -67,7 +67,7 @@ class KeptConnection:
         return answer
 
     def close(self) -> None:
-        """Hang up; the next request dials. Idempotent."""
+        """Close the connection; the next request dials again. Idempotent."""
         sock, self._sock = self._sock, None
         if sock is not None:
             sock.close()
@@ -78,17 +78,17 @@ class KeptConnection:
         if not identity.is_node:
             sock.close()
             raise PeerError(f"{identity.name!r} is not a node")
-        # A request is one small packet, and the next one follows its answer: nothing to gather.
+        # A request is one small packet, and the next one waits for its answer: nothing to coalesce.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
 
     def _answer(self, sock: ssl.SSLSocket, data: bytes) -> bytes:
-        """Return the answer to a request, empty if the node hung up instead."""
+        """Return the answer to a request; empty if the node hung up instead."""
         now_s, is_whole = time.monotonic(), False
         try:
             send_all(sock, data, now_s + _REQUEST_S)
             answer = receive_line_or_end(sock, _ANSWER_BYTES_MAX, now_s + _ANSWER_S)
-            is_whole = answer.endswith(b"\n")  # a node that keeps no connections hangs up instead
+            is_whole = answer.endswith(b"\n")  # a node without persistent connections hangs up
             return answer
         except TimeoutError:
             raise TimeoutError(f"the answer was not complete after {_ANSWER_S:g} s") from None

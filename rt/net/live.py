@@ -1,8 +1,7 @@
-"""Live connections: ends each one whose certificate is no longer good, within a second.
+"""Live connections: ends each connection within a second after a certificate becomes invalid.
 
-A handshake looks at a certificate once, and a connection lasts for weeks. So every connection of a
-process is looked at here several times a second, whatever protocol it speaks and whichever side
-dialled.
+A handshake checks a certificate once, but a connection lasts for weeks. So every connection of the
+process is checked here several times a second, whatever its protocol and whichever side dialled.
 """
 
 import logging
@@ -21,8 +20,8 @@ from rt.net.repeated import RepeatedLines
 from rt.net.trust import Trust, TrustFacts
 
 _log: Final = logging.getLogger("rt.net")
-# A fifth of the second that is promised. A look costs two `stat` calls, and after a change up to
-# 0.3 s of a processor: 512 signatures at 0.15 ms, and 100,000 revocations at 2 us.
+# A fifth of the promised second. A look costs two `stat` calls, and after a change up to 0.3 s of
+# processor time: 512 signatures at 0.15 ms, and 100,000 revocations at 2 us.
 PERIOD_S: Final = 0.2
 _REMIND_LOOKS: Final = 5  # a warning that is repeated daily may be a second late
 _WARN_EVERY_S: Final = 86_400.0
@@ -30,26 +29,26 @@ _WARN_EVERY_S: Final = 86_400.0
 
 @dataclass(slots=True, eq=False)
 class _Watched:
-    """One connection, and what it was accepted on."""
+    """A connection, and what it was accepted on."""
 
     sock: "weakref.ref[socket.socket]"
     name: str
     certificate: x509.Certificate
-    expires_s: float  # of the peer's certificate, seconds since the epoch
+    expires_s: float  # expiry of the peer's certificate, seconds since the epoch
     trust: Trust
-    facts: TrustFacts | None  # the ones under which it was last found good
-    change: Callable[[], str]  # what has changed on our side so that it must end, or ""
+    facts: TrustFacts | None  # the facts under which it was last found good
+    change: Callable[[], str]  # returns what changed on our side and ends the connection, or ""
 
 
 class LiveConnections:
     """Watches the connections of a process.
 
-    A connection that may not go on is ended by the first look that begins after the files say so,
-    thus within `PERIOD_S` and the time of two looks.
+    A connection that may not continue is ended by the first look that begins after the files say
+    so: within `PERIOD_S` plus the time of two looks.
 
     Threads: `watch` and `remind` may be called by any thread. `_lock` guards `_watched`,
-    `_reminders` and `_thread`; the watching thread alone looks at what is in them, on copies,
-    alone uses `_due_s`, and alone sets `looks`.
+    `_reminders` and `_thread`; only the watching thread examines their contents, on copies,
+    uses `_due_s`, and sets `looks`.
     """
 
     def __init__(
@@ -57,13 +56,13 @@ class LiveConnections:
         clock: Callable[[], float] = time.time,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Watch nothing before `start`.
+        """Watch nothing until `start`.
 
         Args:
-            clock: returns the time, in seconds since the epoch.
-            pause: waits for so many seconds.
+            clock: returns the time in seconds since the epoch.
+            pause: waits for a number of seconds.
         """
-        self.looks = 0  # so many have begun
+        self.looks = 0  # how many looks have begun
         self._clock = clock
         self._pause = pause
         self._lock = threading.Lock()
@@ -74,9 +73,9 @@ class LiveConnections:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to watch; idempotent."""
+        """Start watching; idempotent."""
         with self._lock:
-            if self._thread is None or not self._thread.is_alive():  # as in a forked child
+            if self._thread is None or not self._thread.is_alive():  # not alive in a forked child
                 self._thread = threading.Thread(target=self._run, name="certificates", daemon=True)
                 self._thread.start()
 
@@ -88,17 +87,17 @@ class LiveConnections:
         trust: Trust,
         change: Callable[[], str],
     ) -> None:
-        """End this connection when it may not go on.
+        """End this connection as soon as it may not continue.
 
-        The first look verifies the certificate again: the files may have changed since the
-        handshake, which has used the authorities that were known when it began.
+        The first look verifies the certificate again, because the files may have changed since the
+        handshake, which used the authorities known when it began.
 
         Args:
             sock: the connection, or a second descriptor of it; only a weak reference is kept.
             name: of the peer, for the log.
             certificate: of the peer, verified by `trust`.
-            trust: what it is verified by.
-            change: what has changed on our side so that the connection must end; "" if nothing.
+            trust: the authorities and revocations to verify it by.
+            change: returns what changed on our side that ends the connection; "" if nothing.
         """
         watched = _Watched(
             weakref.ref(sock), name, certificate, certificate.not_valid_after_utc.timestamp(),
@@ -108,7 +107,7 @@ class LiveConnections:
             self._watched.append(watched)
 
     def remind(self, subject: str, warning: Callable[[], str]) -> None:
-        """Log what a bound method returns, once a day for a subject, while it returns something."""
+        """Log what a bound method returns, if not "", at most once a day for each subject."""
         with self._lock:
             self._reminders.append((subject, weakref.WeakMethod(warning)))
 
@@ -132,7 +131,7 @@ class LiveConnections:
                 self._watched = [each for each in self._watched if each not in gone]
 
     def _is_good(self, watched: _Watched) -> bool:
-        """Whether a connection goes on; one that may not is ended."""
+        """Whether a connection may continue; if not, it is ended."""
         sock = watched.sock()
         if sock is None or sock.fileno() < 0:
             return False
@@ -142,14 +141,15 @@ class LiveConnections:
         kind = f"{watched.name} {why}"
         self._repeats.warn(kind, f"the connection with {watched.name} was ended: {why}")
         with suppress(OSError):
-            socket.socket.shutdown(sock, socket.SHUT_RDWR)  # its TLS object is another thread's
+            # its TLS object belongs to another thread
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
         return False
 
     def _remind(self) -> None:
         now_s = time.monotonic()
         with self._lock:
             self._reminders = [each for each in self._reminders if each[1]() is not None]
-            reminders = dict(self._reminders)  # a hundred streams have the same certificate
+            reminders = dict(self._reminders)  # a hundred streams share the same certificate
         for subject, reference in reminders.items():
             warning = reference()
             is_due = now_s >= self._due_s.get(subject, 0.0)
@@ -159,7 +159,7 @@ class LiveConnections:
 
 
 def _objection(watched: _Watched, now_s: float) -> str:
-    """Return why a connection may not go on; "" if it may."""
+    """Return why a connection may not continue; "" if it may."""
     if now_s >= watched.expires_s:
         return "its certificate has expired"
     facts = watched.trust.facts

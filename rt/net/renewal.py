@@ -1,4 +1,4 @@
-"""Renewal: a new key and certificate for a name, which grant what the old ones did."""
+"""Renewal: replaces the key and certificate of a name; its grants stay the same."""
 
 from datetime import timedelta
 
@@ -21,14 +21,14 @@ from rt.net.trust import crl_path, read_revoked
 def renew(directory: str, name: str, *, days: int | None = None) -> CertificateFiles:
     """Replace `NAME.key` and `NAME.pem` beside the authority by new ones.
 
-    Role and hosts stay as they are, and so do the files' group and its right to read them; what
-    the name may do is in `grants.toml`. The old certificate stays valid until it expires; `revoke`
-    ends it at once.
+    The role and the hosts stay the same, and so do the files' group and its right to read them.
+    Grants are in `grants.toml`. The old certificate stays valid until it expires; `revoke` ends it
+    at once.
 
     Args:
         directory: Where the authority is.
         name: The peer's name.
-        days: Days until the new certificate expires; as many as the old one had if None.
+        days: Days until the new certificate expires; as many as for the old one if None.
 
     Raises:
         Misuse: There is no certificate of this name, it was revoked, or another authority

@@ -1,7 +1,7 @@
-"""RepeatedLines: logs the first line of a kind at once, and counts the rest once a minute.
+"""RepeatedLines: logs the first line of each kind at once, and counts the rest once a minute.
 
-A flood of connections must not become a flood of log lines: it would fill a disk, and bury the one
-line that matters.
+A flood of connections must not become a flood of log lines, which would fill the disk and bury the
+one line that matters.
 """
 
 import logging
@@ -13,7 +13,7 @@ from typing import Final
 
 EVERY_S: Final = 60.0
 KINDS_MAX: Final = 256  # at most this many lines a minute, and as many counts
-_OTHER: Final = "other"  # what further kinds are counted as
+_OTHER: Final = "other"  # the kind that further kinds are counted under
 
 
 @dataclass(slots=True)
@@ -27,10 +27,10 @@ class _Window:
 
 
 class RepeatedLines:
-    """Summarises the lines of each kind.
+    """Logs the first line of each kind, then only counts.
 
     Threads: any thread may call any method. `_lock` guards `_windows` and `_due_s`; lines are
-    logged while it is held, so that a count never overtakes the line it belongs to.
+    logged while it is held, so that a count never precedes the line it refers to.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class RepeatedLines:
         every_s: float = EVERY_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Log to `log`, and each kind's count once in `every_s` seconds of `clock`."""
+        """Log to `log`, and each kind's count once every `every_s` seconds of `clock`."""
         self._log = log
         self._every_s = every_s
         self._clock = clock
@@ -48,11 +48,11 @@ class RepeatedLines:
         self._due_s = 0.0  # no window ends before this
 
     def warn(self, kind: str, line: str) -> None:
-        """Log `line` as a warning, or count it if its kind was logged within the minute."""
+        """Log `line` as a warning, or count it if its kind was logged within the last minute."""
         self.say(logging.WARNING, kind, line)
 
     def say(self, level: int, kind: str, line: str) -> None:
-        """Log `line` at `level`, or count it; `kind` is what makes two lines alike."""
+        """Log `line` at `level`, or count it; lines with the same `kind` are alike."""
         now_s = self._clock()
         with self._lock:
             self._flush(now_s)
@@ -67,7 +67,7 @@ class RepeatedLines:
                 window.last = line
 
     def flush(self) -> None:
-        """Log the counts that are due; call it about once a second."""
+        """Log the counts that are due; call this about once a second."""
         with self._lock:
             self._flush(self._clock())
 

@@ -1,4 +1,4 @@
-"""Revocation: ends every certificate of a name, by a list that the authority signs."""
+"""Revocation: ends every certificate of a name, through a list signed by the authority."""
 
 import os
 from datetime import UTC, datetime
@@ -26,16 +26,16 @@ def revoke(directory: str, name: str) -> tuple[str, int]:
     """Revoke every certificate of a name that has not expired.
 
     Args:
-        directory: Where the authority is; the list is `crl.pem` there, and is copied to the
-            directory of each program like `ca.pem`.
+        directory: Where the authority is. The list is `crl.pem` there; copy it to each program's
+            directory, as you do with `ca.pem`.
         name: The peer's name.
 
     Returns:
         The path of the list, and how many certificates this call added to it.
 
     Raises:
-        Misuse: No valid certificate was issued to the name, the list there is damaged, or it
-            would become longer than programs read.
+        Misuse: No valid certificate was issued to the name, the existing list is damaged, or it
+            would exceed the length that programs read.
     """
     if parse_peer(name) == AUTHORITY:
         raise Misuse("an authority is not revoked: remove its ca.pem from every directory instead")
@@ -58,10 +58,10 @@ def revoke(directory: str, name: str) -> tuple[str, int]:
 
 
 def _serials(directory: str, name: str, authority: x509.Certificate) -> set[int]:
-    """Return the serial numbers of a name's valid certificates, as far as they are known here."""
+    """Return the serial numbers of a name's valid certificates, as far as recorded here."""
     serials = {each.number for each in issued_to(directory, name)}
     path = certificate_files(directory, name).cert
-    if os.path.exists(path):  # it may be older than the record
+    if os.path.exists(path):  # the file may be older than the record
         certificate = load_certificate(path)
         is_valid = certificate.not_valid_after_utc > datetime.now(UTC)
         if is_valid and certificate.issuer == authority.subject:
@@ -75,13 +75,14 @@ def _signed(
     revoked: dict[int, datetime],
 ) -> bytes:
     now = datetime.now(UTC)
-    # Given at once: `add_revoked_certificate` copies all entries before it, and of 400,000 each.
+    # All passed at once: `add_revoked_certificate` copies all earlier entries, up to 400,000 each
+    # time.
     entries = [_entry(serial, at) for serial, at in sorted(revoked.items())]
     builder = (
         x509.CertificateRevocationListBuilder(revoked_certificates=entries)
         .issuer_name(authority.subject)
         .last_update(now)
-        .next_update(authority.not_valid_after_utc)  # it is in force until it is replaced
+        .next_update(authority.not_valid_after_utc)  # in force until it is replaced
         .add_extension(x509.CRLNumber(int(now.timestamp() * 1000)), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False

@@ -1,9 +1,9 @@
 """TLS: mutual, version 1.3 only; a refusal is one clear line on both sides.
 
-In TLS 1.3 a client has finished its handshake before the server has looked at its certificate, and
-learns of a refusal only at its first read. So each side, after the handshake and after reading the
-other's identity, sends a *verdict*: a u16 length, little endian, and that many bytes of UTF-8 that
-say why not; length 0 means welcome. `connect` and `accept` return when both verdicts are good.
+In TLS 1.3 a client finishes its handshake before the server has checked its certificate, and learns
+of a refusal only at its first read. So after the handshake each side reads the other's identity and
+sends a *verdict*: a little-endian u16 length, then that many bytes of UTF-8 with the reason for
+refusal; length 0 means welcome. `connect` and `accept` return when both verdicts are good.
 """
 
 import errno
@@ -46,8 +46,8 @@ __all__ = [
 ]
 
 TIMEOUT_S: Final = 10.0
-VERDICT_BYTES_MAX: Final = 512  # a sentence; the length is checked against this before reading on
-LINGER_S: Final = 1.0  # a peer that wants to know why reads it in a round trip
+VERDICT_BYTES_MAX: Final = 512  # one sentence; the length is checked before reading on
+LINGER_S: Final = 1.0  # a peer that wants to know why reads it within a round trip
 LINGER_READ_BYTES: Final = 64 * 1024  # more than a whole handshake
 LINGER_READS_MAX: Final = 16
 
@@ -58,7 +58,7 @@ _SERVER: Final = ExtendedKeyUsageOID.SERVER_AUTH
 
 
 def _approve(roles: Collection[CertificateRole], admit: Approval, peer: PeerIdentity) -> None:
-    """Raise `Refused` unless a peer of this identity is served."""
+    """Raise `Refused` unless this peer is served here."""
     if peer.role not in roles:
         served = " or ".join(roles)
         words = f"certificate refused: it is a {peer.role}'s; a {served} is wanted here"
@@ -67,7 +67,7 @@ def _approve(roles: Collection[CertificateRole], admit: Approval, peer: PeerIden
 
 
 def _admit_all(_peer: PeerIdentity) -> None:
-    """Admit every peer whose certificate is good."""
+    """Admit every peer with a good certificate."""
 
 
 def connect(
@@ -76,15 +76,15 @@ def connect(
     timeout_s: float = TIMEOUT_S,
     roles: Collection[CertificateRole] = (CertificateRole.NODE,),
 ) -> tuple[ssl.SSLSocket, PeerIdentity]:
-    """Dial a node and return the connection once both sides have agreed to it.
+    """Dial a node and return the connection once both sides have accepted it.
 
-    The socket is blocking with `timeout_s` for each call, and for one thread at a time.
+    The socket is blocking with `timeout_s` for each call, and for use by one thread at a time.
 
     Args:
         address: Host and port; the node's certificate must be for this host.
         context: From `client_context`.
-        timeout_s: Seconds for the whole of it.
-        roles: What may answer.
+        timeout_s: Seconds for the whole procedure.
+        roles: The roles that the other side may have.
 
     Raises:
         PeerError: TLS failed; one sentence says why.
@@ -103,7 +103,7 @@ def connect(
         )
         approve = partial(_approve, roles, _admit_all)
         identity = _establish(sock, deadline, approve)
-        # Only the side that dials can dial again with new files.
+        # Only the dialling side can dial again with new files.
         change = context.change if isinstance(context, TrustingContext) else _never
         _watch(sock, identity, f"{host}:{port}", change)
         sock.settimeout(timeout_s)
@@ -131,17 +131,17 @@ def accept(
 ) -> tuple[ssl.SSLSocket, PeerIdentity]:
     """Turn an accepted connection into a TLS one, or end it so that both sides know why.
 
-    The socket is blocking with `timeout_s` for each call, and for one thread at a time.
+    The socket is blocking with `timeout_s` for each call, and for use by one thread at a time.
 
     Args:
         plain: What a listening socket accepted; it is closed on any error.
         context: From `server_context`.
-        timeout_s: Seconds for the whole of it.
+        timeout_s: Seconds for the whole procedure.
         roles: The roles served here.
         admit: Raises `Refused` if a peer of this identity is not served now.
         grants: What publishers and subscribers may do, nothing if None; a connection ends when
-            what its peer is granted changes.
-        wrapped: Is given the TLS socket before the handshake, which another thread may then end.
+            its peer's grants change.
+        wrapped: Receives the TLS socket before the handshake, so that another thread can end it.
 
     Raises:
         PeerError: TLS failed, or the peer hung up; one sentence says why.
@@ -166,10 +166,10 @@ def accept(
 
 
 def peer_identity(sock: ssl.SSLSocket) -> PeerIdentity:
-    """Return the identity of the other side, read from its verified certificate.
+    """Return the identity of the other side, from its verified certificate.
 
     Raises:
-        Refused: There is no certificate, or it does not say what it must.
+        Refused: There is no certificate, or it does not state what it must.
     """
     der = sock.getpeercert(binary_form=True)
     if der is None:
@@ -185,7 +185,7 @@ def peer_identity(sock: ssl.SSLSocket) -> PeerIdentity:
 def _watch(
     sock: ssl.SSLSocket, identity: PeerIdentity, where: str, change: Callable[[], str]
 ) -> None:
-    """End the connection later, when a certificate is no longer good, or our side has changed."""
+    """Have the connection ended when a certificate becomes invalid or our side changes."""
     context, der = sock.context, sock.getpeercert(binary_form=True)
     if isinstance(context, TrustingContext) and der is not None:
         certificate = x509.load_der_x509_certificate(der)
@@ -204,7 +204,7 @@ def _change_of_grants(grants: Grants | None, granted: PeerIdentity) -> str:
 
 @contextmanager
 def _explained(where: str) -> Iterator[None]:
-    """Turn any end of a handshake into one line that says where and why."""
+    """Turn any failure of a handshake into one line that says where and why."""
     try:
         yield
     except TimeoutError as error:
@@ -230,7 +230,8 @@ def _agree(sock: ssl.SSLSocket, deadline: float, approve: Approval) -> PeerIdent
     set_deadline(sock, deadline)
     sock.do_handshake()
     if not sock.server_side:
-        _hear_verdict(sock, deadline)  # first, so that a refusal never meets a write of ours
+        # first, so that a refusal never collides with a write of ours
+        _hear_verdict(sock, deadline)
         return _say_verdict(sock, deadline, approve)
     identity = _say_verdict(sock, deadline, approve)
     _hear_verdict(sock, deadline)
@@ -271,9 +272,9 @@ def _receive(sock: ssl.SSLSocket, length: int, deadline: float) -> bytes:
 
 
 def _linger(sock: ssl.SSLSocket, deadline: float) -> None:
-    """Stop speaking and let the peer read why: closing at once may reset what was sent."""
+    """Stop sending, and let the peer read why: closing at once may discard what was sent."""
     end = min(deadline, time.monotonic() + LINGER_S)
-    with suppress(OSError):  # whatever happens now, the reason is known already
+    with suppress(OSError):  # whatever happens now, the reason is already known
         sock.shutdown(socket.SHUT_WR)
         for _ in range(LINGER_READS_MAX):
             set_deadline(sock, end)

@@ -1,4 +1,4 @@
-"""TLS errors: one clear sentence for the operator out of what the TLS library raises."""
+"""TLS errors: turns what the TLS library raises into one clear sentence for the operator."""
 
 import ssl
 from typing import Final
@@ -6,7 +6,8 @@ from typing import Final
 _SAME_AUTHORITY: Final = "give both sides the same ca.pem"
 _RENEW: Final = "renew it with rt certs renew"
 
-# What we found in the other side's certificate, by OpenSSL's X509_V_ERR_* (openssl/x509_vfy.h).
+# What we found wrong with the other side's certificate, by OpenSSL's X509_V_ERR_* code
+# (openssl/x509_vfy.h).
 _FOUND: Final = {
     7: f"it was signed by another authority; {_SAME_AUTHORITY}",
     9: "it is not yet valid; compare the clocks of both machines",
@@ -23,7 +24,7 @@ _FOUND: Final = {
     79: "it was signed by a certificate that is no authority; issue it with rt certs issue",
 }
 
-# What the other side told us before it hung up, by the name of the alert (RFC 8446, 6.2).
+# What the other side reported before it hung up, by the name of the alert (RFC 8446, 6.2).
 _TOLD: Final = {
     "ACCESS_DENIED": "it does not grant access to our certificate",
     "BAD_CERTIFICATE": "it refused our certificate; its log says why",
@@ -41,7 +42,7 @@ _TOLD: Final = {
 _NOT_TLS: Final = "the other side does not speak TLS; check the address and that both sides use TLS"
 _OTHER_VERSION: Final = "the other side offers no TLS 1.3, and nothing older is spoken here"
 
-# What the library saw on the wire, by its reason.
+# What the library saw on the wire, by its reason code.
 _SEEN: Final = {
     "HTTP_REQUEST": "a plain HTTP request came to a TLS port; the other side must use TLS",
     "NO_PROTOCOLS_AVAILABLE": _OTHER_VERSION,
@@ -60,7 +61,7 @@ def describe_tls_error(error: OSError) -> str:
     """Return one sentence that says what went wrong and what the operator can do.
 
     Args:
-        error: What a handshake, a read or a write on a TLS socket raised.
+        error: What a handshake, read or write on a TLS socket raised.
 
     >>> describe_tls_error(ssl.SSLError(1, "[SSL] strange"))
     'TLS failed: [SSL] strange'

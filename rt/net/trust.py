@@ -1,8 +1,8 @@
 """Trust: the authorities that peers are verified by, and the certificates they have revoked.
 
-Both are files that may change at any time: `ca.pem`, and `crl.pem` beside it. OpenSSL could check a
-revocation list too, but then demands one of every authority, and a date by which the list is void:
-a forgotten list would stop a cluster. Here a missing list means that nothing was revoked.
+Both are files that may change at any time: `ca.pem`, and `crl.pem` beside it. OpenSSL could check
+revocation lists too, but requires one from every authority, with an expiry date, so that a
+forgotten list would stop a cluster. Here a missing list means that nothing was revoked.
 """
 
 import os
@@ -22,7 +22,7 @@ from rt.net.identity import UNREADABLE, demand_readable
 
 CRL_NAME: Final = "crl.pem"
 _FILE_BYTES_MAX: Final = 1 << 20  # a thousand authorities
-CRL_BYTES_MAX: Final = 24 << 20  # 470,000 revoked certificates, of 53 bytes each
+CRL_BYTES_MAX: Final = 24 << 20  # 470,000 revoked certificates of 53 bytes each
 _ADVICE: Final = "copy it again, or move it away and run rt certs revoke for each name that it had"
 _CRL_BEGINS: Final = b"-----BEGIN X509 CRL-----"
 _CRL_ENDS: Final = b"-----END X509 CRL-----"
@@ -36,7 +36,7 @@ class TrustFacts:
     """What the files said when they were last read.
 
     Attributes:
-        authorities: of `ca.pem`.
+        authorities: the certificates in `ca.pem`.
         revoked: when each revoked certificate was revoked.
     """
 
@@ -45,7 +45,7 @@ class TrustFacts:
 
 
 class Trust:
-    """The authorities and revocations of one directory, read again when they change.
+    """The authorities and revocations in one directory, reread when they change.
 
     Threads: any thread may call any method. `_lock` guards `_stamps`, and reading the files;
     `facts` and `problem` are replaced as a whole and may be read without it.
@@ -62,13 +62,13 @@ class Trust:
     def refresh(self) -> None:
         """Read the files again if they have changed.
 
-        Files that cannot be read, or a list that has disappeared, leave in force what was known:
-        a mistake must not turn every peer away, nor let a revoked one in.
+        If a file cannot be read, or a list has disappeared, what was known stays in force: a
+        mistake must neither turn every peer away nor let a revoked one in.
         """
         with self._lock:
             stamps = self._look()
             if stamps == self._stamps:
-                self.problem = None  # what was wrong meanwhile was put back
+                self.problem = None  # what was wrong meanwhile has been restored
                 return
             problems = [self._read_authorities(), self._read_revoked(stamps[1])]
             self.problem = "; ".join(filter(None, problems)) or None
@@ -76,10 +76,10 @@ class Trust:
                 self._stamps = stamps
 
     def _read_authorities(self) -> str:
-        """Take over `ca.pem`; return why it could not be read.
+        """Read `ca.pem` again; return why it could not be read, or "".
 
-        Each file counts by itself: an authority that was removed is trusted no more even if the
-        other file still has its list, and the other way round.
+        Each file is handled separately: an authority that was removed is no longer trusted even if
+        the other file still has its list, and vice versa.
         """
         try:
             authorities = _authorities(self._paths[0])
@@ -90,7 +90,7 @@ class Trust:
         return ""
 
     def _read_revoked(self, stamp: FileStamp) -> str:
-        """Take over `crl.pem`, by the authorities that are trusted now; return why not."""
+        """Read `crl.pem` again, by the authorities trusted now; return why it could not, or ""."""
         facts, path = self.facts, self._paths[1]
         if facts.revoked and stamp is None:
             return f"{path} has disappeared; its revocations stay in force"
@@ -101,14 +101,14 @@ class Trust:
         return ""
 
     def objection(self, certificate: x509.Certificate) -> str:
-        """Return why a verified certificate is not accepted any more; "" if it is."""
+        """Return why a verified certificate is no longer accepted; "" if it is."""
         facts = self.facts
         if not any(_is_issued_by(certificate, each) for each in facts.authorities):
             return "its authority is no longer trusted"
         return self.revocation(certificate)
 
     def revocation(self, certificate: x509.Certificate) -> str:
-        """Return when a certificate was revoked, as an objection; "" if it was not."""
+        """Return, as an objection, when a certificate was revoked; "" if it was not."""
         key = certificate.issuer.public_bytes(), certificate.serial_number
         at = self.facts.revoked.get(key)
         return "" if at is None else f"it was revoked on {at:%Y-%m-%d %H:%M} UTC"
@@ -126,7 +126,7 @@ _trusts_lock = threading.Lock()
 
 
 def trust_of(ca_path: str) -> Trust:
-    """Return what this process knows of a directory; errors as for `Trust`."""
+    """Return the process's shared `Trust` for an authority file; errors as for `Trust`."""
     path = os.path.abspath(ca_path)
     with _trusts_lock:
         trust = _trusts.get(path)
@@ -136,12 +136,12 @@ def trust_of(ca_path: str) -> Trust:
 
 
 def crl_path(ca_path: str) -> str:
-    """Return where the revocation list of an authority is."""
+    """Return the path of an authority's revocation list."""
     return os.path.join(os.path.dirname(ca_path), CRL_NAME)
 
 
 def read_revoked(path: str, authorities: tuple[x509.Certificate, ...]) -> dict[Revoked, datetime]:
-    """Return what the lists of a file revoke; nothing if there is no file.
+    """Return the certificates that the lists in a file revoke; none if there is no file.
 
     Raises:
         Misuse: a list cannot be read, or none of these authorities signed it.
@@ -194,9 +194,9 @@ def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) ->
 
 
 def file_stamp(path: str) -> FileStamp:
-    """Return what changes when a file is replaced or written; None if it cannot be looked at.
+    """Return a value that changes when the file is written or replaced; None if `stat` fails.
 
-    Reading the file then tells why: a look must not end the thread that looks.
+    Reading the file then reports why; here an error must not end the watching thread.
     """
     try:
         status = os.stat(path)

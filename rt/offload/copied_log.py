@@ -13,13 +13,13 @@ from rt.position import Position
 
 
 class CopiedLog(LogDirectory):
-    """Checks a whole copy, in a file without a name, before it returns any byte of it."""
+    """A log that checks a whole copy, in an unnamed file, before returning any byte of it."""
 
     def __init__(self, path: str, store: Store) -> None:
         """Open nothing yet.
 
         Args:
-            path: The directory of the log.
+            path: Directory of the log.
             store: Where `rt.offload.offload.offload` put the copies.
         """
         super().__init__(path)
@@ -33,7 +33,7 @@ class CopiedLog(LogDirectory):
         return super().is_gone(start) and not self._is_copied(start)
 
     def files(self) -> list[Position]:
-        """Return where the readable files start, oldest first, including those read from copies."""
+        """Return the start positions of readable files, copies included, oldest first."""
         copied = (start for start in self.manifest.archived if not self.is_gone(start))
         return sorted({*super().files(), *copied})
 
@@ -41,7 +41,7 @@ class CopiedLog(LogDirectory):
         """Open a file, or the contents of its copy.
 
         Raises:
-            CorruptLog: The copy is damaged, or of another log.
+            CorruptLog: The copy is damaged, or belongs to another log.
         """
         if start not in self.manifest.archived:
             return super().open_file(start)
@@ -51,7 +51,7 @@ class CopiedLog(LogDirectory):
         return OsFile(os.dup(self._kept[1].fileno()))
 
     def close(self) -> None:
-        """Release the manifest and the copy."""
+        """Close the manifest and the copy."""
         super().close()
         self._drop()
 

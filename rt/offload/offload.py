@@ -1,4 +1,4 @@
-"""Offload: copies rolled files to a store, compressed, and proves each by reading it back."""
+"""Offload: copies rolled files to a store, compressed, and verifies each by reading it back."""
 
 import hashlib
 import json
@@ -34,18 +34,19 @@ from rt.offload.store import Store
 from rt.position import START, Position, file_position
 
 LEVEL: Final = 3
-NOT_COPIED: Final = "not copied"  # why a restored log lacks a file, unless a reason is known
+# reason for a file that a restored log lacks, unless a reason is known
+NOT_COPIED: Final = "not copied"
 _FACTS: Final = ".json"
 
 
 @dataclass(frozen=True, slots=True)
 class OffloadedFile:
-    """A copied file, as described by the facts beside it, which are written once it is proven.
+    """A copied file, as described by the facts file beside it, written once the copy is verified.
 
     Attributes:
-        file: Its name.
-        bytes: The size of the file itself.
-        sha256: The digest of the file itself.
+        file: Name of the original file.
+        bytes: Size of the original file.
+        sha256: Digest of the original file.
         identity: The manifest line that names the log.
         rolled: The manifest line of the file.
     """
@@ -58,7 +59,7 @@ class OffloadedFile:
 
     @property
     def line(self) -> Rolled:
-        """The file's line."""
+        """The file's manifest line, decoded."""
         entry = decode_entry(self.rolled.encode())
         if not isinstance(entry, Rolled) or entry.file.file_name != self.file:
             raise ManifestError(f"the facts of {self.file} describe another file")
@@ -71,8 +72,9 @@ class Outcome:
 
     Attributes:
         offloaded: Which files have a copy.
-        missing: Files without one, since they were archived before it could be made.
-        given_up: Those of them that this log archived by a rule of its own: others may have them.
+        missing: Files without one, because they were archived before they were copied.
+        given_up: The missing files that this log archived by a rule of its own; other logs may
+            still have them.
     """
 
     offloaded: Offloaded
@@ -83,12 +85,12 @@ class Outcome:
 def offload(
     directory: str, store: Store, done: Callable[[str, int], None] = lambda _file, _bytes: None
 ) -> Outcome:
-    """Copy each rolled file of a log that still has its bytes and no copy yet.
+    """Copy each rolled file of a log that still has its bytes and has no copy yet.
 
     Args:
-        directory: The directory of the log.
+        directory: Directory of the log.
         store: Where to copy to.
-        done: Called with the name of each file that was copied and read back, and the size of its
+        done: Called after each file was copied and read back, with its name and the size of the
             copy.
 
     Raises:
@@ -107,13 +109,13 @@ def offload(
         identity, there = _line(encode_entry(log.manifest.identity)), copies(store)
         if any(copy.identity != identity for copy in there.values()):
             raise Misuse(f"{store.address} holds copies of another log")
-        _copy_manifest(directory, store)  # first: no copy may exist without its line
+        _copy_manifest(directory, store)  # first, because no copy may exist without its line
         for file in log.manifest.order:
             if file.file_name not in there and file not in log.manifest.archived:
                 size = _copied(log, log.manifest.rolled[file], identity, store)
                 if size is not None:
                     done(file.file_name, size)
-        _copy_manifest(directory, store)  # again, with what has been archived meanwhile
+        _copy_manifest(directory, store)  # again, with what was archived meanwhile
         return _outcome(log.manifest, store)
     finally:
         log.close()
@@ -133,7 +135,7 @@ def _outcome(manifest: Manifest, store: Store) -> Outcome:
 
 
 def copies(store: Store) -> dict[str, OffloadedFile]:
-    """Return the copies in a store by the name of the file."""
+    """Return the copies in a store, by file name."""
     return {name: copy_of(store, name) for name in names_of_copies(store)}
 
 
@@ -147,7 +149,7 @@ def names_of_copies(store: Store) -> set[str]:
 
 
 def copy_of(store: Store, name: str) -> OffloadedFile:
-    """Return the copy of a file, by the facts beside it.
+    """Return a file's copy, as described by the facts beside it.
 
     Raises:
         CorruptLog: The facts cannot be read, or describe another file.
@@ -167,12 +169,12 @@ def copy_of(store: Store, name: str) -> OffloadedFile:
 def restore(
     store: Store, directory: str, done: Callable[[str, int], None] = lambda _file, _bytes: None
 ) -> int:
-    """Make a log directory, indexes included, from the copies; return how many files it has.
+    """Build a log directory, indexes included, from copies; return how many files it has.
 
     Args:
         store: Where the copies are.
-        directory: The new log; every subscriber can read it.
-        done: Called with the name and size of each file.
+        directory: The new log, which any subscriber can read.
+        done: Called with the name and size of each restored file.
 
     Raises:
         Misuse: The directory is not empty, or there are no copies.
@@ -202,7 +204,7 @@ def restore(
 
 
 def _make_indexes(directory: str, files: Iterable[Position], undo: ExitStack) -> None:
-    """Index the restored files, while they are still in the page cache."""
+    """Index the restored files while they are still in the page cache."""
     log, disk = LogDirectory(directory), OsDisk()
     log.refresh()
     try:
@@ -219,7 +221,7 @@ def _remove(path: str) -> None:
 
 
 def _make(path: str, parts: Iterable[bytes], undo: ExitStack) -> None:
-    """Create a file, which is removed again if not all of them can be created."""
+    """Create a file; `undo` removes it if the restore fails."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "wb") as target:
         undo.callback(os.unlink, path)
         target.writelines(parts)
@@ -228,7 +230,7 @@ def _make(path: str, parts: Iterable[bytes], undo: ExitStack) -> None:
 
 
 def proven(store: Store, copy: OffloadedFile) -> Iterator[bytes]:
-    """Yield the bytes of a copy; raise `CorruptLog` at the end unless all of them are right."""
+    """Yield the bytes of a copy; at the end, raise `CorruptLog` unless their digest is right."""
     digest, length = hashlib.sha256(), 0
     path = f"{store.address}/{copy.file}{SUFFIX}"
     try:
@@ -247,11 +249,11 @@ def proven(store: Store, copy: OffloadedFile) -> Iterator[bytes]:
 
 
 def _lines(known: Manifest, there: set[Position]) -> Iterator[Entry]:
-    """Yield the manifest of a restored log, where files without a copy are archived: a visible gap.
+    """Yield the manifest of a restored log, in which files without a copy count as archived.
 
     Args:
         known: The manifest at the time of the last offload.
-        there: The files that are restored.
+        there: The files that were restored.
     """
     if known.identity is not None:
         yield known.identity
@@ -263,7 +265,7 @@ def _lines(known: Manifest, there: set[Position]) -> Iterator[Entry]:
 
 
 def _copied(log: LogDirectory, line: Rolled, identity: str, store: Store) -> int | None:
-    """Copy a file; return the size of its copy, or None if it was archived before it was read."""
+    """Copy a file; return the copy's size, or None if it was archived before it was read."""
     try:
         return _copy(log, line, identity, store)
     except (CorruptLog, FileNotFoundError):
@@ -292,7 +294,7 @@ def _copy(log: LogDirectory, line: Rolled, identity: str, store: Store) -> int:
 
 
 def _demand_whole(log: LogDirectory, line: Rolled) -> None:
-    """Check that its frames are as written: once it is copied, the originals may be deleted."""
+    """Check the frames before copying, because the originals may be deleted afterwards."""
     walk, file = Walk(line.file, merged=log.merged, session=log.session), log.open_file(line.file)
     try:
         verdict = judge(file.pread, file.size(), walk, rolled_end=line.end)

@@ -1,4 +1,4 @@
-"""Offloaded: the note beside a log that says where the copies of its files are."""
+"""Offloaded: the note in a log's directory that says where copies of its files are."""
 
 import json
 import os
@@ -11,9 +11,9 @@ from rt.offload.private import create_private
 from rt.position import START, Position
 
 FILE_NAME: Final = "offloaded"
-SUFFIX: Final = ".zst"  # of a copy
+SUFFIX: Final = ".zst"  # of a copy's name
 NOTE_BYTES_MAX: Final = 1 << 20  # the facts beside a copy are two manifest lines and a hash
-GAPS_MAX: Final = 16  # of 38 bytes; a note in the cluster has 1,024, with the address
+GAPS_MAX: Final = 16  # of 38 bytes; a note in the cluster has 1,024 bytes, including the address
 
 Gaps = tuple[tuple[Position, Position], ...]
 
@@ -25,7 +25,7 @@ class Offloaded:
     Attributes:
         url: Where they are.
         to: All files before this position have a copy, except those in the gaps.
-        gaps: Files that begin from the first position of a pair to before the second have none.
+        gaps: Pairs of positions; files from the first to before the second have no copy.
     """
 
     url: str
@@ -33,18 +33,18 @@ class Offloaded:
     gaps: Gaps = ()
 
     def address_of(self, start: Position) -> str:
-        """Return where the copy of a file is; "" if there is none."""
+        """Return the address of a file's copy; "" if there is none."""
         is_there = start < self.to and not any(begin <= start < end for begin, end in self.gaps)
         return f"{self.url}/{start.file_name}{SUFFIX}" if is_there else ""
 
     def fields(self) -> dict[str, Any]:
-        """Return it as a JSON object."""
+        """Return the note as a JSON object."""
         gaps = [[str(begin), str(end)] for begin, end in self.gaps]
         return {"url": self.url, "to": str(self.to)} | ({"gaps": gaps} if gaps else {})
 
 
 def offloaded_of(fields: Any) -> Offloaded | None:
-    """Return it from the JSON object of a note or file; None if that is not one."""
+    """Parse the JSON object of a note; None if it is not a valid one."""
     try:
         gaps = tuple(
             (Position.parse(str(begin)), Position.parse(str(end)))
@@ -56,13 +56,13 @@ def offloaded_of(fields: Any) -> Offloaded | None:
 
 
 def gaps_of(files: Sequence[Position], missing: Collection[Position]) -> Gaps:
-    """Return where copies are missing; if a note has too little room, the oldest gaps become one.
+    """Return the gaps in the copies, merging the oldest ones until they fit in a note.
 
     Args:
-        files: Where the files of the log begin, oldest first.
-        missing: Those of them that have no copy.
+        files: Start positions of the log's files, oldest first.
+        missing: Those that have no copy.
     """
-    gaps = [(START, files[0])] if files and files[0] > START else []  # began in the middle
+    gaps = [(START, files[0])] if files and files[0] > START else []  # the log began in the middle
     for file in sorted(missing):
         begin = gaps.pop()[0] if gaps and gaps[-1][1] == file else file
         gaps.append((begin, file.next_file()))
@@ -72,7 +72,7 @@ def gaps_of(files: Sequence[Position], missing: Collection[Position]) -> Gaps:
 
 
 def read_offloaded(directory: str) -> Offloaded | None:
-    """Return what the note in a log's directory says; None if there is none that can be read."""
+    """Return the note in a log's directory; None if there is no readable one."""
     try:
         file = OsDisk().open_read(os.path.join(directory, FILE_NAME))
     except FileNotFoundError:

@@ -12,7 +12,7 @@ from rt.log.disk import make_private_directory, sync_directory
 from rt.masking import without_secrets
 from rt.offload.private import create_private
 
-_PART: Final = ".part"  # until it is complete
+_PART: Final = ".part"  # suffix of an incomplete file
 
 
 class Store(Protocol):
@@ -20,7 +20,7 @@ class Store(Protocol):
 
     @property
     def address(self) -> str:
-        """Its path or URL."""
+        """The store's path or URL."""
 
     def names(self) -> list[str]:
         """Return the names of the complete files."""
@@ -32,11 +32,11 @@ class Store(Protocol):
         """Open a file for reading."""
 
     def write(self, name: str) -> AbstractContextManager[IO[bytes]]:
-        """Create a file, which appears when the context ends without an error, and not before."""
+        """Create a file; it appears only when the context ends without an error."""
 
 
 def open_store(address: str) -> Store:
-    """Return the store at a path, or at a URL.
+    """Return the store at a path or URL.
 
     Raises:
         Misuse: The address is empty, or a URL that no installed package can reach.
@@ -90,7 +90,7 @@ class DirectoryStore:
 
     @contextmanager
     def write(self, name: str) -> Iterator[IO[bytes]]:
-        """Create a file, synced, in one step; only this user may read it."""
+        """Create a synced file in one step; only this user can read it."""
         path = os.path.join(self.address, name)
         make_private_directory(self.address)
         with create_private(path + _PART) as file:
@@ -102,7 +102,7 @@ class DirectoryStore:
 
 
 class FsspecStore:
-    """Anything that fsspec reaches; an object store shows a file once it is complete."""
+    """Anything that fsspec reaches; a file appears once it is complete."""
 
     def __init__(self, address: str, system: Any, path: str) -> None:
         self.address = address.rstrip("/")
@@ -116,7 +116,7 @@ class FsspecStore:
         try:
             found = self._system.ls(self._path, detail=False)
         except FileNotFoundError:
-            return []  # a store of keys has no directory without a file
+            return []  # a key-value store has no directory until it has a file
         return [name for name in map(os.path.basename, found) if not name.endswith(_PART)]
 
     def size(self, name: str) -> int:
@@ -131,7 +131,7 @@ class FsspecStore:
 
     @contextmanager
     def write(self, name: str) -> Iterator[IO[bytes]]:
-        """Create a file, and give it its name once it is complete."""
+        """Create a file under a temporary name, and rename it once it is complete."""
         path = f"{self._path}/{name}"
         with self._system.open(path + _PART, "wb") as file:
             yield file

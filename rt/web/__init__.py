@@ -1,1 +1,1 @@
-"""What a running process shows over HTTP: metrics, health, and a page; all of it read-only."""
+"""What a running process shows over HTTP: metrics, health and a page, all read-only."""

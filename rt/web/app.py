@@ -1,4 +1,4 @@
-"""Page: the paths of the HTTP port, and what each answers."""
+"""Page: the paths of the HTTP port and their answers."""
 
 import asyncio
 import time
@@ -25,11 +25,11 @@ from rt.web.collector import SiteCollector
 from rt.web.disclosure import encoded
 from rt.web.site import Site
 
-STREAMS_MAX: Final = 32  # open pages; more poll
+STREAMS_MAX: Final = 32  # open pages with an event stream; further ones poll
 _LIVE_S: Final = 1.0
-_PING_S: Final = 15.0  # a proxy drops a connection on which nothing passes
+_PING_S: Final = 15.0  # proxies drop idle connections
 _ROWS_MAX: Final = 200
-_DIGITS_MAX: Final = 20  # Python refuses to read a number of more than 4,300
+_DIGITS_MAX: Final = 20  # Python refuses to parse numbers of more than 4,300 digits
 _HEADERS: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": (
@@ -45,12 +45,12 @@ _ASSETS: Final = {
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
     "/favicon.svg": ("favicon.svg", "image/svg+xml"),
 }
-# A page of another origin must not reach us by a name that it resolves to this machine.
+# A page from another origin must not reach us through a name that it resolves to this machine.
 _LOCAL_HOSTS: Final = ["localhost", "127.0.0.1", "[::1]", "::1"]
 
 
 class Page:
-    """Answers requests. Its methods run in the event loop; the site is asked in worker threads."""
+    """Answers requests. Methods run in the event loop; the site is queried in worker threads."""
 
     def __init__(self, site: Site, *, local: bool, is_open: bool = True) -> None:
         """Prepare the paths.
@@ -78,7 +78,7 @@ class Page:
         )
 
     def end_streams(self) -> None:
-        """Let every open stream end soon; any thread may call it."""
+        """Make every open event stream end soon; any thread may call this."""
         self._is_ending = True
 
     def _routes(self) -> list[Route]:
@@ -124,7 +124,7 @@ class Page:
         return answered
 
     def _part(self, request: Request) -> Site:
-        """Return what the parameter `stream` asks for; `Misuse` if it is not served."""
+        """Return the site for the parameter `stream`; `Misuse` if that stream is not served."""
         return self._site.part(request.query_params.get("stream", ""))
 
     def _share(self, path: str, make: Callable[[Request], bytes], request: Request) -> Response:
@@ -188,7 +188,7 @@ class Page:
         )
 
     async def _stream(self, request: Request, stream: str) -> AsyncIterator[bytes]:
-        """Yield the whole overview each time it has changed, so that nothing is ever replayed."""
+        """Yield the whole overview each time it has changed, so nothing ever needs replaying."""
         self._streams += 1
         try:
             last, spoke_s = b"", time.monotonic()
@@ -202,12 +202,12 @@ class Page:
                     yield b": still here\n\n"
                 await asyncio.sleep(_LIVE_S / 2)
         except Misuse:
-            pass  # the stream is served no more; the page asks again and gets the reason
+            pass  # the stream is no longer served; the page's next request gets the reason
         finally:
             self._streams -= 1
 
     async def _overview(self, stream: str) -> bytes:
-        """Return a stream's overview as JSON; made at most once a second, for all pages."""
+        """Return a stream's overview as JSON, made at most once a second for all pages."""
         made_s, data = self._live.get(stream, (float("-inf"), b""))
         if time.monotonic() - made_s >= _LIVE_S:
             self._live[stream] = time.monotonic(), data
@@ -229,7 +229,7 @@ def _asset(path: str) -> Route:
 
 
 def _found(answer: Callable[[Request], Response]) -> Callable[[Request], Response]:
-    """Return what answers a request, with 404 if it asks for a stream that is not served."""
+    """Wrap a handler so that a request for a stream that is not served gets a 404."""
 
     def answered(request: Request) -> Response:
         try:

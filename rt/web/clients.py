@@ -1,4 +1,4 @@
-"""WebClients: which certificates of clients the HTTP port takes, and until when."""
+"""WebClients: which client certificates the HTTP port accepts, and until when."""
 
 import asyncio
 import logging
@@ -19,29 +19,29 @@ _log: Final = logging.getLogger("rt.web")
 
 
 class WebClients:
-    """Refuses a client whose certificate was revoked, and has it cut off when it is.
+    """Refuses clients whose certificate was revoked, and disconnects them when it is.
 
-    As on the cluster's port, `crl.pem` beside the authorities says which are revoked. What an
-    intermediate authority signed is verified by its handshake alone.
+    As on the cluster's port, `crl.pem` beside the authorities lists the revoked ones. Certificates
+    signed by an intermediate authority are verified only by the handshake.
 
     Threads: the event loop's, after `__init__`; `_trust` and `_lines` have locks of their own.
     """
 
     def __init__(self, ca: str) -> None:
-        """Read the authorities in `ca`; `Misuse` if they, or the list beside them, are damaged."""
+        """Read the authorities in `ca`; `Misuse` if they or the list beside them are damaged."""
         self._lines = RepeatedLines(_log)
         self._trust: Trust = trust_of(ca)
         self._known = {each.subject for each in self._trust.facts.authorities}
         live_connections.start()
 
     def watch(self, transport: asyncio.Transport) -> socket.socket | None:
-        """Have a connection that was verified end when its certificate is no longer good.
+        """End a verified connection as soon as its certificate becomes invalid.
 
         Args:
-            transport: which speaks TLS.
+            transport: the connection, which speaks TLS.
 
         Returns:
-            A second descriptor of it, to be closed with it; None if nothing watches it.
+            A second descriptor of it, to be closed with it; None if it is not watched.
 
         Raises:
             Refused: the certificate was revoked, its authority removed, or it is valid for more

@@ -1,4 +1,4 @@
-"""SiteCollector: hands a site's metrics to prometheus-client at each scrape."""
+"""SiteCollector: passes a site's metrics to prometheus-client at each scrape."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -18,7 +18,7 @@ Labels = tuple[str, ...]
 
 
 class SiteCollector(Collector):
-    """Collects when asked; what is gone vanishes by itself."""
+    """Collects at scrape time, so what is gone disappears by itself."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -28,14 +28,14 @@ class SiteCollector(Collector):
         return self._site.metrics()
 
     def describe(self) -> Iterable[Metric]:
-        """Say nothing about them before they are collected."""
+        """Return nothing: metrics are not described before they are collected."""
         return []
 
 
 def gauge(
     name: str, words: str, values: Mapping[Any, float] | float, labels: Labels = ()
 ) -> Metric:
-    """Return a gauge, with a value or one for each combination of labels."""
+    """Return a gauge with one value, or with one for each combination of labels."""
     family = GaugeMetricFamily(name, words, labels=labels)
     for key, value in _values(values):
         family.add_metric(key, value)

@@ -1,4 +1,4 @@
-"""CursorRows: the registered cursors of a stream, and how far each is behind."""
+"""CursorRows: the registered cursors of a stream, and how far each one lags."""
 
 import threading
 import time
@@ -14,23 +14,23 @@ from rt.node.registered_cursor import RegisteredCursor, cursors_of_notes
 from rt.node.view import NodeView
 from rt.text import printable
 
-_LOOK_S: Final = 5.0  # a cursor that is behind takes a search in the log, a millisecond
+_LOOK_S: Final = 5.0  # for a lagging cursor the log is searched, which takes a millisecond
 
 
 @dataclass(frozen=True, slots=True)
 class CursorRow:
-    """One cursor, as metrics and page show it.
+    """One cursor, as shown in the metrics and on the page.
 
     Attributes:
         cursor: its name.
-        owner: whose certificate may use it.
-        holder: who reads with it now; "" if no one does.
+        owner: the holder of the certificate that may use it.
+        holder: the reader that uses it now; "" if none does.
         position: everything before it is acknowledged.
         stored_ns: when it was last acknowledged, taken or moved, ns since the epoch.
-        pin_bytes: so much of what is not acknowledged is kept from retention.
-        lag_bytes: that are merged and not acknowledged; None where the log cannot be read.
+        pin_bytes: how much of what is not acknowledged is kept from retention.
+        lag_bytes: merged bytes that are not acknowledged; None if the log cannot be read.
         lag_messages: the same in messages.
-        lag_s: between the merging of the first of them and of the last one.
+        lag_s: time between the merging of the first and of the last of these messages.
     """
 
     cursor: str
@@ -45,10 +45,10 @@ class CursorRow:
 
 
 class CursorRows:
-    """Looks at the cursors when asked, and at most every five seconds.
+    """Looks at the cursors on request, but at most every five seconds.
 
     Threads: any thread may call any method. `_lock` guards the other fields, and is held while the
-        log is read: two requests that come together read it once.
+        log is read, so that two simultaneous requests read it once.
     """
 
     def __init__(self, directory: str) -> None:
@@ -66,7 +66,7 @@ class CursorRows:
         """Return the cursors by name.
 
         Args:
-            view: of the node: it has the cursors, and says where the log ends.
+            view: of the node: it has the cursors, and the end of the log.
         """
         with self._lock:
             if time.monotonic() - self._looked_s >= _LOOK_S:
@@ -82,7 +82,7 @@ class CursorRows:
             with closing(LogDirectory(self._directory)) as log:
                 return [_row(log, each, view) for each in cursors]
         except (CorruptLog, OSError):
-            return self._rows  # as they were; those who use the log say what is wrong with it
+            return self._rows  # unchanged; whatever else uses the log reports what is wrong with it
 
 
 def _row(log: LogDirectory, cursor: RegisteredCursor, view: NodeView) -> CursorRow:

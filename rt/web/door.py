@@ -1,4 +1,4 @@
-"""Door: takes a connection in, gives it a place, and speaks TLS if the port does."""
+"""Door: accepts a connection, gives it a place, and starts TLS if the port uses it."""
 
 import asyncio
 import socket
@@ -12,10 +12,10 @@ from rt.web.protocol import REQUEST_S, HttpProtocol
 
 
 class Door(asyncio.Protocol):
-    """One connection of the HTTP port, from its first byte until it speaks HTTP.
+    """One connection to the HTTP port, from its first byte until it speaks HTTP.
 
-    uvicorn counts connections whose handshake is over, and gives a handshake a minute. Here each
-    has one of the places from the start, and its handshake has five seconds.
+    uvicorn counts connections only after their handshake, and allows a minute for it. Here each
+    takes one of the places from the start, and has five seconds for its handshake.
 
     Threads: the event loop's alone.
     """
@@ -27,36 +27,36 @@ class Door(asyncio.Protocol):
         context: ssl.SSLContext | None,
         clients: WebClients | None = None,
     ) -> None:
-        """Prepare.
+        """Prepare for one connection.
 
         Args:
-            http: takes over once HTTP is spoken.
+            http: takes over when HTTP begins.
             places: shared by all connections of the port.
-            context: of the server's certificate; None to speak HTTP at once.
-            clients: which certificates are taken; None to ask for none.
+            context: with the server's certificate; None for plain HTTP.
+            clients: checks client certificates; None to request none.
         """
         self._http = http
         self._places = places
         self._context = context
         self._clients = clients
-        self._watched: socket.socket | None = None  # has to be closed
+        self._watched: socket.socket | None = None  # to be closed with the connection
         self._transport: asyncio.Transport | None = None
-        self._early = bytearray()  # requests that came with the end of the handshake
+        self._early = bytearray()  # request bytes that arrived with the end of the handshake
         self._upgrade: asyncio.Task[None] | None = None
         self._serves = False
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nothing is being answered."""
+        """Whether no request is being answered."""
         return not self._serves or self._http.is_waiting
 
     def end(self) -> None:
-        """End the connection at once."""
+        """Abort the connection."""
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: Any) -> None:
-        """Take a place; begin to speak TLS, or HTTP."""
+        """Take a place, and begin TLS or HTTP."""
         self._transport = transport
         address = transport.get_extra_info("peername")
         self._places.take(self, address[0] if address else "")
@@ -66,14 +66,15 @@ class Door(asyncio.Protocol):
         else:
             transport.pause_reading()
             upgrade = self._speak_tls(transport, self._context)
-            self._upgrade = asyncio.get_running_loop().create_task(upgrade)  # else it is collected
+            # a reference, so that it is not collected
+            self._upgrade = asyncio.get_running_loop().create_task(upgrade)
 
     def data_received(self, data: bytes) -> None:
-        """Keep what came before HTTP took over."""
+        """Keep what arrives before HTTP takes over."""
         self._early += data
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Give the place back."""
+        """Release the place."""
         self._leave()
 
     def _leave(self) -> None:
@@ -86,7 +87,7 @@ class Door(asyncio.Protocol):
             secured = await asyncio.get_running_loop().start_tls(
                 transport, self, context, server_side=True, ssl_handshake_timeout=REQUEST_S
             )
-        except OSError:  # it gave up, is too slow, or has no certificate we know
+        except OSError:  # the client gave up, is too slow, or has no certificate we trust
             secured = None
         if secured is None or not self._is_taken(secured):
             self._leave()
@@ -96,12 +97,12 @@ class Door(asyncio.Protocol):
             self._serve(secured)
 
     def _is_taken(self, secured: asyncio.Transport) -> bool:
-        """Whether the client's certificate is good, as long as it is."""
+        """Whether the client's certificate is good; if so, have it watched."""
         if self._clients is None:
             return True
         try:
             self._watched = self._clients.watch(secured)
-        except (Refused, OSError):  # or it has hung up, or no descriptor is left
+        except (Refused, OSError):  # the latter if it hung up, or no descriptor is left
             return False
         return True
 

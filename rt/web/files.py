@@ -1,4 +1,4 @@
-"""MergedFiles: the files of a merged log, and which of them the archiver takes next."""
+"""MergedFiles: the files of a merged log, and which of them the archiver would take next."""
 
 import os
 import threading
@@ -14,15 +14,15 @@ from rt.inspect.history import Row, history
 from rt.inspect.history_text import HistoryText
 from rt.node.retention import leases_of_notes, policy_of_notes
 
-_LOOK_S: Final = 2.0  # a manifest of 100,000 lines takes 0.3 s to read
-SHOWN_MAX: Final = 400  # on the page; a time axis of more is a grey bar
+_LOOK_S: Final = 2.0  # reading a manifest of 100,000 lines takes 0.3 s
+SHOWN_MAX: Final = 400  # on the page; a time axis with more would be a grey bar
 
 
 class MergedFiles:
-    """Reads the history of a log from its files, when asked and at most every two seconds.
+    """Reads the history of a log from its files on request, but at most every two seconds.
 
     Threads: any thread may call any method. `_lock` guards the other fields, and is held while the
-        manifest is read: two requests that come together read it once.
+        manifest is read, so that two simultaneous requests read it once.
     """
 
     def __init__(self, directory: str) -> None:
@@ -37,7 +37,7 @@ class MergedFiles:
         self._lock = threading.Lock()
 
     def rows(self) -> list[Row]:
-        """Return a row for each file, oldest first; none before there is a log."""
+        """Return a row for each file, oldest first; none if there is no log yet."""
         with self._lock:
             if time.monotonic() - self._looked_s >= _LOOK_S:
                 self._looked_s = time.monotonic()
@@ -45,7 +45,7 @@ class MergedFiles:
             return self._rows
 
     def texts(self) -> list[str]:
-        """Return each row as JSON, all fields, those of `/log-history` among them."""
+        """Return each row as JSON with all fields, as in `/log-history`."""
         text = HistoryText(self._directory, time.time_ns())
         return [text.json(row) for row in self.rows()]
 
@@ -55,20 +55,20 @@ class MergedFiles:
         try:
             return history(self._directory)
         except (Misuse, CorruptLog, OSError):
-            return self._rows  # as they were; those who use the log say what is wrong with it
+            return self._rows  # unchanged; whatever else uses the log reports what is wrong with it
 
 
 def planned(
     rows: Sequence[Row], notes: Mapping[str, str], now_ns: int, *, nodes: int
 ) -> list[dict[str, Any]]:
-    """Return the newest files as the page shows them, with what the archiver would do.
+    """Return the newest files as shown on the page, with what the archiver would do.
 
-    The rule `disk` is left out where there are other nodes: it goes by the disks of a majority.
+    The rule `disk` is left out if there are other nodes, because it depends on a majority's disks.
 
     Args:
         rows: of the log's history.
         notes: the stream's agreed notes.
-        now_ns: the time.
+        now_ns: the current time.
         nodes: how many nodes the stream has.
     """
     policy, live = policy_of_notes(notes), [row for row in rows if row.state == "rolled"]

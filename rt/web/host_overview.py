@@ -1,4 +1,4 @@
-"""The overview of a process that serves several streams: a row for each, as one object."""
+"""The overview of a process that serves several streams: one object with a row for each."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ _WORST_FIRST: Final = {BROKEN: 0, DEGRADED: 1, OK: 2}
 
 
 def stream_row(sample: NodeSample, settings: NodeSettings) -> Fields:
-    """Return one stream as the page shows it, by what this node knows; no other is asked."""
+    """Return a stream's row on the page, from what this node knows without asking others."""
     level, text = own_verdict(sample, settings)
     engine, flow = sample.view.engine, sample.flow
     return {
@@ -35,11 +35,11 @@ def stream_row(sample: NodeSample, settings: NodeSettings) -> Fields:
 
 
 def host_overview(node: str, rows: Sequence[Fields], failures: Mapping[str, str]) -> Fields:
-    """Return the overview, streams in trouble first.
+    """Return the overview, with streams in trouble first.
 
     Args:
-        node: its name.
-        rows: of `stream_row`.
+        node: the node's name.
+        rows: from `stream_row`.
         failures: why streams are not served, by name.
     """
     failed = [_failed(name, why) for name, why in failures.items()]
@@ -66,7 +66,7 @@ def _failed(name: str, why: str) -> Fields:
 
 
 def _verdict(rows: Sequence[Fields]) -> tuple[str, str]:
-    """Return the level and the sentence of all streams: those of the worst, by name."""
+    """Return level and sentence for all streams: those of the worst one, which is named."""
     troubled = [each for each in rows if each["level"] != OK]
     if not troubled:
         return OK, f"All {len(rows)} streams are well."

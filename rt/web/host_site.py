@@ -1,4 +1,4 @@
-"""HostSite: all streams of a node's process over HTTP, each as a `NodeSite` of its own."""
+"""HostSite: all streams of a node's process over HTTP, each as a `NodeSite`."""
 
 import threading
 from collections.abc import Iterable
@@ -20,36 +20,37 @@ _EVENTS: Final = 60
 
 
 class HostSite:
-    """The streams of a process (`rt.web.site.Site`); with a single one, that stream's site.
+    """A process's streams (`rt.web.site.Site`); with a single stream, that stream's site.
 
-    Streams come and go while it is shown: each request looks at those that are served now.
+    Streams come and go at run time, so each request looks at those that are served now.
 
     Threads: any thread may call any method. `_lock` guards `_sites` and `_started`.
     """
 
     def __init__(self, host: StreamHost, events: RecentEvents) -> None:
-        """Show these streams.
+        """Show a host's streams.
 
         Args:
-            host: that serves them.
+            host: serves the streams.
             events: the lines of the process's log.
         """
         self._host = host
         self._events = events
         self._lock = threading.Lock()
         self._sites: dict[str, NodeSite] = {}
-        self._started: set[str] = set()  # only these ask the other nodes of their clusters
+        # streams whose sites may ask the other nodes of their clusters
+        self._started: set[str] = set()
 
     def start(self) -> None:
-        """Do nothing: a stream's site begins to ask other nodes when someone looks at it."""
+        """Do nothing: a stream's site starts asking other nodes when someone views it."""
 
     def stop(self) -> None:
-        """Ask them no more, and be unready."""
+        """Stop asking other nodes, and report that the streams are not ready."""
         for site in self._served().values():
             site.stop()
 
     def part(self, stream: str) -> Site:
-        """Return the site of one stream; of all of them for "", if there are several."""
+        """Return the site of one stream; for "", the only one, or all of them together."""
         sites, failures = self._served(), self._host.failures
         if not stream:
             return self._begun(*sites) if len(sites) == 1 and not failures else self
@@ -83,7 +84,7 @@ class HostSite:
         return served
 
     def metrics(self) -> Iterable[Metric]:
-        """Yield everything that is measured."""
+        """Yield all metrics."""
         sites = self._served()
         views = [
             StreamView(name, each.sample, each.rows, each.cursors) for name, each in sites.items()
@@ -92,7 +93,7 @@ class HostSite:
         return node_metrics(views, self._host.settings, expiry, tuple(self._host.failures))
 
     def health(self) -> SiteHealth:
-        """Return how the streams are, each by its name."""
+        """Return the health of all streams, each reason with its stream's name."""
         found = {name: each.health() for name, each in self._served().items()}
         stuck = [f"stream {name}: {each.stuck}" for name, each in found.items() if each.stuck]
         unready = [f"stream {name}: {why}" for name, each in found.items() for why in each.unready]
@@ -115,7 +116,7 @@ class HostSite:
         return {**shown_page, "events": self._events.latest(_EVENTS)}
 
     def sessions(self, search: str, limit: int) -> Fields:
-        """Return the sessions of all streams whose names contain a text, those in trouble first."""
+        """Return sessions of any stream whose names contain `search`, those in trouble first."""
         every = {name: each.sample.sessions for name, each in self._served().items()}
         found = [
             (name, each) for name, sessions in every.items() for each in sessions
@@ -126,7 +127,7 @@ class HostSite:
         return {"total": sum(map(len, every.values())), "found": len(found), "rows": rows}
 
     def clients(self) -> Fields:
-        """Return who pushes and pulls, in the form of `/rt-clients`; each row has its stream."""
+        """Return pushing and pulling clients as `/rt-clients` does; each row has its stream."""
         result: Fields = {
             "node": self._host.settings.name, "publishers": {}, "subscribers": {}
         }  # fmt: skip
@@ -144,7 +145,7 @@ class HostSite:
         return [each for site in self._served().values() for each in site.history()]
 
     def files(self) -> list[Fields]:
-        """Return the files of the merged logs, one log after another; each has its stream."""
+        """Return the files of the merged logs, one log after another; each row has its stream."""
         return [
             {**each, "stream": name} for name, site in self._served().items()
             for each in site.files()

@@ -1,4 +1,4 @@
-"""The metrics of a node's process: what the samples of its streams say, as families of series."""
+"""The metrics of a node's process, made from samples of its streams."""
 
 import math
 import platform
@@ -21,11 +21,12 @@ from rt.web.collector import Labels, counter, gauge, histogram
 from rt.web.cursor_rows import CursorRow
 from sequencer.raft.consensus import EngineRole
 
-# Sessions, clients and cursors of a process that have series of their own: those with most lag.
-# Publishers name sessions, so a series for each would let them fill the memory of the server that
-# scrapes.
+# Sessions, clients and cursors of a process that get series of their own: those with the most lag.
+# Publishers choose session names, so with a series for each they could fill the memory of the
+# server that scrapes.
 SERIES_MAX: Final = 20
-# Streams that have series of their own, some 60 each: those in trouble, then those with most lag.
+# Streams that get series of their own, some 60 each: those in trouble, then those with the most
+# lag.
 STREAMS_WITH_SERIES_MAX: Final = 50
 _MOVING_BYTES_PER_S: Final = 1.0
 _STREAM: Final = ("stream",)
@@ -54,13 +55,13 @@ def node_metrics(
     expiry: Mapping[str, float],
     failed: Sequence[str] = (),
 ) -> Iterator[Metric]:
-    """Yield all families.
+    """Yield all metric families.
 
     Args:
-        streams: those that are served.
+        streams: the streams that are served.
         settings: of the node.
-        expiry: when the certificates expire, in seconds since the epoch: `own` and `ca`.
-        failed: the streams that the node ought to serve and does not.
+        expiry: when the certificates `own` and `ca` expire, in seconds since the epoch.
+        failed: streams that the node should serve but does not.
     """
     shown = worst_first(streams)[:STREAMS_WITH_SERIES_MAX]
     yield gauge(
@@ -105,7 +106,7 @@ def node_metrics(
 
 
 def worst_first(streams: Sequence[StreamView]) -> list[StreamView]:
-    """Return streams in the order in which they need a look: in trouble, waiting, by name."""
+    """Sort streams by how urgently they need attention: in trouble, then by wait, lag and name."""
     return sorted(
         streams,
         key=lambda each: (
@@ -165,7 +166,7 @@ def _consensus(streams: Sequence[StreamView], node: str) -> Iterator[Metric]:
 
 
 def _latencies(streams: Sequence[StreamView]) -> Iterator[Metric]:
-    """Yield the histograms, all streams in one: 18 series for each stream would be too many."""
+    """Yield the histograms over all streams together: 18 series a stream would be too many."""
     counted: dict[str, LatencyCounts] = {}
     for each in streams:
         for kind, more in each.sample.latencies.items():
@@ -270,7 +271,8 @@ def _clients(streams: Sequence[StreamView]) -> Iterator[Metric]:
     waits: dict[Labels, float] = {}
     for wait, lag, *key in pulling:
         labels = tuple(key)
-        if labels in lags or len(lags) < SERIES_MAX:  # the greatest of one name's connections
+        # of one name's connections, the greatest lag counts
+        if labels in lags or len(lags) < SERIES_MAX:
             lags[labels] = max(lags.get(labels, 0), -lag)
             waits[labels] = max(waits.get(labels, 0.0), -wait)
     names = ("stream", "client")
@@ -309,7 +311,7 @@ def _disk(streams: Sequence[StreamView]) -> Iterator[Metric]:
 
 
 def scrub_metrics(scrub: ScrubState, stream: str) -> Iterator[Metric]:
-    """Yield what reading the rolled files of a log has come to."""
+    """Yield the metrics of a log's scrub."""
     return _scrubs({stream: scrub})
 
 
@@ -360,7 +362,7 @@ def _log(streams: Sequence[StreamView]) -> Iterator[Metric]:
 
 
 def _oldest_s(live: Sequence[Row]) -> float:
-    """Return when the first message that is here was published; NaN without any."""
+    """Return the time of the oldest retained message; NaN if there is none."""
     return live[0].line.first_time_ns / 1e9 if live and live[0].messages else math.nan
 
 

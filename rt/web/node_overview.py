@@ -1,4 +1,4 @@
-"""The overview of a node's cluster: what the page shows, as one object."""
+"""The overview of a node's cluster, as shown on the page, in one object."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -14,9 +14,9 @@ from rt.web.others import AFTER, BEFORE
 from rt.web.site import Fields
 from rt.web.verdict import FORKED, NodeRow, verdict_of
 
-SESSIONS_MAX: Final = 50  # on the page without a search
+SESSIONS_MAX: Final = 50  # on the page, without a search
 _CLIENTS_MAX: Final = 200
-_WAITS_S: Final = 2.0  # longer than this is worth a look
+_WAITS_S: Final = 2.0  # a longer wait deserves attention
 _TEXT_MAX: Final = 300
 _NUMBER_MAX: Final = 1 << 63
 
@@ -29,8 +29,8 @@ def overview(
     Args:
         sample: of this node.
         settings: of this node.
-        answers: what the other nodes said of themselves lately, by name.
-        warning: about this node's certificate; "" if there is nothing to say.
+        answers: latest status answers of the other nodes, by name.
+        warning: about this node's certificate; "" if there is none.
     """
     nodes = _nodes(sample, settings, answers, warning)
     level, words = _verdict(sample, nodes)
@@ -58,7 +58,7 @@ def overview(
 
 
 def own_verdict(sample: NodeSample, settings: NodeSettings) -> tuple[str, str]:
-    """Return the level and the sentence about a stream by what this node knows by itself."""
+    """Return level and sentence about a stream, from what this node itself knows."""
     return _verdict(sample, _nodes(sample, settings, {}, ""))
 
 
@@ -78,18 +78,18 @@ def _verdict(sample: NodeSample, nodes: Sequence[Fields]) -> tuple[str, str]:
 
 
 def troubled_first(sessions: Iterable[SessionView]) -> list[SessionView]:
-    """Return sessions in the order in which they need a look: waiting, moving, idle."""
+    """Sort sessions by how urgently they need attention: waiting, moving, idle."""
     return sorted(sessions, key=trouble)
 
 
 def trouble(session: SessionView) -> tuple[float, float, int, str]:
-    """Return what sessions are sorted by."""
+    """Return the key that sessions are sorted by."""
     waiting_s = session.waiting_s if session.waiting_s > _WAITS_S else 0.0
     return -waiting_s, -session.bytes_per_s, -session.last_ns, session.session
 
 
 def session_row(session: SessionView) -> Fields:
-    """Return a session as the page shows it."""
+    """Return a session as shown on the page."""
     return {
         "session": session.session,
         "pushed_by": session.pushed_by,
@@ -139,7 +139,7 @@ def _own(
 
 
 def _other(name: str, answer: Any, sample: NodeSample) -> Fields:
-    """Return another node by its own answer, or by what this node sees of it."""
+    """Return another node's row, from its own answer or from what this node sees of it."""
     away = sample.unreachable.get(name, "")
     is_leader = name == sample.view.engine.leader
     known = answer if isinstance(answer, dict) else {}
@@ -160,7 +160,7 @@ def _other(name: str, answer: Any, sample: NodeSample) -> Fields:
 
 
 def _behind(answer: Mapping[str, Any], when: str) -> int:
-    """Return how many messages fewer a node had merged than this one, at the time it was asked."""
+    """Return how many fewer messages a node had merged than this one when it was asked."""
     theirs = _number(answer, "messages")
     return 0 if theirs is None else (_number(answer, when) or 0) - theirs
 
@@ -208,7 +208,7 @@ def _hop(hop: Hop) -> Fields:
 def _clients(
     sample: NodeSample, settings: NodeSettings, answers: Mapping[str, Any]
 ) -> list[Fields]:
-    """Return who pulls, here and from the other nodes."""
+    """Return the clients that pull from this node and from the others."""
     rows = [_client(each, settings.name, sample.view.end) for each in sample.here(PULLS)]
     for name, answer in answers.items():
         theirs = _list(answer, "clients") if isinstance(answer, dict) else []
@@ -217,7 +217,7 @@ def _clients(
 
 
 def _answered(client: Mapping[str, Any], node: str) -> Fields:
-    """Return a client of another node, by its answer."""
+    """Return a client of another node, from that node's answer."""
     return {
         "peer": _text(client, "peer"), "kind": _text(client, "kind"), "node": node,
         "address": _text(client, "address"), "position": _text(client, "position"),
@@ -236,7 +236,7 @@ def _client(client: ClientView, node: str, end: Position) -> Fields:
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str:
-    """Return a field of a peer's answer, if it is text; what it says is shown and nothing else."""
+    """Return a text field of a peer's answer, made safe to show; "" if it is not text."""
     value = fields.get(name)
     return printable(value)[:_TEXT_MAX] if isinstance(value, str) else ""
 

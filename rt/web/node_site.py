@@ -1,4 +1,4 @@
-"""NodeSite: what a node shows over HTTP, from its samples and its files."""
+"""NodeSite: what a node shows over HTTP, from its samples and files."""
 
 import os
 import time
@@ -27,7 +27,7 @@ from rt.web.others import OtherNodes
 from rt.web.recent import RecentEvents
 from rt.web.site import Fields, Site, SiteHealth
 
-_CERTIFICATE_S: Final = 60.0  # how often the certificates are read again
+_CERTIFICATE_S: Final = 60.0  # how often the certificates are reread
 _KEPT_S: Final = 24 * 3600.0
 
 
@@ -39,10 +39,10 @@ class NodeSite:
     """
 
     def __init__(self, node: Node, events: RecentEvents) -> None:
-        """Show this node; it has to be started before `start` is called.
+        """Show this node, which has to be started before `start` is called.
 
         Args:
-            node: which.
+            node: the node.
             events: the lines of its log.
         """
         self.node = node
@@ -58,29 +58,29 @@ class NodeSite:
         self.is_draining = False
 
     def start(self) -> None:
-        """Be ready to ask the other nodes when someone looks at the page."""
+        """Be ready to ask the other nodes when someone opens the page."""
         self._others.start()
 
     def stop(self) -> None:
-        """Ask them no more."""
+        """Stop asking the other nodes, and report that this one is draining."""
         self.is_draining = True
         self._others.stop()
 
     def part(self, stream: str) -> Site:
-        """Return this site, for its stream or for ""."""
+        """Return this site, for its own stream or ""."""
         if stream in ("", self.node.settings.stream):
             return self
         raise Misuse(f"this node serves no stream {shown(stream)}")
 
     def _addresses(self) -> dict[str, tuple[str, int]]:
-        """Return where the other nodes are now."""
+        """Return the current addresses of the other nodes."""
         name, members = self.node.settings.name, self.sample.view.engine.members
         found = {each: seat.address for each, seat in members.items() if each != name}
         return {each: parse_address(address) for each, address in found.items() if address}
 
     @property
     def sample(self) -> NodeSample:
-        """The node as it was last looked at."""
+        """The latest sample of the node."""
         return self.node.lookout.sample
 
     def rows(self) -> list[Row]:
@@ -92,13 +92,13 @@ class NodeSite:
         return self._cursors.rows(self.sample.view)
 
     def metrics(self) -> Iterable[Metric]:
-        """Yield everything that is measured."""
+        """Yield all metrics."""
         settings = self.node.settings
         view = StreamView(settings.stream, self.sample, self.rows, self.cursors)
         return node_metrics([view], settings, self.expires())
 
     def health(self) -> SiteHealth:
-        """Return how the node is; the table in docs/OPERATIONS.md says why."""
+        """Return the node's health; docs/OPERATIONS.md explains each reason in a table."""
         sample = self.sample
         age_s = time.monotonic() - sample.at_s
         stuck = self.node.stuck()
@@ -125,7 +125,7 @@ class NodeSite:
                    f"{sample.disk.reserve:,} free")  # fmt: skip
 
     def status(self) -> list[Fields]:
-        """Return what `rt status --json` shows of it."""
+        """Return what `rt status --json` shows of the node."""
         host, port = self.node.address
         return [{"address": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
                  **self.node.status()}]  # fmt: skip
@@ -140,14 +140,14 @@ class NodeSite:
         return {**fields, "cursors": cursors, "events": self._events.latest(60)}
 
     def sessions(self, search: str, limit: int) -> Fields:
-        """Return the sessions whose names contain a text, those in trouble first."""
+        """Return the sessions whose names contain `search`, those in trouble first."""
         self._others.watch()
         found = [each for each in self.sample.sessions if search.lower() in each.session.lower()]
         rows = [session_row(each) for each in troubled_first(found)[:limit]]
         return {"total": len(self.sample.sessions), "found": len(found), "rows": rows}
 
     def clients(self) -> Fields:
-        """Return who pushes and pulls, in the form of `/rt-clients`."""
+        """Return pushing and pulling clients, in the form of `/rt-clients`."""
         sample = self.sample
         publishers: dict[str, list[Fields]] = {}
         pushers = {each.peer: each for each in sample.clients if each.kind == PUSHES}
@@ -185,12 +185,12 @@ class NodeSite:
         return self._files.texts()
 
     def files(self) -> list[Fields]:
-        """Return the files of the merged log as the page shows them."""
+        """Return the files of the merged log as shown on the page."""
         notes, nodes = self.sample.view.notes, len(self.sample.voters)
         return planned(self._files.rows(), notes, time.time_ns(), nodes=nodes)
 
     def expires(self) -> dict[str, float]:
-        """Return when the certificates expire, in seconds since the epoch: `own` and `ca`."""
+        """Return when the certificates `own` and `ca` expire, in seconds since the epoch."""
         looked_s, expiry = self._expiry
         if time.monotonic() - looked_s > _CERTIFICATE_S:
             files = self._certificates

@@ -1,4 +1,4 @@
-"""OtherNodes: what the other nodes of a cluster answer, asked only while someone looks."""
+"""OtherNodes: asks the other nodes of a cluster for their status, only while the page is open."""
 
 import threading
 import time
@@ -11,20 +11,20 @@ from rt.net.contexts import Contexts
 from rt.node.cluster import ask_status
 
 _PERIOD_S: Final = 2.0
-_LOOK_S: Final = 0.1  # how soon it notices that it is to stop, or that all have answered
-_WANTED_S: Final = 10.0  # after the last look at the page
+_LOOK_S: Final = 0.1  # how soon it notices a stop, or that all have answered
+_WANTED_S: Final = 10.0  # how long to go on after the page was last viewed
 BEFORE, AFTER = "merged_here_before", "merged_here_after"
 Answers = Mapping[str, dict[str, Any]]
 Address = tuple[str, int]
 
 
 class OtherNodes:
-    """Asks the other nodes for their status every two seconds while the page is open somewhere.
+    """Asks the other nodes for their status every two seconds while someone views the page.
 
     Threads: the thread that `start` starts replaces `answers` as a whole; any thread may read it,
-        and call `watch`. `_wanted_s` may be set by any thread; a late value costs one round.
-        `_wake` and `_stopping` are events. Each node is asked by a thread of its own, for 12 s at
-        most, which puts one entry into a mapping; a stop does not wait for it.
+        and call `watch`. Any thread may set `_wanted_s`; a late value costs one round.
+        `_wake` and `_stopping` are events. Each node is asked by its own thread, for 12 s at most,
+        which puts one entry into a mapping; `stop` does not wait for it.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class OtherNodes:
         """Ask nothing yet.
 
         Args:
-            addresses: returns those of the other nodes, by name.
+            addresses: returns the addresses of the other nodes, by name.
             contexts: with the certificate of this node.
             number: returns how many messages are merged here.
         """
@@ -49,25 +49,25 @@ class OtherNodes:
         self._thread = threading.Thread(target=self._run, name="others", daemon=True)
 
     def start(self) -> None:
-        """Be ready to ask."""
+        """Start the thread, which asks nothing until someone views the page."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask no more; a node that does not answer is not waited for."""
+        """Stop asking, without waiting for nodes that do not answer."""
         self._stopping.set()
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def watch(self) -> None:
-        """Take note that someone looks now."""
+        """Note that someone is viewing the page now."""
         self._wanted_s = time.monotonic()
         self._wake.set()
 
     def _run(self) -> None:
         while not self._stopping.is_set():
             if time.monotonic() - self._wanted_s > _WANTED_S:
-                self.answers = {}  # what is old must not be shown as if it were new
+                self.answers = {}  # outdated answers must not be shown as current
                 self._wake.wait()
                 self._wake.clear()
                 continue
@@ -75,7 +75,7 @@ class OtherNodes:
             self._stopping.wait(_PERIOD_S)
 
     def _ask_all(self, places: Mapping[str, Address]) -> Answers:
-        """Return what all answer, and of a node that has not when it is time to stop, nothing."""
+        """Ask all nodes at once; at a stop, return only the answers that have arrived."""
         answers: dict[str, dict[str, Any]] = {}
         asking = []
         for name, address in places.items():
@@ -92,9 +92,9 @@ class OtherNodes:
         return answers.copy()
 
     def _ask(self, name: str, address: Address, answers: dict[str, dict[str, Any]]) -> None:
-        """Take an answer, and how many messages were merged here before and after it came.
+        """Record an answer, and how many messages were merged here before and after it arrived.
 
-        Compared with what is merged here later, every node would seem to be behind.
+        Compared with what is merged here later, every node would seem to lag.
         """
         before = self._number()
         try:

@@ -1,4 +1,4 @@
-"""HttpPlaces: the connections that the HTTP port serves at once, and which of them makes room."""
+"""HttpPlaces: limits the connections that the HTTP port serves at once, and who makes room."""
 
 from collections import Counter
 from typing import Protocol
@@ -11,27 +11,27 @@ class Holder(Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nothing is being answered on it."""
+        """Whether no request on it is being answered."""
 
     def end(self) -> None:
         """End it at once."""
 
 
 class HttpPlaces:
-    """Gives every newcomer a place.
+    """Gives every new connection a place.
 
-    If all are taken, the network with the most connections loses one: the oldest of those that ask
-    for nothing, or the oldest. So a flood pushes out its own connections, and a probe of health or
-    an open page keeps its place unless it comes from where the flood does.
+    If all are taken, the network with the most connections loses one: its oldest without a request,
+    or else its oldest. So a flood pushes out its own connections, and a health probe or an open
+    page keeps its place unless it comes from the same network as the flood.
     """
 
     def __init__(self, places_max: int) -> None:
-        """Begin with none taken."""
+        """Begin with all places free."""
         self._places_max = places_max
         self._taken: dict[Holder, str] = {}  # the network of each, oldest first
 
     def take(self, holder: Holder, host: str) -> None:
-        """Give a connection from an address a place; perhaps end another one."""
+        """Give a connection from `host` a place, ending another one if need be."""
         victim = self._victim() if len(self._taken) >= self._places_max else None
         self._taken[holder] = network_of(host)
         if victim is not None:
@@ -39,7 +39,7 @@ class HttpPlaces:
             victim.end()
 
     def leave(self, holder: Holder) -> None:
-        """Give back what a connection had; does nothing if it had nothing."""
+        """Release a connection's place; does nothing if it has none."""
         self._taken.pop(holder, None)
 
     def _victim(self) -> Holder:

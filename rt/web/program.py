@@ -1,4 +1,4 @@
-"""ShownProgram: what a pusher and a puller both show over HTTP."""
+"""ShownProgram: what a pusher and a puller have in common over HTTP."""
 
 import math
 import platform
@@ -22,12 +22,12 @@ _NO_FLOW: Final = {"bytes_per_s": 0, "messages_per_s": 0, "bytes": 0, "messages"
 
 @dataclass(frozen=True, slots=True)
 class ShownProgram:
-    """Which program a site is of.
+    """The program that a site shows.
 
     Attributes:
         kind: `push` or `pull`.
-        stream: that it ships or copies.
-        certificate: the files of its certificate.
+        stream: the stream that it ships or copies.
+        certificate: its certificate files.
         events: the lines of its log.
         began_ns: when it started.
     """
@@ -39,12 +39,12 @@ class ShownProgram:
     began_ns: int
 
     def demand(self, stream: str) -> None:
-        """Check that a stream is this program's, or not given; `Misuse` if it is another."""
+        """Raise `Misuse` unless `stream` is this program's or ""."""
         if stream not in ("", self.stream):
             raise Misuse(f"this rt {self.kind} has no stream {shown(stream)}")
 
     def metrics(self) -> Iterator[Metric]:
-        """Yield what every such program has."""
+        """Yield the metrics that every such program has."""
         version = (__version__, platform.python_version(), self.kind, "", "")
         labels = ("version", "python", "kind", "cluster", "node")
         words = "Always 1; the labels say what runs here."

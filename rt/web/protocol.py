@@ -1,7 +1,7 @@
 """HttpProtocol: HTTP/1.1 with a deadline for each request, which uvicorn leaves to a proxy.
 
-Sixty-four requests that never end would take every place, and a probe that finds none restarts a
-node that is well.
+Without one, sixty-four requests that never end would take every place, and a health probe that
+finds none free would restart a healthy node.
 """
 
 import asyncio
@@ -14,22 +14,22 @@ REQUEST_S: Final = 5.0
 
 
 class HttpProtocol(H11Protocol):
-    """Closes a connection on which no whole request has come for 5 to 10 seconds.
+    """Closes a connection on which no complete request has arrived for 5 to 10 seconds.
 
-    An answer may take as long as it likes: an open page is one that never ends.
+    An answer may take as long as it needs: that of an open page never ends.
     """
 
     gone: Callable[[], None] | None = None  # called when the connection has ended
     _timer: asyncio.TimerHandle | None = None
-    _waited: bool = False  # since the look before this one
+    _waited: bool = False  # whether it was already waiting at the last check
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to look."""
+        """Start checking for requests."""
         super().connection_made(transport)
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cease to look."""
+        """Stop checking."""
         if self._timer is not None:
             self._timer.cancel()
         if self.gone is not None:

@@ -23,8 +23,8 @@ from rt.web.verdict import BROKEN, DEGRADED, OK
 class PullSite:
     """A puller (`rt.web.site.Site`); any thread may call any method.
 
-    How far a copy is behind is measured by the node that it is copied from (`rt_pull_lag_seconds`):
-    a puller cannot know what it was not sent.
+    Its lag is measured by the node that it copies from (`rt_pull_lag_seconds`), because a puller
+    cannot know what it was not sent.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class PullSite:
         watch: PullWatch,
         scrubber: Scrubber | None = None,
     ) -> None:
-        """Show this client, which copies into `directory`, and what looks at it and scrubs it."""
+        """Show a client that copies into `directory`, with its watch and its scrubber."""
         self._watch = watch
         self._client = client
         self._scrubber = scrubber
@@ -43,18 +43,18 @@ class PullSite:
         self._files = MergedFiles(directory)
 
     def start(self) -> None:
-        """Nothing has to be started."""
+        """Do nothing: there is nothing to start."""
 
     def stop(self) -> None:
-        """Nothing has to be stopped."""
+        """Do nothing: there is nothing to stop."""
 
     def part(self, stream: str) -> Site:
-        """Return this site, for its stream or for ""."""
+        """Return this site, for its own stream or ""."""
         self._program.demand(stream)
         return self
 
     def metrics(self) -> Iterable[Metric]:
-        """Yield everything that is measured."""
+        """Yield all metrics."""
         yield from self._program.metrics()
         stream, status, rows = self._program.stream, self._client.status(), self._files.rows()
         key, label = (stream,), ("stream",)
@@ -82,7 +82,7 @@ class PullSite:
         return ScrubState() if self._scrubber is None else self._scrubber.state
 
     def health(self) -> SiteHealth:
-        """Return how it is: ready once it is connected and has caught up."""
+        """Return the puller's health: ready once it is connected and has caught up."""
         status = self._client.status()
         unready = []
         if not status.node:
@@ -142,7 +142,7 @@ class PullSite:
         return self._files.texts()
 
     def files(self) -> list[Fields]:
-        """Return the files of the copy; the nodes decide what is archived."""
+        """Return the files of the copy, without plans: the nodes decide what to archive."""
         never = {"policy": '{"time":0,"disk":100}'}
         rows = planned(self._files.rows(), never, time.time_ns(), nodes=1)
         return [row | {"is_next": False} for row in rows]

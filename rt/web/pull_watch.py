@@ -1,4 +1,4 @@
-"""PullWatch: looks at a puller again and again, whether it has an HTTP port or not."""
+"""PullWatch: regularly checks a puller's progress, with or without an HTTP port."""
 
 from collections.abc import Mapping
 
@@ -10,17 +10,17 @@ from rt.web.watch import SiteWatch
 
 
 class PullWatch(SiteWatch):
-    """Knows whether a copy has stalled: it reaches no node, or does not catch up with one.
+    """Detects that a copy has stalled: it reaches no node, or does not catch up with one.
 
-    Threads: as of `SiteWatch`.
+    Threads: as for `SiteWatch`.
     """
 
     def __init__(self, client: PullClient, pause_s: float) -> None:
-        """Look at nothing before `start`.
+        """Look at nothing until `start`.
 
         Args:
-            client: which.
-            pause_s: between two looks.
+            client: the puller.
+            pause_s: time between two looks.
         """
         super().__init__(pause_s)
         self._client = client
@@ -32,7 +32,7 @@ class PullWatch(SiteWatch):
         return {PULL: HopProgress(status.position, waits)}
 
     def words(self, _hop: str = PULL) -> str:
-        """Return a sentence about what keeps the copy."""
+        """Return a sentence that says what holds up the copy."""
         status = self._client.status()
         if status.node:
             return f"{status.node} is connected, and the copy stays at {status.position}"

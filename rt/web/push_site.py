@@ -16,7 +16,7 @@ from rt.web.push_watch import PUSH, PushWatch
 from rt.web.site import Fields, Site, SiteHealth
 from rt.web.verdict import BROKEN, DEGRADED, OK
 
-SERIES_MAX: Final = 20  # as on a node: the sessions with the greatest lag
+SERIES_MAX: Final = 20  # as on a node: the sessions with the most lag
 _ROWS_MAX: Final = 50
 
 
@@ -24,28 +24,28 @@ class PushSite:
     """A pusher (`rt.web.site.Site`); any thread may call any method."""
 
     def __init__(self, client: PushClient, program: ShownProgram, watch: PushWatch) -> None:
-        """Show this client, at which `watch` looks."""
+        """Show a client, from what `watch` sees of it."""
         self._client = client
         self._program = program
         self._watch = watch
 
     def start(self) -> None:
-        """Nothing has to be started: the command watches its client with or without a port."""
+        """Do nothing: the command watches its client with or without an HTTP port."""
 
     def stop(self) -> None:
-        """Nothing has to be stopped."""
+        """Do nothing: there is nothing to stop."""
 
     @property
     def _status(self) -> Sequence[SessionStatus]:
         return self._watch.status
 
     def part(self, stream: str) -> Site:
-        """Return this site, for its stream or for ""."""
+        """Return this site, for its own stream or ""."""
         self._program.demand(stream)
         return self
 
     def metrics(self) -> Iterable[Metric]:
-        """Yield everything that is measured."""
+        """Yield all metrics."""
         yield from self._program.metrics()
         stream, status = self._program.stream, self._status
         nodes = {each.node for each in status} | set(self._client.traffic())
@@ -95,7 +95,7 @@ class PushSite:
                     {(stream, name): worst[name][0] for name in shown}, labels)  # fmt: skip
 
     def health(self) -> SiteHealth:
-        """Return how it is: ready while a node is connected, or there is nothing to ship."""
+        """Return the pusher's health: ready if a node is connected or there is nothing to ship."""
         age_s = time.monotonic() - self._watch.at_s
         stuck = f"stuck: {late}" if (late := self._watch.stuck()) else ""
         unready = [] if self._is_connected() else [f"not-connected: {self._trouble()}"]
@@ -135,7 +135,7 @@ class PushSite:
         }  # fmt: skip
 
     def sessions(self, search: str, limit: int) -> Fields:
-        """Return the sessions whose names contain a text, those in trouble first."""
+        """Return the sessions whose names contain `search`, those in trouble first."""
         rows = self._rows(search)
         total = len({each.session for each in self._status})
         return {"total": total, "found": len(rows), "rows": rows[:limit]}
@@ -149,7 +149,7 @@ class PushSite:
         return []
 
     def files(self) -> list[Fields]:
-        """Return nothing, for the same reason."""
+        """Return nothing: a pusher has no merged log."""
         return []
 
     def _rows(self, search: str) -> list[Fields]:

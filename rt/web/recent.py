@@ -1,4 +1,4 @@
-"""RecentEvents: the last lines of this process's log, for the page."""
+"""RecentEvents: the latest lines of this process's log, for the page."""
 
 import logging
 from collections import deque
@@ -15,7 +15,7 @@ _OURS: Final = ("rt", "replicator", "sequencer", "archiver")
 
 @dataclass(slots=True)
 class _Kept:
-    """A line, how often lines like it followed at once, and its number among all lines."""
+    """A line, its number, and how many lines of the same kind followed it directly."""
 
     record: logging.LogRecord
     number: int
@@ -23,7 +23,7 @@ class _Kept:
 
 
 class RecentEvents(logging.Handler):
-    """Keeps what was logged at INFO and above; lines of one kind in a row are kept as one.
+    """Keeps lines logged at INFO and above; consecutive lines of one kind are kept as one.
 
     Threads: `emit` is called by any thread, under the handler's own lock, and `latest` takes it.
     """
@@ -32,10 +32,10 @@ class RecentEvents(logging.Handler):
         super().__init__(logging.INFO)
         self._kept: deque[_Kept] = deque(maxlen=KEPT)
         self._number = 0
-        self.lowered: list[logging.Logger] = []  # loggers that let INFO pass for the page's sake
+        self.lowered: list[logging.Logger] = []  # loggers set to INFO only for the page
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a record, if it is ours."""
+        """Keep a record, if one of our loggers made it."""
         if record.name.partition(".")[0] not in _OURS:
             return
         last = self._kept[-1] if self._kept else None
@@ -46,14 +46,14 @@ class RecentEvents(logging.Handler):
             self._kept.append(_Kept(record, self._number))
 
     def latest(self, count: int) -> list[dict[str, Any]]:
-        """Return the newest, newest first."""
+        """Return the latest `count` events, newest first."""
         with self.lock or nullcontext():
             kept = [(each.record, each.number, each.more) for each in self._kept]
         return [_event(*each) for each in reversed(kept[-count:])]
 
 
 def keep_events() -> RecentEvents:
-    """Keep the log's lines from now on, whatever is shown on stderr."""
+    """Keep the log's lines from now on, whatever level is shown on stderr."""
     events = RecentEvents()
     logging.getLogger().addHandler(events)
     for name in _OURS:
@@ -65,7 +65,7 @@ def keep_events() -> RecentEvents:
 
 
 def forget_events(events: RecentEvents) -> None:
-    """Stop keeping lines."""
+    """Stop keeping lines, and restore the levels of loggers."""
     logging.getLogger().removeHandler(events)
     for logger in events.lowered:
         logger.setLevel(logging.NOTSET)

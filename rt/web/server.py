@@ -1,4 +1,4 @@
-"""WebServer: serves a site over HTTP, in a thread of its own."""
+"""WebServer: serves a site over HTTP, in its own thread."""
 
 import logging
 import socket
@@ -25,10 +25,10 @@ _MISSING: Final = (
 
 
 def demand_installed() -> None:
-    """Check that the optional packages are there.
+    """Check that the optional packages are installed.
 
     Raises:
-        Misuse: one is not; the message says how to install them.
+        Misuse: one is missing; the message says how to install them.
     """
     try:
         import prometheus_client  # noqa: F401, PLC0415 - optional
@@ -39,18 +39,18 @@ def demand_installed() -> None:
 
 
 class WebServer:
-    """Listens at once, and serves between `start` and `stop`.
+    """Listens from the beginning, and serves between `start` and `stop`.
 
-    Threads: the owner's calls all methods; the thread that `start` starts runs the event loop.
-        `_server` is set once; its flag `should_exit` may be set by any thread. `_page` has
-        its streams ended by any.
+    Threads: the owner's thread calls all methods; the thread that `start` starts runs the event
+        loop. `_server` is set once; any thread may set its flag `should_exit`. Any thread may end
+        the streams of `_page`.
     """
 
     def __init__(self, settings: HttpSettings, site: "Site") -> None:
-        """Listen.
+        """Listen at the address.
 
         Args:
-            settings: where, and with which certificate.
+            settings: the address and the certificate.
             site: what to show.
 
         Raises:
@@ -60,7 +60,7 @@ class WebServer:
         demand_installed()
         import uvicorn  # noqa: PLC0415 - optional
 
-        from rt.web.app import Page  # noqa: PLC0415 - imports what is optional
+        from rt.web.app import Page  # noqa: PLC0415 - imports optional packages
         from rt.web.clients import WebClients  # noqa: PLC0415
         from rt.web.door import Door  # noqa: PLC0415
         from rt.web.protocol import HttpProtocol  # noqa: PLC0415
@@ -80,19 +80,19 @@ class WebServer:
             access_log=False, server_header=False, proxy_headers=False,
             timeout_graceful_shutdown=1,
         )  # fmt: skip
-        logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it says when it starts and stops
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it logs its start and stop
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
 
     @property
     def url(self) -> str:
-        """Where it serves; the actual port if port 0 was asked for."""
+        """The address it serves at; the actual port if port 0 was requested."""
         host, port = self._socket.getsockname()[:2]
         name = f"[{host}]" if ":" in host else host
         return f"{self._settings.scheme}://{name}:{port}"
 
     def start(self) -> None:
-        """Begin to serve."""
+        """Start serving."""
         self._thread.start()
         deadline_s = time.monotonic() + _START_S
         while not self._server.started:
@@ -102,14 +102,14 @@ class WebServer:
         _log.info("metrics, health and a page at %s", self.url)
 
     def reload(self) -> None:
-        """Use the certificate that is in its files now, for connections that begin from now on."""
+        """Reload the certificate from its files, for new connections."""
         if self._context is None:
             return
-        _context(self._settings)  # a pair that does not match must not replace one that does
+        _context(self._settings)  # checked first: a mismatched pair must not replace a good one
         self._context.load_cert_chain(self._settings.http_cert, self._settings.http_key)
 
     def stop(self) -> None:
-        """End all connections."""
+        """Stop serving, and end all connections."""
         self._page.end_streams()
         self._server.should_exit = True
         if self._thread.is_alive():
@@ -121,7 +121,7 @@ class WebServer:
 
 
 def demand_free(settings: HttpSettings) -> None:
-    """Check that a page can be served at an address; `OSError` says why not."""
+    """Check that the HTTP address is available; `OSError` says why not."""
     _listen(settings.address).close()
 
 
@@ -137,7 +137,7 @@ def _listen(address: tuple[str, int]) -> socket.socket:
 
 
 def _context(settings: HttpSettings) -> ssl.SSLContext | None:
-    """Return what HTTPS is served with, or None; `Misuse` if the files cannot be used."""
+    """Return the context for HTTPS, or None for HTTP; `Misuse` if the files cannot be used."""
     if not settings.http_cert:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Site: what a process has to show, whichever kind of process it is."""
+"""Site: what a process shows over HTTP, whatever kind of process it is."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class SiteHealth:
-    """Whether a process is alive, and whether it does now what it promises.
+    """Whether a process is alive, and whether it currently does its job.
 
     Attributes:
         stuck: why a restart would help; "" if it would not.
-        unready: why it does not do now what it promises, one word or phrase each.
-        age_s: of what this is judged by.
+        unready: reasons why it does not do its job now, each a word or phrase.
+        age_s: age of the data that this is judged by.
     """
 
     stuck: str
@@ -25,44 +25,44 @@ class SiteHealth:
 
 
 class Site(Protocol):
-    """A node, a pusher or a puller, as its HTTP port shows it. Any thread may call all of it.
+    """A node, a pusher or a puller, as its HTTP port shows it. Any thread may call any method.
 
     No method waits for another thread of the process, asks a peer, or changes anything.
     """
 
     def part(self, stream: str) -> "Site":
-        """Return the site of one stream, or of whatever the process shows for "".
+        """Return the site of one stream; for "", of whatever the process shows by default.
 
         Raises:
-            Misuse: the process does not serve it.
+            Misuse: the process does not serve this stream.
         """
 
     def metrics(self) -> Iterable[Metric]:
-        """Yield everything that is measured."""
+        """Yield all metrics."""
 
     def health(self) -> SiteHealth:
-        """Return how it is."""
+        """Return the health of the process."""
 
     def status(self) -> list[Fields]:
-        """Return what `rt status --json` shows of it."""
+        """Return what `rt status --json` shows of the process."""
 
     def overview(self) -> Fields:
         """Return what the page shows."""
 
     def sessions(self, search: str, limit: int) -> Fields:
-        """Return the sessions whose names contain a text, those in trouble first."""
+        """Return the sessions whose names contain `search`, those in trouble first."""
 
     def clients(self) -> Fields:
-        """Return who pushes and pulls, in the form of `/rt-clients`."""
+        """Return pushing and pulling clients, in the form of `/rt-clients`."""
 
     def history(self) -> list[str]:
         """Return a JSON object for each file of the merged log, in the form of `/log-history`."""
 
     def files(self) -> list[Fields]:
-        """Return the files of the merged log as the page shows them."""
+        """Return the files of the merged log as shown on the page."""
 
     def start(self) -> None:
-        """Begin whatever is needed to answer."""
+        """Start whatever is needed to answer requests."""
 
     def stop(self) -> None:
-        """End that."""
+        """Stop what `start` started."""

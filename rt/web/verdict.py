@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from typing import Final
 
 OK, DEGRADED, BROKEN = "ok", "degraded", "broken"
-FORKED: Final = "forked"  # the role that is shown of a node whose log is not the majority's
+FORKED: Final = "forked"  # the role shown for a node whose log differs from the majority's
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """One node as the page shows it.
+    """One node as shown on the page.
 
     Attributes:
         name: the node.
-        role: `leader`, `follower`, `candidate`, `learner` or `forked`; "" if it is not known.
-        trouble: what is wrong with it, one phrase; "" if nothing is.
-        is_away: it cannot be reached.
+        role: `leader`, `follower`, `candidate`, `learner` or `forked`; "" if unknown.
+        trouble: what is wrong with it, as a phrase; "" if nothing.
+        is_away: whether it cannot be reached.
     """
 
     name: str
@@ -26,7 +26,7 @@ class NodeRow:
 
     @property
     def counts(self) -> bool:
-        """Whether it is reachable and takes part."""
+        """Whether it is reachable and counts towards a majority."""
         return not self.is_away and self.role not in ("learner", FORKED)
 
 
@@ -34,7 +34,7 @@ def verdict_of(leader: str, nodes: Sequence[NodeRow], stalls: Sequence[str]) -> 
     """Return the level and the sentence.
 
     Args:
-        leader: the leader that is known; "" if there is none.
+        leader: the known leader; "" if there is none.
         nodes: all nodes of the cluster.
         stalls: a sentence for each hop that does not move.
 

@@ -1,4 +1,4 @@
-"""SiteWatch: a thread that looks at a pusher or puller, and logs hops that stall."""
+"""SiteWatch: a thread that monitors a pusher or puller, and logs hops that stall."""
 
 import logging
 import threading
@@ -14,21 +14,22 @@ from rt.node.stalls import HopProgress, Stalls
 
 _log: Final = logging.getLogger("rt.client")
 STUCK_S: Final = 30.0
-_PART: Final = 100  # a look may take this part of the time
+_PART: Final = 100  # a look may take at most 1/100 of the time
 
 
 class SiteWatch(ABC):
-    """Asks once a second how far each hop has come, and keeps what is stalled.
+    """Asks once a second how far each hop has come, and records which ones are stalled.
 
-    Threads: any thread may call any method but `look`, which one does at a time: the caller before
-        `start`, the thread that it starts after it. A look replaces `stalled`, `at_s` and
-        `_period_s`, which any may read, and alone uses `_stalls`. `_stopping` is an event.
+    Threads: any thread may call any method except `look`, which one thread at a time calls: before
+        `start` its caller, then the thread that it starts. A look replaces `stalled`, `at_s` and
+        `_period_s`, which any thread may read, and only a look uses `_stalls`. `_stopping` is an
+        event.
     """
 
     def __init__(self, pause_s: float = LIVE_S) -> None:
-        """Look at nothing before `start`; then with so many seconds between two looks."""
-        self.stalled: Mapping[str, float] = {}  # by hop, for how many seconds
-        self.at_s = time.monotonic()  # of the last look
+        """Look at nothing until `start`; then wait `pause_s` seconds between two looks."""
+        self.stalled: Mapping[str, float] = {}  # seconds by hop
+        self.at_s = time.monotonic()  # time of the last look
         self._pause_s = self._period_s = pause_s
         self._stalls = Stalls()
         self._complaint = Complaint(_log, "what is shipped or copied cannot be looked at")
@@ -41,26 +42,26 @@ class SiteWatch(ABC):
 
     @abstractmethod
     def words(self, hop: str) -> str:
-        """Return a sentence about a hop that is stalled."""
+        """Return a sentence about a stalled hop."""
 
     def start(self) -> None:
-        """Look once, and begin to look again and again."""
+        """Look once, then start the thread that looks regularly."""
         self.look()
         self._thread.start()
 
     def stop(self) -> None:
-        """End."""
+        """Stop looking."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def stuck(self) -> str:
-        """Return what to say if a look is 30 s late; "" if none is."""
+        """Return a message if a look is more than 30 s late; "" if not."""
         late_s = time.monotonic() - self.at_s - self._period_s
         return f"it was not looked at for {late_s:.0f} s" if late_s > STUCK_S else ""
 
     def look(self) -> None:
-        """Look once, and log what has stalled since the last look, or moves again."""
+        """Look once, and log which hop has stalled since the last look, or that all move again."""
         now_s = time.monotonic()
         before, self.stalled = self.stalled, self._stalls.look(now_s, self.progress())
         self.at_s = now_s
@@ -81,5 +82,5 @@ class SiteWatch(ABC):
                 self._complaint.reset()
             except (OSError, RtError) as error:
                 self._complaint.say(spoken(error))
-                self.at_s = began_s  # the disk may fail for long; a restart would not help
+                self.at_s = began_s  # the disk may fail for a long time; a restart would not help
             self._period_s = max(self._pause_s, (time.monotonic() - began_s) * _PART)
