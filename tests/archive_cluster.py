@@ -50,8 +50,9 @@ class ArchiveCluster:
         self.nodes.pop(name).stop()
 
     def contexts(self, who):
-        """Return the TLS contexts of a certificate."""
-        return Contexts(certificate_files(os.path.join(self.root, "certs"), who), client_context)
+        """Return the TLS contexts of a certificate, for questions about the stream."""
+        files = certificate_files(os.path.join(self.root, "certs"), who)
+        return Contexts(files, client_context, STREAM)
 
     @property
     def addresses(self):

@@ -63,7 +63,11 @@ def status(
             if not watch or not signals.wait(_REFRESH_S):
                 break
     if not report.answering:
-        complain("no node answers; are they running, and are the addresses right?")
+        refused = all(each.is_refusal for each in asked)
+        advice = "what each says is shown above" if refused else (
+            "are they running, and are the addresses right?"
+        )  # fmt: skip
+        complain(f"no node answers; {advice}")
     if not watch:
         context.exit(report.health)
 

@@ -10,13 +10,13 @@ from typing import Any, Final
 from rt.errors import Misuse, PeerError, Refused, RtError, spoken
 from rt.format.manifest import FILE_NAME, Rolled
 from rt.inspect.history import Row, rolled_rows
-from rt.net.exchange import Fields, decode_fields, receive_all, send_all
+from rt.net.exchange import Fields, about, decode_fields, receive_all, send_all
 from rt.net.kept import KeptConnection
-from rt.net.tls import Contexts, asking, connect
+from rt.net.question import connect_about
+from rt.net.tls import Contexts
 from rt.position import Position
 
 ADMIN_ALPN: Final = "rt-admin/1"
-_CONNECT_S: Final = 3.0
 _REQUEST_S: Final = 10.0
 _ANSWER_S: Final = 60.0  # 10 s for a decision, the rest for 256 MiB at 5 MiB/s
 _ANSWER_BYTES_MAX: Final = 256 << 20  # the manifest of a million files
@@ -28,8 +28,10 @@ _PORT_MAX: Final = 65535
 _NUMBER_END: Final = 1 << 63
 _ACTIVE_NUMBERS: Final = 7  # integers in a `Rolled` line; a digest and session names may follow
 
-PASSING: Final = ("undecided", "busy")  # error codes of temporary refusals
-_ELSEWHERE: Final = ("not-leader", "stopping")  # another node leads, or is about to
+PASSING: Final = ("undecided", "busy")  # what a node refuses for a while
+_STREAM: Final = "stream"  # the node does not serve the stream; another may
+# Another node leads, or is about to, or serves the stream.
+_ELSEWHERE: Final = ("not-leader", "stopping", _STREAM)
 
 Address = tuple[str, int]
 
@@ -56,9 +58,10 @@ def ask(address: Address, contexts: Contexts, request: Fields) -> Fields:
     """Send one request to a node and return its answer.
 
     Raises:
-        Refused: the node refuses and says why; for `not-leader` it names the leader.
-        Misuse: the node considers the request invalid.
-        OSError: the node cannot be reached, or its answer is incomplete after a minute.
+        Refused: the node refuses and says why; `not-leader` names the node that leads, `stream`
+            says that it does not serve the stream that the contexts name.
+        Misuse: the node does not accept the request as valid.
+        OSError: the node cannot be reached, or the answer is not complete after a minute.
         PeerError: the answer cannot be read.
     """
     answer = _parsed(_exchange(address, contexts, request), _where(address))
@@ -118,7 +121,7 @@ class AdminClient:
         A node that is not the leader names the members, so that a leader is found whose address is
         not in the configuration yet.
         """
-        reasons, failure, left = [], RtError, len(self._addresses)
+        reasons, codes, left = [], set(), len(self._addresses)
         while left:
             address = self._addresses[self._place]
             try:
@@ -127,13 +130,13 @@ class AdminClient:
                 if error.code not in _ELSEWHERE:
                     raise
                 reasons.append(str(error))
-                failure = NoLeader
-                left += self._learn(address)
+                codes.add(error.code)
+                left += self._learn(address) if error.code != _STREAM else 0
             except (OSError, PeerError) as error:
                 reasons.append(f"{_where(address)}: {spoken(error)}")
             self._place = (self._place + 1) % len(self._addresses)
             left -= 1
-        raise failure(f"no node accepted the request: {'; '.join(dict.fromkeys(reasons))}")
+        raise _none_accepted(codes, f"no node accepted the request: {_listed(reasons)}")
 
     def close(self) -> None:
         """Close the connection; a later request dials again. Idempotent."""
@@ -216,13 +219,11 @@ def _active(facts: Any, where: str) -> Rolled:
 
 
 def _exchange(address: Address, contexts: Contexts, request: Fields) -> bytes:
-    sock, identity = connect(address, asking(contexts, ADMIN_ALPN), _CONNECT_S)
-    with sock:
-        if not identity.is_node:
-            raise PeerError(f"{identity.name!r} is not a node")
+    with connect_about(address, contexts, ADMIN_ALPN) as sock:
         now_s = time.monotonic()
         try:
-            send_all(sock, json.dumps(request).encode() + b"\n", now_s + _REQUEST_S)
+            line = json.dumps(about(contexts.stream, request)).encode() + b"\n"
+            send_all(sock, line, now_s + _REQUEST_S)
             return receive_all(sock, _ANSWER_BYTES_MAX, now_s + _ANSWER_S)
         except TimeoutError:
             words = f"the answer was not complete after {_ANSWER_S:g} s"
@@ -244,6 +245,17 @@ def _raise_if_error(answer: Fields) -> None:
     if "error" in answer:
         code, words = str(answer.get("code")), str(answer["error"])
         raise Misuse(words) if code == "misuse" else Refused(code, words)
+
+
+def _listed(reasons: Sequence[str]) -> str:
+    return "; ".join(dict.fromkeys(reasons))
+
+
+def _none_accepted(codes: set[str], words: str) -> RtError:
+    """Return the error of a request that every node refused for one of these, or did not answer."""
+    if codes == {_STREAM}:
+        return Refused(_STREAM, words)
+    return NoLeader(words) if codes else RtError(words)
 
 
 def _where(address: Address) -> str:

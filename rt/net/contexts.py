@@ -73,8 +73,8 @@ def offering(context: ssl.SSLContext, *protocols: str) -> ssl.SSLContext:
 def asking(contexts: "Contexts", question: str) -> ssl.SSLContext:
     """Return a context for asking a node a question, which is named by ALPN.
 
-    If the contexts name a stream, the question is about that one. A node that serves only one
-    stream, or is older, answers for the stream it serves.
+    If the contexts name a stream, the question is about that one. A node that does not serve it
+    chooses the name without a stream, and is to be asked nothing; see `rt.net.question`.
     """
     named = [f"{question}/{contexts.stream}"] if contexts.stream else []
     return offering(contexts.current(), *named, question)

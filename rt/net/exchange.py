@@ -95,6 +95,11 @@ def receive_all(sock: ssl.SSLSocket, bytes_max: int, deadline_s: float) -> bytes
             raise PeerError(f"the answer is longer than {bytes_max} bytes")
 
 
+def about(stream: str, request: Fields) -> Fields:
+    """Return a request that names its stream, which every node checks; unchanged without one."""
+    return {**request, "stream": stream} if stream else request
+
+
 def decode_fields(data: bytes | str) -> Fields | None:
     """Parse a JSON object; None if `data` is anything else.
 

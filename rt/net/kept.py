@@ -7,11 +7,10 @@ import time
 from typing import Final
 
 from rt.errors import PeerError
-from rt.net.contexts import Contexts, asking
-from rt.net.exchange import Fields, receive_line_or_end, send_all
-from rt.net.tls import connect
+from rt.net.contexts import Contexts
+from rt.net.exchange import Fields, about, receive_line_or_end, send_all
+from rt.net.question import connect_about
 
-_CONNECT_S: Final = 3.0
 _REQUEST_S: Final = 10.0
 _ANSWER_S: Final = 15.0  # 10 s for a decision; answers to programs are short
 _ANSWER_BYTES_MAX: Final = 1 << 20
@@ -48,7 +47,8 @@ class KeptConnection:
         Raises:
             The errors of `rt.net.admin.ask`.
         """
-        data = json.dumps({**request, "keep": True}).encode() + b"\n"
+        kept = {**about(self._contexts.stream, request), "keep": True}
+        data = json.dumps(kept).encode() + b"\n"
         if self._address != address:
             self.close()
         if self._sock is not None:
@@ -73,12 +73,8 @@ class KeptConnection:
             sock.close()
 
     def _dial(self, address: Address) -> ssl.SSLSocket:
-        context = asking(self._contexts, self._protocol)
-        sock, identity = connect(address, context, _CONNECT_S)
-        if not identity.is_node:
-            sock.close()
-            raise PeerError(f"{identity.name!r} is not a node")
-        # A request is one small packet, and the next one waits for its answer: nothing to coalesce.
+        sock = connect_about(address, self._contexts, self._protocol)
+        # A request is one small packet, and the next one follows its answer: nothing to gather.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
 

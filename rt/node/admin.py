@@ -22,6 +22,7 @@ from rt.log.disk import OsDisk
 from rt.log.files import manifest_size
 from rt.masking import demand_no_secret, masked
 from rt.names import shown
+from rt.net.admin import ADMIN_ALPN
 from rt.net.exchange import (
     Fields,
     address_of,
@@ -67,6 +68,7 @@ _UNDECIDED: Final = "no majority decided it in time; it may yet come: look, and 
 _SETTLED_S: Final = 30.0  # of a snapshot every few seconds, which a majority has to take
 _POLL_FIRST_S, _POLL_S = 0.001, 0.01
 _TIME_END_NS: Final = 1 << 63
+_HISTORY: Final = Verb(lambda _request, _identity: {})  # its answer is not an object
 
 Answer = TypeVar("Answer")
 
@@ -87,6 +89,10 @@ class Sequencing(Protocol):
 
 class NodeAdmin:
     """Answers requests: each is a line of JSON, and its answer ends the connection.
+
+    A request says which stream it is about, or its connection does (`rt-admin/1/STREAM`); one about
+    another stream is refused, and so is a change that does not say. A question that does not say
+    is about this stream: clients of earlier versions ask so.
 
     Where the request says `keep`, the answer ends with a newline instead, and another may follow.
 
@@ -191,18 +197,25 @@ class NodeAdmin:
     def serve(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> None:
         """Take requests and answer them; for the thread of an accepted connection."""
         with sock:
-            where = address_of(sock)
+            where, is_named = address_of(sock), self._is_named(sock)
             line = receive_line(sock, REQUEST_BYTES_MAX, time.monotonic() + _REQUEST_S)
             while line:
                 end = b"\n" if _keeps(line) else b""
-                self._serve(sock, line, identity, where, end)
+                self._serve(sock, line, identity, where, end, is_named=is_named)
                 line = self._next_line(sock, identity) if end else b""
 
     def _serve(
-        self, sock: ssl.SSLSocket, line: bytes, identity: PeerIdentity, where: str, end: bytes
+        self,
+        sock: ssl.SSLSocket,
+        line: bytes,
+        identity: PeerIdentity,
+        where: str,
+        end: bytes,
+        *,
+        is_named: bool,
     ) -> None:
         def make() -> bytes:
-            return self.answer(line, identity, where) + end
+            return self.answer(line, identity, where, is_named=is_named) + end
 
         verb = str((decode_fields(line) or {}).get("do"))
         known = self._verbs.get(verb)
@@ -221,12 +234,27 @@ class NodeAdmin:
             time.sleep(self._admission().request(identity))
         return line
 
-    def answer(self, line: bytes, identity: PeerIdentity, where: str = "") -> bytes:
-        """Return the answer to the request of a peer of this identity at this address."""
+    def _is_named(self, sock: ssl.SSLSocket) -> bool:
+        """Whether the connection itself names this stream, by ALPN."""
+        return sock.selected_alpn_protocol() == f"{ADMIN_ALPN}/{self._settings.stream}"
+
+    def answer(
+        self, line: bytes, identity: PeerIdentity, where: str = "", *, is_named: bool = True
+    ) -> bytes:
+        """Return the answer to a request.
+
+        Args:
+            line: as it came.
+            identity: of the peer.
+            where: the peer's address.
+            is_named: whether the connection names this stream.
+        """
         try:
             request = _parsed(line)
+            if is_named:
+                request.setdefault("stream", self._settings.stream)
             if request.get("do") == "log-history":
-                self._demand(identity)
+                self._demand(identity, _HISTORY, request)
                 is_whole = identity.may_operate
                 return self._shared.get(
                     ("log-history", is_whole), lambda: self._history(is_whole=is_whole),
@@ -299,24 +327,35 @@ class NodeAdmin:
         record("done", after=after, by_instruction=self._sequencer.view.executed)
         return answer
 
-    def _demand(
-        self, identity: PeerIdentity, verb: Verb | None = None, request: Fields | None = None
-    ) -> None:
-        session, stream = str((request or {}).get("session")), self._settings.stream
-        if verb and verb.pushes:
+    def _demand(self, identity: PeerIdentity, verb: Verb, request: Fields) -> None:
+        self._demand_stream(verb, request)
+        session, stream = str(request.get("session")), self._settings.stream
+        if verb.pushes:
             pushes = identity.may_push_to(stream, is_own=self._is_own)
             if identity.may_operate or (pushes and identity.may_push(session)):
                 return
             needed = f"an operator, or a publisher that is granted session {shown(session)} here,"
         elif not identity.may_look(stream):
             needed = "a subscriber of this stream, an operator or a node"
-        elif verb and verb.operators_only and not identity.may_operate:
+        elif verb.operators_only and not identity.may_operate:
             needed = "an operator or a node"
-        elif verb and verb.leases and not identity.may_lease(stream):
+        elif verb.leases and not identity.may_lease(stream):
             needed = f"an operator, a node or a subscriber with leases = true in {GRANTS_NAME}"
         else:
             return
         raise Refused("role", f"{identity.title} may not ask this; {needed} may")
+
+    def _demand_stream(self, verb: Verb, request: Fields) -> None:
+        """Refuse a request about another stream, and a change that does not say about which."""
+        own, named = self._settings.stream, request.get("stream")
+        if named is None and verb.changes:
+            words = (
+                f'names no stream; update what made it, or add "stream": {json.dumps(own)} to it'
+            )
+            raise Refused("stream", f"this node serves the stream {own!r}, and the request {words}")
+        if named not in (None, own):
+            words = f"this node serves the stream {own!r}, and not {shown(str(named))}"
+            raise Refused("stream", f"{words}; ask a node that does, or correct the name")
 
     def _policy(self, _request: Fields, _identity: PeerIdentity) -> Fields:
         view, disks = self._sequencer.view, self._sequencer.ask(self._archiver.disks)

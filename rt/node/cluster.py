@@ -30,8 +30,9 @@ from rt.net.certificates import (
 from rt.net.exchange import decode_fields, receive_all
 from rt.net.files import read_file
 from rt.net.identity import CertificateRole
+from rt.net.question import connect_about
 from rt.net.renewal import hosts_of
-from rt.net.tls import Contexts, asking, connect
+from rt.net.tls import Contexts
 from rt.node.cluster_layout import HERE, ClusterLayout
 from rt.node.founding import read_founding
 from rt.node.settings import PORT, parse_address
@@ -321,8 +322,7 @@ def ask_status(address: tuple[str, int], contexts: Contexts) -> dict[str, Any]:
         PeerError: the answer is not a status.
         Refused: it does not serve the stream that the contexts name.
     """
-    sock, _ = connect(address, asking(contexts, STATUS_ALPN), _CONNECT_S)
-    with sock:
+    with connect_about(address, contexts, STATUS_ALPN) as sock:
         answer = decode_fields(receive_all(sock, _STATUS_BYTES_MAX, time.monotonic() + STATUS_S))
     if answer is None:
         raise PeerError(f"{address[0]}:{address[1]} answers with something other than a status")

@@ -206,7 +206,7 @@ def test_a_peer_that_takes_no_answer_is_given_up(certs, subscriber, monkeypatch)
     """A history of a million files fills every buffer between two machines."""
     monkeypatch.setattr(node_admin_module, "_ANSWER_S", 0.4)
     node, errors, admin = SlowNode(certs), [], node_admin()
-    monkeypatch.setattr(admin, "answer", lambda *_: bytes(64 << 20))
+    monkeypatch.setattr(admin, "answer", lambda *_, **_named: bytes(64 << 20))
 
     def serve():
         try:
@@ -276,6 +276,21 @@ def test_a_node_that_is_stopping_is_passed_over(monkeypatch):
     monkeypatch.setattr(admin_client, "_ELECTION_S", 0.01)
     with pytest.raises(NoLeader, match="this node is stopping"):
         ask_any([("stops", 1)], None, {"do": "roll"})
+
+
+def test_a_node_without_the_stream_is_passed_over(monkeypatch):
+    """A stream may be served by some of the nodes that a client knows; if by none, that is said."""
+
+    def answers(address, _contexts, request):
+        if address[0] == "other":
+            raise Refused("stream", "this node serves the stream 'flights', and not 'trains'")
+        return {"did": request["do"]}
+
+    monkeypatch.setattr(admin_client, "ask", answers)
+    assert ask_any([("other", 1), ("leads", 1)], None, {"do": "roll"}) == {"did": "roll"}
+    with pytest.raises(Refused, match="'flights', and not 'trains'") as caught:
+        ask_any([("other", 1), ("other", 2)], None, {"do": "roll"})
+    assert caught.value.code == "stream"
 
 
 def test_a_change_does_not_wait_where_no_node_answers(monkeypatch):

@@ -89,7 +89,7 @@ def test_a_decision_is_one_line_of_the_audit_log(audit):
     ask_here(admin, {"do": "roll"}, ROLES["subscriber"])
     done, refused = lines(audit)
     assert (done["by"], done["from"], done["outcome"]) == ("operator alice", "10.0.0.1:5", "done")
-    assert done["asked"] == {"do": "set-policy", "policy": '{"time": 60}'}
+    assert done["asked"] == {**request, "policy": '{"time": 60}', "stream": "flights"}
     assert (done["after"], done["by_instruction"]) == (0, 1)
     assert (refused["by"], refused["outcome"]) == ("subscriber spark", "role")
     assert "may not ask this" in refused["why"]

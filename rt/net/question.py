@@ -1,0 +1,61 @@
+"""Question: a connection on which a node is asked about one stream, and about no other."""
+
+import json
+import ssl
+import time
+from contextlib import ExitStack
+from typing import Final
+
+from rt.errors import PeerError, Refused
+from rt.names import shown
+from rt.net.contexts import Contexts, asking
+from rt.net.exchange import decode_fields, receive_all, send_all
+from rt.net.tls import connect
+
+CONNECT_S: Final = 3.0
+_REFUSAL_S: Final = 10.0
+_REFUSAL_BYTES_MAX: Final = 16 << 20  # a sentence, or the status of a node with many sessions
+
+Address = tuple[str, int]
+
+
+def connect_about(address: Address, contexts: Contexts, protocol: str) -> ssl.SSLSocket:
+    """Dial a node for a question about the stream that the contexts name.
+
+    A node that does not serve the stream is not sent the question: one of an earlier version
+    would answer for the stream that it does serve.
+
+    Args:
+        address: host and port.
+        contexts: what to show; without a stream, a node is asked about its only one.
+        protocol: of the question; its ALPN name without a stream.
+
+    Raises:
+        Refused: `stream`, if the node does not serve it; otherwise as `rt.net.tls.connect`.
+        PeerError, OSError: as `rt.net.tls.connect`.
+    """
+    with ExitStack() as undo:
+        sock, identity = connect(address, asking(contexts, protocol), CONNECT_S)
+        undo.enter_context(sock)
+        if not identity.is_node:
+            raise PeerError(f"{identity.name!r} is not a node")
+        if contexts.stream and sock.selected_alpn_protocol() != f"{protocol}/{contexts.stream}":
+            raise Refused("stream", _refusal(sock, address, contexts.stream))
+        undo.pop_all()
+    return sock
+
+
+def _refusal(sock: ssl.SSLSocket, address: Address, stream: str) -> str:
+    """Return why a node does not serve a stream: its own sentence, if it is of this version."""
+    where, end_s = f"{address[0]}:{address[1]}", time.monotonic() + _REFUSAL_S
+    request = {"do": "policy", "stream": stream}  # changes nothing wherever it is answered
+    try:
+        send_all(sock, json.dumps(request).encode() + b"\n", end_s)
+        answer = decode_fields(receive_all(sock, _REFUSAL_BYTES_MAX, end_s)) or {}
+    except (OSError, PeerError):
+        answer = {}
+    if answer.get("code") == "stream":
+        return f"{where}: {answer.get('error')}"
+    if isinstance(own := answer.get("stream"), str):  # a status
+        return f"{where}: this node serves the stream {shown(own)}, and not {shown(stream)}"
+    return f"{where}: this node does not serve the stream {shown(stream)}"
