@@ -103,6 +103,11 @@ class Executor:
         """Whether the log still extends beyond the ledger, from before a crash."""
         return self.appender.next_place > self.ledger.end
 
+    @property
+    def done_index(self) -> int:
+        """The last instruction that was executed as a whole."""
+        return self.ledger.index - self.is_half_done
+
     def execute(self, index: int, term: int, instruction: Instruction) -> None:
         """Carry out the instruction `index`.
 

@@ -53,6 +53,7 @@ class Holdings:
         self._voters: tuple[str, ...] = ()
         self._left: dict[str, int] = {}  # by member, the sessions that its report still lacks
         self._heard: dict[str, int] = {}  # by member, the round of its last whole report
+        self._executed: dict[str, int] = {}  # by member, as of its last report
         self.round = 1  # counts whole reports that were due
         self.follow(list(members))
         self._unreported: dict[str, None] = {}  # for its order
@@ -77,6 +78,7 @@ class Holdings:
             more: other nodes that report what they hold, such as learners.
         """
         names = dict.fromkeys([self._name, *voters, *more])
+        self._executed = {name: at for name, at in self._executed.items() if name in names}
         self._held = {name: self._held.get(name, {}) for name in names}
         self._others = tuple(name for name in names if name != self._name)
         self._voters = tuple(voters)
@@ -142,6 +144,14 @@ class Holdings:
             for voter in self._voters
         ]
         return sum(able) >= self._majority
+
+    def executes(self, member: str, index: int) -> None:
+        """Take note of the last instruction that a member has executed, as it reports itself."""
+        self._executed[member] = index
+
+    def executed_by(self, member: str) -> int:
+        """Return the last instruction that a member reported as executed; 0 if it never did."""
+        return self._executed.get(member, 0)
 
     @property
     def heard_lately(self) -> list[str]:

@@ -371,7 +371,7 @@ class Member:
 
     def _holdings(self, report: bytes) -> bytes:
         """Return a report with the instruction up to which it is true; see `_take_holdings`."""
-        return _HOLDINGS + _INDEX.pack(self.executor.ledger.index) + report
+        return _HOLDINGS + _INDEX.pack(self.executor.done_index) + report
 
     def _take_holdings(self, sender: str, body: bytes) -> None:
         if len(body) < _INDEX.size:
@@ -379,6 +379,7 @@ class Member:
         [index] = _INDEX.unpack_from(body)
         outdated = self.executor.ledger.remembered.dropped_after(index)
         reported = self.holdings.take_report(sender, body[_INDEX.size :], outdated)
+        self.holdings.executes(sender, index)
         self.proposals.waiting.notice_reported(reported)
 
     def _request_state(self) -> None:

@@ -22,7 +22,8 @@ def problems_of(answer: dict[str, Any]) -> list[str]:
 
 def takes_part(answer: dict[str, Any]) -> bool:
     """Whether a node that answered so votes, holds the merged log and takes data."""
-    away = answer.get("forked") or answer.get("copying_to") or answer.get("unconfirmed_by")
+    reasons = ("forked", "copying_to", "unconfirmed_by", "merging_paused")
+    away = any(answer.get(reason) for reason in reasons)
     is_member = bool(answer) and answer.get("role") != "learner"
     return is_member and not away and answer.get("takes_data") is not False
 
@@ -61,6 +62,11 @@ def _running_problems(answer: dict[str, Any]) -> list[str]:
         reason = get(answer, "copying_waits_for", str)
         waits = f"; it waits for {reason}" if reason else ""
         found.append(f"is copying the merged log, at {place}{waits}")
+    if paused := get(answer, "merging_paused", str):
+        found.append(
+            f"cannot write its merged log: {printable(paused)}; free space on that disk, and it "
+            "merges on by itself"
+        )
     if waiting := get(answer, "waiting_for", dict):
         found.append(f"waits for session {get(waiting, 'session', str)}")
     stalls = get(answer, "stalls", dict)

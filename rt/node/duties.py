@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from rt.errors import CorruptLog, DiskFailed, Diverged, PeerError, SessionDiverged
+from rt.errors import CorruptLog, DiskFailed, Diverged, PeerError, SessionDiverged, spoken
 from rt.log.appender import Appender
 from rt.log.confirmations import Confirmations
 from rt.node.damage import ROLLED, DamageFound, is_elsewhere
@@ -125,6 +125,7 @@ class Duties:
             member, ports.pulse, ports.watch, calm_s=timing.calm_s, easy_ticks=timing.easy_ticks
         )  # fmt: skip
         self._merge_again_s = float("-inf")  # the disk was full
+        self._paused = ""  # why the merged log could not be written at the last attempt
         self._served = START
         self._forks = ForkWatch(member, ports.refuse)
         status = member.engine.status()
@@ -158,7 +159,10 @@ class Duties:
         try:
             self._advance(now_s, mail.synced)
             if is_tick and not self._is_alone:
-                self._keep_up.turn(now_s, is_forked=self._forks.found is not None)
+                self._keep_up.turn(
+                    now_s, is_forked=self._forks.found is not None,
+                    is_full=self._ports.is_full(), paused=self._paused,
+                )  # fmt: skip
         except Diverged as difference:
             self._forks.take(difference)
         except CorruptLog as damage:
@@ -277,7 +281,7 @@ class Duties:
         greeting = self._member.greeting
         return Waiting(
             self._member.missing, self._keep_up.copy, greeting.waits_for, undecided,
-            greeting.finding, self._forks.found, dict(self._member.stuck),
+            greeting.finding, self._forks.found, dict(self._member.stuck), self._paused,
         )  # fmt: skip
 
     def _advance(self, now_s: float, changed: Collection[str]) -> None:
@@ -289,17 +293,37 @@ class Duties:
         """Propose, persist, answer and merge; while the disk is full, do all but merge."""
         if now_s >= self._merge_again_s:
             try:
-                return self._member.run()
+                merged = self._member.run()
             except DiskFailed:
                 raise  # what is on the disk is unknown now: a restart finds out
             except OSError as error:
-                _log.error("merging pauses: %s; it resumes when the disk has room", error)
                 self._merge_again_s = now_s + _FULL_DISK_S
+                self._pause(error)
+            else:
+                self._resume()
+                return merged
         was_suspended, self._member.suspended = self._member.suspended, True
         try:
             return self._member.run()
         finally:
             self._member.suspended = was_suspended
+
+    def _pause(self, error: OSError) -> None:
+        why = spoken(error)
+        if not error.filename:
+            why = f"{self._executor.appender.directory}: {why}"
+        if why != self._paused:  # it is tried again twice a second
+            _log.error("merging pauses: %s; it resumes when the disk has room", why)
+        self._paused = why
+
+    def _resume(self) -> None:
+        """Note that the merged log can be written; a run that had nothing to write proves it not.
+
+        An instruction that fails stays first in the queue, and is tried again by the next run.
+        """
+        if self._paused and not self._member.suspended:
+            _log.warning("merging goes on, after it had paused: %s", self._paused)
+            self._paused = ""
 
     def _confirm(self, session: str) -> None:
         held, ledger = self._ports.sessions.get(session), self._executor.ledger

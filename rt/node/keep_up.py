@@ -1,7 +1,7 @@
-"""KeepUp: when a node copies the merged log from another, because it cannot make it itself."""
+"""KeepUp: what a node does that cannot merge: it copies the log, or lets another node lead."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -73,37 +73,56 @@ class KeepUp:
         self._next_hand_over_s = float("-inf")
         self._hand_overs = 0
 
-    def turn(self, now_s: float, *, is_forked: bool = False) -> None:
+    def turn(
+        self, now_s: float, *, is_forked: bool = False, is_full: bool = False, paused: str = ""
+    ) -> None:
         """Start a copy, or end one, and let another node lead meanwhile; called on every tick.
 
         Args:
             now_s: by a clock that only goes forward.
             is_forked: whether this node merges nothing any more; its log is left as it is.
+            is_full: whether the disk has so little room that nothing new is taken.
+            paused: why the merged log cannot be written now; "" if it can.
         """
         executor, engine = self._member.executor, self._member.engine
-        engine.hesitate(yes=is_forked or self.copy is not None or executor.lacks_log)
-        if self.copy is not None or is_forked:
-            self._hand_over(now_s)
+        is_copying = self.copy is not None
+        engine.hesitate(
+            yes=is_forked or is_full or bool(paused) or is_copying or executor.lacks_log
+        )
+        if is_copying or is_forked:
+            self._hand_over(now_s, [peer.name for peer in engine.status().peers if peer.counts])
+        elif paused:
+            self._hand_over(now_s, self._further(), paused)
         if self.copy is not None:
             if self._has_ended(self.copy):
                 self._resume(is_forked=is_forked)
         elif not is_forked and (executor.lacks_log or self._waited_too_long(now_s)):
             self._start()
 
-    def _hand_over(self, now_s: float) -> None:
+    def _further(self) -> list[str]:
+        """Return the members that have merged what this node has no room for.
+
+        If none has, all may be full. Leadership would go round and help no one, so it stays.
+        """
+        holdings, index = self._member.holdings, self._member.executor.done_index
+        peers = [peer.name for peer in self._member.engine.status().peers if peer.counts]
+        return [name for name in peers if holdings.executed_by(name) > index]
+
+    def _hand_over(self, now_s: float, peers: Sequence[str], why: str = "") -> None:
         """Let another node lead: a leader that executes nothing proposes nothing either.
 
-        The other node may be copying too, so the next attempt goes to the next one.
+        The other node may not be able to either, so the next attempt goes to the next one.
         """
         engine = self._member.engine
-        if not engine.leads or now_s < self._next_hand_over_s:
+        if not engine.leads or now_s < self._next_hand_over_s or not peers:
             return
         self._next_hand_over_s = now_s + self._missing_s / _HAND_OVER_PART
-        peers = [peer.name for peer in engine.status().peers if peer.counts]
-        if peers:
-            with suppress(Refused):  # it stopped leading just now
-                engine.transfer(peers[self._hand_overs % len(peers)])
-            self._hand_overs += 1
+        peer = peers[self._hand_overs % len(peers)]
+        if why:
+            _log.warning("%s is to lead, since this node cannot merge: %s", peer, why)
+        with suppress(Refused):  # it stopped leading just now
+            engine.transfer(peer)
+        self._hand_overs += 1
 
     def _start(self) -> None:
         member, executor = self._member, self._member.executor

@@ -124,6 +124,7 @@ class NodePipeline:
         ports = Ports(
             self.inboxes, self._snapshots, self.retention, self.watch,
             links.copy_log, links.pass_on, self._serve, self.feeds.refuse, links.pulse,
+            lambda: guard.is_closed,
         )  # fmt: skip
         self.sequencer = NodeSequencer(Duties(self.member, ports, timing_of(settings)))
         self._threads = [

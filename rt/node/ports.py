@@ -124,6 +124,7 @@ class Ports:
         serve: sets the end of the merged log that pullers may read.
         refuse: turns pullers away for good, with this reason.
         pulse: tells the other members, and hears from them, who rests.
+        is_full: whether the disk has so little room that nothing new is taken.
     """
 
     sessions: HeldSessions
@@ -135,3 +136,4 @@ class Ports:
     serve: Callable[[Position], None]
     refuse: Callable[[Refused], None]
     pulse: Pulse
+    is_full: Callable[[], bool]

@@ -39,6 +39,8 @@ def merge_waits_for(sample: NodeSample) -> str:
     waiting = sample.view.waiting
     if waiting.copy is not None:
         return "the merged log is being copied from another node first"
+    if waiting.paused:
+        return f"the merged log cannot be written here: {waiting.paused}"
     if waiting.missing is not None:
         return f"session {waiting.missing[0]} has not arrived here up to {waiting.missing[1]}"
     if not sample.view.engine.leader:

@@ -69,6 +69,7 @@ def node_status(
         "durability": "synced by a majority before it is merged",
         "copying_to": None if copy is None else str(copy.position),
         "copying_waits_for": copy.waits_for if copy else "",
+        "merging_paused": waiting.paused,
         "waiting_for": None if missing is None else {"session": missing[0], "end": str(missing[1])},
         "forked": _forked(waiting.fork),
         "older_copy": waiting.older_copy,

@@ -27,6 +27,7 @@ class Waiting:
         older_copy: why this node was an older copy of itself when it started, or "".
         fork: why this node merges nothing any more.
         stuck: on the leader, the sessions that it cannot merge, and why.
+        paused: why the merged log cannot be written now, such as a full disk; "" if it can.
     """
 
     missing: tuple[str, Position] | None = None
@@ -36,6 +37,7 @@ class Waiting:
     older_copy: str = ""
     fork: FoundFork | None = None
     stuck: Mapping[str, Stuck] = field(default_factory=dict)
+    paused: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,13 +97,17 @@ class Cluster:
 
     def run(self) -> str:
         """Live through the faults, then demand progress; return the hash of the trace."""
-        self._until(self.fault_ticks, Progress(self).look)
+        self._until(self.fault_ticks, self._progress().look)
         self._end_faults()
         self.trace("faults end")
         ticks = self.heal_timeouts * self.settings.election_ticks
         if not self._until(ticks, self._recovered):
             raise Violation(f"no progress after the faults: {self._states()}")
         return self._trace.hexdigest()
+
+    def _progress(self) -> Progress:
+        """What is demanded while the faults go on."""
+        return Progress(self)
 
     def _end_faults(self) -> None:
         self.nemesis.end()

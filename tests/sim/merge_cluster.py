@@ -171,6 +171,8 @@ class MergeCluster(Cluster):
     may_bury = False  # publishers wait for every node
     nemesis_type: type[MergeNemesis] = MergeNemesis
     cutting_share = CUTTING_SHARE
+    resetting_share = RESETTING_SHARE
+    may_leave = True
     haste = 1  # pieces that a connection carries at once
 
     def _make_nemesis(self, chance: Random) -> Nemesis:
@@ -213,11 +215,11 @@ class MergeCluster(Cluster):
         # and in some worlds a publisher loses its log, and an operator resets its session
         self._resetting = Random(f"{self.seed} resets")
         self._resets: dict[str, str] = {}  # by session, the log that is to be retired
-        self._has_resets = not self.has_cuts and self._resetting.random() < RESETTING_SHARE
+        self._has_resets = not self.has_cuts and self._resetting.random() < self.resetting_share
         if self._has_resets:
             self.clock.after(self._resetting.randrange(RESETS_US), self._lose_log)
             self.clock.after(RESETS_US // 20, self._reset)
-        may_leave = not self.has_cuts and not self._has_resets
+        may_leave = self.may_leave and not self.has_cuts and not self._has_resets
         self.leaving = Leaving(self, self.seed, may=may_leave)
         # and in half of them instructions carry small updates, which are synced late
         self.carries = Random(f"{self.seed} carries").random() < 0.5

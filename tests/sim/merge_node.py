@@ -236,7 +236,7 @@ class MergeNode(SimNode):
                 self.inboxes, SimSnapshots(self, opened.journal, chance), self.archiver,
                 SessionWatch(self.member, self.inboxes, self.archiver),
                 self._copy_log, self._pass_on, self._serve, self._refuse_pullers,
-                world.pulse_of(self),
+                world.pulse_of(self), lambda: self.is_full,
             ),
             world.timing(tick_s),
         )  # fmt: skip

@@ -16,6 +16,7 @@ its own.
 
 from . import (
     mutants_archive,
+    mutants_full,
     mutants_members,
     mutants_merge,
     mutants_node,
@@ -25,6 +26,7 @@ from . import (
     mutants_session,
     mutants_state,
 )
+from .mutants_full import FILLING
 from .mutants_members import CHANGING
 from .mutants_merge import MERGING
 from .mutants_node import RESTORING
@@ -34,12 +36,14 @@ from .mutation import MUTANTS, switched_on
 
 __all__ = [
     "CHANGING",
+    "FILLING",
     "MERGING",
     "MUTANTS",
     "RESTING",
     "RESTORING",
     "SCRUBBING",
     "mutants_archive",
+    "mutants_full",
     "mutants_members",
     "mutants_merge",
     "mutants_node",

@@ -88,6 +88,12 @@ def test_rot_in_rolled_files_is_repaired_and_does_not_spread() -> None:
     assert "has other bytes" in live(247, "repaired-without-check")[1]
 
 
+def test_a_majority_with_room_merges_on_though_a_leader_is_full() -> None:
+    """The stream stopped until somebody freed the leader's disk."""
+    demand_no_violation([207])
+    assert "merge nothing of" in live(207, "full-leader-leads-on")[1]
+
+
 def test_rot_a_newcomer_and_restored_directories_and_publishers_together_lose_nothing() -> None:
     """Each alone was survived; a stream that runs for years meets all of them."""
     demand_no_violation([223, 415])

@@ -1,0 +1,142 @@
+"""A world in which the merged logs of a minority have no room for long: the others merge on."""
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+from rt.position import START
+from sequencer.instruction import Instruction
+from sequencer.journal.journal import Opened
+from sequencer.ledger import Ledger
+from sequencer.member import Member
+
+from .checkers import Violation
+from .merge_cluster import MergeCluster, MergeNemesis
+from .merge_node import MergeNode
+from .nemesis import Nemesis
+from .progress import CALM_DELAY_US, CALM_LOSS, Progress
+from .publisher import SESSIONS
+
+if TYPE_CHECKING:
+    from .cluster import Cluster
+    from .node import SimNode
+
+# Beyond what an election takes: a node that is full waits half a second before it tries again, and
+# a session that did not arrive is waited for before it is requested from another node.
+PATIENCE_TICKS = 60
+
+
+class FullNemesis(MergeNemesis):
+    """Fills the file system of merged logs, often a leader's, and seldom does anything else."""
+
+    def __init__(self, cluster: "Cluster", chance: Random) -> None:
+        super().__init__(cluster, chance)
+        self._strike = self._cut_inside = self._failing_sync = self._regicide = 0.0
+        self._deeds = [*[self._fill_leader] * 6, self._fill_disk, self._free_all, self._partition,
+                       self._crash, self._transfer]  # fmt: skip
+        self._pause_us = chance.choice([60, 90]) * cluster.tick_us
+        cluster.wire.loss = min(cluster.wire.loss, CALM_LOSS)
+        cluster.wire.delay_us = min(cluster.wire.delay_us, CALM_DELAY_US)
+
+    def _fill_leader(self) -> None:
+        leader = self._leader()
+        if isinstance(leader, FullNode):
+            leader.has_full_log = True
+
+    def _fill_disk(self) -> None:
+        node = self._victim()
+        assert isinstance(node, FullNode)
+        node.has_full_log = True
+
+    def _free_all(self) -> None:
+        for node in self.world.nodes.values():
+            assert isinstance(node, FullNode)
+            node.has_full_log = False
+
+    def end(self) -> None:
+        """Stop making trouble."""
+        super().end()
+        self._free_all()
+
+    def disk_fault(self, node: "SimNode") -> Callable[[str], None] | None:
+        """The merged log has a file system of its own, and only that is full."""
+        assert isinstance(node, FullNode)
+
+        def fault(operation: str) -> None:
+            if node.has_full_log and node.is_merging and operation in {"append", "create"}:
+                raise OSError(28, "No space left on device")
+
+        return fault
+
+
+class FullNode(MergeNode):
+    """A node whose merged log has a file system of its own."""
+
+    has_full_log = is_merging = False
+
+    def may_decide(self) -> bool:
+        """Whether it can lead a stream that is merged on."""
+        return super().may_decide() and not self.has_full_log
+
+    def _make_member(self, opened: Opened, ledger: Ledger) -> Member:
+        member = super()._make_member(opened, ledger)
+        execute = member.executor.execute
+
+        def watched(index: int, term: int, instruction: Instruction) -> None:
+            self.is_merging = True
+            try:
+                execute(index, term, instruction)
+            finally:
+                self.is_merging = False
+
+        vars(member.executor)["execute"] = watched
+        return member
+
+
+class MergeProgress(Progress):
+    """Also holds: what a majority that has room and can talk holds of a session is merged soon."""
+
+    def __init__(self, cluster: "FullCluster") -> None:
+        super().__init__(cluster)
+        self._world = cluster
+        self._merge_patience_us = self._patience_us + PATIENCE_TICKS * cluster.tick_us
+
+    def _demand(self) -> None:
+        super()._demand()
+        world, now_us = self._world, self._world.clock.now_us
+        fit = [node for node in world.nodes.values() if self._is_fit(node)]
+        for session in SESSIONS:
+            merged = world.stream.merged.get(session, START)
+            held = [node.member.holdings.own.get(session, START) > merged for node in fit]
+            self._note((session, merged), sum(held) >= world.majority)
+            since_us = now_us - self._merge_patience_us
+            if self._lasts((session, merged), since_us) and (able := self._able(since_us)):
+                raise Violation(f"{able} have room, and merge nothing of {session} after {merged}")
+
+
+class FullCluster(MergeCluster):
+    """Few faults but full disks, each for long."""
+
+    fault_ticks = 450
+    cutting_share = resetting_share = 0.0
+    may_leave = False
+
+    def _make_nemesis(self, chance: Random) -> Nemesis:
+        nemesis = super()._make_nemesis(chance)
+        self._one_is_full = False
+        return nemesis
+
+    def _draw_names(self, chance: Random) -> tuple[str, ...]:
+        return ("n1", "n2", "n3", "n4", "n5")[: chance.choice([3, 3, 5])]
+
+    def _make_node(self, name: str, chance: Random) -> FullNode:
+        return FullNode(name, self, chance)
+
+    def draw_links(self, chance: Random) -> None:
+        """Publishers reach all nodes: what is not merged waits for nothing but the nodes."""
+        self._links = {(session, name): 1.0 for session in SESSIONS for name in self.names}
+
+    def _progress(self) -> Progress:
+        return MergeProgress(self)
+
+    nemesis_type = FullNemesis

@@ -1,0 +1,25 @@
+"""Mistakes of nodes with full disks: only worlds where a minority is full for long see them."""
+
+from collections.abc import Callable, Sequence
+
+from rt.node.keep_up import KeepUp
+
+from .mutation import Patch, mutant
+
+FILLING: set[str] = set()
+
+
+def filling(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
+    """Register a mistake that is sought in worlds where a minority is full for long."""
+    FILLING.add(make.__name__.replace("_", "-"))
+    return mutant(make)
+
+
+@filling
+def full_leader_leads_on() -> list[Patch]:
+    """A leader that has no room for its merged log waits for room, while others have some."""
+
+    def _further(self: KeepUp) -> Sequence[str]:
+        return []
+
+    return [(KeepUp, "_further", _further)]
