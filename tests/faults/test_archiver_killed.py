@@ -50,7 +50,8 @@ def test_nodes_that_are_killed_while_they_archive_agree_in_the_end(tmp_path, see
     addresses = [parse_address(place.address) for place in places]
 
     def contexts(who):
-        return Contexts(certificate_files(os.path.join(root, "certs"), who), client_context)
+        files = certificate_files(os.path.join(root, "certs"), who)
+        return Contexts(files, client_context, STREAM)
 
     def out(name):
         return os.path.join(root, name, STREAM, "out")
