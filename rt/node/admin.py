@@ -109,6 +109,7 @@ class NodeAdmin:
         copies: SessionCopies | None = None,
         hold_s: Callable[[PeerIdentity], float] = lambda _identity: 0.0,
         is_own: bool = True,
+        votes: Callable[[str], bool] = lambda _name: True,
     ) -> None:
         """Prepare.
 
@@ -121,7 +122,9 @@ class NodeAdmin:
             copies: of sessions, on this node; None to answer nothing about sessions.
             hold_s: counts a request on a kept connection; returns how long it has to wait.
             is_own: whether publishers push to it that are granted no stream by name.
+            votes: whether a node is a member that votes.
         """
+        self._votes = votes
         self._audit = audit
         self._settings = settings
         self._sequencer = sequencer
@@ -244,6 +247,10 @@ class NodeAdmin:
         self, identity: PeerIdentity, verb: Verb | None = None, request: Fields | None = None
     ) -> None:
         session, stream = str((request or {}).get("session")), self._settings.stream
+        is_change = verb is not None and (verb.changes or verb.operators_only)
+        if is_change and identity.is_node and not self._votes(identity.name):
+            words = f"{identity.title} is a learner, which changes nothing before it is promoted"
+            raise Refused("role", words)
         if verb and verb.pushes:
             pushes = identity.may_push_to(stream, is_own=self._is_own)
             if identity.may_operate or (pushes and identity.may_push(session)):
@@ -374,7 +381,7 @@ class NodeAdmin:
         with closing(OsDisk().open_read(os.path.join(directory, FILE_NAME))) as file:
             data = file.pread(file.size(), 0)
         head = {"directory": directory, "node": self._settings.name, "bytes": len(data)}
-        head["offloaded"] = json.loads(self._sequencer.view.notes.get(OFFLOAD_NOTE, "{}"))
+        head["offloaded"] = decode_fields(self._sequencer.view.notes.get(OFFLOAD_NOTE, "{}")) or {}
         return json.dumps({**head, "active": line}).encode() + b"\n" + data
 
     def _active(self) -> tuple[str, object]:

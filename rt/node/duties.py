@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from rt.errors import CorruptLog, DiskFailed, Diverged, PeerError, SessionDiverged
 from rt.log.appender import Appender
 from rt.log.confirmations import Confirmations
+from rt.net.repeated import RepeatedLines
 from rt.node.damage import ROLLED, DamageFound, is_elsewhere
 from rt.node.dropped import bind_copies, drop_copies
 from rt.node.fork import ForkWatch
@@ -24,7 +25,7 @@ from rt.position import START, Position
 from sequencer.holdings import decode_report
 from sequencer.instruction import Instruction
 from sequencer.member import WANT, Member
-from sequencer.raft.consensus import Status
+from sequencer.raft.consensus import Status, UnheardError
 
 _log: Final = logging.getLogger("rt.node")
 _FULL_DISK_S: Final = 0.5  # between two attempts to merge while the disk has no room
@@ -127,6 +128,7 @@ class Duties:
         self._merge_again_s = float("-inf")  # the disk was full
         self._served = START
         self._forks = ForkWatch(member, ports.refuse)
+        self._lines = RepeatedLines(_log)
         status = member.engine.status()
         self._shown = TickView(status, self._look_at(_undecided(status, status.last)))
         member.handlers[WANT] = self._take_want
@@ -241,8 +243,10 @@ class Duties:
         for sender, data in mail.heard:
             try:
                 member.hear(sender, data)
+            except UnheardError as error:
+                self._lines.warn(f"unheard {sender}", f"a message of a node is refused: {error}")
             except PeerError as error:
-                _log.warning("from node %s: %s", sender, error)
+                self._lines.warn(f"{sender} {error}", f"from node {sender}: {error}")
             except Diverged as difference:
                 self._forks.take(difference)
         for each in mail.gone:  # after all that they said
@@ -270,6 +274,7 @@ class Duties:
         report_stuck(waiting.stuck, before.stuck, self._ports.sessions)
         self._shown = TickView(status, waiting, tuple(member.proposals.agreed_ns))
         self._forks.look(now_s, member.engine.fork)
+        self._lines.flush()
         self._wanting.turn(now_s, waiting.missing)
         self._ports.snapshots.turn(now_s)
 
@@ -278,6 +283,7 @@ class Duties:
         return Waiting(
             self._member.missing, self._keep_up.copy, greeting.waits_for, undecided,
             greeting.finding, self._forks.found, dict(self._member.stuck),
+            dict(self._member.unheard), self._member.proposals.unreadable,
         )  # fmt: skip
 
     def _advance(self, now_s: float, changed: Collection[str]) -> None:

@@ -27,6 +27,8 @@ class Waiting:
         older_copy: why this node was an older copy of itself when it started, or "".
         fork: why this node merges nothing any more.
         stuck: on the leader, the sessions that it cannot merge, and why.
+        unheard: by node, the messages that were refused since it has no say here.
+        unreadable: committed entries that were executed as nothing, since no node can read them.
     """
 
     missing: tuple[str, Position] | None = None
@@ -36,6 +38,8 @@ class Waiting:
     older_copy: str = ""
     fork: FoundFork | None = None
     stuck: Mapping[str, Stuck] = field(default_factory=dict)
+    unheard: Mapping[str, int] = field(default_factory=dict)
+    unreadable: int = 0
 
 
 @dataclass(frozen=True, slots=True)
