@@ -14,7 +14,7 @@ from .clock import Clock
 from .machine import Books, Machine, Tape
 from .nemesis import Nemesis
 from .node import SimNode
-from .outsider import Outsider, has_outsider
+from .outsider import STRANGER, Outsider, has_outsider
 from .progress import Progress
 from .seats import voters_of
 from .wire import Wire
@@ -204,8 +204,10 @@ class Cluster:
         """A node may answer a read."""
         self.checker.read(node.name, read.index, self._floors[read.ticket])
 
-    def refused(self, name: str, words: str) -> None:
+    def refused(self, name: str, words: str, source: str) -> None:
         """A node has refused a message: between honest nodes that is a violation."""
+        if source == STRANGER or source in self.removed():
+            return
         raise Violation(f"{name} refuses an honest message: {words}")
 
     def is_open(self, node: SimNode) -> bool:
@@ -221,7 +223,7 @@ class Cluster:
         """A node does not hear another: then its own log does not say that this one votes."""
         core = node.raft._core
         if source in voters_of(core, tuple(core.config.founders), core.log.last):
-            self.refused(node.name, words)
+            self.refused(node.name, words, source)
 
     # Clients
 

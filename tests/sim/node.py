@@ -141,7 +141,7 @@ class SimNode:
         except UnheardError as error:
             self._cluster.unheard(self, source, str(error))
         except PeerError as error:
-            self._cluster.refused(self.name, str(error))
+            self._cluster.refused(self.name, str(error), source)
 
     def _tick_us(self) -> int:
         return int(self._cluster.tick_us / self.rate)

@@ -205,4 +205,4 @@ class WatchedMember(Member):
             if data[:1] == CONSENSUS or world.has_fixed_members:
                 world.unheard(self.node, sender, str(error))
         except PeerError as error:
-            world.refused(self.name, str(error))
+            world.refused(self.name, str(error), sender)
