@@ -46,7 +46,7 @@ VALUES: list[Any] = [
     [], [[]], [1, 2, 3, 4], [None] * 5, {}, {"to": 1}, {"": None}, "x" * 2000, "never", "none",
 ]  # fmt: skip
 RAW = ["", "null", "7", '"x"', "[" * 20_000, "{" * 2000, '{"a":' * 2000, "1e999", "NaN", "\ud800",
-       "[]", "{}", '{"start": 1e999}', "9" * 5000, "-Infinity"]  # fmt: skip
+       "[ ]", "{ }", '{"start": 1e999}', "9" * 5000, "-Infinity"]  # fmt: skip
 
 
 def hostile(chance: Random, text: str) -> str:
