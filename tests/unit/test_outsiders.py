@@ -43,6 +43,7 @@ class Doors:
         self.gone, self.kept = self._roles()
         # as somebody who has a copy of its key: no process of the cluster has this connection
         self.early = self.connect("removed", f"peer {PEER_VERSIONS[0]}")
+        self.early_pulse = self.connect("removed", "pulse")
         cluster.change("remove-member", self.gone)
         assert cluster.nodes[self.gone].wait(10)
         cluster.stop(self.gone)
@@ -193,6 +194,14 @@ def test_a_member_is_served_and_a_learner_changes_nothing(doors, holder, protoco
         pytest.skip("it would call itself")
     is_served, why = doors.served(holder, protocol)
     assert is_served == (holder == "member" or protocol != "change"), why
+
+
+def test_a_live_connection_of_a_removed_node_ends(doors):
+    """It was let in as a member, and could stay for weeks."""
+    with doors.early_pulse as sock:
+        sock.settimeout(5)
+        with suppress(ConnectionError):
+            assert sock.recv(1) == b""
 
 
 def frame(message):
