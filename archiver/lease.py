@@ -13,8 +13,11 @@ from rt.position import Position
 LEASE_S_MAX: Final = 7 * 24 * 3600  # a job that takes longer than a week renews its lease
 LEASES_MAX: Final = 64  # maximum for one stream
 _NS: Final = 1_000_000_000
-# "cursor.NAME" and "group.NAME" are holders too, besides names of peers
-_PINS: Final = ("cursor", "group")
+# What Python raises for the fields of hostile JSON, whatever is done with them.
+UNREADABLE: Final = (
+    ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
+_PINS: Final = ("cursor", "group")  # with the name of one they are a holder, as a peer's name is
 
 
 class Sized(Protocol):
@@ -45,9 +48,9 @@ class Lease:
         kind, _, name = self.holder.partition(".")
         if kind not in _PINS or not is_cursor(name):
             parse_peer(self.holder)
-        if not 0 <= self.until_ns < 1 << 63:
+        if type(self.until_ns) is not int or not 0 <= self.until_ns < 1 << 63:
             raise Misuse("a lease has to end")
-        if not 0 < self.bytes_max < 1 << 62:
+        if type(self.bytes_max) is not int or not 0 < self.bytes_max < 1 << 62:
             raise Misuse("a lease holds a bounded number of bytes, at least 1")
 
     def first_held(self, files: Sequence[Sized], now_ns: int) -> int:
@@ -76,9 +79,20 @@ def parse_lease(text: str) -> Lease:
     """Parse the output of `Lease.text`; `Misuse` if it is not valid."""
     try:
         fields = json.loads(text)
-        return Lease(**{**fields, "start": Position(fields["start"])})
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        return Lease(**{**fields, "start": whole_position(fields["start"])})
+    except UNREADABLE as error:
         raise Misuse(f"not a lease: {error}") from None
+
+
+def whole_position(value: object) -> Position:
+    """Return a position that JSON spells as a number; `Misuse` if it is none.
+
+    >>> whole_position(64)
+    Position(64)
+    """
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise Misuse("not a position")
+    return Position(value)
 
 
 def new_lease(fields: Any, now_ns: int) -> Lease:

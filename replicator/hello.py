@@ -43,8 +43,8 @@ def answer_hello(link: Link, streams: Streams, peer: PeerIdentity) -> tuple[Hell
     common_version(hello)
     served = streams.named(hello.stream, peer)
     check_hello(hello, peer, is_own=served.is_own)
-    if peer.is_node and not served.host.is_member(peer.name):
-        raise Refused("not-a-member", f"{peer.name!r} is not a node of this stream's cluster")
+    if peer.is_node and (why := served.objection(peer)):
+        raise Refused("not-a-member", why)
     link.send(encode(Hello(VERSION_MIN, VERSION, hello.direction, hello.stream, SOFTWARE)))
     return hello, served
 

@@ -58,6 +58,7 @@ class ServedConnection:
     wake: Wake
     is_ended: bool = False  # by us; its thread may not know yet
     is_admitted: bool = False  # its certificate was seen, and is good
+    alpn: str = ""  # what it speaks besides the wire, once that is known
     stream: str = ""  # that it is about, once that is known
     about: str = ""  # what its log lines begin with from then on, if there are several streams
 
@@ -261,6 +262,7 @@ class Server:
             self._admission.limits.handshake_s,
             admit=partial(self._admit, connection), grants=self._reception.grants,
             wrapped=partial(self._take_over, connection),
+            change=partial(self._has_left, connection),
         )  # fmt: skip
         if route := self._streams.speaking(sock.selected_alpn_protocol()):
             stream, handler = route
@@ -283,17 +285,23 @@ class Server:
 
     def _admit(self, connection: ServedConnection, peer: PeerIdentity) -> None:
         try:
-            if peer.is_node and not self._is_known(peer, connection.sock):
-                raise Refused("not-a-member", f"{peer.name!r} is not a node of this cluster")
+            sock = connection.sock
+            alpn = sock.selected_alpn_protocol() if isinstance(sock, ssl.SSLSocket) else None
+            connection.alpn = alpn or ""
+            if peer.is_node and (why := self._streams.objection(peer, connection.alpn)):
+                raise Refused("not-a-member", why)
             self._admission.admit(connection, peer)
             connection.is_admitted = True
         except Refused:
             pause(connection.wake, _REFUSAL_S)
             raise
 
-    def _is_known(self, peer: PeerIdentity, sock: socket.socket) -> bool:
-        alpn = sock.selected_alpn_protocol() if isinstance(sock, ssl.SSLSocket) else None
-        return self._streams.is_known(peer.name, alpn)
+    def _has_left(self, connection: ServedConnection, peer: PeerIdentity) -> str:
+        """Return why a node that was let in is not any more; "" if it is, or is not a node."""
+        if not peer.is_node:
+            return ""
+        alpn, stream = connection.alpn, connection.stream
+        return self._streams.objection(peer, alpn, stream, is_live=True)
 
     def _replicate(self, connection: ServedConnection, link: Link, peer: PeerIdentity) -> None:
         try:

@@ -16,7 +16,7 @@ from replicator.quotas import Quotas
 from rt.errors import Misuse, Refused
 from rt.names import shown
 from rt.net.exchange import send_all
-from rt.net.identity import PeerIdentity
+from rt.net.identity import NodeObjection, PeerIdentity
 
 Handler = Callable[[ssl.SSLSocket, PeerIdentity], None]
 _log: Final = logging.getLogger("replicator.server")
@@ -31,11 +31,11 @@ class ServedStream:
         host: the node that has it.
         record: of its clients, and of what was refused.
         others: serves a connection that speaks another protocol, by its ALPN name.
-        greets: those of them that any node may speak, since it may be a member that this node
-            has not heard of yet.
+        greets: those of them that nodes speak, and may that this one has not heard of yet.
         questions: serves a connection that asks about a stream, by the ALPN name of the question;
             `NAME/STREAM` asks about that stream, and `NAME` about the only one.
         is_own: whether a publisher may push to it that is granted no stream by name.
+        door: why a node is not let in; the host's members are if it is None.
         quotas: that its publishers are held to.
     """
 
@@ -45,10 +45,24 @@ class ServedStream:
     greets: Collection[str] = ()
     questions: Mapping[str, Handler] = field(default_factory=lambda: MappingProxyType({}))
     is_own: bool = True
+    door: NodeObjection | None = None
     quotas: Quotas = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "quotas", Quotas(self.host.quota))
+
+    def objection(self, peer: PeerIdentity, alpn: str = "", *, is_live: bool = False) -> str:
+        """Return why a node is not let in; "" if it is.
+
+        Args:
+            peer: the node.
+            alpn: the protocol that it speaks; "" for the wire.
+            is_live: whether it was let in before.
+        """
+        if self.door is not None:
+            return self.door(peer, greets=alpn in self.greets, is_live=is_live)
+        is_known = self.host.is_member(peer.name)
+        return "" if is_known else f"{peer.name!r} is not a node of this cluster"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +154,25 @@ class Streams:
         """Return the stream that a protocol is about, "" for any, and what serves it."""
         return self._routes.by_alpn.get(alpn or "")
 
-    def is_known(self, name: str, alpn: str | None) -> bool:
-        """Whether a node may speak this protocol: as a member of the stream, or to greet."""
+    def objection(
+        self, peer: PeerIdentity, alpn: str, stream: str = "", *, is_live: bool = False
+    ) -> str:
+        """Return why a node may not speak a protocol; "" if it may.
+
+        Args:
+            peer: the node.
+            alpn: the protocol; "" for the wire.
+            stream: that it is about, if that is known; otherwise what the protocol says, or any.
+            is_live: whether it was let in before.
+        """
         routes = self._routes
-        stream, _ = routes.by_alpn.get(alpn or "", ("", None))
-        about = [routes.streams[stream]] if stream in routes.streams else routes.streams.values()
-        return any(alpn in each.greets or each.host.is_member(name) for each in about)
+        named = stream or routes.by_alpn.get(alpn, ("", None))[0]
+        about = [routes.streams[named]] if named in routes.streams else routes.streams.values()
+        why = "no stream is served here now"
+        for each in about:
+            if not (why := each.objection(peer, alpn, is_live=is_live)):
+                break  # a process may serve hundreds of streams
+        return why
 
     def _replace(self, streams: Mapping[str, ServedStream], failed: Mapping[str, str]) -> None:
         """Route to these streams; the lock is held."""

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from rt.errors import PeerError, spoken
+from rt.net.identity import PeerIdentity
 from rt.net.tls import connect
 from sequencer.peer_versions import PEER_VERSIONS
 
@@ -138,12 +139,17 @@ class PeerDialer:
         addresses: where it may listen; each is tried in turn.
         context: returns the client context for the next connection, which offers `alpns_of`
             this node's cluster and nothing else.
+        objection: why what answers is not that member, by its certificate; "" if it is.
     """
 
     def __init__(
-        self, name: str, addresses: Sequence[Address], context: Callable[[], ssl.SSLContext]
+        self,
+        name: str,
+        addresses: Sequence[Address],
+        context: Callable[[], ssl.SSLContext],
+        objection: Callable[[PeerIdentity], str] = lambda _peer: "",
     ) -> None:
-        self._name, self._context = name, context
+        self._name, self._context, self._objection = name, context, objection
         self.addresses = tuple(addresses)  # replaced whole, by any thread
         self.is_due = False  # whether to dial again without a pause
         self._turn = 0
@@ -175,6 +181,9 @@ class PeerDialer:
         if not identity.is_node or identity.name != self._name:
             sock.close()
             raise PeerError(f"{identity.name!r} answers at {address[0]}:{address[1]}")
+        if why := self._objection(identity):
+            sock.close()
+            raise PeerError(f"the {self._name} at {address[0]}:{address[1]} is refused: {why}")
         if sock.selected_alpn_protocol() is None:
             sock.close()
             spoken_here = " or ".join(map(str, PEER_VERSIONS))

@@ -52,7 +52,7 @@ def _founded(text: str) -> Founded:
             str(fields["log"]), int(fields["time_ns"]), frozenset(fields["groups"]),
             frozenset(fields["dropped"]), bool(fields["partial"]),
         )  # fmt: skip
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise Misuse(f"the note of what this cluster was founded from is malformed: {error}") from (
             None
         )
@@ -74,7 +74,10 @@ def obstacle(ledger: Ledger, session: str, group: str, created_ns: int) -> str:
     text = ledger.notes.get(FOUNDED_NOTE)
     if text is None:
         return ""
-    founded = _founded(text)
+    try:
+        founded = _founded(text)
+    except Misuse as error:
+        return f"session {session!r} is not merged: {error}"
     if group and (group not in founded.groups or session in ledger.watermarks):
         return (
             f"session {session!r} is of group {group!r}, and this cluster was founded from a log "

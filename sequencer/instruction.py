@@ -204,6 +204,20 @@ def encode_instruction(instruction: Instruction) -> bytes:
     return _encode_merge(instruction)
 
 
+def demand_readable(instruction: Instruction) -> bytes:
+    """Return the command, which every node can read once it is agreed on.
+
+    Raises:
+        Misuse: it is too large, or a number in it is out of range.
+    """
+    try:
+        command = encode_instruction(instruction)
+        decode_instruction(command)
+    except (struct.error, PeerError) as error:
+        raise Misuse(f"no node could read this instruction: {error}") from None
+    return command
+
+
 def decode_instruction(command: bytes) -> Instruction:
     """Read a command; `PeerError` if it is malformed or of an unknown kind."""
     try:

@@ -16,6 +16,12 @@ from sequencer.remembered import Remembered, Tail, tail_digest, take_remembered
 
 _VERSION: Final = 1
 NOTES_MAX: Final = 128
+_NUMBERS: Final = (
+    "file_bytes_max", "index", "end", "number", "time_ns", "active_since_ns", "archived_to",
+)  # fmt: skip
+_UNREADABLE: Final = (
+    ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -213,6 +219,7 @@ def decode_ledger(data: bytes) -> Ledger:
         fields = json.loads(data)
         if fields.pop("version") != _VERSION:
             raise Misuse("the snapshot was written by another version of rt; use that one")
+        _demand_plain(fields)
         sessions, watermarks = fields["sessions"].items(), fields.get("watermarks", {}).items()
         fields["sessions"] = {intern(name): Position(end) for name, end in sessions}
         fields["watermarks"] = {intern(name): number for name, number in watermarks}
@@ -224,5 +231,17 @@ def decode_ledger(data: bytes) -> Ledger:
         fields["archived_to"] = Position(fields.get("archived_to", START))
         fields["digest"] = bytes.fromhex(fields["digest"])
         return Ledger(**fields)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise Misuse(f"the snapshot does not hold a ledger: {error}") from None
+
+
+def _demand_plain(fields: dict[str, Any]) -> None:
+    """Raise `ValueError` unless numbers are whole ones and notes are texts."""
+    sessions, watermarks = fields["sessions"].values(), fields.get("watermarks", {}).values()
+    named = [fields[each] for each in _NUMBERS if each in fields]
+    numbers = [*named, *watermarks, *sessions]
+    if not all(type(each) is int and 0 <= each < 1 << 64 for each in numbers):
+        raise ValueError("a number that is not whole, or out of range")
+    notes = fields.get("notes", {}).items()
+    if not all(isinstance(name, str) and isinstance(text, str) for name, text in notes):
+        raise ValueError("a note that is no text")

@@ -6,6 +6,7 @@ from typing import Final
 
 from rt.errors import Diverged, PeerError
 from rt.position import START, Position
+from sequencer.departed import Departed
 from sequencer.digests import encode_digest
 from sequencer.execution import NO_READERS, Execution, Readers, SnapshotPlan
 from sequencer.executor import Executor
@@ -14,12 +15,12 @@ from sequencer.hand_over import HandOver
 from sequencer.holdings import Holdings
 from sequencer.instruction import Instruction
 from sequencer.journal.journal import Journal
-from sequencer.membership import Dial, Membership
+from sequencer.membership import Dial, Doors, Membership
 from sequencer.newcomers import Stuck
 from sequencer.peer_notes import CONSENSUS
 from sequencer.planner import Planner
 from sequencer.proposals import Proposals
-from sequencer.raft.consensus import Consensus, Entry, PeerMessage, Ready
+from sequencer.raft.consensus import Consensus, Entry, PeerMessage, Ready, UnheardError
 from sequencer.raft.starts import Reach
 from sequencer.reading import LatestReads
 
@@ -33,6 +34,7 @@ WANT: Final = b"\x07"
 _HELLO: Final = b"\x08"
 _MEMBERS: Final = b"\x09"
 DIGEST_TICKS: Final = 5  # as often as a heartbeat
+_UNHEARD_MAX: Final = 64  # senders that are counted one by one; all others together
 HAND_OVER_TICKS: Final = 100  # 2 s: a publisher that can reach this node has done so by then
 WHOLE_REPORT_TICKS: Final = 20  # reports may be lost, so everything is repeated this often
 
@@ -60,6 +62,7 @@ class Member:
         readers: Readers = NO_READERS,
         hand_over_ticks: int = HAND_OVER_TICKS,
         dial: Dial = lambda _addresses: None,
+        departed: Departed | None = None,
     ) -> None:
         """Put the parts together; nothing happens before the first call.
 
@@ -77,6 +80,7 @@ class Member:
             hand_over_ticks: how long this node goes on leading while a majority holds bytes that
                 it lacks.
             dial: takes the addresses of all other nodes, by name, whenever they change.
+            departed: the nodes that were removed; none that are known if None.
         """
         self.name = name
         self.engine = engine
@@ -87,7 +91,10 @@ class Member:
         self._send = send
         self._execution = Execution(executor, self.holdings, readers)
         self.proposals = Proposals(engine, self.holdings, self._execution, planner, now_ns)
-        self._membership = Membership(name, engine, self.holdings, greeting, dial)
+        self._membership = Membership(
+            name, engine, self.holdings, greeting, dial, departed=departed or Departed()
+        )
+        self.unheard: dict[str, int] = {}  # by sender, the messages that were refused
         self._hand_over = HandOver(engine, self.holdings, self.proposals, hand_over_ticks)
         self._leader = ""
 
@@ -95,6 +102,11 @@ class Member:
     def greeting(self) -> Greeting:
         """Until it is over, this node takes no part in the consensus."""
         return self._membership.greeting
+
+    @property
+    def doors(self) -> Doors:
+        """Whom this node lets in; any thread may ask."""
+        return self._membership.doors
 
     @property
     def executor(self) -> Executor:
@@ -191,21 +203,29 @@ class Member:
         return self._execution.copies.is_checked(session)
 
     def hear(self, sender: str, data: bytes) -> None:
-        """Take a member's message; after a `PeerError` nothing of it was taken.
+        """Take another node's message; after a `PeerError` nothing of it was taken.
 
         Raises:
+            UnheardError: the sender is no member, or has no say in what it sent; it was counted.
             WriterFailed: this node is an older copy of itself; it has to end.
         """
         kind, body = data[:1], data[1:]
-        if kind == CONSENSUS:
-            if self.greeting.is_over:
+        try:
+            if kind != CONSENSUS:
+                self._take(kind, sender, body)
+            elif self.greeting.is_over:
                 self.engine.step(sender, body)
-        elif kind == _MEMBERS:
-            self._membership.take(sender, body)
-        elif self._membership.admits(sender):
-            self._take(kind, sender, body)
+        except UnheardError:
+            name = sender if sender in self.unheard or len(self.unheard) < _UNHEARD_MAX else ""
+            self.unheard[name] = self.unheard.get(name, 0) + 1
+            raise
 
     def _take(self, kind: bytes, sender: str, body: bytes) -> None:
+        self._membership.note(sender)
+        if kind == _MEMBERS:
+            self._membership.take(sender, body)
+            return
+        self._membership.demand(sender)
         if kind == _HOLDINGS:
             self._take_holdings(sender, body)
         elif kind == _HELLO:
@@ -215,7 +235,7 @@ class Member:
         elif kind == _WANT_STATE:
             self._send_state(sender)
         elif kind == _STATE:
-            self._execution.adopt(body)
+            self._take_state(sender, body)
         elif kind in self.handlers:
             self.handlers[kind](sender, body)
         else:
@@ -224,6 +244,7 @@ class Member:
     def tick(self) -> None:
         """Let one unit of time pass."""
         self.greeting.tick()
+        self._membership.tick()
         if self.greeting.is_over:
             self.engine.tick()
         if self.greeting.ticks % WHOLE_REPORT_TICKS == 0:
@@ -386,6 +407,11 @@ class Member:
         """Ask every member: the leader need not be the one that has the state."""
         if self._execution.needs_state:
             self._send_all(_WANT_STATE)
+
+    def _take_state(self, sender: str, body: bytes) -> None:
+        if not self.engine.elects(sender):  # a learner has it from those that do
+            raise UnheardError(f"{sender!r} does not vote, as far as this node knows")
+        self._execution.adopt(body)
 
     def _send_state(self, member: str) -> None:
         """Send what was executed here: it was decided, and is the same on every node."""

@@ -1,4 +1,4 @@
-"""Membership: which nodes this one talks to, as the configuration changes."""
+"""Membership: which nodes this one talks to and listens to, as the configuration changes."""
 
 import struct
 from collections.abc import Callable, Mapping
@@ -6,34 +6,86 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from rt.errors import PeerError
+from sequencer.departed import Departed
 from sequencer.greeting import Greeting
 from sequencer.holdings import Holdings
-from sequencer.raft.consensus import FOUNDER, Configuration, Consensus, Seat
+from sequencer.raft.consensus import (
+    FOUNDER,
+    Configuration,
+    Consensus,
+    Place,
+    Seat,
+    UnheardError,
+)
 from sequencer.raft.entries import pack_configuration, unpack_configuration
 
 Dial = Callable[[Mapping[str, str]], None]
 ANNOUNCEMENTS: Final = 25  # 10 s: a removed node that lives has been sent its removal by then
+# 2 s without a word of any voter that this node knows, who each say something every 0.4 s: those
+# that it knows are gone.
+CUT_OFF_TICKS: Final = 100
 _PLACE: Final = struct.Struct("<QQ")  # term and index of the entry that made the configuration
 
 
 class Announced(NamedTuple):
-    """A configuration that another node has announced."""
+    """A configuration that another node has announced.
 
-    place: tuple[int, int] = (0, 0)  # term and index, as logs are compared in an election
+    Attributes:
+        place: of the entry that made it.
+        seats: the configuration.
+        sender: who announced it.
+        is_vouched: whether that was a voter by this node's log, or by what such a one announced.
+    """
+
+    place: Place = (0, 0)
     seats: Configuration = MappingProxyType({})
     sender: str = ""
+    is_vouched: bool = True
+
+
+class Doors(NamedTuple):
+    """Whom a node lets in, by the name in a node's certificate. Any thread may read it.
+
+    Attributes:
+        members: the members by the log, and before its last change while that is undecided.
+        voters: those of them that vote.
+        peers: who may speak the protocol between nodes: the members, and those that were announced.
+        departed: who was removed.
+        leaving: those of them that are still told so, on connections that they had.
+        is_open: whether any other node may speak that protocol, to announce its configuration:
+            there is no leader, and no voter that this node knows is heard.
+    """
+
+    members: frozenset[str] = frozenset()
+    voters: frozenset[str] = frozenset()
+    peers: frozenset[str] = frozenset()
+    departed: frozenset[str] = frozenset()
+    leaving: frozenset[str] = frozenset()
+    is_open: bool = False
+
+    def admits(self, name: str) -> bool:
+        """Whether a node may speak the protocol between nodes."""
+        return name in self.peers or (self.is_open and name not in self.departed)
 
 
 class Membership:
     """Follows the configuration of a node's log, and announces it to the other nodes.
 
     A node whose log is behind may not know where its leader is, and could not reply to it. So it
-    also talks to the nodes of the newest configuration that it was told of. That one says only whom
-    to dial and to greet: votes, acknowledgements and holdings count by this node's own log.
+    also talks and listens to the nodes of the newest configuration that a voter it knows has told
+    it of. That one says only whom to dial, to greet and to hear: votes, acknowledgements and
+    holdings count by this node's own log.
     """
 
     def __init__(
-        self, name: str, engine: Consensus, holdings: Holdings, greeting: Greeting, dial: Dial
+        self,
+        name: str,
+        engine: Consensus,
+        holdings: Holdings,
+        greeting: Greeting,
+        dial: Dial,
+        *,
+        departed: Departed,
     ) -> None:
         """Follow nothing yet.
 
@@ -43,6 +95,7 @@ class Membership:
             holdings: of all members.
             greeting: of all voters.
             dial: takes the addresses of all other nodes, by name, whenever they change.
+            departed: the nodes that were removed.
         """
         self._name = name
         self._engine, self._holdings, self._dial = engine, holdings, dial
@@ -52,7 +105,12 @@ class Membership:
         self._announced = Announced()  # the newest, by others
         self._dialled: dict[str, str] = {}
         self._leaving: dict[str, int] = {}  # removed nodes, and how often to announce before a cut
-        self._strangers: set[str] = set()
+        self._listed: set[str] = set()  # by the log, since the start
+        self._departed = departed
+        self._heard_ticks = 0  # when a voter that is known said something
+        change = engine.last_change  # what the engine has before the first step
+        self.doors = Doors()  # replaced whole
+        self._open_doors({**change.before, **change.now}, {})
 
     def follow(self) -> bool:
         """Take up the configuration of the log, if it has changed or was decided.
@@ -74,6 +132,18 @@ class Membership:
     def _is_decided_now(self) -> bool:
         return self._is_undecided and not self._engine.last_change.before
 
+    def tick(self) -> None:
+        """Let a unit of time pass: the doors open and close with it."""
+        is_open = self._is_open
+        if is_open != self.doors.is_open:
+            self.doors = self.doors._replace(is_open=is_open)
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether this node is on its own, as far as it knows."""
+        is_cut_off = self.greeting.ticks - self._heard_ticks >= CUT_OFF_TICKS
+        return is_cut_off and not self._engine.leader
+
     def announcement(self) -> bytes:
         """What to tell the other nodes, now and then.
 
@@ -84,12 +154,18 @@ class Membership:
         for name in [name for name, left in self._leaving.items() if not left]:
             del self._leaving[name], self._dialled[name]
             self._dial(self._dialled.copy())
+            self.doors = self.doors._replace(leaving=frozenset(self._leaving))
         change = self._engine.last_change
         decided = change.now if change.index else {self._name: Seat(FOUNDER)}
         return _PLACE.pack(change.term, change.index) + pack_configuration(decided)
 
     def take(self, sender: str, body: bytes) -> None:
-        """Take another node's announcement; `PeerError` if it is malformed."""
+        """Take another node's announcement.
+
+        Raises:
+            UnheardError: it is a stranger's, and this node knows better.
+            PeerError: it is malformed.
+        """
         try:
             place = _PLACE.unpack_from(body)
             seats, end = unpack_configuration(body, _PLACE.size)
@@ -97,49 +173,70 @@ class Membership:
             raise PeerError(f"malformed list of members: {error}") from None
         if end != len(body):
             raise PeerError("malformed list of members: a tail")
-        announced = Announced((place[0], place[1]), seats, sender)
-        if announced.place > self._announced.place and self._believes(announced):
+        announced = Announced((place[0], place[1]), seats, sender, self._is_known(sender))
+        if announced.place == Announced().place:
+            return  # nothing was decided there: it waits to be added
+        if not self._believes(announced):
+            raise UnheardError(f"{sender!r} is not a member, as far as this node knows")
+        if announced.place > self._announced.place:
             self._announced = announced
             self._apply()
+
+    def _is_known(self, name: str) -> bool:
+        """Whether a node votes by this node's log, or by what a node that does has announced."""
+        change, known = self._engine.last_change, self._announced
+        lists = [change.now, change.before, known.seats if known.is_vouched else {}]
+        return any(seats[name].votes for seats in lists if name in seats)
 
     def _believes(self, announced: Announced) -> bool:
         """Whether to act on an announcement.
 
-        That of a node which this log does not list is needed only while there is no leader, or if
-        it is the leader: with another leader, the log will soon say who the members are. A removed
-        node that still runs is not believed by anyone who knows better: its log is older.
+        That of a node which this log does not list as a voter is needed only while no voter is
+        left that could tell: all that this node knows were replaced, or are down. A removed node
+        is never believed, and one that was replaced unknown to this node only until a member leads.
         """
         sender, leader = announced.sender, self._engine.leader
-        if not sender or sender in self._engine.members or sender == leader:
+        if not sender or announced.is_vouched:
             return True
-        return not leader and {sender, self._name} <= announced.seats.keys()
+        if sender in self._departed.names or not {sender, self._name} <= announced.seats.keys():
+            return False
+        was_believed = sender == self._announced.sender and leader in {"", sender}
+        return was_believed or (self.doors.is_open and not leader)
 
-    def admits(self, sender: str) -> bool:
-        """Whether a node is a member, as far as is known; a stranger is reported once.
+    def note(self, sender: str) -> None:
+        """Take note that a node has said something."""
+        if sender in self.doors.voters or self._is_known(sender):
+            self._heard_ticks = self.greeting.ticks
 
-        Raises:
-            PeerError: it is not, for the first time.
-        """
-        if sender in self._holdings.others:
-            return True
-        if sender not in self._strangers:
-            self._strangers.add(sender)
-            raise PeerError(f"{sender!r} is not a member, as far as this node knows")
-        return False
+    def demand(self, sender: str) -> None:
+        """Raise `UnheardError` unless a node is a member, as far as is known."""
+        if sender not in self._holdings.others:
+            raise UnheardError(f"{sender!r} is not a member, as far as this node knows")
 
     def _apply(self) -> None:
         """Talk to the members by the log and, if it is behind, to those of the announcement."""
         change, announced = self._engine.last_change, self._announced
         is_behind = announced.place > (change.term, change.index)
         newest = announced.seats if is_behind else change.now
-        others = {**change.before, **change.now, **newest}
+        listed = {**change.before, **change.now}
+        others = {**listed, **newest}
         others.pop(self._name, None)
         self._is_undecided = bool(change.before)
-        self._strangers.clear()
+        self._engine.announce(announced.place, announced.seats)
         self._holdings.follow(_voters(change.now), others)
         lists = [newest, change.before] if change.before and not is_behind else [newest]
         self.greeting.follow(*({*_voters(each)} - {self._name} for each in lists))
+        self._listed.update(listed)
+        if change.index and not change.before:
+            self._departed.follow(self._listed, change.now)
         self._redial({name: seat.address for name, seat in others.items()})
+        self._open_doors(listed, others)
+
+    def _open_doors(self, listed: Configuration, others: Configuration) -> None:
+        self.doors = Doors(
+            frozenset(listed), frozenset(_voters(listed)), frozenset({*listed, *others}),
+            self._departed.names, frozenset(self._leaving), self.doors.is_open,
+        )  # fmt: skip
 
     def _redial(self, addresses: Mapping[str, str]) -> None:
         """Dial these nodes, and for a while those that were removed, which have to learn of it."""

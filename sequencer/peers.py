@@ -13,7 +13,7 @@ from typing import Final
 
 from rt.about import carried
 from rt.errors import PeerError, Refused, spoken
-from rt.net.identity import PeerIdentity
+from rt.net.identity import NodeObjection, PeerIdentity
 from rt.net.tls_errors import describe_tls_error
 from rt.version import SOFTWARE
 from sequencer.dialling import UNACKNOWLEDGED_MS, Address, PeerDialer, UnansweredError
@@ -177,7 +177,8 @@ class Peers:
     Threads:
         _lock: of `_serving` and `_versions`.
         _serving, _versions: any connection's thread, with the lock held.
-        spoken: any connection's thread sets an item, with the lock held; any thread may read one.
+        spoken, holders: any connection's thread sets an item, with the lock held; any thread may
+            read one.
         _outboxes: replaced whole by the thread that calls `follow`, and never changed; any thread
             may read it. An outbox has rules of its own.
         _stopping: set by `stop`, and never reset; any thread may read it.
@@ -192,6 +193,7 @@ class Peers:
         heard: Callable[[str, list[bytes]], None],
         *,
         gone: Callable[[str], None] = lambda _member: None,
+        objection: NodeObjection | None = None,
     ) -> None:
         """Dial every other member.
 
@@ -203,7 +205,9 @@ class Peers:
                 together, by a connection's thread.
             gone: called with the name of a member whose process has ended, by the thread of its
                 last connection.
+            objection: why a node is not heard; None if the server that accepts has asked already.
         """
+        self._asked = objection
         self._heard, self._name, self._context = heard, name, context
         self._gone, self._stopping = gone, False
         self._outboxes: dict[str, Outbox] = {}
@@ -211,6 +215,7 @@ class Peers:
         self._serving: dict[str, ssl.SSLSocket] = {}  # by member
         self._versions: dict[str, PeerVersion] = {}  # of the same
         self.spoken: dict[str, int] = {}  # by member, the protocol of its last connection
+        self.holders: dict[str, PeerIdentity] = {}  # the same, by its certificate
         self._lock = threading.Lock()
 
     def send(self, to: str, data: bytes) -> None:
@@ -229,7 +234,7 @@ class Peers:
                     outbox.dialer.addresses = tuple(places)
                     outbox.nudge()
             elif member != self._name:
-                dialer = PeerDialer(member, places, self._context)
+                dialer = PeerDialer(member, places, self._context, self._is_other)
                 outboxes[member] = Outbox(member, dialer)
         self._outboxes = outboxes
         for member in before.keys() - outboxes.keys():
@@ -261,23 +266,26 @@ class Peers:
 
         Called by the thread of an accepted connection.
 
-        Any node that the authority has certified may connect, since it may be a member that this
-        node has not heard of yet; who listens decides what a message of a stranger is worth.
+        A node may connect that this one has not heard of yet, while it is on its own; who listens
+        decides what a message is worth.
 
         Raises:
-            Refused: the certificate is not another node's.
-            PeerError: it broke the protocol.
+            Refused: the certificate is not another member's.
+            PeerError: it broke the protocol, or is heard no more.
         """
         if not identity.is_node or identity.name == self._name:
             raise Refused("not-a-member", f"{identity.name!r} is not another node of this cluster")
+        if why := self._objection(identity, is_live=False):
+            raise Refused("not-a-member", why)
         sock.settimeout(None)  # a follower may be silent for long; keep-alive finds dead peers
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         with self._lock:
             before, self._serving[identity.name] = self._serving.get(identity.name), sock
+            self.holders[identity.name] = identity
         if before is not None:
             _shut(before)  # the member has given it up; the kernel may not notice for hours
         try:
-            self._read(sock, identity.name)
+            self._read(sock, identity)
         finally:
             with self._lock:
                 is_last = self._serving.get(identity.name) is sock
@@ -299,8 +307,16 @@ class Peers:
         for outbox in self._outboxes.values():
             outbox.stop()
 
-    def _read(self, sock: ssl.SSLSocket, sender: str) -> None:
-        data = bytearray()
+    def _is_other(self, peer: PeerIdentity) -> str:
+        """Return why what answers at a member's address is not that member."""
+        return self._objection(peer, is_live=True)
+
+    def _objection(self, peer: PeerIdentity, *, is_live: bool) -> str:
+        """Return why a node is not heard; "" if it is."""
+        return self._asked(peer, greets=True, is_live=is_live) if self._asked is not None else ""
+
+    def _read(self, sock: ssl.SSLSocket, peer: PeerIdentity) -> None:
+        data, sender = bytearray(), peer.name
         protocol = version_of(sock.selected_alpn_protocol()) or PEER_VERSIONS[-1]
         is_introduced = protocol < INTRODUCED
         if is_introduced:
@@ -311,6 +327,8 @@ class Peers:
             data += chunk
             if len(data) < _TURN_BYTES and poller.poll(0):
                 continue  # handle together what arrived in the meantime
+            if why := self._objection(peer, is_live=True):
+                raise PeerError(f"it is heard no more: {why}")
             messages = _cut(data, sender)
             if messages and not is_introduced:
                 version = PeerVersion(protocol, decode_software(messages.pop(0)))

@@ -1,21 +1,23 @@
 """Proposals: what a leader proposes next, and what became of its last proposal."""
 
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
-from rt.errors import Refused
+from rt.errors import Misuse, PeerError, Refused
 from rt.latencies import Latencies
 from rt.position import Position
 from sequencer.execution import Committed, Execution
 from sequencer.holdings import Holdings
-from sequencer.instruction import Instruction, Merge, decode_instruction, encode_instruction
+from sequencer.instruction import Instruction, Merge, decode_instruction, demand_readable
 from sequencer.newcomers import Stuck
 from sequencer.planner import Planner
 from sequencer.raft.consensus import Consensus, Entry, EntryKind
 from sequencer.waiting import WaitingSessions
 
+_log: Final = logging.getLogger("rt.node")
 _TIMES_KEPT: Final = 1000  # for `rt status`
 
 
@@ -45,6 +47,7 @@ class Proposals:
         """
         self.agreed_ns: deque[int] = deque(maxlen=_TIMES_KEPT)  # each from proposed to committed
         self.agreement = Latencies()  # all of them
+        self.unreadable = 0  # committed entries, since the start
         self._engine = engine
         self._holdings = holdings
         self._execution = execution
@@ -122,16 +125,32 @@ class Proposals:
         instruction = self._next_instruction()
         if instruction is None:
             return
+        try:
+            command = demand_readable(instruction)
+        except Misuse as error:
+            _log.error("an instruction is dropped before it is proposed: %s", error)
+            return
         with suppress(Refused):  # leadership moved or is moving; the next leader plans the same
-            entry = self._engine.propose(encode_instruction(instruction))
+            entry = self._engine.propose(command)
             self._undecided, self._proposed_ns = (entry, instruction), self._now_ns()
 
     def decode(self, entry: Entry) -> Committed:
-        """Return a committed entry with its instruction; our own proposal need not be decoded."""
+        """Return a committed entry with its instruction; our own proposal need not be decoded.
+
+        One that cannot be read is executed as nothing, so that it ends no node: all nodes decode
+        alike, and a leader proposes nothing that it cannot read itself.
+        """
         if self._undecided is not None and self._undecided[0] == entry:
             return Committed(*self._undecided)
-        is_command = entry.kind is EntryKind.COMMAND
-        return Committed(entry, decode_instruction(entry.command) if is_command else None)
+        if entry.kind is not EntryKind.COMMAND:
+            return Committed(entry, None)
+        try:
+            return Committed(entry, decode_instruction(entry.command))
+        except PeerError as error:
+            self.unreadable += 1
+            words = "entry %d of term %d cannot be read, and is executed as nothing: %s"
+            _log.error(words, entry.index, entry.term, error)
+            return Committed(entry, None)
 
     def committed(self, index: int) -> None:
         """Everything up to `index` is committed."""

@@ -48,6 +48,15 @@ _directory_option = click.option(
     help="Directory of the authority.",
 )
 
+_cluster_option = click.option(
+    "--cluster",
+    "clusters",
+    metavar="ID",
+    multiple=True,
+    help="A node's: the cluster_id of its cluster, so that no other lets it in; repeat for more.  "
+    "[default: that of the old certificate, or of the cluster that was made with DIR]",
+)
+
 
 @click.group(cls=CommandGroup)
 def certs() -> None:
@@ -119,10 +128,13 @@ def init(directory: str, *, force: bool) -> None:
     show_default=True,
     help="Days until it expires.",
 )
+@_cluster_option
 @_directory_option
 @click.option("--force", is_flag=True, help="Replace the files of NAME, whatever its role was.")
 @json_option("what was issued")
-def issue(name: str, directory: str, *, as_json: bool, **request: Any) -> None:
+def issue(
+    name: str, directory: str, *, clusters: tuple[str, ...], as_json: bool, **request: Any
+) -> None:
     """Issue a key and a certificate for NAME: DIR/NAME.key and DIR/NAME.pem.
 
     \b
@@ -135,7 +147,7 @@ def issue(name: str, directory: str, *, as_json: bool, **request: Any) -> None:
     replace files before they expire use `rt certs renew`, which keeps their role and hosts.
     """  # noqa: D301 - click reads the backspace character
     with _one_line_errors():
-        files = certificates.issue(directory, name, **request)
+        files = certificates.issue(directory, name, clusters=clusters or None, **request)
     _say_made("issued", files, as_json=as_json)
 
 
@@ -146,9 +158,12 @@ def issue(name: str, directory: str, *, as_json: bool, **request: Any) -> None:
     type=click.IntRange(1, certificates.DAYS_MAX),
     help="Days until it expires.  [default: as many as before]",
 )
+@_cluster_option
 @_directory_option
 @json_option("what was issued")
-def renew(name: str, directory: str, *, days: int | None, as_json: bool) -> None:
+def renew(
+    name: str, directory: str, *, days: int | None, clusters: tuple[str, ...], as_json: bool
+) -> None:
     """Replace the key and certificate of NAME; its role and its grants stay the same.
 
     \b
@@ -158,7 +173,7 @@ def renew(name: str, directory: str, *, days: int | None, as_json: bool) -> None
     Running programs notice the new files and reconnect with them.
     """  # noqa: D301 - click reads the backspace character
     with _one_line_errors():
-        files = renewal.renew(directory, name, days=days)
+        files = renewal.renew(directory, name, days=days, clusters=clusters)
     _say_made("renewed", files, as_json=as_json)
 
 
@@ -299,6 +314,7 @@ def _holder(path: str, certificate: x509.Certificate) -> dict[str, Any]:
         "streams": list(grant.streams),
         "leases": grant.leases or None,
         "hosts": renewal.hosts_of(certificate),
+        "clusters": list(identity.clusters),
     }
 
 

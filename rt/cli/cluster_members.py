@@ -43,6 +43,13 @@ class ChangeRequests:
         with reading_answers():
             return {str(each["name"]): each for each in self.answer["members"]}
 
+    @property
+    def _cluster(self) -> str:
+        """The cluster that certificates name, whichever of its streams was asked about."""
+        with reading_answers():
+            stream, cluster = str(self.answer["stream"]), str(self.answer["cluster"])
+        return cluster.removesuffix(f"/{stream}")
+
     def demand_member(self, name: str) -> None:
         """Refuse a name that is not a member's."""
         if name not in self.members:
@@ -57,7 +64,7 @@ class ChangeRequests:
         directory = os.path.dirname(os.path.abspath(self._settings.certs))
         self._change("add-member", name, address)
         host = parse_address(address)[0]
-        note(certify_node(self._settings.certs, name, host))
+        note(certify_node(self._settings.certs, name, host, self._cluster))
         with reading_answers():
             places = {each["name"]: str(each["address"]) for each in self.answer["members"]}
             stream, cluster = str(self.answer["stream"]), str(self.answer["cluster"])
@@ -80,7 +87,8 @@ class ChangeRequests:
         """Change the address of a member."""
         self.demand_member(name)
         self._change("move-member", name, address)
-        note(certify_node(self._settings.certs, name, parse_address(address)[0]))
+        host = parse_address(address)[0]
+        note(certify_node(self._settings.certs, name, host, self._cluster))
         note(f"{name} is reached at {address}; start it with that address under listen")
 
     def _change(self, do: str, name: str = "", address: str = "") -> None:

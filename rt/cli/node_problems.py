@@ -49,6 +49,11 @@ def _state_problems(answer: dict[str, Any]) -> list[str]:
             f"was an older copy of itself when it started ({older}), and what was merged since may "
             "be undone: never restore a node's directory; empty it, and it learns everything"
         )
+    if count := get(answer, "unreadable_entries", int):
+        found.append(
+            f"has executed {count} committed entries as nothing, which it cannot read: a later "
+            "version wrote them, or a node that was no member; its log says which"
+        )
     if count := get(answer, "unconfirmed_by", int):
         nodes = f"{count} other nodes" if count > 1 else "another node"
         found.append(f"does not vote before {nodes} confirmed that its state is not an older copy")

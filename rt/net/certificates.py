@@ -27,6 +27,7 @@ from rt.names import parse_glob, parse_peer, shown
 from rt.net.files import read_file, write_file
 from rt.net.granting import begin_grants, write_grant
 from rt.net.identity import (
+    CLUSTER_SCHEME,
     PULLING,
     UNREADABLE,
     USAGES,
@@ -45,7 +46,9 @@ DAYS_MAX: Final = 90  # an unnoticed leak must expire
 CLOCK_SKEW: Final = timedelta(minutes=5)
 LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 
-_OUR_NAMES: Final = frozenset({AUTHORITY, "crl"})  # crl.pem is the revocation list
+CLUSTER_NAME: Final = "cluster"  # beside the authority: the id of the cluster that it certifies
+_CLUSTER_ID: Final = re.compile("[A-Za-z0-9._-]{1,64}")
+_OUR_NAMES: Final = frozenset({AUTHORITY, "crl"})  # crl.pem is the list of the revoked
 _HOST: Final = re.compile(r"(?!-)[a-z0-9-]{1,63}(?:\.(?!-)[a-z0-9-]{1,63})*")
 _HOST_LENGTH_MAX: Final = 253
 _WARN_FRACTION: Final = 3  # of a certificate's lifetime: the last 10 of 30 days
@@ -141,6 +144,7 @@ def issue(
     hosts: Sequence[str] = (),
     days: int = DAYS_DEFAULT,
     force: bool = False,
+    clusters: Sequence[str] | None = None,
 ) -> CertificateFiles:
     """Issue a key and a certificate: `NAME.key` and `NAME.pem` beside the authority.
 
@@ -157,14 +161,18 @@ def issue(
         leases: Whether a subscriber may hold leases.
         hosts: DNS names and addresses of a node or mirror; this machine's loopback if none.
         days: Days until it expires, 1 to 90.
-        force: Replace existing files of that name; `renew` does so and keeps role and hosts.
+        force: Replace the files of the same name; `renew` does so and keeps what they grant.
+        clusters: Ids of the clusters that a node is of; no other lets it in. If None, the one
+            that `remember_cluster` has noted here, if it has.
 
     Raises:
         Misuse: An argument is wrong, the authority is missing, the files exist, or `grants.toml`
             grants the holder something else.
     """
     identity = _holder(name, CertificateRole(role), sessions, streams, leases=leases)
-    alternatives = _alternative_names(identity, hosts)
+    if clusters is None:
+        clusters = remembered_cluster(directory) if identity.is_node else ()
+    alternatives = _alternative_names(identity, hosts, clusters)
     if not 1 <= days <= DAYS_MAX:
         raise Misuse(f"cannot issue for {days} days: choose 1 to {DAYS_MAX} and renew in time")
     files = certificate_files(directory, name)
@@ -179,6 +187,32 @@ def issue(
     record_issued(directory, issued_of(certificate))
     _write_pair(files, certificate, key, force=force)
     return files
+
+
+def remember_cluster(directory: str, cluster: str) -> None:
+    """Note the cluster whose nodes get their certificates here, for `issue` to name it in them."""
+    line = f"{_cluster_id(cluster)}\n".encode()
+    write_file(os.path.join(directory, CLUSTER_NAME), line, force=True)
+
+
+def remembered_cluster(directory: str) -> tuple[str, ...]:
+    """Return what `remember_cluster` has noted; `Misuse` if it is not an id."""
+    try:
+        data = read_file(os.path.join(directory, CLUSTER_NAME), _FILE_BYTES_MAX)
+    except FileNotFoundError:
+        return ()
+    return (_cluster_id(data.decode(errors="replace").strip()),)
+
+
+def _cluster_id(cluster: str) -> str:
+    if not is_cluster_id(cluster):
+        raise Misuse(f"{shown(cluster)} is not a cluster_id that a certificate can name")
+    return cluster
+
+
+def is_cluster_id(cluster: str) -> bool:
+    """Whether a certificate can name this cluster."""
+    return bool(_CLUSTER_ID.fullmatch(cluster))
 
 
 def issued_of(certificate: x509.Certificate) -> IssuedCertificate:
@@ -288,11 +322,16 @@ def _holder(
     )
 
 
-def _alternative_names(identity: PeerIdentity, hosts: Sequence[str]) -> x509.SubjectAlternativeName:
+def _alternative_names(
+    identity: PeerIdentity, hosts: Sequence[str], clusters: Sequence[str]
+) -> x509.SubjectAlternativeName:
+    if clusters and not identity.is_node:
+        raise Misuse(f"a {identity.role} is of no cluster: drop the id or choose node")
     if hosts and not identity.is_dialled:
         raise Misuse(f"a {identity.role} is never dialled: drop the hosts or choose node")
     named = (hosts or LOCAL_HOSTS) if identity.is_dialled else ()
-    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(identity.uri)]
+    uris = [identity.uri, *(CLUSTER_SCHEME + _cluster_id(each) for each in clusters)]
+    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri) for uri in uris]
     return x509.SubjectAlternativeName(names + [host_name(host) for host in named])
 
 

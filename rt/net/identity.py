@@ -3,9 +3,11 @@
 A certificate carries its identity as a URI in the subject alternative name, and nowhere else:
 
     rt://publisher/jfk        role and name, exactly one of these
+    rt-cluster:4f1c...        the id of a cluster that a node is of; any number, and none means any
 
-What the holder may do is in a file on the nodes; see `rt.net.grants`. Certificates issued before
-that file existed also list it, as URIs that no longer grant anything:
+The second is of another scheme since versions before it refuse a word of ours that they do not
+know. What the holder may do is in a file of the nodes, see `rt.net.grants`. Certificates issued
+before that file existed also list it, as URIs that grant nothing any more:
 
     rt://session/jfk-*        a session glob that a publisher could push
     rt://stream/*             a stream glob that a subscriber could pull
@@ -17,7 +19,7 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -27,9 +29,10 @@ from rt.errors import Misuse, Refused
 from rt.names import NameGlob, PeerName, glob_matches, parse_glob, parse_peer, shown
 
 SCHEME: Final = "rt://"
-# URIs of at most 80 bytes: 20 KiB, a fifth of what OpenSSL accepts as a chain
-GLOBS_MAX: Final = 256
-# As docs/SECURITY.md states, plus a little for clock skew; OpenSSL accepts ten years.
+CLUSTER_SCHEME: Final = "rt-cluster:"
+GLOBS_MAX: Final = 256  # URIs of at most 80 bytes: 20 KiB, a fifth of what OpenSSL takes as a chain
+CLUSTERS_MAX: Final = 64  # that one certificate names
+# What docs/SECURITY.md states, and a little for the skew of clocks; OpenSSL accepts ten years.
 VALID_DAYS_MAX: Final = 90
 _LIFETIME_MAX: Final = timedelta(days=VALID_DAYS_MAX, hours=1)
 REFUSED_CODE: Final = "certificate"
@@ -80,6 +83,7 @@ class PeerIdentity:
         streams: Globs of the streams that a subscriber or mirror may pull, or a publisher may push
             to; a publisher without any may push to each node's own stream.
         leases: Whether a subscriber may hold leases.
+        clusters: Ids of the clusters that a node's certificate names.
     """
 
     name: PeerName
@@ -87,10 +91,11 @@ class PeerIdentity:
     sessions: tuple[NameGlob, ...] = ()
     streams: tuple[NameGlob, ...] = ()
     leases: bool = False
+    clusters: tuple[str, ...] = ()
 
     @property
     def is_node(self) -> bool:
-        """Whether the peer is a node; its certificate does not say of which cluster."""
+        """Whether the peer is a node; of which clusters, its certificate may say."""
         return self.role is CertificateRole.NODE
 
     @property
@@ -142,6 +147,13 @@ class PeerIdentity:
         return f"{SCHEME}{self.role}/{self.name}"
 
 
+class NodeObjection(Protocol):
+    """Why the holder of a node's certificate is not let in; see `rt.node.node_door.NodeDoor`."""
+
+    def __call__(self, peer: PeerIdentity, *, greets: bool, is_live: bool) -> str:
+        """Return the reason; "" if it is let in."""
+
+
 def parse_identity(uris: Iterable[str]) -> PeerIdentity:
     """Return the holder that a certificate's URIs name, without any grants.
 
@@ -153,8 +165,10 @@ def parse_identity(uris: Iterable[str]) -> PeerIdentity:
     >>> parse_identity(["rt://publisher/jfk", "rt://session/jfk-*"]).may_push("jfk-1")
     False
     """
-    holder = listed_in(uris)
-    return PeerIdentity(holder.name, holder.role)
+    each = list(uris)
+    holder = listed_in(each)
+    clusters = [uri.removeprefix(CLUSTER_SCHEME) for uri in each if uri.startswith(CLUSTER_SCHEME)]
+    return PeerIdentity(holder.name, holder.role, clusters=tuple(clusters[:CLUSTERS_MAX]))
 
 
 def listed_in(uris: Iterable[str]) -> PeerIdentity:

@@ -1,5 +1,6 @@
 """Renewal: replaces the key and certificate of a name; its grants stay the same."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from cryptography import x509
@@ -14,21 +15,25 @@ from rt.net.certificates import (
     load_certificate,
 )
 from rt.net.granting import has_entry
-from rt.net.identity import listed_by
+from rt.net.identity import identity_of, listed_by
 from rt.net.trust import crl_path, read_revoked
 
 
-def renew(directory: str, name: str, *, days: int | None = None) -> CertificateFiles:
+def renew(
+    directory: str, name: str, *, days: int | None = None, clusters: Sequence[str] = ()
+) -> CertificateFiles:
     """Replace `NAME.key` and `NAME.pem` beside the authority by new ones.
 
-    The role and the hosts stay the same, and so do the files' group and its right to read them.
-    Grants are in `grants.toml`. The old certificate stays valid until it expires; `revoke` ends it
-    at once.
+    Role, hosts and clusters stay as they are, and so do the files' group and its right to read
+    them; what the name may do is in `grants.toml`. The old certificate stays valid until it
+    expires; `revoke` ends it at once.
 
     Args:
         directory: Where the authority is.
         name: The peer's name.
-        days: Days until the new certificate expires; as many as for the old one if None.
+        days: Days until the new certificate expires; as many as the old one had if None.
+        clusters: Ids of the clusters that a node is of. If none are given, those of the old
+            certificate; if that names none, as for `issue`.
 
     Raises:
         Misuse: There is no certificate of this name, it was revoked, or another authority
@@ -50,6 +55,7 @@ def renew(directory: str, name: str, *, days: int | None = None) -> CertificateF
     return issue(
         directory, name, holder.role, force=True,
         hosts=hosts_of(certificate) if holder.is_dialled else (),
+        clusters=clusters or identity_of(certificate).clusters or None,
         days=days or max(1, min(DAYS_MAX, lifetime // timedelta(days=1))),
     )  # fmt: skip
 

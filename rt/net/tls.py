@@ -128,6 +128,7 @@ def accept(
     admit: Approval = _admit_all,
     grants: Grants | None = None,
     wrapped: Callable[[ssl.SSLSocket], None] = lambda _sock: None,
+    change: Callable[[PeerIdentity], str] = lambda _peer: "",
 ) -> tuple[ssl.SSLSocket, PeerIdentity]:
     """Turn an accepted connection into a TLS one, or end it so that both sides know why.
 
@@ -140,8 +141,10 @@ def accept(
         roles: The roles served here.
         admit: Raises `Refused` if a peer of this identity is not served now.
         grants: What publishers and subscribers may do, nothing if None; a connection ends when
-            its peer's grants change.
-        wrapped: Receives the TLS socket before the handshake, so that another thread can end it.
+            what its peer is granted changes.
+        wrapped: Is given the TLS socket before the handshake, which another thread may then end.
+        change: Returns why a connection has to end that was admitted; "" while it may go on. It is
+            called several times a second, by another thread.
 
     Raises:
         PeerError: TLS failed, or the peer hung up; one sentence says why.
@@ -159,7 +162,10 @@ def accept(
         wrapped(sock)
         holder = _establish(sock, deadline, partial(_approve, roles, admit))
         granted = grants.granted(holder) if grants is not None else holder
-        _watch(sock, holder, where, partial(_change_of_grants, grants, granted))
+        _watch(
+            sock, holder, where,
+            lambda: _change_of_grants(grants, granted) or change(granted),
+        )  # fmt: skip
         sock.settimeout(timeout_s)
         undo.pop_all()
     return sock, granted

@@ -120,6 +120,7 @@ class NodeAdmin:
         copies: SessionCopies | None = None,
         admission: Callable[[], Admission] | None = None,
         is_own: bool = True,
+        votes: Callable[[str], bool] = lambda _name: True,
     ) -> None:
         """Prepare.
 
@@ -132,7 +133,9 @@ class NodeAdmin:
             copies: of sessions, on this node; None to answer nothing about sessions.
             admission: returns what charges peers for their requests; None to charge nothing.
             is_own: whether publishers push to it that are granted no stream by name.
+            votes: whether a node is a member that votes.
         """
+        self._votes = votes
         self._audit = audit
         self._settings = settings
         self._sequencer = sequencer
@@ -330,6 +333,10 @@ class NodeAdmin:
     def _demand(self, identity: PeerIdentity, verb: Verb, request: Fields) -> None:
         self._demand_stream(verb, request)
         session, stream = str(request.get("session")), self._settings.stream
+        is_change = verb.changes or verb.operators_only
+        if is_change and identity.is_node and not self._votes(identity.name):
+            words = f"{identity.title} is a learner, which changes nothing before it is promoted"
+            raise Refused("role", words)
         if verb.pushes:
             pushes = identity.may_push_to(stream, is_own=self._is_own)
             if identity.may_operate or (pushes and identity.may_push(session)):
@@ -479,7 +486,9 @@ class NodeAdmin:
         head = {"directory": shown_path, "node": self._settings.name, "bytes": len(data)}
         head["as_of_ns"] = time.time_ns()
         # Older versions let an address with a password into the note.
-        head["offloaded"] = masked(json.loads(self._sequencer.view.notes.get(OFFLOAD_NOTE, "{}")))
+        head["offloaded"] = masked(
+            decode_fields(self._sequencer.view.notes.get(OFFLOAD_NOTE, "{}")) or {}
+        )
         return json.dumps({**head, "active": line}).encode() + b"\n" + data
 
     def _active(self) -> tuple[str, object]:

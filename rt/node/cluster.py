@@ -24,12 +24,14 @@ from rt.net.certificates import (
     copy_authority,
     host_name,
     init_authority,
+    is_cluster_id,
     issue,
     load_certificate,
+    remember_cluster,
 )
 from rt.net.exchange import decode_fields, receive_all
 from rt.net.files import read_file
-from rt.net.identity import CertificateRole
+from rt.net.identity import CertificateRole, identity_of
 from rt.net.question import connect_about
 from rt.net.renewal import hosts_of
 from rt.net.tls import Contexts
@@ -158,6 +160,8 @@ def _write_nodes(
 ) -> None:
     """Write the certificate and the configuration of each node."""
     certs, cluster_id = os.path.join(directory, "certs"), secrets.token_hex(16)
+    if len(places) > 1:  # a node alone has no id
+        remember_cluster(certs, cluster_id)
     for place in places:
         hosts = tuple(dict.fromkeys((parse_address(place.address)[0], *LOCAL_HOSTS)))
         issue(certs, place.name, CertificateRole.NODE, hosts=hosts)
@@ -294,23 +298,35 @@ def _is_written(path: str, place: Place, cluster_id: str) -> bool:
     return True
 
 
-def certify_node(certs: str, name: str, host: str) -> str:
-    """See to it that a node's certificate names the host at which it is dialled.
+def certify_node(certs: str, name: str, host: str, cluster: str = "") -> str:
+    """See to it that a node's certificate names the host at which it is dialled, and its cluster.
+
+    Args:
+        certs: the directory of its files.
+        name: of the node.
+        host: where it is dialled.
+        cluster: the id of its cluster; "" if it has none.
 
     Returns:
         A sentence: what was done, or which command to run where the authority's key is.
     """
     files, authority = certificate_files(certs, name), certificate_files(certs, AUTHORITY)
-    hosts = hosts_of(load_certificate(files.cert)) if os.path.exists(files.cert) else ()
-    if host in hosts:
+    found = load_certificate(files.cert) if os.path.exists(files.cert) else None
+    hosts, named = (hosts_of(found), identity_of(found).clusters) if found else ([], ())
+    may_issue, is_bound = os.path.exists(authority.key), not cluster or cluster in named
+    if host in hosts and (is_bound or not (named or may_issue)):
         return f"{files.cert} names {host} already"
     wanted = tuple(dict.fromkeys((host, *LOCAL_HOSTS, *hosts)))
-    again = " --force" if hosts else ""
-    if not os.path.exists(authority.key):
-        named = " ".join(f"--host {each}" for each in wanted)
-        command = f"rt certs issue {name} --role node {named}{again}"
+    clusters = tuple(dict.fromkeys((*named, cluster))) if is_cluster_id(cluster) else named
+    again = " --force" if found else ""
+    if not may_issue:
+        options = [*(f"--host {each}" for each in wanted), *(f"--cluster {c}" for c in clusters)]
+        command = f"rt certs issue {name} --role node {' '.join(options)}{again}"
         return f"{name} needs a certificate; run where the authority's key is: {command}"
-    issue(certs, name, CertificateRole.NODE, hosts=wanted, force=bool(hosts))
+    issue(
+        certs, name, CertificateRole.NODE, hosts=wanted, force=bool(found),
+        clusters=clusters or None,
+    )  # fmt: skip
     return f"issued {files.cert} and {files.key}; the node needs them, and {authority.cert}"
 
 

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from rt.errors import CorruptLog, DiskFailed, Diverged, PeerError, SessionDiverged, spoken
 from rt.log.appender import Appender
 from rt.log.confirmations import Confirmations
+from rt.net.repeated import RepeatedLines
 from rt.node.damage import ROLLED, DamageFound, is_elsewhere
 from rt.node.dropped import bind_copies, drop_copies
 from rt.node.fork import ForkWatch
@@ -24,7 +25,7 @@ from rt.position import START, Position
 from sequencer.holdings import decode_report
 from sequencer.instruction import Instruction
 from sequencer.member import WANT, Member
-from sequencer.raft.consensus import Status
+from sequencer.raft.consensus import Status, UnheardError
 
 _log: Final = logging.getLogger("rt.node")
 _FULL_DISK_S: Final = 0.5  # between two attempts to merge while the disk has no room
@@ -128,6 +129,7 @@ class Duties:
         self._paused = ""  # why the merged log could not be written at the last attempt
         self._served = START
         self._forks = ForkWatch(member, ports.refuse)
+        self._lines = RepeatedLines(_log)
         status = member.engine.status()
         self._shown = TickView(status, self._look_at(_undecided(status, status.last)))
         member.handlers[WANT] = self._take_want
@@ -245,8 +247,10 @@ class Duties:
         for sender, data in mail.heard:
             try:
                 member.hear(sender, data)
+            except UnheardError as error:
+                self._lines.warn(f"unheard {sender}", f"a message of a node is refused: {error}")
             except PeerError as error:
-                _log.warning("from node %s: %s", sender, error)
+                self._lines.warn(f"{sender} {error}", f"from node {sender}: {error}")
             except Diverged as difference:
                 self._forks.take(difference)
         for each in mail.gone:  # after all that they said
@@ -274,6 +278,7 @@ class Duties:
         report_stuck(waiting.stuck, before.stuck, self._ports.sessions)
         self._shown = TickView(status, waiting, tuple(member.proposals.agreed_ns))
         self._forks.look(now_s, member.engine.fork)
+        self._lines.flush()
         self._wanting.turn(now_s, waiting.missing)
         self._ports.snapshots.turn(now_s)
 
@@ -282,6 +287,7 @@ class Duties:
         return Waiting(
             self._member.missing, self._keep_up.copy, greeting.waits_for, undecided,
             greeting.finding, self._forks.found, dict(self._member.stuck), self._paused,
+            dict(self._member.unheard), self._member.proposals.unreadable,
         )  # fmt: skip
 
     def _advance(self, now_s: float, changed: Collection[str]) -> None:

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 from replicator.clients import PULLS, PUSHES
@@ -29,8 +30,14 @@ class Lookout:
         each pause, and so is `_watched_s`, which any thread may set. `_stopping` is an event.
     """
 
-    def __init__(self, sampler: NodeSampler) -> None:
-        """Take a first sample; no thread runs before `start`."""
+    def __init__(self, sampler: NodeSampler, also: Callable[[], None] = lambda: None) -> None:
+        """Take a first sample; no thread runs before `start`.
+
+        Args:
+            sampler: of the node.
+            also: called after each look, for what is due as seldom.
+        """
+        self._also = also
         self.sample: NodeSample = sampler.sample()
         self.pause_s = QUIET_S
         self._watched_s = float("-inf")
@@ -63,6 +70,7 @@ class Lookout:
         while not self._stopping.wait(self._pause_s()):
             try:
                 self.look()
+                self._also()
             except OSError as error:  # of the file system; the node's own threads end it for that
                 _log.warning("the node cannot be looked at: %s", error)
 

@@ -16,11 +16,19 @@ from rt.node.engine import engine_of
 from rt.node.settings import NodeSettings
 from rt.position import Position
 from sequencer.carried import JOURNAL_BYTES_MAX
+from sequencer.departed import Departed
 from sequencer.execution import Readers
 from sequencer.executor import Executor
 from sequencer.greeting import Greeting
 from sequencer.journal.journal import Opened
-from sequencer.journal.starts import NONCE_END, begin_start, read_memories, write_memories
+from sequencer.journal.starts import (
+    NONCE_END,
+    begin_start,
+    read_departed,
+    read_memories,
+    write_departed,
+    write_memories,
+)
 from sequencer.ledger import Ledger, decode_ledger
 from sequencer.member import Member
 from sequencer.membership import Dial
@@ -80,6 +88,7 @@ def build_member(
         ),
         send=send,
         dial=dial,
+        departed=_departed(directory, opened, engine.members),
         now_ns=time.time_ns,
         readers=readers,
     )  # fmt: skip
@@ -111,6 +120,13 @@ def _greeting(settings: NodeSettings, directory: NodeDirectory, opened: Opened) 
     others = [name for name in settings.member_names if name != settings.name]
     memories = read_memories(disk, path)
     return Greeting(others, claim, memories, lambda every: write_memories(disk, path, every))
+
+
+def _departed(directory: NodeDirectory, opened: Opened, members: Configuration) -> Departed:
+    """Return who was removed: as it was saved, and the founders that the log lists no more."""
+    disk, path = directory.disk, directory.state
+    names = {*read_departed(disk, path), *opened.state.founders} - members.keys()
+    return Departed(names, lambda every: write_departed(disk, path, every))
 
 
 def merged_identity(settings: NodeSettings) -> LogIdentity:

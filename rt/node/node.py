@@ -35,6 +35,7 @@ from rt.node.inbox import NodeInbox
 from rt.node.leadership import Leadership, OnRole
 from rt.node.limits import NodeLimits
 from rt.node.lookout import Lookout
+from rt.node.node_door import NodeDoor, demand_own
 from rt.node.pipeline import Links, NodePipeline
 from rt.node.places import Address, Places
 from rt.node.port import NodePort, StreamPort
@@ -138,13 +139,19 @@ class Node:
         )
         self._peers: Peers | None = None  # before there is a pipeline that they call
         self.pipeline = NodePipeline(settings, directory, opened, links, self._ending)
+        member, sequencer = self.pipeline.member, self.pipeline.sequencer
+        self._door = NodeDoor(settings, lambda: member.doors, lambda: sequencer.view.notes)
         self._relay = NodeRelay(settings.stream, places, self.pipeline.inboxes, contexts)
         self._lost = opened.damage
         self._peers = self._make_peers(pulse)
         self.scrubber = node_scrubber(settings, directory, self.pipeline, places, contexts)
         self._port = StreamPort(port, self._served(port, about), pulse, is_whole=is_whole)
         self.pipeline.sequencer.on_status = self._leadership.saw
-        self.lookout = Lookout(NodeSampler(self._watched()))
+        self.lookout = Lookout(NodeSampler(self._watched()), self._bind_certificates)
+
+    def _bind_certificates(self) -> None:
+        if self._peers is not None and self.pipeline.sequencer.view.leads:
+            self._door.bind(self._peers.holders, self.pipeline.sequencer.order)
 
     def _watched(self) -> Watched:
         pipeline, member = self.pipeline, self.pipeline.member
@@ -165,7 +172,7 @@ class Node:
         )
         peers = Peers(
             settings.name, self._places.now, contexts.current, self.pipeline.hear,
-            gone=self.pipeline.sequencer.gone,
+            gone=self.pipeline.sequencer.gone, objection=self._door.objection,
         )  # fmt: skip
         pulse.follow(self._places.now)
 
@@ -186,7 +193,7 @@ class Node:
         return ServedStream(
             self, record, others, peers,
             {STATUS_ALPN: self._serve_status, ADMIN_ALPN: self._admin(is_own=is_own).serve},
-            is_own=is_own,
+            is_own=is_own, door=self._door.objection,
         )  # fmt: skip
 
     def _admin(self, *, is_own: bool) -> NodeAdmin:
@@ -195,6 +202,7 @@ class Node:
             self.settings, pipeline.sequencer, pipeline.member, pipeline.retention,
             AuditLog(self.directory.audit), copies=pipeline.inboxes, is_own=is_own,
             admission=self._admission,
+            votes=self._door.votes,
         )  # fmt: skip
 
     def _admission(self) -> Admission:
@@ -237,8 +245,7 @@ class Node:
 
     def is_member(self, name: str) -> bool:
         """Whether a node belongs to this cluster (`replicator.host.Host`)."""
-        known = self._places.now.keys() | set(self.settings.member_names)
-        return name in known  # the file may name members that this node's log lacks yet
+        return self._door.is_member(name)
 
     def quota(self, publisher: PeerName) -> Quota:
         """What a publisher may take of the stream (`replicator.host.Host`)."""
@@ -397,6 +404,7 @@ def _check_files(settings: NodeSettings) -> None:
     files = certificate_files(settings.certs, settings.name)
     server_context(files.ca, files.cert, files.key)
     read_grants(grants_path(files.ca))
+    demand_own(settings)
 
 
 def _days(files: CertificateFiles) -> float | None:

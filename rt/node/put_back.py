@@ -6,9 +6,10 @@ merged is taken to be in the copy there, which tells damage from a torn end.
 
 from collections.abc import Iterable
 
+from rt.errors import PeerError
 from rt.node.inboxes import Inboxes
 from sequencer.carried import frames_of
-from sequencer.instruction import Merge, Slice, decode_instruction
+from sequencer.instruction import Instruction, Merge, Slice, decode_instruction
 from sequencer.raft.consensus import Entry, EntryKind
 
 
@@ -24,10 +25,18 @@ def put_back(inboxes: Inboxes, entries: Iterable[Entry]) -> None:
     """
     for entry in entries:
         if entry.kind is EntryKind.COMMAND:
-            instruction = decode_instruction(entry.command)
+            instruction = read_instruction(entry)
             for each in instruction.slices if isinstance(instruction, Merge) else ():
                 if each.carried and inboxes.begun_after(each.session) <= entry.index:
                     _put_back(inboxes, each)
+
+
+def read_instruction(entry: Entry) -> Instruction | None:
+    """Return the instruction of an entry; None if it cannot be read, and so is none."""
+    try:
+        return decode_instruction(entry.command)
+    except PeerError:
+        return None
 
 
 def _put_back(inboxes: Inboxes, each: Slice) -> None:

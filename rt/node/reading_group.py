@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from archiver.lease import Lease
+from archiver.lease import UNREADABLE, Lease, whole_position
 from rt.errors import Misuse
 from rt.names import parse_cursor, parse_peer, parse_session
 from rt.net.identity import CertificateRole, PeerIdentity
@@ -81,7 +81,10 @@ class ReadingGroup:
         parse_peer(self.owner)
         if self.role not in list(CertificateRole):
             raise Misuse("a group has the role of its members")
-        if not (0 <= self.next < 1 << 63 and 0 <= self.number < 1 << 53):
+        numbers = self.number, self.pin_bytes, self.stored_ns
+        if not all(type(each) is int and 0 <= each < 1 << 63 for each in numbers):
+            raise Misuse("a group has whole numbers, none of them negative")
+        if not (0 <= self.next < 1 << 63 and self.number < 1 << 53):
             raise Misuse("a group has a position and a number")
         if not SILENCE_S_MIN <= self.silence_s <= SILENCE_S_MAX:
             raise Misuse(f"silence_s is {self.silence_s}; use 0.2 to 3600 seconds")
@@ -206,13 +209,23 @@ def parse_reading_group(text: str) -> ReadingGroup:
     try:
         fields: dict[str, Any] = json.loads(text)
         claims = tuple(
-            RangeClaim(number, Position(first), Position(first + length), deliveries, any(rejected))
+            _claim(number, first, length, deliveries, is_rejected=any(rejected))
             for number, first, length, deliveries, *rejected in fields.pop("claims")
         )
-        place = Position(fields.pop("next"))
+        place = whole_position(fields.pop("next"))
         return ReadingGroup(**fields, next=place, claims=claims)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise Misuse(f"not a group: {error}") from None
+
+
+def _claim(
+    number: int, first: int, length: int, deliveries: int, *, is_rejected: bool
+) -> RangeClaim:
+    numbers = number, length, deliveries
+    if not all(type(each) is int and 0 <= each < 1 << 62 for each in numbers):
+        raise Misuse("a claim has whole numbers, none of them negative")
+    begin, end = whole_position(first), whole_position(first + length)
+    return RangeClaim(number, begin, end, deliveries, is_rejected)
 
 
 def groups_of_notes(notes: Mapping[str, str]) -> list[ReadingGroup]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from archiver.lease import Lease
+from archiver.lease import UNREADABLE, Lease, whole_position
 from rt.errors import Misuse
 from rt.format.where import Where
 from rt.names import parse_cursor, parse_peer, shown
@@ -55,7 +55,10 @@ class RegisteredCursor:
     def __post_init__(self) -> None:
         parse_cursor(self.name)
         parse_peer(self.owner)
-        if not (0 <= self.position < 1 << 63 and 0 <= self.epoch < 1 << 62):
+        numbers = self.epoch, self.pin_bytes, self.stored_ns
+        if not all(type(each) is int and 0 <= each < 1 << 63 for each in numbers):
+            raise Misuse("a cursor has whole numbers, none of them negative")
+        if not (0 <= self.position < 1 << 63 and self.epoch < 1 << 62):
             raise Misuse("a cursor has a position and an epoch")
         if len(self.holder) > HOLDER_LENGTH_MAX or not self.holder.isprintable():
             raise Misuse(f"not a holder: {shown(self.holder)}; use up to 100 printable characters")
@@ -86,8 +89,8 @@ def parse_registered(text: str) -> RegisteredCursor:
     """Read what `RegisteredCursor.text` wrote; `Misuse` if it is something else."""
     try:
         fields = json.loads(text)
-        return RegisteredCursor(**{**fields, "position": Position(fields["position"])})
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        return RegisteredCursor(**{**fields, "position": whole_position(fields["position"])})
+    except UNREADABLE as error:
         raise Misuse(f"not a cursor: {error}") from None
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from archiver.ages import Ages
 from archiver.clock import SteadyClock, agreed_ns
 from archiver.decide import DISK, Decision, DiskReport, agreed_excess, decide
-from archiver.lease import Lease, parse_lease
+from archiver.lease import UNREADABLE, Lease, parse_lease
 from archiver.plan import Planned, plan, rolled_files
 from archiver.policy import Policy, parse_policy
 from rt.errors import Misuse, Refused
@@ -307,10 +307,11 @@ def leases_of_notes(notes: Mapping[str, str]) -> list[Lease]:
     groups, strange_groups = readable(notes, GROUP_NOTE, parse_reading_group)
     pins = *(each.pin() for each in cursors), *(each.pin() for each in groups)
     leases += filter(None, pins)
-    if strange or strange_cursors or strange_groups:
+    offloads = {OFFLOAD_NOTE: notes[OFFLOAD_NOTE]} if notes.get(OFFLOAD_NOTE) else {}
+    copies, strange_copies = readable(offloads, OFFLOAD_NOTE, offload_lease)
+    if strange or strange_cursors or strange_groups or strange_copies:
         leases.append(Lease("unreadable", START, _NEVER_NS, _ALL_BYTES))
-    offloaded = notes.get(OFFLOAD_NOTE)
-    return [*leases, offload_lease(offloaded)] if offloaded else leases
+    return [*leases, *copies]
 
 
 def offload_lease(text: str) -> Lease:
@@ -321,7 +322,7 @@ def offload_lease(text: str) -> Lease:
     """
     try:
         start = Position.parse(str(json.loads(text)["to"]))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise Misuse(f"a note of copies has a url, and a position to: {error}") from None
     return Lease("offload", start, _NEVER_NS, _ALL_BYTES)
 

@@ -9,8 +9,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 from rt.errors import Refused, RtError
 from rt.node.damage import DamageFound
 from rt.node.duties import Duties, Mail
+from rt.node.notes import demand_note
 from rt.node.view import NodeView
-from sequencer.instruction import Instruction
+from sequencer.instruction import Instruction, demand_readable
 from sequencer.raft.consensus import Status
 
 Answer = TypeVar("Answer")
@@ -101,7 +102,10 @@ class NodeSequencer:
 
         Raises:
             Refused: another node leads, or none.
+            Misuse: no node could read it once it is agreed on.
         """
+        demand_note(instruction)
+        demand_readable(instruction)
         view = self.view
         if not view.leads:
             leader = view.engine.leader

@@ -69,7 +69,7 @@ def _seconds(name: str, value: object) -> float:
             pass
     if type(value) in (int, float):
         return float(str(value))
-    raise Misuse(f"{name} is {shown(value)}; use seconds, or a time such as 30min")
+    raise Misuse(f"{name} is {shown(repr(value))}; use seconds, or a time such as 30min")
 
 
 def session_policy_of_notes(notes: Mapping[str, str]) -> SessionPolicy:
@@ -79,6 +79,14 @@ def session_policy_of_notes(notes: Mapping[str, str]) -> SessionPolicy:
     """
     text = notes.get(SESSIONS_NOTE)
     try:
-        return session_policy_of(json.loads(text)) if text else SessionPolicy()
-    except (ValueError, RecursionError, Misuse):
+        return parse_session_policy(text) if text else SessionPolicy()
+    except Misuse:
         return SessionPolicy()
+
+
+def parse_session_policy(text: str) -> SessionPolicy:
+    """Read what `SessionPolicy.text` wrote; `Misuse` if it is something else."""
+    try:
+        return session_policy_of(json.loads(text))
+    except (ValueError, RecursionError, OverflowError) as error:
+        raise Misuse(f"not a policy of sessions: {error}") from None

@@ -77,6 +77,8 @@ def node_status(
         "agreement_ms": _milliseconds(sorted(view.tick.agreed_ns)),
         **_peers(peers, engine.members),
         "refusal": engine.refusal,
+        "unheard": dict(waiting.unheard),
+        "unreadable_entries": waiting.unreadable,
         "now_ns": time.time_ns(),
         "sessions": _sessions(inboxes, sample, waiting.stuck, opened, why_refused),
         "archived_to": str(view.archived_to),

@@ -28,6 +28,8 @@ class Waiting:
         fork: why this node merges nothing any more.
         stuck: on the leader, the sessions that it cannot merge, and why.
         paused: why the merged log cannot be written now, such as a full disk; "" if it can.
+        unheard: by node, the messages that were refused since it has no say here.
+        unreadable: committed entries that were executed as nothing, since no node can read them.
     """
 
     missing: tuple[str, Position] | None = None
@@ -38,6 +40,8 @@ class Waiting:
     fork: FoundFork | None = None
     stuck: Mapping[str, Stuck] = field(default_factory=dict)
     paused: str = ""
+    unheard: Mapping[str, int] = field(default_factory=dict)
+    unreadable: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,11 +87,7 @@ def node_metrics(
     yield from _poison(shown)
     yield from _clients(shown)
     yield from _cursors(shown)
-    refused: Counter[str] = Counter()
-    for each in streams:
-        refused.update(each.sample.changes.refused)
-    yield counter("rt_refused", "Peers and sessions that were refused.",
-                  {(reason,): count for reason, count in refused.items()}, ("reason",))  # fmt: skip
+    yield from _refused(streams, shown)
     yield from _disk(shown)
     yield from _scrubs({each.stream: each.sample.scrub for each in shown})
     yield from _log(shown)
@@ -103,6 +99,21 @@ def node_metrics(
         "rt_sample_timestamp_seconds", "When all of this was looked at; of streams the oldest.",
         min((each.sample.times.at_ns / 1e9 for each in streams), default=math.nan),
     )  # fmt: skip
+
+
+def _refused(streams: Sequence[StreamView], shown: Sequence[StreamView]) -> Iterator[Metric]:
+    refused: Counter[str] = Counter()
+    for each in streams:
+        refused.update(each.sample.changes.refused)
+    yield counter("rt_refused", "Peers and sessions that were refused.",
+                  {(reason,): count for reason, count in refused.items()}, ("reason",))  # fmt: skip
+    yield counter("rt_unheard_messages", "Messages of nodes that have no say in a stream.",
+                  {(each.stream, node): count for each in shown
+                   for node, count in each.sample.view.waiting.unheard.items()},
+                  ("stream", "node"))  # fmt: skip
+    yield _count(shown, "rt_unreadable_entries",
+                      "Committed entries that no node can read, and that are executed as nothing.",
+                      lambda sample: sample.view.waiting.unreadable)  # fmt: skip
 
 
 def worst_first(streams: Sequence[StreamView]) -> list[StreamView]:

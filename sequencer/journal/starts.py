@@ -1,12 +1,13 @@
 """The files that tell an older copy of a state directory from the newest one.
 
 `starts` holds this node's own starts, and is synced before the node says anything; `remembered`
-holds what the other nodes said of themselves. Each is one line of JSON and its checksum. `starts`
-has a copy, since a node that cannot name its starts is taken for an older copy of itself.
+holds what the other nodes said of themselves, `departed` the names of those that were removed. Each
+is one line of JSON and its checksum. `starts` has a copy, since a node that cannot name its starts
+is taken for an older copy of itself.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rt.format.checksum import crc32
@@ -17,8 +18,10 @@ from sequencer.raft.starts import Claim, Memory, Reach, StartChain
 
 STARTS_NAMES: Final = ("starts", "starts.copy")
 REMEMBERED_NAME: Final = "remembered"
+DEPARTED_NAME: Final = "departed"
 NONCE_END: Final = 1 << 63  # nonces are smaller
 FILE_BYTES_MAX: Final = 64 * 1024  # 6 nodes with 4 memories of some 100 bytes each are 2.4 KB
+_DEPARTED_MAX: Final = 800  # names of 63 bytes and what JSON adds: 53 KB
 
 Memories = Mapping[str, Sequence[Memory]]  # by node, the oldest incarnation first
 
@@ -63,6 +66,16 @@ def write_memories(disk: Disk, path: str, memories: Memories) -> None:
         for name, of_node in memories.items()
     }
     _write(disk, path, REMEMBERED_NAME, line)
+
+
+def read_departed(disk: Disk, path: str) -> list[str]:
+    """The names of removed nodes; none if the file is missing or damaged."""
+    return list(_read(disk, path, DEPARTED_NAME) or ())
+
+
+def write_departed(disk: Disk, path: str, names: Iterable[str]) -> None:
+    """Return when the names are durable; of a thousand removed nodes, the last in the alphabet."""
+    _write(disk, path, DEPARTED_NAME, list(names)[-_DEPARTED_MAX:])
 
 
 def _read_chain(disk: Disk, path: str, incarnation: int) -> StartChain:

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, NamedTuple, Protocol
 
+from rt.errors import PeerError
+
 COMMAND_BYTES_MAX: Final = 1 << 20  # an instruction: 32 bytes a session, 1,000 sessions
 MEMBERS_ALLOWED: Final = (1, 3, 5, 7)  # that a cluster may be founded with
 VOTERS_MAX: Final = 7
@@ -62,6 +64,11 @@ class Seat:
 
 
 Configuration = Mapping[str, Seat]
+Place = tuple[int, int]  # term and index of an entry, as logs are compared in an election
+
+
+class UnheardError(PeerError):
+    """A message whose sender has no say in it, as far as this node knows; it had no effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,9 +329,27 @@ class Consensus(Protocol):
     def step(self, sender: str, data: bytes) -> None:
         """Handle a message of `sender`, whose name the transport has authenticated.
 
+        Only a voter may campaign, vote, lead, or announce a later term: of this node's log, of the
+        configuration before it while the change is undecided, or of one that was announced. Any
+        other peer that a leader replicates to may acknowledge what it was sent.
+
         Raises:
+            UnheardError: the sender has no say in what it sent.
             PeerError: the bytes are malformed, break the protocol, or come from a node with
                 another configuration; nothing in the message had any effect.
+        """
+
+    def elects(self, name: str) -> bool:
+        """Whether this node hears a node as one that votes; see `step`."""
+
+    def announce(self, place: Place, seats: Configuration) -> None:
+        """Also hear the voters of a configuration while it is newer than that of this node's log.
+
+        A node that was away while others were replaced may not know its leader otherwise.
+
+        Args:
+            place: of the entry that made it.
+            seats: the configuration.
         """
 
     def tick(self) -> None:

@@ -8,9 +8,12 @@ from rt.errors import Misuse
 from sequencer.raft.consensus import (
     FOUNDER,
     Ballot,
+    Configuration,
     EngineState,
     Entry,
     EntryKind,
+    LastChange,
+    Place,
     Read,
     Ready,
     Snapshot,
@@ -115,12 +118,14 @@ class Core:
         roster: which incarnation of each member counts.
         snapshots: the newest snapshot, and the one being received.
         outgoing: messages to send.
+        announced: a configuration that another node has announced, and the place of its entry.
     """
 
     __slots__ = (
         "_delivered",
         "_reads",
         "_saved_ballot",
+        "announced",
         "commit",
         "config",
         "leader",
@@ -139,6 +144,7 @@ class Core:
         self.term, self.voted_for = state.ballot.term, state.ballot.voted_for
         self._saved_ballot = state.ballot
         self.leader = ""
+        self.announced: tuple[Place, Configuration] = ((0, 0), {})
         self._restore(state)
         self._reads: list[Read] = []
 
@@ -183,6 +189,27 @@ class Core:
         """
         seat = self.roster.now.get(self.name)
         return self.is_voter or (seat is not None and is_suspended(seat.incarnation))
+
+    @property
+    def last_change(self) -> LastChange:
+        """The configuration, and where in the log it was decided."""
+        roster, log = self.roster, self.log
+        index = max(roster.changed_at, log.base)
+        before = roster.before if self.commit < index else {}
+        return LastChange(log.term_at(index) or 0, index, roster.now, before)
+
+    def elects(self, name: str) -> bool:
+        """Whether a node may vote, campaign and lead, as far as this node knows.
+
+        The copy of its state is not looked at: this log may not know yet which one counts.
+        """
+        seat = self.roster.now.get(name)
+        if seat is not None and seat.votes:  # the usual case
+            return True
+        change = self.last_change
+        place, announced = self.announced
+        lists = [change.before, announced if place > (change.term, change.index) else {}]
+        return any(seats[name].votes for seats in lists if name in seats)
 
     @property
     def is_disowned(self) -> bool:

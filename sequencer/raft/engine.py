@@ -15,9 +15,11 @@ from sequencer.raft.consensus import (
     Entry,
     Fork,
     LastChange,
+    Place,
     Ready,
     Snapshot,
     Status,
+    UnheardError,
 )
 from sequencer.raft.core import Chance, Core, Settings, node_config
 from sequencer.raft.election import Election, reply_to_request
@@ -137,11 +139,15 @@ class Raft:
     @property
     def last_change(self) -> LastChange:
         """The configuration, and where in the log it was decided."""
-        core = self._core
-        index = max(core.roster.changed_at, core.log.base)
-        term = core.log.term_at(index) or 0
-        before = core.roster.before if core.commit < index else {}
-        return LastChange(term, index, core.roster.now, before)
+        return self._core.last_change
+
+    def elects(self, name: str) -> bool:
+        """Whether this node hears a node as one that votes."""
+        return self._core.elects(name)
+
+    def announce(self, place: Place, seats: Configuration) -> None:
+        """Also hear the voters of a configuration while it is newer than that of the log."""
+        self._core.announced = place, seats
 
     def add(self, name: str, address: str) -> Entry:
         """Append a learner to the configuration; `Refused` says why not."""
@@ -202,11 +208,15 @@ class Raft:
             raise PeerError(f"a message of a node that calls itself {sender!r}, as this one does")
         try:
             incarnation, message = core.decode(data)
+            self._demand_say(sender, message)
             if message.term == core.term or self._admit_term(sender, message):
                 self._handlers[type(message)](sender, incarnation, message)
+        except UnheardError:
+            raise
         except PeerError as error:
-            named = str(error).startswith(f"{sender} ")
-            self._refusals[sender] = str(error) if named else f"{sender}: {error}"
+            if core.elects(sender):
+                named = str(error).startswith(f"{sender} ")
+                self._refusals[sender] = str(error) if named else f"{sender}: {error}"
             raise
         if sender in self._refusals and core.roster.counts(sender, incarnation):
             del self._refusals[sender]
@@ -291,6 +301,22 @@ class Raft:
         return EngineRole.FOLLOWER if self._core.is_voter else EngineRole.LEARNER
 
     # Terms
+
+    def _demand_say(self, sender: str, message: AnyMessage) -> None:
+        """Raise `UnheardError` unless the configuration gives the sender a say in this.
+
+        A learner, and a node that is about to learn of its removal, answer a leader, and nothing
+        that they say changes a term: they learn of a later one from those that vote in it.
+        """
+        core = self._core
+        if core.elects(sender):
+            return
+        if message.term <= core.term and self._leader is not None:
+            if isinstance(message, ReadIndex) and sender in core.roster.now:
+                return
+            if isinstance(message, AppendReply | SnapshotReply) and self._leader.peer(sender):
+                return
+        raise UnheardError(f"{sender!r} does not vote, as far as this node knows")
 
     def _admit_term(self, sender: str, message: AnyMessage) -> bool:
         """Move to the term of a message of another term; False if it must not be handled."""

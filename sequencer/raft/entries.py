@@ -96,7 +96,10 @@ def unpack_configuration(data: bytes, start: int = 0) -> tuple[dict[str, Seat], 
             text = data[offset - length - size : offset]
             if incarnation > NUMBER_MAX or votes > 1 or len(text) != length + size:
                 raise ValueError("a member with a number out of range, or truncated")
-            seats[text[:length].decode()] = Seat(incarnation, votes == 1, text[length:].decode())
+            name, address = text[:length].decode(), text[length:].decode()
+            if not (name.isprintable() and address.isprintable()):
+                raise ValueError("a member whose name or address is not printable")
+            seats[name] = Seat(incarnation, votes == 1, address)
     except struct.error:
         raise ValueError("a truncated configuration") from None
     voters = sum(seat.votes for seat in seats.values())

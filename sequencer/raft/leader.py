@@ -232,7 +232,7 @@ class Leader:
             self.advance_commit()
             self._update_roster(peer)
             self._follow_roster()
-        elif message.index == peer.match > 0:
+        elif message.index == peer.match > 0 and sender in self._core.roster.now:
             self._suspect(peer, message)
         else:
             peer.reject(message.index, message.hint_index, message.hint_term, self._core.log)

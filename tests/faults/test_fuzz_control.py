@@ -7,10 +7,13 @@ import pytest
 from rt.node import cursors
 from tests.control_fuzz import fuzz_ballot, fuzz_history, fuzz_request, node_admin
 from tests.data_fuzz import DECODERS
+from tests.note_fuzz import NOTES
+from tests.peer_fuzz import PEERS
 
 pytestmark = pytest.mark.faults
 
 RUNS = 200_000
+FUZZERS = DECODERS | NOTES | PEERS
 
 
 def test_no_sealed_ballot_raises_an_unnamed_error():
@@ -39,9 +42,9 @@ def test_no_answer_raises_an_unnamed_error():
         fuzz_history(chance)
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", FUZZERS)
 def test_no_sealed_bytes_raise_an_unnamed_error(name):
     """An error that is not expected ends the thread that serves a peer, or the node."""
     chance = Random(14)
     for _ in range(RUNS):
-        DECODERS[name](chance)
+        FUZZERS[name](chance)

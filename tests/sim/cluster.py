@@ -1,6 +1,6 @@
 """A simulated cluster: one seed makes a world of faults, then heals it and demands progress."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from hashlib import blake2b
 from random import Random
 
@@ -14,7 +14,9 @@ from .clock import Clock
 from .machine import Books, Machine, Tape
 from .nemesis import Nemesis
 from .node import SimNode
+from .outsider import STRANGER, Outsider, has_outsider
 from .progress import Progress
+from .seats import voters_of
 from .wire import Wire
 
 FAULT_TICKS = 120
@@ -37,6 +39,7 @@ class Cluster:
     heal_timeouts = HEAL_TIMEOUTS
     has_fixed_members = True
     may_bury = True  # whether a node may be lost for good
+    takes_garbage = False  # whether its nodes execute what they agree on, as nodes do
 
     def __init__(
         self,
@@ -49,7 +52,7 @@ class Cluster:
         self._chance = chance = Random(seed)
         self.clock = Clock()
         self.tick_us = 10_000
-        self.names = self._draw_names(chance)
+        self.names = self.founders = self._draw_names(chance)
         self.majority = majority_of(len(self.names))
         self.settings = self._draw_settings()
         self.compact_every = chance.choice([3, 7, 20, 1000])
@@ -69,6 +72,7 @@ class Cluster:
         self._proposed, self._proposals_max = 0, 1 << 30
         self._proposing_us = chance.choice([3_000, 10_000, 30_000])
         self.clock.after(self._proposing_us, self._client)
+        self.outsider = Outsider(self) if has_outsider(seed) else None
 
     def _draw_names(self, chance: Random) -> tuple[str, ...]:
         return tuple(f"n{number}" for number in range(1, chance.choice(SIZES) + 1))
@@ -146,7 +150,7 @@ class Cluster:
     # What nodes report
 
     def _deliver(self, source: str, target: str, data: bytes) -> None:
-        node = self.nodes[target]
+        node = self._addressed(source, target)
         if not node.alive:
             return
         now = self.clock.now_us
@@ -155,8 +159,17 @@ class Cluster:
             return
         self._trace.update(data)
         if self._log is not None:
-            self._tell(f"{source} -> {target} {node.raft._core.decode(data)[1]}")
+            self._tell(f"{source} -> {target} {self._shown(node, data)}")
         node.guarded(node.receive, source, data)
+
+    def _addressed(self, source: str, target: str) -> SimNode:
+        """The node that a message is for."""
+        if target not in self.nodes:
+            raise Violation(f"{source} speaks to {target}, which no log lists")
+        return self.nodes[target]
+
+    def _shown(self, node: SimNode, data: bytes) -> object:
+        return node.raft._core.decode(data)[1]
 
     def ready(self, node: SimNode, ready: Ready) -> None:
         """A node has taken its duties."""
@@ -195,9 +208,26 @@ class Cluster:
         """A node may answer a read."""
         self.checker.read(node.name, read.index, self._floors[read.ticket])
 
-    def refused(self, name: str, words: str) -> None:
+    def refused(self, name: str, words: str, source: str) -> None:
         """A node has refused a message: between honest nodes that is a violation."""
+        if source == STRANGER or source in self.removed():
+            return
         raise Violation(f"{name} refuses an honest message: {words}")
+
+    def is_open(self, node: SimNode) -> bool:
+        """Whether a node lets strangers in."""
+        del node
+        return False
+
+    def removed(self) -> Set[str]:
+        """The names of nodes that were removed, and have ended."""
+        return frozenset()
+
+    def unheard(self, node: SimNode, source: str, words: str) -> None:
+        """A node does not hear another: then its own log does not say that this one votes."""
+        core = node.raft._core
+        if source in voters_of(core, tuple(core.config.founders), core.log.last):
+            self.refused(node.name, words, source)
 
     # Clients
 

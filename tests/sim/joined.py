@@ -17,7 +17,6 @@ class JoinedCluster(MergeCluster):
     """Founders, and a newcomer that begins with an empty disk."""
 
     has_fixed_members = False
-    founders: tuple[str, ...]
     retired: frozenset[str] = frozenset()
     checker: MemberChecker
 
@@ -37,11 +36,6 @@ class JoinedCluster(MergeCluster):
     def _deliver(self, source: str, target: str, data: bytes) -> None:
         if target in self.nodes:  # else it is to join, or has ended
             super()._deliver(source, target, data)
-
-    def refused(self, name: str, words: str) -> None:
-        """A node may not have heard yet that another one has joined."""
-        if not words.startswith(f"'{NEWCOMER}' is not a member"):
-            super().refused(name, words)
 
     def _join(self) -> None:
         if NEWCOMER in self.nodes:

@@ -1,24 +1,31 @@
 """A simulated cluster whose members change while everything else goes wrong."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence, Set
 from random import Random
 from typing import Final
 
 from rt.errors import Refused
+from sequencer.departed import Departed
+from sequencer.greeting import Greeting
+from sequencer.holdings import Holdings
 from sequencer.journal.journal import Opened, found
-from sequencer.raft.consensus import FOUNDER, EntryKind, Ready, Seat
+from sequencer.membership import Membership
+from sequencer.raft.consensus import EntryKind, Ready, UnheardError
 from sequencer.raft.core import Core
 from sequencer.raft.engine import Raft
-from sequencer.raft.entries import unpack_configuration, unpack_member
+from sequencer.raft.entries import unpack_configuration
 from sequencer.raft.quorum import majority_of
+from sequencer.raft.starts import Claim, Reach, StartChain
 
 from .checkers import Checker, Violation
 from .cluster import Cluster
 from .nemesis import Nemesis
 from .node import PATH, SimNode
+from .seats import configuration_before, voters_of
 
 FOUNDED = (1, 3, 3, 5)  # members at the start
+ANNOUNCEMENT = b"\xff"  # before an announcement; no message of the engine begins like this
+ANNOUNCE_TICKS = 3  # between two of them; elections are as much faster than a node's
 QUIET_TIMEOUTS = 12  # election timeouts after the recovery in which no other leader may come up
 
 
@@ -86,32 +93,14 @@ class MemberChecker(Checker):
                 raise Violation(f"{name} changes the members of an undecided configuration")
 
 
-def configuration_before(
-    core: Core, index: int, founders: tuple[str, ...]
-) -> tuple[dict[str, Seat], int]:
-    """The configuration before an entry, as the log says, and the entry that made it so."""
-    newest = core.snapshots.newest
-    start, roster = (newest.index, newest.roster) if newest else (0, ())
-    seats, at = dict(roster) or dict.fromkeys(founders, Seat(FOUNDER)), 0
-    for entry in core.log.between(start + 1, index - 1):
-        if entry.kind is EntryKind.CONFIGURATION:
-            seats, at = unpack_configuration(entry.command)[0], entry.index
-        elif entry.kind is EntryKind.MEMBER:
-            name, incarnation = unpack_member(entry.command)
-            seats, at = {**seats, name: replace(seats[name], incarnation=incarnation)}, entry.index
-    return seats, at
-
-
-def voters_of(core: Core, founders: tuple[str, ...], index: int) -> set[str]:
-    """Those that vote, as the log up to an entry says."""
-    seats, _ = configuration_before(core, index + 1, founders)
-    return {name for name, seat in seats.items() if seat.votes}
-
-
 class MemberNode(SimNode):
-    """A node that may join a running cluster, and ends when it is removed."""
+    """A node that may join a running cluster, and ends when it is removed.
+
+    It follows announcements, as nodes do; its greetings are not simulated here.
+    """
 
     _cluster: "MemberCluster"
+    departed: Sequence[str] = ()  # as they were saved
 
     def _found(self, directory: int) -> None:
         if self.name in self._cluster.founders and self.name not in self._cluster.retired:
@@ -133,6 +122,39 @@ class MemberNode(SimNode):
     def _make_engine(self, opened: Opened) -> None:
         super()._make_engine(opened)
         self.lost = False  # of an empty disk is no loss in a node that never had another
+        claim = Claim(0, StartChain(1, (1,)), Reach(), Reach())
+        self.membership = Membership(
+            self.name, self.raft, Holdings(self.name, self._cluster.names),
+            Greeting((), claim, {}, lambda _memories: None), lambda _addresses: None,
+            departed=Departed(self.departed, self._keep_departed),
+        )  # fmt: skip
+
+    def _keep_departed(self, names: Sequence[str]) -> None:
+        self.departed = names
+
+    def advance(self) -> None:
+        """Let a unit of time pass, and announce the configuration now and then."""
+        super().advance()
+        membership = self.membership
+        membership.follow()
+        membership.greeting.tick()
+        membership.tick()
+        if membership.greeting.ticks % ANNOUNCE_TICKS == 0:
+            announcement = ANNOUNCEMENT + membership.announcement()
+            for other in sorted(membership.doors.peers):
+                self._cluster.wire.send(self.name, other, announcement)
+
+    def receive(self, source: str, data: bytes) -> None:
+        """Take a message, or an announcement."""
+        self.membership.follow()
+        self.membership.note(source)
+        if data[:1] != ANNOUNCEMENT:
+            super().receive(source, data)
+            return
+        try:
+            self.membership.take(source, data[1:])
+        except UnheardError as error:
+            self._cluster.unheard(self, source, str(error))
 
 
 class MemberNemesis(Nemesis):
@@ -187,7 +209,7 @@ class MemberCluster(Cluster):
     """
 
     may_bury = has_fixed_members = False
-    founders: tuple[str, ...]
+    heal_timeouts = 80  # a node that was away may have to find out first that it is on its own
     checker: MemberChecker
 
     def __init__(self, seed: int, log: Callable[[str], None] | None = None) -> None:
@@ -207,6 +229,18 @@ class MemberCluster(Cluster):
 
     def _make_node(self, name: str, chance: Random) -> SimNode:
         return MemberNode(name, self, chance)
+
+    def is_open(self, node: SimNode) -> bool:
+        """Whether a node lets strangers in."""
+        assert isinstance(node, MemberNode)
+        return node.membership.doors.is_open
+
+    def _shown(self, node: SimNode, data: bytes) -> object:
+        return data if data[:1] == ANNOUNCEMENT else super()._shown(node, data)
+
+    def removed(self) -> Set[str]:
+        """The names of nodes that were removed, and have ended."""
+        return self.retired - self.nodes.keys()
 
     def may_join(self, name: str) -> bool:
         """Whether a new machine may get this name: the old one, if any, has ended for good."""

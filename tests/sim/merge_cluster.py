@@ -12,10 +12,11 @@ from rt.errors import Refused
 from rt.events import SessionChange
 from rt.log.appender import Appender
 from rt.node.duties import Timing
+from rt.node.put_back import read_instruction
 from rt.node.rest import Pulse
 from rt.node.retention import LEASE_NOTE, POLICY_NOTE
 from rt.position import START, Position
-from sequencer.instruction import Archive, Instruction, Merge, Note, Roll, decode_instruction
+from sequencer.instruction import Archive, Instruction, Merge, Note, Roll
 from sequencer.life import Life
 from sequencer.raft.consensus import EntryKind, Ready
 
@@ -169,6 +170,7 @@ class MergeCluster(Cluster):
     fault_ticks = 100
     heal_timeouts = 300
     may_bury = False  # publishers wait for every node
+    takes_garbage = True
     nemesis_type: type[MergeNemesis] = MergeNemesis
     cutting_share = CUTTING_SHARE
     resetting_share = RESETTING_SHARE
@@ -239,6 +241,11 @@ class MergeCluster(Cluster):
         has_been_full = sum(node.has_been_full for node in self.nodes.values())
         if has_been_full < self.majority and any(DISK in each.reason for each in archive.files):
             raise Violation(f"files are archived for {has_been_full} full disks")
+
+    def is_open(self, node: "SimNode") -> bool:
+        """Whether a node lets strangers in."""
+        assert isinstance(node, MergeNode)
+        return node.member.doors.is_open
 
     def pulse_of(self, node: MergeNode) -> Pulse:
         """What the process of a node has to say of its rest: nothing, so no node rests."""
@@ -488,12 +495,12 @@ class MergeCluster(Cluster):
         for entry in ready.entries:
             if entry.index <= commit or entry.kind is not EntryKind.COMMAND:
                 continue
-            instruction = decode_instruction(entry.command)
+            instruction = read_instruction(entry)
             for each in instruction.slices if isinstance(instruction, Merge) else ():
                 self.stream.takes(node.name, node.disk, entry, each, node.member.executor.ledger)
 
     def _deliver(self, source: str, target: str, data: bytes) -> None:
-        node = self.nodes[target]
+        node = self._addressed(source, target)
         if node.alive:
             self._trace.update(data)
             if self._log is not None:

@@ -31,7 +31,7 @@ from rt.node.duties import Duties, Mail
 from rt.node.inbox import NodeInbox
 from rt.node.inboxes import Inboxes
 from rt.node.ports import Ports
-from rt.node.put_back import put_back
+from rt.node.put_back import put_back, read_instruction
 from rt.node.relay import held_copy
 from rt.node.session_watch import SessionWatch
 from rt.position import START, Position
@@ -39,7 +39,7 @@ from sequencer import execution
 from sequencer.execution import Readers
 from sequencer.greeting import Greeting
 from sequencer.holdings import decode_report
-from sequencer.instruction import Instruction, Merge, Slice, decode_instruction
+from sequencer.instruction import Instruction, Merge, Slice
 from sequencer.journal.journal import Opened
 from sequencer.journal.starts import NONCE_END, begin_start, read_memories, write_memories
 from sequencer.ledger import Ledger, decode_ledger
@@ -152,7 +152,7 @@ def carried_slices(entries: Sequence[Entry]) -> Iterator[Slice]:
     """What entries hold besides naming it."""
     for entry in entries:
         if entry.kind is EntryKind.COMMAND:
-            instruction = decode_instruction(entry.command)
+            instruction = read_instruction(entry)
             if isinstance(instruction, Merge):
                 yield from (each for each in instruction.slices if each.carried)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rt.errors import PeerError, Refused, WriterFailed
 from sequencer.journal.journal import Opened, found, open_journal
-from sequencer.raft.consensus import EngineRole, Ready
+from sequencer.raft.consensus import EngineRole, Ready, UnheardError
 from sequencer.raft.engine import Raft
 
 from .checkers import Violation
@@ -138,8 +138,10 @@ class SimNode:
         """Take a message."""
         try:
             self.raft.step(source, data)
+        except UnheardError as error:
+            self._cluster.unheard(self, source, str(error))
         except PeerError as error:
-            self._cluster.refused(self.name, str(error))
+            self._cluster.refused(self.name, str(error), source)
 
     def _tick_us(self) -> int:
         return int(self._cluster.tick_us / self.rate)
@@ -152,7 +154,11 @@ class SimNode:
             self._cluster.clock.after(self.paused_until_us - now, self._tick, life)
             return
         self._cluster.clock.after(self._tick_us(), self._tick, life)
-        self.guarded(self.raft.tick)
+        self.guarded(self.advance)
+
+    def advance(self) -> None:
+        """Let a unit of time pass."""
+        self.raft.tick()
 
     def propose(self, command: bytes) -> None:
         """Take a command of a client, if it leads."""

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from .mutants import MUTANTS
+from .outsider import has_outsider
 from .sweep import sweep
 from .worlds import hunt, kept_seeds, live, replay_command, world
 
 QUICK_SEEDS = 100
 FAULT_SEEDS = 2_000
+OUTSIDERS = [0, 6, 9, 54]
 ROOT = Path(__file__).parents[2]
 POSITIONAL = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
 # Noticed within a handful of seeds, so that every run of the tests proves that the checkers work.
@@ -102,6 +104,16 @@ def test_rot_a_newcomer_and_restored_directories_and_publishers_together_lose_no
 def test_a_member_that_is_replaced_under_publishers_loses_nothing() -> None:
     """A founder leaves, before or after another node has joined; of seven, before."""
     demand_no_violation([127, 255, 959])
+
+
+def test_an_outsider_with_a_good_certificate_changes_nothing() -> None:
+    """A removed node, one of another cluster, and a learner: by one message they made forks."""
+    demand_no_violation(OUTSIDERS)
+    assert all(map(has_outsider, OUTSIDERS))
+    assert live(9, "engine-takes-append-from-a-learner")[1]
+    assert live(9, "removed-node-still-heard")[1]
+    assert "n9, which no log lists" in live(6, "hear-does-not-ask-for-membership")[1]
+    assert "unreadable instruction" in live(54, "entry-that-cannot-be-decoded-ends-the-node")[1]
 
 
 @pytest.mark.faults

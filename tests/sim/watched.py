@@ -9,7 +9,15 @@ from sequencer.instruction import Archive, Instruction, lives_of
 from sequencer.journal.journal import Journal
 from sequencer.ledger import Ledger, decode_ledger
 from sequencer.member import Member
-from sequencer.raft.consensus import Configuration, Fork, LastChange, Ready, Snapshot
+from sequencer.peer_notes import CONSENSUS
+from sequencer.raft.consensus import (
+    Configuration,
+    Fork,
+    LastChange,
+    Ready,
+    Snapshot,
+    UnheardError,
+)
 from sequencer.session_log import SessionLogs
 
 from .checkers import Violation
@@ -29,7 +37,7 @@ class WatchedEngine:
         self._spoke = False
         self.step, self.tick, self.status = raft.step, raft.tick, raft.status
         self.propose, self.transfer, self.hesitate = raft.propose, raft.transfer, raft.hesitate
-        self.gone = raft.gone
+        self.gone, self.elects, self.announce = raft.gone, raft.elects, raft.announce
         self.may_compact, self.compact = raft.may_compact, raft.compact
         self.read_index, self.vouch = raft.read_index, raft.vouch
         self.add, self.promote = raft.add, raft.promote
@@ -189,7 +197,12 @@ class WatchedMember(Member):
 
     def hear(self, sender: str, data: bytes) -> None:
         """Take a member's message."""
+        world = self.node.world
         try:
             super().hear(sender, data)
+        except UnheardError as error:
+            # a node may not have taken up yet that another one has joined
+            if data[:1] == CONSENSUS or world.has_fixed_members:
+                world.unheard(self.node, sender, str(error))
         except PeerError as error:
-            self.node.world.refused(self.name, str(error))
+            world.refused(self.name, str(error), sender)

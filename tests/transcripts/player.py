@@ -81,6 +81,7 @@ class Stage:
             "read": self._read,
             "transfer": self._transfer,
             "join": self._join,
+            "announce": self._announce,
             "add": partial(self._change, "add"),
             "promote": partial(self._change, "promote"),
             "remove": partial(self._change, "remove"),
@@ -245,6 +246,12 @@ class Stage:
         self._names.append(name)
         self._wipe(name)
         self._restart(name)
+
+    def _announce(self, source: str, *targets: str) -> None:
+        """Have nodes believe what another says of the members."""
+        change = self._actors[source].raft.last_change
+        for name in targets:
+            self._actors[name].raft.announce((change.term, change.index), change.now)
 
     def _change(self, verb: str, leader: str, *words: str) -> None:
         """Have the leader change the members."""

@@ -10,13 +10,17 @@ from replicator.scrub_record import NAME, ScrubRecord
 from rt.client.checkpoint import Checkpoint, Values
 from rt.errors import CorruptLog, Misuse
 from rt.net.issued import ISSUED_NAME, issued_to
+from rt.node.retention import leases_of_notes
 from rt.offload.offload import copy_of
 from rt.offload.store import open_store
 from rt.position import Position
 from rt.publisher import Publisher
 from tests.data_fuzz import DECODERS
+from tests.note_fuzz import NOTES
+from tests.peer_fuzz import PEERS
 
 RUNS = 1500  # `make faults` does 200,000
+FUZZERS = DECODERS | NOTES | PEERS
 NESTED = b"[" * 1000  # `json.loads` raises a RecursionError, which is no ValueError
 
 
@@ -27,12 +31,12 @@ def nested_in(directory, name):
     return str(directory)
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("name", FUZZERS)
 def test_no_sealed_bytes_raise_an_unnamed_error(name):
     """An error that is not expected ends the thread that serves a peer, or the node."""
     chance = Random(15)
     for _ in range(RUNS):
-        DECODERS[name](chance)
+        FUZZERS[name](chance)
 
 
 def test_a_deeply_nested_record_of_scrubbing_is_one_that_is_not_there(tmp_path):
@@ -52,6 +56,16 @@ def test_deeply_nested_facts_of_a_copy_are_named(tmp_path):
     [name] = store.names()
     with pytest.raises(CorruptLog, match=name):
         copy_of(store, "log.0.0")
+
+
+@pytest.mark.parametrize("start", ["1e999", "-1e999", "NaN", "1.5", '"x"', "[]", "null", "-1"])
+def test_a_lease_without_a_position_is_named(start):
+    """A committed one raised an OverflowError on every node, again after each restart."""
+    text = f'{{"holder":"spark","start":{start},"until_ns":9,"bytes_max":1}}'
+    with pytest.raises(Misuse, match="not a lease"):
+        parse_lease(text)
+    [held] = leases_of_notes({"lease spark": text})
+    assert held.holder == "unreadable", "nothing is archived on an inference"
 
 
 def test_a_deeply_nested_lease_is_named():

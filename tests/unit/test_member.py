@@ -39,6 +39,9 @@ class Engine:
     def may_compact(self, _index):
         return True
 
+    def announce(self, _place, _seats):
+        pass
+
 
 class Executor:
     """Merges by the ledger alone; `room` is for how many instructions there is room now."""

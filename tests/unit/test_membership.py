@@ -2,11 +2,11 @@
 
 import pytest
 
-from rt.errors import PeerError
+from sequencer.departed import Departed
 from sequencer.greeting import PATIENCE_TICKS, Greeting, GreetingMessage, encode_greeting
 from sequencer.holdings import Holdings
-from sequencer.membership import Membership
-from sequencer.raft.consensus import LastChange, Seat
+from sequencer.membership import CUT_OFF_TICKS, Membership
+from sequencer.raft.consensus import LastChange, Seat, UnheardError
 from sequencer.raft.starts import Claim, Reach, StartChain
 
 OWN = 11  # the number of this node's start
@@ -21,6 +21,7 @@ class Engine:
     """Has the configuration that it was given last."""
 
     leader = ""
+    announced = None
 
     def __init__(self, *names):
         self.have(2, 10, seats(*names))
@@ -29,27 +30,45 @@ class Engine:
         """Take another configuration; `before` while it is undecided."""
         self.last_change, self.members = LastChange(term, index, now, before or {}), now
 
+    def announce(self, place, seats):
+        """Take note of what is announced, as the engine does."""
+        self.announced = place, seats
+
 
 class World:
     """A node that was founded with `n1`, `n2` and `n3`, and what it tells its dialler."""
 
-    def __init__(self, name="n1", members=("n1", "n2", "n3")):
-        self.engine, self.dialled = Engine(*members), {}
+    def __init__(self, name="n1", members=("n1", "n2", "n3"), departed=()):
+        self.engine, self.dialled, self.saved = Engine(*members), {}, []
         others = [each for each in members if each != name]
         claim = Claim(0, StartChain(1, (OWN,)), Reach(), Reach())
         self.greeting = Greeting(others, claim, {}, lambda _memories: None)
         holdings = Holdings(name, members)
-        self.membership = Membership(name, self.engine, holdings, self.greeting, self._dial)
+        self.departed = Departed(departed, self.saved.append)
+        self.membership = Membership(
+            name, self.engine, holdings, self.greeting, self._dial, departed=self.departed
+        )
         self.membership.follow()
 
     def _dial(self, addresses):
         self.dialled = addresses
 
     def hear(self, sender, term, index, *names):
-        """Take an announcement, as another node of the same kind makes it."""
+        """Take an announcement, as another node of the same kind makes it; return if it counts."""
         other = World(sender)
         other.engine.have(term, index, seats(*names))
-        self.membership.take(sender, other.membership.announcement())
+        self.membership.note(sender)
+        try:
+            self.membership.take(sender, other.membership.announcement())
+        except UnheardError:
+            return False
+        return True
+
+    def wait(self, ticks=CUT_OFF_TICKS):
+        """Let time pass, in which no node says anything."""
+        for _ in range(ticks):
+            self.greeting.tick()
+            self.membership.tick()
 
     def confirm(self, *senders):
         """These nodes confirm this node's start; then an election timeout passes."""
@@ -74,38 +93,97 @@ def test_the_entry_of_a_later_term_is_newer_whatever_its_index():
     assert "n9" not in world.dialled
 
 
-def test_a_node_that_is_not_listed_is_believed_while_there_is_no_leader():
+def test_a_node_that_is_not_listed_is_believed_once_no_voter_is_left_that_could_tell():
     """It may have replaced another one while this node was away, and all others may be down."""
     world = World()
-    world.hear("n4", 3, 20, "n1", "n3", "n4")
+    assert not world.hear("n4", 3, 20, "n1", "n3", "n4")
+    world.wait(CUT_OFF_TICKS - 1)
+    assert not world.hear("n4", 3, 20, "n1", "n3", "n4")
+    world.wait(1)
+    assert world.hear("n4", 3, 20, "n1", "n3", "n4")
     assert "n4" in world.dialled
+    assert world.engine.announced == ((3, 20), seats("n1", "n3", "n4"))
     world.confirm("n4")
     assert world.greeting.is_over
+
+
+def test_a_node_that_is_not_listed_is_not_believed_while_a_voter_is_heard():
+    """In each election there is no leader for a while: a stranger would only have to wait."""
+    world = World()
+    for _ in range(2 * CUT_OFF_TICKS):
+        world.wait(1)
+        world.membership.note("n3")
+    assert not world.hear("n4", 3, 20, "n1", "n3", "n4")
+    assert not world.membership.doors.is_open
+
+
+def test_what_a_voter_announces_may_be_vouched_for_by_those_that_it_lists():
+    """Several nodes may have been replaced, one after another, while this one was away."""
+    world = World()
+    assert world.hear("n3", 3, 20, "n1", "n3", "n4")
+    assert world.hear("n4", 3, 30, "n1", "n4", "n5")
+    assert world.dialled.keys() >= {"n4", "n5"}
+
+
+def test_a_learner_does_not_say_who_votes():
+    """It would say that it does itself; the log says when it was promoted."""
+    world = World()
+    now = {**seats("n1", "n2", "n3"), "n4": Seat(9, False, "n4:7420")}
+    world.engine.have(2, 20, now)
+    world.membership.follow()
+    assert not world.hear("n4", 9, 99, "n1", "n4")
+    world.membership.demand("n4")  # but it is a member, and heard as one
+
+
+def test_a_removed_node_is_never_believed_again_even_after_a_restart():
+    """Its certificate is still good, and its log may be longer than that of the others."""
+    world = World()
+    world.engine.have(2, 20, seats("n1", "n3"), before=seats("n1", "n2", "n3"))
+    world.membership.follow()
+    assert not world.saved, "as long as its removal may be undone, it is a member"
+    world.engine.have(2, 20, world.engine.members)
+    world.membership.follow()
+    assert world.saved == [["n2"]]
+    world.wait()
+    assert world.membership.doors.admits("n9")
+    assert not world.membership.doors.admits("n2")
+    assert not world.hear("n2", 9, 99, "n1", "n2")
+    again = World(members=("n1", "n3"), departed=["n2"])
+    again.wait()
+    assert not again.hear("n2", 9, 99, "n1", "n2")
+    again.engine.have(3, 50, seats("n1", "n2", "n3"))
+    again.membership.follow()
+    assert again.saved == [[]], "another machine may get its name"
+    assert again.membership.doors.admits("n2")
 
 
 @pytest.mark.parametrize("names", [("n4", "n5", "n6"), ("n1", "n2", "n3", "n5")])
 def test_a_node_that_is_not_listed_has_to_list_both(names):
     """One that lists only itself, or only us, has nothing to tell us."""
     world = World()
-    world.hear("n4", 3, 20, *names)
+    world.wait()
+    assert not world.hear("n4", 3, 20, *names)
     assert "n5" not in world.dialled
 
 
-def test_a_removed_node_is_not_believed_against_a_leader():
+def test_a_stranger_is_not_believed_against_a_leader():
     """The log will say who the members are, and its certificate may still be good."""
     world = World()
+    world.wait()
     world.engine.leader = "n2"
-    world.hear("n4", 9, 999, "n1", "n4", "n5")
-    assert "n5" not in world.dialled
+    assert not world.hear("n4", 9, 999, "n1", "n4", "n5")
+    world.engine.leader = ""
+    assert world.hear("n4", 3, 20, "n1", "n4")
     world.engine.leader = "n4"
-    world.hear("n4", 9, 999, "n1", "n4", "n5")
+    assert world.hear("n4", 9, 999, "n1", "n4", "n5")
     assert "n5" in world.dialled
 
 
 def test_what_a_stranger_announced_lapses_when_a_member_leads():
     """Its list may have been believed for want of a leader; a start must not wait for it."""
     world = World()
-    world.hear("n4", 9, 999, "n1", "n4", "n5", "n6", "n7")
+    world.wait()
+    assert world.hear("n4", 9, 999, "n1", "n4", "n5", "n6", "n7")
     world.membership.follow()
     world.confirm("n2")
     assert not world.greeting.is_over
@@ -119,7 +197,7 @@ def test_a_start_is_confirmed_by_those_before_an_undecided_change():
     world = World()
     world.engine.have(2, 20, seats("n1", "n2"), before=seats("n1", "n2", "n3"))
     world.membership.follow()
-    assert world.membership.admits("n3")
+    world.membership.demand("n3")
     world.confirm("n3")
     assert world.greeting.is_over
 
@@ -131,8 +209,8 @@ def test_a_start_is_not_confirmed_by_a_node_whose_removal_is_decided():
     world.membership.follow()
     world.engine.have(2, 20, world.engine.members)
     world.membership.follow()
-    with pytest.raises(PeerError, match="not a member"):
-        world.membership.admits("n3")
+    with pytest.raises(UnheardError, match="not a member"):
+        world.membership.demand("n3")
     world.confirm("n3")
     assert not world.greeting.is_over
 

@@ -69,7 +69,8 @@ class Bench:
         self.leads, self.term, self.leader = True, 7, "n1"
         self.snapshot, self.is_current = 0, True
         self.suspended, self.missing, self.is_executing = False, None, False
-        self.proposals = SimpleNamespace(agreed_ns=(), carries=False)
+        self.proposals = SimpleNamespace(agreed_ns=(), carries=False, unreadable=0)
+        self.unheard = {}
         self.is_behind = False
         self.handlers, self.engine, self.has_backlog, self.stuck = {}, self, False, {}
         self.greeting = SimpleNamespace(waits_for=0, finding="")

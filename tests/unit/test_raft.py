@@ -17,6 +17,7 @@ from sequencer.raft.consensus import (
     EntryKind,
     Seat,
     Snapshot,
+    UnheardError,
 )
 from sequencer.raft.core import Settings
 from sequencer.raft.engine import Raft
@@ -348,13 +349,14 @@ def test_other_members_are_refused_with_both_lists() -> None:
 
 
 def test_a_stranger_counts_for_nothing() -> None:
-    """It may be a member that this node has not heard of yet, so it is heard but not counted."""
+    """It may be a removed node, or one of another cluster: its certificate is good."""
     node = a_node()
     for _ in range(2 * Settings().election_ticks):
         node.tick()
     for reply in (VoteReply(1, True, pre_vote=True), VoteReply(1, True), TimeoutNow(1)):
-        node.step("n8", CODEC.encode(reply))
-        node.step("n9", CODEC.encode(reply))
+        for stranger in ("n8", "n9"):
+            with pytest.raises(UnheardError, match="does not vote"):
+                node.step(stranger, CODEC.encode(reply))
     assert not node.leads
     with pytest.raises(PeerError, match="calls itself 'n1'"):
         node.step("n1", CODEC.encode(TimeoutNow(1)))

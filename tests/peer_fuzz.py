@@ -1,0 +1,208 @@
+"""Hostile bytes for what nodes say of themselves, and hostile instructions that can be read."""
+
+import json
+import struct
+from collections.abc import Callable
+from copy import deepcopy
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+from rt.errors import Misuse, PeerError
+from rt.events import SessionChange
+from rt.format.manifest import MERGED, LogIdentity
+from rt.node.beat import decode_beat, encode_beat, group_of
+from rt.node.places import Places
+from rt.node.retention_reports import RetentionReport, decode_retention_report
+from rt.position import START, Position
+from sequencer.departed import Departed
+from sequencer.digests import Digests, encode_digest
+from sequencer.executor import Executor
+from sequencer.greeting import Greeting, GreetingMessage, encode_greeting
+from sequencer.holdings import Holdings
+from sequencer.instruction import (
+    Archive,
+    ArchivedFile,
+    Instruction,
+    Lives,
+    Merge,
+    Note,
+    Roll,
+    Slice,
+    decode_instruction,
+    encode_instruction,
+)
+from sequencer.ledger import Ledger, decode_ledger
+from sequencer.life import Life
+from sequencer.membership import CUT_OFF_TICKS, Membership
+from sequencer.presence import PresencePart, Pushed, decode_part, encode_part
+from sequencer.raft.consensus import Calm, LastChange, Seat
+from sequencer.raft.entries import pack_configuration
+from sequencer.raft.starts import Claim, Memory, Reach, StartChain
+from sequencer.session_log import SessionLogs
+from tests.data_fuzz import mutated
+from tests.note_fuzz import VALUES
+from tests.sim.disk import SimDisk
+
+CLAIM = Claim(0, StartChain(2, (11, 22)), Reach(3, 40), Reach(3, 44))
+GREETING = encode_greeting(GreetingMessage(CLAIM, 22, Memory(0, 1, 11, Reach(2, 9))))
+SEATS = {"n1": Seat(0, True, "a:1"), "n2": Seat(7, True, "b.example:2"), "n4": Seat(5, False)}
+PLACE = struct.pack("<QQ", 9, 99)
+REPORT = RetentionReport(9, 5, 4, Position(64), 7, 6, 10**18).encode()
+PART = encode_part(PresencePart(True, {"jfk": Pushed("pub", "ab" * 16)}, 0))
+BEAT = encode_beat({group_of("flights"): Calm(3, 14), group_of("trains"): Calm(1, 2)})
+NUMBERS = [0, 1, 7, 64, 88, (1 << 30) - 8, 1 << 31, (1 << 32) - 1, 1 << 53, 1 << 62, (1 << 63) - 1,
+           1 << 63, (1 << 64) - 1, -1, -(1 << 63)]  # fmt: skip
+PLACES = [0, 64, 88, 1 << 30, 1 << 44, (1 << 30) - 8, 16383 << 30, 16384 << 30, (1 << 63) - 1]
+
+
+def fuzz_greeting(chance: Random) -> None:
+    """A greeting is taken or a `PeerError`, and does not keep this node from answering it."""
+    greeting = Greeting(("n2", "n3"), CLAIM, {}, lambda _memories: None)
+    try:
+        greeting.take("n2", bytes(mutated(chance, GREETING)))
+    except PeerError:
+        return
+    greeting.hello("n2")
+
+
+def fuzz_announcement(chance: Random) -> None:
+    """An announced configuration is followed, to whatever addresses, or a `PeerError`."""
+    settings: Any = SimpleNamespace(name="n1", addresses={"n2": ("b", 2)})
+    now = {name: Seat(0) for name in ("n1", "n2", "n3")}
+    engine: Any = SimpleNamespace(
+        leader="", members=now, last_change=LastChange(2, 10, now, {}),
+        announce=lambda _place, _seats: None,
+    )  # fmt: skip
+    greeting = Greeting(("n2", "n3"), CLAIM, {}, lambda _memories: None)
+    membership = Membership(
+        "n1", engine, Holdings("n1", [*now]), greeting, Places(settings).follow,
+        departed=Departed(),
+    )  # fmt: skip
+    membership.follow()
+    for _ in range(CUT_OFF_TICKS):
+        greeting.tick()
+    membership.tick()
+    try:
+        data = PLACE + pack_configuration(SEATS)
+        membership.take(chance.choice(["n2", "n4"]), bytes(mutated(chance, data)))
+    except PeerError:
+        return
+    membership.announcement()
+
+
+def fuzz_retention_report(chance: Random) -> None:
+    """What a node says of its disk is a report or a `PeerError`."""
+    try:
+        decode_retention_report(bytes(mutated(chance, REPORT)), sender="n2", heard_s=1.0)
+    except PeerError:
+        return
+
+
+def fuzz_presence(chance: Random) -> None:
+    """What a node says of its publishers is a report or a `PeerError`."""
+    try:
+        decode_part(bytes(mutated(chance, PART)))
+    except PeerError:
+        return
+
+
+def fuzz_digest(chance: Random) -> None:
+    """A digest is compared, or a `PeerError`."""
+    digests, ledger = Digests(), Ledger(index=4)
+    digests.remember(ledger)
+    try:
+        digests.conflict(bytes(mutated(chance, encode_digest(ledger))))
+    except PeerError:
+        return
+
+
+def fuzz_beat(chance: Random) -> None:
+    """A beat says where streams rest, or is a `PeerError`."""
+    try:
+        decode_beat(bytes(mutated(chance, BEAT)))
+    except PeerError:
+        return
+
+
+def fuzz_state(chance: Random) -> None:
+    """The state of another node, with fields of any kind, is a ledger or a `Misuse`."""
+    fields = json.loads(Ledger(sessions={"jfk": Position(64)}, notes={"a": "b"}).encode())
+    for _ in range(chance.randrange(1, 3)):
+        key = chance.choice([*fields])
+        inner = fields[key]
+        if isinstance(inner, dict) and inner and chance.random() < 0.5:
+            inner[chance.choice([*inner])] = deepcopy(chance.choice(VALUES))
+        else:
+            fields[key] = deepcopy(chance.choice(VALUES))
+    try:
+        ledger = decode_ledger(json.dumps(fields).encode())
+    except Misuse:
+        return
+    ledger.encode()
+
+
+def drawn_instruction(chance: Random) -> Instruction:
+    """An instruction with numbers, names and texts at the limits of what can be said."""
+
+    def place() -> Position:
+        return Position(chance.choice(PLACES))
+
+    def life() -> Life:
+        return Life(
+            number(), chance.choice([*SessionChange]), chance.choice(["jfk", "a" * 63]), place(),
+            place().file, chance.choice(["", "ab" * 16]), chance.choice(["", "pub"]), number(),
+            chance.random() < 0.5,
+        )  # fmt: skip
+
+    def number() -> int:
+        return chance.choice(NUMBERS)
+
+    def part() -> Slice:
+        return Slice(
+            chance.choice(["jfk", "lga"]), place(), place(), number(), number(), number(),
+            number(), number(), chance.choice(["", "red"]), chance.choice([b"", b"d" * 16]),
+        )  # fmt: skip
+
+    reasons = ["time", "", "\n\0 x", "é" * 200]
+    makers: list[Callable[[], Instruction]] = [
+        lambda: Merge(number(), tuple(part() for _ in range(chance.randrange(3)))),
+        lambda: Roll(number()),
+        lambda: Archive(
+            number(), tuple(ArchivedFile(place(), chance.choice(reasons)) for _ in range(2))
+        ),
+        lambda: Note(number(), chance.choice(["policy", "\n", "x" * 200]), chance.choice(reasons)),
+        life,
+        lambda: Lives(number(), tuple(life() for _ in range(chance.randrange(3)))),
+    ]
+    return chance.choice(makers)()
+
+
+def fuzz_execution(chance: Random) -> None:
+    """What can be read can be executed, or waits for bytes; and the state can be saved."""
+    disk = SimDisk(Random(1))
+    identity = LogIdentity(MERGED, "flights", "merged", "a" * 32, 0)
+    ledger = Ledger(file_bytes_max=chance.choice([600, 2000]))
+    executor = Executor(disk, "out", identity, ledger, SessionLogs(disk, "in"))
+    for index in range(1, 4):
+        try:
+            instruction = decode_instruction(encode_instruction(drawn_instruction(chance)))
+        except (PeerError, Misuse, struct.error):  # the last two at the node that proposes
+            continue
+        if not (isinstance(instruction, Merge) and executor.lacking(instruction)):
+            executor.execute(index, 1, instruction)
+    restored = decode_ledger(ledger.encode())
+    assert restored.encode() == ledger.encode()
+    assert executor.ledger.end >= START
+
+
+PEERS: dict[str, Callable[[Random], None]] = {
+    "greeting": fuzz_greeting,
+    "announcement": fuzz_announcement,
+    "retention report": fuzz_retention_report,
+    "presence": fuzz_presence,
+    "digest": fuzz_digest,
+    "beat": fuzz_beat,
+    "state": fuzz_state,
+    "execution": fuzz_execution,
+}

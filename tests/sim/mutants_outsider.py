@@ -1,0 +1,73 @@
+"""Mistakes in telling members from others, which worlds with an outsider notice."""
+
+from typing import Any
+
+from sequencer.execution import Committed
+from sequencer.instruction import decode_instruction
+from sequencer.membership import Membership
+from sequencer.proposals import Proposals
+from sequencer.raft.consensus import Entry, EntryKind
+from sequencer.raft.core import Core
+from sequencer.raft.engine import Raft
+
+from .mutants_members import changing
+from .mutants_merge import merging
+from .mutation import Patch, mutant
+
+
+@mutant
+def engine_hears_anyone() -> list[Patch]:
+    """The engine handles a message without asking what its sender is."""
+    return [(Raft, "_demand_say", lambda self, sender, message: None)]
+
+
+@changing
+def engine_takes_append_from_a_learner() -> list[Patch]:
+    """A node that the configuration lists is heard like one that votes."""
+    return [(Core, "elects", lambda self, name: name in self.roster.now)]
+
+
+@changing
+def removed_node_still_heard() -> list[Patch]:
+    """A node that voted once is heard as long as the log remembers it."""
+
+    def elects(self: Core, name: str) -> bool:
+        return any(name in seats for _, seats in self.roster._history)
+
+    return [(Core, "elects", elects)]
+
+
+@changing
+def later_term_taken_from_anyone() -> list[Patch]:
+    """A message that must not be handled moves the term all the same."""
+    right = Raft._demand_say
+
+    def demand(self: Raft, sender: str, message: Any) -> None:
+        if message.term > self._core.term:
+            self._become_follower(message.term, "")
+        right(self, sender, message)
+
+    return [(Raft, "_demand_say", demand)]
+
+
+@merging
+def hear_does_not_ask_for_membership() -> list[Patch]:
+    """What nodes say of themselves is taken from anyone."""
+    return [(Membership, "demand", lambda self, sender: None)]
+
+
+@merging
+def entry_that_cannot_be_decoded_ends_the_node() -> list[Patch]:
+    """A committed entry that no node can read is an error of the one that executes it."""
+
+    def decode(self: Proposals, entry: Entry) -> Committed:
+        is_command = entry.kind is EntryKind.COMMAND
+        return Committed(entry, decode_instruction(entry.command) if is_command else None)
+
+    return [(Proposals, "decode", decode)]
+
+
+@merging
+def announcements_are_believed() -> list[Patch]:
+    """The newest configuration counts, also one that a stranger has announced."""
+    return [(Membership, "_believes", lambda self, announced: True)]

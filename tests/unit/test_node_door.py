@@ -1,0 +1,105 @@
+"""NodeDoor: which certificate is that of a member, by its name and by the cluster in it."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from rt.errors import Misuse
+from rt.net.certificates import init_authority, issue, load_certificate, remember_cluster
+from rt.net.identity import CertificateRole, PeerIdentity, identity_of
+from rt.net.renewal import renew
+from rt.node.node_door import CERTIFICATES_NOTE, NodeDoor, demand_own
+from sequencer.membership import Doors
+
+OURS = "4f1c"
+
+
+def node(name, *clusters):
+    """The holder of a node's certificate that names these clusters."""
+    return PeerIdentity(name, CertificateRole.NODE, clusters=clusters)
+
+
+def a_door(doors=None, notes=None, stream="flights", cluster=OURS, members=("n1", "n2", "n3")):
+    """The door of n1, whose log lists n1, n2 and n3."""
+    listed = frozenset({"n1", "n2", "n3"})
+    doors = doors or Doors(listed, listed, listed, frozenset({"n7"}))
+    settings = SimpleNamespace(
+        name="n1", stream=stream, cluster_id=cluster, member_names=list(members), certs="nowhere"
+    )
+    return NodeDoor(settings, lambda: doors, lambda: notes if notes is not None else {})
+
+
+@pytest.mark.parametrize("greets", [True, False])
+def test_a_member_is_let_in_by_its_name_and_cluster(greets):
+    """A node of another cluster may have the same name, and the same authority."""
+    door = a_door()
+    assert door.objection(node("n2", OURS), greets=greets) == ""
+    assert door.objection(node("n2", "other", OURS), greets=greets) == ""
+    assert "another cluster's node n2" in door.objection(node("n2", "other"), greets=greets)
+    assert "not a node" in door.objection(node("n4", OURS), greets=greets)
+    assert "n7 was removed" in door.objection(node("n7", OURS), greets=greets)
+
+
+def test_a_certificate_of_an_earlier_version_names_no_cluster_and_is_let_in_until_all_do():
+    """A cluster is updated, and its certificates renewed, one after another."""
+    door, notes = a_door(), {}
+    assert door.objection(node("n2")) == ""
+    strict = a_door(notes={CERTIFICATES_NOTE: OURS})
+    assert "names no cluster" in strict.objection(node("n2"))
+    assert f"rt certs renew n2 --cluster {OURS}" in strict.objection(node("n2"))
+    assert strict.objection(node("n2", OURS)) == ""
+    assert not notes
+
+
+def test_the_streams_of_a_process_share_its_certificate():
+    """Each is a cluster of its own to the nodes, and its id begins with that of the process."""
+    door = a_door(stream="trains", cluster=f"{OURS}/trains")
+    assert door.objection(node("n2", OURS)) == ""
+    assert "another cluster" in door.objection(node("n2", "other"))
+    assert door.cluster == OURS
+
+
+def test_an_unknown_node_introduces_itself_only_with_a_certificate_that_names_the_cluster():
+    """Its announcement may be believed then, since no voter that is known is left."""
+    listed = frozenset({"n1", "n2", "n3"})
+    door = a_door(Doors(listed, listed, listed, frozenset({"n7"}), frozenset(), is_open=True))
+    assert door.objection(node("n4", OURS), greets=True) == ""
+    assert door.objection(node("n4", OURS)) != "", "it may announce, and nothing else"
+    assert "not a node" in door.objection(node("n4"), greets=True)
+    assert "was removed" in door.objection(node("n7", OURS), greets=True)
+    listing = a_door(Doors(listed, listed, listed, is_open=True), members=("n1", "n2", "n3", "n4"))
+    assert listing.objection(node("n4"), greets=True) == "", "its operator vouches for it"
+
+
+def test_a_removed_node_learns_of_it_on_the_connection_that_it_has():
+    """A new one is refused at once."""
+    listed = frozenset({"n1", "n2"})
+    doors = Doors(listed, listed, listed, frozenset({"n3"}), frozenset({"n3"}))
+    door = a_door(doors)
+    assert door.objection(node("n3", OURS), greets=True, is_live=True) == ""
+    assert "was removed" in door.objection(node("n3", OURS), greets=True)
+    assert "was removed" in door.objection(node("n3", OURS), is_live=True)
+
+
+def test_what_a_certificate_names_is_kept_when_it_is_renewed(tmp_path):
+    """A renewal makes another key; the name, the role, the hosts and the cluster stay."""
+    directory = str(tmp_path / "certs")
+    init_authority(directory)
+    old = issue(directory, "n1", CertificateRole.NODE)
+    assert identity_of(load_certificate(old.cert)).clusters == ()
+    renew(directory, "n1", clusters=(OURS,))
+    assert identity_of(load_certificate(old.cert)).clusters == (OURS,)
+    renew(directory, "n1")
+    assert identity_of(load_certificate(old.cert)).clusters == (OURS,)
+    remember_cluster(directory, "5e")
+    new = issue(directory, "n4", CertificateRole.NODE)
+    assert identity_of(load_certificate(new.cert)).clusters == ("5e",)
+    client = issue(directory, "jfk", CertificateRole.PUBLISHER)
+    assert identity_of(load_certificate(client.cert)).clusters == ()
+    with pytest.raises(Misuse, match="of no cluster"):
+        issue(directory, "lga", CertificateRole.PUBLISHER, clusters=(OURS,))
+    with pytest.raises(Misuse, match="not a cluster_id that a certificate can name"):
+        issue(directory, "n5", CertificateRole.NODE, clusters=("a b",))
+    settings = SimpleNamespace(name="n1", certs=directory, stream="flights", cluster_id="5e")
+    with pytest.raises(Misuse, match="it is of cluster 4f1c, and this node is of 5e"):
+        demand_own(settings)
