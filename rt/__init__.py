@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rt.client.shared import GroupSubscriber
     from rt.client.subscription import Subscription
     from rt.errors import (
+        ClaimLost,
         CorruptLog,
         Fenced,
         FlushTimeout,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         Gap,
         NewRun,
         Poisoned,
+        RangeLost,
         SessionChange,
         SessionEvent,
     )
@@ -56,6 +58,7 @@ __all__ = [
     "Batching",
     "BeyondEnd",
     "CaughtUp",
+    "ClaimLost",
     "Client",
     "ClientPublisher",
     "Confirmations",
@@ -85,6 +88,7 @@ __all__ = [
     "Poisoned",
     "Position",
     "Publisher",
+    "RangeLost",
     "Refused",
     "Registered",
     "ReplacedLog",
@@ -108,6 +112,7 @@ _MODULES: Final = {
     "Batching": "rt.log.batcher",
     "BeyondEnd": "rt.events",
     "CaughtUp": "rt.events",
+    "ClaimLost": "rt.errors",
     "Client": "rt.client.client",
     "ClientPublisher": "rt.client.publisher",
     "Confirmations": "rt.log.confirmations",
@@ -137,6 +142,7 @@ _MODULES: Final = {
     "Poisoned": "rt.events",
     "Position": "rt.position",
     "Publisher": "rt.publisher",
+    "RangeLost": "rt.events",
     "Refused": "rt.errors",
     "Registered": "rt.client.registered",
     "ReplacedLog": "rt.errors",

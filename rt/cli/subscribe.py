@@ -19,7 +19,7 @@ from rt.cli.stop_signals import StopSignals
 from rt.client.cursor import LocalCursor
 from rt.client.subscription import begin_epoch
 from rt.errors import FrameError, Misuse
-from rt.events import BeyondEnd, CaughtUp, Dropped, Event, Gap, Poisoned, SessionEvent
+from rt.events import BeyondEnd, CaughtUp, Dropped, Event, Gap, Poisoned, RangeLost, SessionEvent
 from rt.format.manifest import FILE_NAME
 from rt.format.message import Batch
 from rt.format.where import Where
@@ -248,7 +248,7 @@ class _MessageWriter:
 
 
 def _show_event(event: Event) -> None:
-    if isinstance(event, Gap | BeyondEnd | Poisoned | SessionEvent | Dropped):
+    if isinstance(event, Gap | BeyondEnd | Poisoned | SessionEvent | Dropped | RangeLost):
         note(str(event))
     elif isinstance(event, CaughtUp):
         _log.info("caught up at %s", event.position)

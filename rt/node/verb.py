@@ -17,6 +17,9 @@ class Verb:
         operators_only: whether it needs the certificate of an operator or a node.
         leases: whether a subscriber needs the grant of leases.
         pushes: whether a publisher may do it to a session that it is granted.
+        refuses_latest: whether it may be done again after a refusal, as of the latest: it depends
+            on the ledger, and what it changes is compared and set.
+        is_latest: whether it is done as of the latest from the beginning.
     """
 
     do: Callable[[Fields, PeerIdentity], Fields]
@@ -24,3 +27,5 @@ class Verb:
     operators_only: bool = False
     leases: bool = False
     pushes: bool = False
+    refuses_latest: bool = False
+    is_latest: bool = False
