@@ -31,6 +31,7 @@ from rt.net.exchange import (
 from rt.net.grants import GRANTS_NAME
 from rt.net.identity import PeerIdentity
 from rt.node.audit import AuditLog
+from rt.node.changed_notes import ChangedNotes
 from rt.node.cursors import NodeCursors
 from rt.node.groups import NodeGroups
 from rt.node.latest import confirmed, decided, latest
@@ -308,7 +309,12 @@ class NodeAdmin:
         return self._policy(request, identity)
 
     def _set_session_policy(self, sessions: SessionAdmin, request: Fields) -> Fields:
-        self._note(SESSIONS_NOTE, sessions.policy_text(request))
+        notes = ChangedNotes(self._view, self._decided)
+
+        def changed(before: str, _now_ns: int) -> str:
+            return sessions.policy_text(request, before)
+
+        perform(notes.change(SESSIONS_NOTE, changed), self._carry_out)
         return sessions.policy(request)
 
     def _plan(self, request: Fields, _identity: PeerIdentity) -> Fields:
@@ -338,8 +344,7 @@ class NodeAdmin:
     def _decided(
         self, instruction: Instruction, is_done: Callable[[], bool], /, *, may_repeat: bool = False
     ) -> Steps[None]:
-        reads = self._member.reads
-        return decided(self._view, reads, instruction, is_done, may_repeat=may_repeat)
+        return decided(self._view, self._latest, instruction, is_done, may_repeat=may_repeat)
 
     def _carry_out(self, need: Need) -> None:
         """Carry out what steps wait for, in this thread."""

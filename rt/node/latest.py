@@ -44,7 +44,7 @@ def latest(view: Callable[[], NodeView], reads: LatestReads) -> Steps[None]:
 
 def decided(
     view: Callable[[], NodeView],
-    reads: LatestReads,
+    barrier: Callable[[], Steps[None]],
     instruction: Instruction,
     is_done: Callable[[], bool],
     *,
@@ -54,7 +54,7 @@ def decided(
 
     Args:
         view: returns the node's latest view.
-        reads: of the node.
+        barrier: does as `latest`.
         instruction: to propose.
         is_done: whether it was executed, or something that makes it pointless.
         may_repeat: whether another leader may be asked for the same, so that this node refuses as
@@ -64,14 +64,17 @@ def decided(
         Refused: this node does not lead, or no majority has decided it in time.
     """
     if is_done():  # as far as is known here: another leader may have changed it since
-        yield from latest(view, reads)
+        yield from barrier()
+    if not may_repeat:
+        yield Order(instruction)
+        yield Until(is_done)
+        return
     term = _led(view()).engine.term
     yield Order(instruction)
 
     def is_over() -> bool:
         now = view()
-        is_led = now.leads and now.engine.term == term
-        return is_done() or (may_repeat and not is_led)
+        return is_done() or not now.leads or now.engine.term != term
 
     yield Until(is_over)
     if not is_done():

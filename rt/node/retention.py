@@ -30,7 +30,7 @@ from rt.node.settings import NodeSettings
 from rt.node.sweeper import NodeSweeper
 from rt.position import START, Position
 from rt.text import counted
-from sequencer.instruction import FILES_MAX, Archive, ArchivedFile, Note, Roll
+from sequencer.instruction import FILES_MAX, Archive, ArchivedFile, Note, Roll, note_digest
 from sequencer.ledger import Ledger
 from sequencer.member import REPORT, Member
 
@@ -236,9 +236,11 @@ class Retention:
     def _forget_old_leases(self) -> None:
         for lease in self.leases:
             if self.now_ns >= lease.until_ns:
-                # No order is undecided, so a renewal is still waiting, and comes after this one.
+                # A renewal may be decided, and not executed here yet: that one stays.
                 name = LEASE_NOTE + lease.holder
-                self._member.order(Note(self._machine.now_ns(), name, ""), first=True)
+                expected = note_digest(self._ledger.notes.get(name, ""))
+                note = Note(self._machine.now_ns(), name, "", expected)
+                self._member.order(note, first=True)
 
     def _decisions(self, living: dict[str, RetentionReport], now_ns: int) -> list[Decision]:
         ledger, manifest = self._ledger, self._member.executor.appender.manifest
