@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Final
 
 from rt.errors import Refused
@@ -122,9 +121,13 @@ class Proposals:
         instruction = self._next_instruction()
         if instruction is None:
             return
-        with suppress(Refused):  # leadership moved or is moving; the next leader plans the same
+        try:
             entry = self._engine.propose(encode_instruction(instruction))
-            self._undecided, self._proposed_ns = (entry, instruction), self._now_ns()
+        except Refused:  # leadership moved or is moving; the next leader plans the same
+            if self._order_was_last:  # and if it stays here, whoever ordered this still waits
+                self._orders.appendleft(instruction)
+            return
+        self._undecided, self._proposed_ns = (entry, instruction), self._now_ns()
 
     def decode(self, entry: Entry) -> Committed:
         """Return a committed entry with its instruction; our own proposal need not be decoded."""

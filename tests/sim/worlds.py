@@ -9,6 +9,7 @@ from .cluster import Cluster
 from .member_cluster import MemberCluster
 from .merge_cluster import MergeCluster
 from .mutants import CHANGING, MERGING, RESTING, RESTORING, SCRUBBING, switched_on
+from .reading import ReadingCluster
 from .replaced import ReplacedCluster
 from .resting import RestingCluster
 from .restored import RestoredCluster
@@ -23,7 +24,7 @@ _NOT_OURS = (  # raised by a mistake that no longer fits; the last is `_replace`
     "TypeError", "AttributeError", "NameError", "ValueError: Got unexpected field names",
 )  # fmt: skip
 _RARE = {  # by seed % 64
-    23: "restored", 31: "worn", 47: "resting", 55: "rotten", 63: "replaced",
+    15: "reading", 23: "restored", 31: "worn", 47: "resting", 55: "rotten", 63: "replaced",
 }  # fmt: skip
 _FIRST_TRIED = {  # seeds that notice what a hunt would otherwise look for in vain
     "next-copy-compared-with-the-last-log": 20578,
@@ -38,6 +39,7 @@ WORLDS: dict[str, type[Cluster]] = {
     "worn": WornCluster,
     "resting": RestingCluster,
     "replaced": ReplacedCluster,
+    "reading": ReadingCluster,
     "engine": Cluster,
 }
 
