@@ -228,8 +228,11 @@ class MemberClaims:
         for claim in begun:
             self._held[claim.number] = claim
             self._queue.append(claim)
+        unknown = set() if is_final else lost  # to that node: what was said of them is said again
+        self._failed[:0] = [each for each in request["failed"] if each[0] in unknown]
+        self._given_back[:0] = [each for each in request["given_back"] if each in unknown]
         ended = [each.number for each in self._held.values() if each.sent >= each.end]
-        for number in (*ended, *request["given_back"]):
+        for number in (*ended, *(set(request["given_back"]) - unknown)):
             self._held.pop(number, None)
         self._pace.answered(found=bool(begun), took_s=now_s - self._asked_s)
         self.position = position

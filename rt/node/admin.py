@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from archiver.decide import demand_disks
-from archiver.lease import LEASES_MAX, new_lease
+from archiver.lease import LEASES_MAX, Lease, new_lease
 from archiver.policy import policy_of
 from rt.errors import Misuse, Refused
 from rt.format.manifest import FILE_NAME
@@ -294,13 +294,16 @@ class NodeAdmin:
             "policy": json.loads(policy_of_notes(view.notes).text()),
             "is_default": POLICY_NOTE not in view.notes,
             "archived_to": str(view.archived_to),
-            "leases": [json.loads(lease.text()) for lease in leases_of_notes(view.notes)],
+            "leases": [json.loads(each.text()) for each in self._sequencer.ask(self._leases)],
             "disks": [
                 {"node": disk.node, "total": disk.total, "used": disk.used,
                  "percent": round(disk.percent, 1)}
                 for disk in disks
             ],
         }  # fmt: skip
+
+    def _leases(self) -> list[Lease]:
+        return self._archiver.leases
 
     def _set_policy(self, request: Fields, identity: PeerIdentity) -> Fields:
         policy = policy_of(request.get("policy"))

@@ -14,6 +14,7 @@ from rt.net.exchange import Fields
 from rt.net.identity import PeerIdentity
 from rt.node.changed_notes import ChangedNotes, Decide
 from rt.node.cursor_lag import lag_of
+from rt.node.pins import is_due
 from rt.node.registered_cursor import (
     CURSOR_NOTE,
     CURSORS_MAX,
@@ -177,9 +178,10 @@ class NodeCursors:
         def changed(before: str, now_ns: int) -> str | None:
             known = parse_registered(before) if before else None
             wanted = change(known)
-            if wanted is not None and wanted == known:
-                return None
-            return "" if wanted is None else replace(wanted, stored_ns=now_ns).text()
+            if wanted is None:
+                return ""
+            is_kept = wanted == known and not is_due(wanted.pin_bytes, wanted.stored_ns, now_ns)
+            return None if is_kept else replace(wanted, stored_ns=now_ns).text()
 
         text, _ = yield from self._notes.change(CURSOR_NOTE + name, changed, may_repeat=may_repeat)
         return parse_registered(text) if text else None

@@ -17,6 +17,7 @@ from rt.node.changed_notes import Changed, ChangedNotes, Decide
 from rt.node.claims_heard import ClaimsHeard
 from rt.node.cursor_lag import lag_of
 from rt.node.latest import is_provisional
+from rt.node.pins import is_due
 from rt.node.reading_group import (
     GROUP_NOTE,
     RangeClaim,
@@ -258,7 +259,8 @@ class NodeGroups:
         def changed(before: str, now_ns: int) -> str | None:
             known = parse_reading_group(before) if before else None
             wanted = change(known)
-            return None if wanted == known else replace(wanted, stored_ns=now_ns).text()
+            is_kept = wanted == known and not is_due(wanted.pin_bytes, wanted.stored_ns, now_ns)
+            return None if is_kept else replace(wanted, stored_ns=now_ns).text()
 
         change_note = self._notes.change(GROUP_NOTE + name, changed, may_repeat=may_repeat)
         found: Changed = yield from change_note

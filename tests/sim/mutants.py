@@ -20,6 +20,7 @@ from . import (
     mutants_merge,
     mutants_node,
     mutants_raft,
+    mutants_reading,
     mutants_rest,
     mutants_scrub,
     mutants_session,
@@ -28,6 +29,7 @@ from . import (
 from .mutants_members import CHANGING
 from .mutants_merge import MERGING
 from .mutants_node import RESTORING
+from .mutants_reading import READING
 from .mutants_rest import RESTING
 from .mutants_scrub import SCRUBBING
 from .mutation import MUTANTS, switched_on
@@ -36,6 +38,7 @@ __all__ = [
     "CHANGING",
     "MERGING",
     "MUTANTS",
+    "READING",
     "RESTING",
     "RESTORING",
     "SCRUBBING",
@@ -44,6 +47,7 @@ __all__ = [
     "mutants_merge",
     "mutants_node",
     "mutants_raft",
+    "mutants_reading",
     "mutants_rest",
     "mutants_scrub",
     "mutants_session",

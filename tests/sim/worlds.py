@@ -8,7 +8,7 @@ from . import memo
 from .cluster import Cluster
 from .member_cluster import MemberCluster
 from .merge_cluster import MergeCluster
-from .mutants import CHANGING, MERGING, RESTING, RESTORING, SCRUBBING, switched_on
+from .mutants import CHANGING, MERGING, READING, RESTING, RESTORING, SCRUBBING, switched_on
 from .reading import ReadingCluster
 from .replaced import ReplacedCluster
 from .resting import RestingCluster
@@ -94,6 +94,7 @@ def hunt(mutant: str, worlds: int = HUNT_WORLDS) -> tuple[int, str] | None:
     is known to notice them, if there is one.
     """
     kinds = {
+        "reading": READING,
         "resting": RESTING,
         "merged": MERGING,
         "members": CHANGING,

@@ -92,6 +92,14 @@ def test_what_precedes_a_rejected_message_is_agreed_with_the_rejection(member):
     assert member.is_agreed(claim, Position(2))
 
 
+def test_a_rejection_of_a_range_that_a_node_does_not_know_yet_is_said_again(member):
+    """It was said once, and the acknowledgement of what followed it counted the message as done."""
+    claim = held(member)
+    member.reject(claim, Position(3))
+    member.take(member.said(1.0), answered(lost=[7]), 1.0)
+    assert member.said(1.0)["failed"] == [[7, 3, 1.0]]
+
+
 def test_the_end_is_believed_only_as_of_the_latest(member):
     """A leader that had not executed its log said so at 2,046 of 3,000 messages."""
     claim = held(member)

@@ -621,3 +621,15 @@ def test_a_leader_that_has_not_executed_its_log_fences_nobody(nodes):
     assert nodes.leader().show({"name": "etl"}, SPARK)["cursors"]
     nodes.behind = {}
     assert code_of(opened, nodes.leader()) == "held", "and it begins no second cursor"
+
+
+def test_a_living_reader_keeps_its_pin_though_it_acknowledges_nothing(nodes):
+    """Nothing may come for weeks; what comes then must be held."""
+    leader = nodes.leader()
+    epoch = opened(leader, LEASING, pin_bytes=250)
+    before = nodes.cursor().stored_ns
+    acked(leader, epoch)
+    assert nodes.cursor().stored_ns == before, "a sign of life costs no agreement"
+    nodes.now_ns += 25 * 3600 * 10**9
+    acked(leader, epoch)
+    assert nodes.cursor().stored_ns > before + 24 * 3600 * 10**9
