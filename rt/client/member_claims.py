@@ -228,7 +228,8 @@ class MemberClaims:
         for claim in begun:
             self._held[claim.number] = claim
             self._queue.append(claim)
-        unknown = set() if is_final else lost  # to that node: what was said of them is said again
+        # What was said of a claim that the node does not know, perhaps not yet, is said again.
+        unknown = set() if is_final else lost & self._held.keys()
         self._failed[:0] = [each for each in request["failed"] if each[0] in unknown]
         self._given_back[:0] = [each for each in request["given_back"] if each in unknown]
         ended = [each.number for each in self._held.values() if each.sent >= each.end]

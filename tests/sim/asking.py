@@ -132,11 +132,9 @@ class SimAsking:
     def __init__(self, world: "ReadingCluster", chance: Random) -> None:
         self._world, self._chance = world, chance
         self._place = chance.randrange(len(world.names))
-        self.is_waiting = False
 
     def ask(self, request: Fields, done: Reply) -> None:
         """Ask the node that answered last, and then each other one."""
-        self.is_waiting = True
         self._try(request, done, len(self._world.names))
 
     def _try(self, request: Fields, done: Reply, left: int) -> None:
@@ -149,7 +147,6 @@ class SimAsking:
                 if left > 1:
                     self._try(request, done, left - 1)
                     return
-            self.is_waiting = False
             done(answer, error)
 
         Attempt(self._world, self._chance, self._world.nodes[self._world.names[self._place]], take)(

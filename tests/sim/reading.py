@@ -5,7 +5,7 @@ from contextlib import closing
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from archiver.lease import parse_lease
+from archiver.lease import Lease, parse_lease
 from archiver.policy import Policy
 from rt.client.group import CAREFUL, Group
 from rt.client.held_cursor import HeldCursor
@@ -19,6 +19,7 @@ from rt.node.reading_group import GROUP_NOTE, ReadingGroup, parse_reading_group
 from rt.node.registered_cursor import CURSOR_NOTE, parse_registered
 from rt.node.retention import LEASE_NOTE
 from rt.position import START, Position
+from sequencer.instruction import Note
 
 from .archiving import paced_ns
 from .asking import Answering, SimAsking
@@ -38,6 +39,7 @@ TURN_US = (500, 6_000)  # between two messages of a handler
 PAUSES_US = (50_000, 500_000)
 MEMBERS, HOLDERS = 3, 2
 STALL_S = (0.1, 0.6)
+RENEW_US, RENEWED_NS = 20_000, 4 * 10**9  # by clocks that run faster
 
 
 class ReadingNemesis(MergeNemesis):
@@ -103,7 +105,7 @@ class SimReader:
         self.world, self.name, self.chance = world, name, chance
         self.asking = SimAsking(world, chance)
         self.paused_until_us = 0
-        self.is_over = False
+        self.is_over = self.is_waiting = False
         world.clock.after(chance.randint(*TURN_US), self._turn)
 
     def die(self) -> None:
@@ -131,6 +133,7 @@ class SimReader:
 
     def ask(self, request: Fields, done: Callable[[Fields | None, Exception | None], None]) -> None:
         """Make a request; what comes of it comes when this reader is awake."""
+        self.is_waiting = True
 
         def take(answer: Fields | None, error: Exception | None) -> None:
             now_us = self.world.clock.now_us
@@ -139,6 +142,7 @@ class SimReader:
             if now_us < self.paused_until_us:
                 self.world.clock.after(self.paused_until_us - now_us, take, answer, error)
                 return
+            self.is_waiting = False
             done(answer, error)
 
         self.asking.ask(request, take)
@@ -164,11 +168,16 @@ class SimMember(SimReader):
         """Join, or say what is due, and handle a message."""
         claims = self._claims
         if claims is None:
-            if not self.asking.is_waiting:
+            if not self.is_waiting:
                 self.joined_at = self.world.stream.end
                 self.ask(JOIN, self._take_joined)
             return
-        if not self.asking.is_waiting and self.now_s >= claims.due_s():
+        if claims.is_closing:
+            if not self.is_waiting:
+                self._say(claims)
+                self.is_over = True
+            return
+        if not self.is_waiting and self.now_s >= claims.due_s():
             self._say(claims)
         if self._is_agreed(claims):
             self._handle(claims)
@@ -193,7 +202,9 @@ class SimMember(SimReader):
         def take(answer: Fields | None, error: Exception | None) -> None:
             if answer is not None:
                 self.world.demand_new(self.name, answer["claims"])
+                held = [each for each in claims._held.values() if not each.is_lost]
                 claims.take(request, answer, self.now_s)
+                self.world.demand_lost(self.name, [each.number for each in held if each.is_lost])
             else:
                 assert error is not None
                 claims.not_said(request, error)
@@ -255,10 +266,8 @@ class SimMember(SimReader):
         claims.rest()
         is_free = self._late is None and self._until is not None
         if is_free and (claims.is_done or claims.position >= (self._until or START)):
-            self.world.ends(self.name, self.joined_at)
+            self.world.ends(self, self.joined_at)
             claims.is_closing = True
-            self._say(claims)
-            self.is_over = True
             return False
         claim = claims.next(self.now_s)
         if claim is None:
@@ -289,13 +298,13 @@ class SimHolder(SimReader):
         """Take the cursor, or show a sign of life, and acknowledge a message now and then."""
         held = self._held
         if held is None:
-            if not self.asking.is_waiting and self.chance.random() < 0.1:
+            if not self.is_waiting and self.chance.random() < 0.1:
                 self._open()
             return
         is_sync = self.chance.random() < 0.05
         if self.chance.random() < 0.3 and (found := self.world.messages_after(held.position)):
             held.ack(found)
-        if not self.asking.is_waiting and (is_sync or self.now_s > self._said_s + SILENCE_S / 3):
+        if not self.is_waiting and (is_sync or self.now_s > self._said_s + SILENCE_S / 3):
             self._say(held, is_sign=not is_sync)
 
     def _open(self) -> None:
@@ -379,7 +388,19 @@ class ReadingCluster(MergeCluster):
             self._add_member()
         for _ in range(HOLDERS):
             self._add_holder()
+        self.clock.after(RENEW_US, self._renew)
         return nemesis
+
+    def _renew(self) -> None:
+        """Renew a lease about when it ends, as a job does whose clock is a little late."""
+        self.clock.after(self._drawing.randint(1, RENEW_US), self._renew)
+        for node in self.nodes.values():
+            if node.alive and node.view.leads and self.nemesis.active:
+                text = node.view.notes.get(LEASE_NOTE + "job")
+                now_ns = paced_ns(node)
+                if text is None or parse_lease(text).until_ns < now_ns + RENEWED_NS // 10:
+                    lease = Lease("job", START, now_ns + RENEWED_NS, 1)
+                    node.order(Note(now_ns, LEASE_NOTE + lease.holder, lease.text()))
 
     def _make_node(self, name: str, chance: Random) -> ReadingNode:
         return ReadingNode(name, self, chance)
@@ -463,10 +484,20 @@ class ReadingCluster(MergeCluster):
             if other > number and first <= message < end:
                 raise Violation(f"{name} may count {message} of {number}, and claim {other} has it")
 
-    def ends(self, name: str, end: Position) -> None:
+    def demand_lost(self, name: str, numbers: list[int]) -> None:
+        """A member believes that these claims are not its own any more."""
+        group = self._latest[1]
+        for number in numbers:
+            if group is not None and group.claim(number) is not None:
+                raise Violation(f"{name} gives up claim {number}, which no other was handed")
+
+    def ends(self, member: SimMember, end: Position) -> None:
         """A member ends that does not follow, and came when the stream ended at `end`."""
         group = self._latest[1]
-        self._ends.append((name, START if group is None else group.position, end))
+        self._ends.append((member.name, START if group is None else group.position, end))
+        if self.nemesis.active:
+            self.readers.remove(member)
+            self._add_member(follow=False)
 
     def _demand_handled(self) -> None:
         """Members ended only once all was done that was there when they came."""

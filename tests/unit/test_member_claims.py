@@ -98,6 +98,9 @@ def test_a_rejection_of_a_range_that_a_node_does_not_know_yet_is_said_again(memb
     member.reject(claim, Position(3))
     member.take(member.said(1.0), answered(lost=[7]), 1.0)
     assert member.said(1.0)["failed"] == [[7, 3, 1.0]]
+    member.take(member.said(2.0) | {"latest": True}, answered(lost=[7]), 2.0)
+    member.reject(claim, Position(4))
+    assert not member.said(3.0)["failed"], "and not of one that is lost for good"
 
 
 def test_the_end_is_believed_only_as_of_the_latest(member):
