@@ -124,7 +124,7 @@ class Proposals:
         try:
             entry = self._engine.propose(encode_instruction(instruction))
         except Refused:  # leadership moved or is moving; the next leader plans the same
-            if self._order_was_last:  # and if it stays here, whoever ordered this still waits
+            if self._order_was_last:  # if it stays here, the order is still waited for
                 self._orders.appendleft(instruction)
             return
         self._undecided, self._proposed_ns = (entry, instruction), self._now_ns()

@@ -6,11 +6,13 @@ from typing import Final
 
 from archiver.lease import LEASE_S_MAX, Lease
 from rt.names import PeerName
-from rt.net.grants import Grants
+from rt.net.certificates import certificate_files
+from rt.net.grants import Grants, grants_path
 from rt.net.identity import PULLING, CertificateRole, PeerIdentity
 from rt.node.readable_notes import readable
 from rt.node.reading_group import GROUP_NOTE, ReadingGroup, parse_reading_group
 from rt.node.registered_cursor import CURSOR_NOTE, RegisteredCursor, parse_registered
+from rt.node.settings import NodeSettings
 
 _log: Final = logging.getLogger("rt.archiver")
 _GRACE_S: Final = 600.0  # a mistake in a file of grants must not cost what a reader relies on
@@ -27,6 +29,12 @@ def may_lease_by(grants: Grants, stream: str) -> MayLease:
         return grants.granted(PeerIdentity(name, role)).may_lease(stream)
 
     return may_lease
+
+
+def may_lease_on(settings: NodeSettings) -> MayLease:
+    """Return whether a peer may hold files of a node's stream, as the file beside its CA says."""
+    files = certificate_files(settings.certs, settings.name)
+    return may_lease_by(Grants(grants_path(files.ca)), settings.stream)
 
 
 def is_due(pin_bytes: int, stored_ns: int, now_ns: int) -> bool:

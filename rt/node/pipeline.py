@@ -11,8 +11,6 @@ from replicator.host import Bell
 from rt.about import carried
 from rt.errors import CorruptLog
 from rt.format.manifest import LogIdentity
-from rt.net.certificates import certificate_files
-from rt.net.grants import Grants, grants_path
 from rt.node.damage import DamageFound
 from rt.node.directory import NodeDirectory
 from rt.node.duties import Duties, timing_of
@@ -21,7 +19,7 @@ from rt.node.inbox import NodeInbox
 from rt.node.inboxes import Inboxes
 from rt.node.keep_up import CopyLog
 from rt.node.member import build_member
-from rt.node.pins import may_lease_by
+from rt.node.pins import may_lease_on
 from rt.node.ports import Ports
 from rt.node.put_back import put_back
 from rt.node.rest import Pulse
@@ -118,9 +116,8 @@ class NodePipeline:
         self.sweeper = NodeSweeper(Sweep(disk, self.inboxes, fold_s=storage.fold_s))
         if opened.state.snapshot is not None and not self.member.executor.lacks_log:
             self.sweeper.saved(opened.state.snapshot.data)
-        grants = Grants(grants_path(certificate_files(settings.certs, settings.name).ca))
         self.retention = Retention(
-            settings, self.member, self.sweeper, may_lease=may_lease_by(grants, settings.stream)
+            settings, self.member, self.sweeper, may_lease=may_lease_on(settings)
         )
         self._snapshots = NodeSnapshots(
             self.member, opened.journal, self.sweeper, self.retention,

@@ -343,7 +343,7 @@ class SimHolder(SimReader):
                     self._said_s = 0.0
             except Fenced as fenced:
                 if self.world.epoch <= held.epoch:
-                    raise Violation(f"nobody took it: {fenced}") from None
+                    raise Violation(f"no reader took it: {fenced}") from None
                 self._held = None
             except (RtError, OSError):
                 pass  # it says so again

@@ -19,7 +19,7 @@ def test_seeds_that_found_something_find_it_no_more(seed: int) -> None:
 
 @pytest.mark.faults
 def test_worlds_with_readers_break_no_promise() -> None:
-    """Leaders that lag, kills of all nodes, paused members: nobody ends early, nor is fenced."""
+    """Leaders that lag, kills of all nodes, paused members: no one ends early, nor is fenced."""
     swept = sweep(seeds_of("reading", 0, WORLDS), os.cpu_count() or 1)
     print(swept)
     assert not swept.failed

@@ -146,7 +146,7 @@ def test_an_answer_that_cannot_be_read_changes_nothing(member):
 
 
 def test_a_holder_believes_that_it_is_fenced_only_as_of_the_latest():
-    """A new leader called a cursor taken by an operator, and nobody had taken it."""
+    """A new leader called a cursor taken by an operator, and no one had taken it."""
     cursor = HeldCursor("etl", 3, START, 0.0)
     cursor.ack(Position(64))
     request = cursor.said(1.0)
