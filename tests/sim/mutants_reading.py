@@ -1,4 +1,9 @@
-"""Mistakes about groups, registered cursors and leases: only worlds with readers see them."""
+"""Mistakes about groups, registered cursors and leases: only worlds with readers see them.
+
+Two others are noticed by tests alone: that an older member is told as known here that all is done
+(`tests/unit/test_reading_group.py`), and that a rejection which a node did not know how to take is
+not said again (`tests/unit/test_member_claims.py`).
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,9 +12,7 @@ from rt.client.held_cursor import HeldCursor
 from rt.client.member_claims import HeldClaim, MemberClaims
 from rt.errors import Fenced, Refused
 from rt.node import changed_notes
-from rt.node.groups import NodeGroups, Work
 from rt.node.retention import LEASE_NOTE, Retention
-from rt.node.steps import Steps
 from rt.position import Position
 from sequencer.instruction import Note, encode_instruction
 from sequencer.proposals import Proposals
@@ -56,17 +59,6 @@ def a_member_believes_every_no() -> list[Patch]:
 
 
 @reading
-def a_member_that_asks_nothing_twice_is_told_that_all_is_done() -> list[Patch]:
-    """An older client gets the end of the group as the node knows it."""
-
-    def _is_done(_self: NodeGroups, _name: str, _said: Work) -> Steps[bool]:
-        yield from ()
-        return True
-
-    return [(NodeGroups, "_is_done", _is_done)]
-
-
-@reading
 def a_holder_believes_every_no() -> list[Patch]:
     """A cursor is taken because a node does not know any better."""
 
@@ -102,19 +94,6 @@ def what_was_said_counts_as_agreed() -> list[Patch]:
         return request
 
     return [(MemberClaims, "said", said)]
-
-
-@reading
-def a_rejection_is_said_once() -> list[Patch]:
-    """A node that did not know the claim yet is not told again what was rejected in it."""
-    right = MemberClaims.take
-
-    def take(
-        self: MemberClaims, request: dict[str, Any], answer: dict[str, Any], now_s: float
-    ) -> None:
-        right(self, {**request, "failed": []}, answer, now_s)
-
-    return [(MemberClaims, "take", take)]
 
 
 @reading

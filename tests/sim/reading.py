@@ -49,7 +49,7 @@ class ReadingNemesis(MergeNemesis):
 
     def _more_deeds(self) -> list[Callable[[], None]]:
         readers = [self._disturb_reader] * 4
-        return [*readers, self._stall, self._stall, self._crash_leader, self._crash_all,
+        return [*readers, *[self._stall] * 4, self._crash_leader, self._crash_all,
                 self._lease, self._roll, self._change_links, self._kill_publisher]  # fmt: skip
 
     def _stall(self) -> None:
@@ -59,7 +59,7 @@ class ReadingNemesis(MergeNemesis):
         if node.alive:
             for_s = self._chance.uniform(*STALL_S)
             node.duties._merge_again_s = node.now_s() + for_s
-            if self._chance.random() < 0.5 and (leader := self._leader()) is not None:
+            if self._chance.random() < 0.8 and (leader := self._leader()) is not None:
                 leader.guarded(self._cluster.transfer, leader, node.name)
 
     def _disturb_reader(self) -> None:
@@ -246,7 +246,7 @@ class SimMember(SimReader):
             return
         self._messages.pop(0)
         claim.handed = Position(message + 1)
-        if self.world.nemesis.active and self.chance.random() < 0.05:
+        if self.world.nemesis.active and self.chance.random() < 0.1:
             claims.progress(claim, message, self.now_s)
             claims.reject(claim, message)
             return
@@ -524,8 +524,9 @@ class ReadingCluster(MergeCluster):
 
     def _observe_leases(self, node: ReadingNode) -> None:
         key = node.name, node.life
-        notes = node.view.notes
-        known = {name: notes[name] for name in notes if name.startswith(LEASE_NOTE)}
+        # Only this one is always renewed for longer; another may have been shortened unseen.
+        notes, job = node.view.notes, LEASE_NOTE + "job"
+        known = {job: notes[job]} if job in notes else {}
         for name, text in self._leases.get(key, {}).items():
             if name not in known:
                 now_ns = max(paced_ns(each) for each in self.nodes.values() if each.alive)
