@@ -1,6 +1,6 @@
 """Mistakes about groups, registered cursors and leases: only worlds with readers see them.
 
-Two others are noticed by tests alone: that an older member is told as known here that all is done
+Two others are noticed by tests alone: that an older member gets the end as one node knows it
 (`tests/unit/test_reading_group.py`), and that a rejection which a node did not know how to take is
 not said again (`tests/unit/test_member_claims.py`).
 """

@@ -12,7 +12,7 @@ WORLDS = int(os.environ.get("READING_WORLDS", "100"))
 
 @pytest.mark.parametrize("seed", [15, 463, 2319])
 def test_seeds_that_found_something_find_it_no_more(seed: int) -> None:
-    """463: an order was dropped while leadership moved, and stayed. 2319: a rejection went round."""
+    """463: an order was dropped while leadership moved, and stayed. 2319: a rejection."""
     _, violation, _ = live(seed)
     assert not violation, f"{violation}: {replay_command(seed)}"
 
