@@ -42,12 +42,12 @@ PYTHON: Final = {
     "What a subscriber is told": (
         "rt.events.CaughtUp", "rt.events.NewRun", "rt.events.SessionChange",
         "rt.events.SessionEvent", "rt.events.Gap", "rt.events.BeyondEnd", "rt.events.Poisoned",
-        "rt.events.Dropped",
+        "rt.events.Dropped", "rt.events.RangeLost",
     ),
     "Errors": (
         "rt.errors.RtError", "rt.errors.Misuse", "rt.errors.Refused", "rt.errors.LimitReached",
         "rt.errors.SessionFull", "rt.errors.MessagesDropped", "rt.errors.Fenced",
-        "rt.errors.FlushTimeout",
+        "rt.errors.ClaimLost", "rt.errors.FlushTimeout",
         "rt.errors.WriterFailed", "rt.errors.CorruptLog", "rt.errors.GapError",
         "rt.errors.PoisonError", "rt.errors.ReplacedLog", "rt.errors.PeerError",
         "rt.errors.Stopped",
