@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rt.client.shared import GroupSubscriber
     from rt.client.subscription import Subscription
     from rt.errors import (
+        ClaimLost,
         CorruptLog,
         Fenced,
         FlushTimeout,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         NewRun,
         NoMatch,
         Poisoned,
+        RangeLost,
         SessionChange,
         SessionEvent,
     )
@@ -57,6 +59,7 @@ __all__ = [
     "Batching",
     "BeyondEnd",
     "CaughtUp",
+    "ClaimLost",
     "Client",
     "ClientPublisher",
     "Confirmations",
@@ -87,6 +90,7 @@ __all__ = [
     "Poisoned",
     "Position",
     "Publisher",
+    "RangeLost",
     "Refused",
     "Registered",
     "ReplacedLog",
@@ -110,6 +114,7 @@ _MODULES: Final = {
     "Batching": "rt.log.batcher",
     "BeyondEnd": "rt.events",
     "CaughtUp": "rt.events",
+    "ClaimLost": "rt.errors",
     "Client": "rt.client.client",
     "ClientPublisher": "rt.client.publisher",
     "Confirmations": "rt.log.confirmations",
@@ -140,6 +145,7 @@ _MODULES: Final = {
     "Poisoned": "rt.events",
     "Position": "rt.position",
     "Publisher": "rt.publisher",
+    "RangeLost": "rt.events",
     "Refused": "rt.errors",
     "Registered": "rt.client.registered",
     "ReplacedLog": "rt.errors",

@@ -180,6 +180,29 @@ class Fenced(RtError):  # noqa: N818
         return f"cursor {self.cursor!r}: {self.reason}; open it again to read on"
 
 
+class ClaimLost(RtError):  # noqa: N818
+    """A member's range of a group's messages went to another, so its acknowledgement is refused.
+
+    Attributes:
+        group: its name.
+        position: of what was to be acknowledged: everything in the range before it.
+        may_count: whether it may have counted before, in a request whose answer was lost.
+    """
+
+    def __init__(self, group: str, position: Position, *, may_count: bool) -> None:
+        super().__init__(group, position, may_count)
+        self.group = group
+        self.position = position
+        self.may_count = may_count
+
+    def __str__(self) -> str:
+        counts = "it may have counted before" if self.may_count else "it does not count"
+        return (
+            f"group {self.group!r}: the range before {self.position} is not this member's any "
+            f"more, and {counts}; what does not count is handed out again"
+        )
+
+
 class LimitReached(RtError):  # noqa: N818
     """A publisher is as far ahead of the nodes as its limit allows; nothing was published."""
 

@@ -243,4 +243,29 @@ class NoMatch:
         return f"no session {where}, matches {names}{meant}"
 
 
-Event = Gap | NewRun | CaughtUp | BeyondEnd | Poisoned | SessionEvent | Dropped | NoMatch
+@dataclass(frozen=True, slots=True)
+class RangeLost:
+    """A member of a group lost a range: it gave no sign of life for too long, or the group moved.
+
+    What it acknowledged of the range since does not count; other members are handed it.
+
+    Args:
+        group: its name.
+        begin: what precedes this position in the range counts as handled.
+        end: where the range ends.
+    """
+
+    group: str
+    begin: Position
+    end: Position
+
+    def __str__(self) -> str:
+        return (
+            f"group {self.group}: the messages from {self.begin} to {self.end} are not this "
+            "member's any more: it gave no sign of life for too long, or the group was moved"
+        )
+
+
+Event = (
+    Gap | NewRun | CaughtUp | BeyondEnd | Poisoned | SessionEvent | Dropped | NoMatch | RangeLost
+)

@@ -3,7 +3,6 @@
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Final
 
 from rt.errors import Misuse, PeerError, Refused
@@ -130,9 +129,13 @@ class Proposals:
         except Misuse as error:
             _log.error("an instruction is dropped before it is proposed: %s", error)
             return
-        with suppress(Refused):  # leadership moved or is moving; the next leader plans the same
+        try:
             entry = self._engine.propose(command)
-            self._undecided, self._proposed_ns = (entry, instruction), self._now_ns()
+        except Refused:  # leadership moved or is moving; the next leader plans the same
+            if self._order_was_last:  # if it stays here, the order is still waited for
+                self._orders.appendleft(instruction)
+            return
+        self._undecided, self._proposed_ns = (entry, instruction), self._now_ns()
 
     def decode(self, entry: Entry) -> Committed:
         """Return a committed entry with its instruction; our own proposal need not be decoded.

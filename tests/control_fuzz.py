@@ -54,7 +54,7 @@ def fuzz_ballot(chance):
 class Archiver:
     """A node's retention as far as requests reach it."""
 
-    now_ns = 10**18
+    now_ns, leases = 10**18, ()
 
     def disks(self):
         return []

@@ -1,10 +1,14 @@
 """Groups of readers for tests: a ledger, the nodes that lead, and the peers that ask them."""
 
+from functools import partial
 from types import SimpleNamespace
 
+from rt.log.directory import LogDirectory
 from rt.net.identity import CertificateRole, PeerIdentity
 from rt.node.groups import NodeGroups
+from rt.node.latest import confirmed
 from rt.node.reading_group import GROUP_NOTE, parse_reading_group
+from rt.node.steps import Order, Until, perform
 from sequencer.instruction import decode_instruction, encode_instruction
 from sequencer.ledger import Ledger
 
@@ -19,27 +23,61 @@ class Nodes:
     def __init__(self, directory, end, number):
         self.ledger, self.now_s = Ledger(), 100.0
         self.directory, self.end, self.number = str(directory), end, number
+        self.barriers = 0  # how often a leader waited for the latest
+        self.behind = None  # what a leader knows that has not executed its log: notes, end, number
         self.between = lambda: None  # what happens after a leader has looked, before it decides
 
     def view(self):
-        return SimpleNamespace(
-            notes=dict(self.ledger.notes), leads=True, end=self.end, number=self.number, time_ns=0
-        )
+        known = dict(self.ledger.notes), self.end, self.number
+        notes, end, number = self.behind or known
+        return SimpleNamespace(notes=notes, leads=True, end=end, number=number, time_ns=0)
 
-    def decide(self, note, is_done):
+    def decide(self, note, is_done, *, may_repeat):
         self.between()
-        self.ledger.carry_out(decode_instruction(encode_instruction(note)))
-        assert is_done()
+        yield Order(note)
+        yield Until(is_done)
+
+    def latest(self):
+        """Let a leader learn what it has not executed yet."""
+        self.barriers += 1
+        self.behind = None
+        yield from ()
+
+    def carry_out(self, need):
+        """Carry out what a leader waits for."""
+        if isinstance(need, Order):
+            self.ledger.carry_out(decode_instruction(encode_instruction(need.instruction)))
+            self.behind = None  # what is executed follows all that was decided before
+        elif isinstance(need, Until):
+            assert need.is_over()
 
     def grow(self, end, number):
         """Have merged up to here."""
         self.end, self.number = end, number
 
     def leader(self):
-        return NodeGroups(
-            self.view, self.decide, lambda: self.directory, lambda identity: identity.leases,
-            steady_s=lambda: self.now_s,
+        groups = NodeGroups(
+            self.view, self.decide, self.latest, lambda: LogDirectory(self.directory),
+            lambda identity: identity.leases, steady_s=lambda: self.now_s,
         )  # fmt: skip
+        return Leader(self, groups)
 
     def group(self):
         return parse_reading_group(self.ledger.notes[GROUP_NOTE + "etl"])
+
+
+class Leader:
+    """A node that leads: it answers requests, one after the other."""
+
+    def __init__(self, nodes, groups):
+        self.nodes, self.groups = nodes, groups
+
+    def __getattr__(self, verb):
+        def do(request, identity):
+            if verb == "work":
+                self.groups.hear(request, identity)
+            work = partial(getattr(self.groups, verb), request, identity)
+            steps = confirmed(work, self.nodes.view, self.nodes.latest, request)
+            return perform(steps, self.nodes.carry_out)
+
+        return do

@@ -19,7 +19,17 @@ from rt.cli.stop_signals import StopSignals
 from rt.client.cursor import LocalCursor
 from rt.client.subscription import begin_epoch
 from rt.errors import FrameError, Misuse
-from rt.events import BeyondEnd, CaughtUp, Dropped, Event, Gap, NoMatch, Poisoned, SessionEvent
+from rt.events import (
+    BeyondEnd,
+    CaughtUp,
+    Dropped,
+    Event,
+    Gap,
+    NoMatch,
+    Poisoned,
+    RangeLost,
+    SessionEvent,
+)
 from rt.format.manifest import FILE_NAME
 from rt.format.message import Batch
 from rt.format.where import Where
@@ -257,7 +267,7 @@ class _MessageWriter:
 def _meet(event: Event, no_match: list[NoMatch]) -> None:
     if isinstance(event, NoMatch):
         no_match.append(event)  # the log line says it
-    elif isinstance(event, Gap | BeyondEnd | Poisoned | SessionEvent | Dropped):
+    elif isinstance(event, Gap | BeyondEnd | Poisoned | SessionEvent | Dropped | RangeLost):
         note(str(event))
     elif isinstance(event, CaughtUp):
         _log.info("caught up at %s", event.position)

@@ -83,6 +83,7 @@ class Delivery(Message):
     """
 
     redelivered: int = 0
+    claim: Any = None  # the `HeldClaim` that it came in
 
 
 class DeadLetter(NamedTuple):

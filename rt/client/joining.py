@@ -51,7 +51,8 @@ def join(
         undo.callback(asking.close)
         joined = asking.ask({"do": "group-join", "start": start_text(begin), **group.agreed_on()})
         with reading_answers():
-            position, end = (Position.parse(str(joined[e])) for e in ("position", "merged_end"))
+            position = Position.parse(str(joined["position"]))
+        until = None if wanted.follow else _latest_end(asking, group.name)
         copy.begin(position, wanted.timeout_s, follow=wanted.follow)
         make_private_directory(copy.directory)
         watch = Watch()
@@ -61,8 +62,15 @@ def join(
         member_of = GroupSubscriber(
             group, Claims(asking, group, member, position=position, follow=wanted.follow),
             lambda place: copy.reader(place, **trouble._asdict()), wanted, watch,
-            until=None if wanted.follow else end,
+            until=until,
             publish=partial(letters, group.letters_session(member)),
         )  # fmt: skip
         undo.pop_all()
     return member_of
+
+
+def _latest_end(asking: Asking, name: str) -> Position:
+    """Return where the stream ends now: a node of an earlier version joins as of a moment ago."""
+    answer = asking.ask({"do": "groups", "name": name, "latest": True})
+    with reading_answers():
+        return Position.parse(str(answer["end"]))

@@ -8,16 +8,16 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from rt.client.cursor import CursorState
+from rt.client.held_cursor import HeldCursor
 from rt.errors import Fenced, Misuse, Refused, RtError, Stopped, spoken
 from rt.names import parse_cursor
 from rt.net.admin import reading_answers
 from rt.position import START, Position
 
 _log: Final = logging.getLogger("rt.client")
-_STORE_S: Final = 1.0  # how often acknowledgements are sent
 _STANDBY_S: Final = 0.1  # how often a standby asks
 _SIGNS: Final = 3  # of life, in the time after which a holder counts as dead
 
@@ -61,13 +61,6 @@ class Registered:
             raise Misuse(f"takeover is {self.takeover!r}; use refuse, fence or wait")
 
 
-class _Sent(NamedTuple):
-    """The last position that the nodes have taken, and when one was last sent."""
-
-    position: Position
-    at_s: float
-
-
 class RegisteredReader:
     """The holder of one registered cursor (the interface of `LocalCursor`).
 
@@ -75,9 +68,9 @@ class RegisteredReader:
     acknowledged once a second. After a takeover everything raises `Fenced`.
 
     Threads:
-        `_lock` guards `_position` and `_fenced`, and `_asking` guards `_sent` and `_nodes`:
-        requests are made by the thread that shows signs of life, by `ack` with `sync`, and by
-        `open_at` and `close`, one at a time. `lost` is set once, before the cursor can be lost.
+        `_lock` guards `_held`, and `_asking` guards `_nodes`: requests are made by the thread that
+        shows signs of life, by `ack` with `sync`, and by `open_at` and `close`, one at a time.
+        `lost` is set once, before the cursor can be lost.
     """
 
     def __init__(self, nodes: Asking, cursor: Registered, share: str = "") -> None:
@@ -102,17 +95,16 @@ class RegisteredReader:
             "pin_bytes": cursor.pin_bytes, "share": share,
             "holder": f"{socket.gethostname()}:{os.getpid()}",
             "takeover": "fence" if cursor.takeover == "fence" else "refuse",
+            "asks_again": cursor.takeover == "wait",
         }  # fmt: skip
         with ExitStack() as undo:
             undo.callback(nodes.close)
             found = _taken(nodes, request, cursor.wait_s if cursor.takeover == "wait" else 0.0)
             with reading_answers():
-                self._epoch = int(found["epoch"])
-                self._position = Position.parse(str(found["position"]))
+                epoch, position = int(found["epoch"]), Position.parse(str(found["position"]))
             undo.pop_all()
-        self.is_new = self._position == START
-        self._sent = _Sent(self._position, time.monotonic())
-        self._fenced: Fenced | None = None
+        self.is_new = position == START
+        self._held = HeldCursor(self.name, epoch, position, time.monotonic())
         self._lock, self._asking = threading.Lock(), threading.Lock()
         self._closing = threading.Event()
         self._thread = threading.Thread(
@@ -124,11 +116,11 @@ class RegisteredReader:
     @property
     def state(self) -> CursorState:
         """What is acknowledged, stored or not."""
-        return CursorState(self._position, self._epoch, 0, "")
+        return CursorState(self._held.position, self._held.epoch, 0, "")
 
     def open_at(self, position: Position, _log_id: str) -> None:
         """Store where a new cursor begins; errors as for `ack` with `sync`."""
-        if position > self._position:
+        if position > self._held.position:
             self.ack(position, sync=True)
 
     def ack(self, position: Position, *, sync: bool = False) -> None:
@@ -148,14 +140,14 @@ class RegisteredReader:
         if self._closing.is_set():
             raise Stopped(f"cursor {self.name!r} is closed")
         with self._lock:
-            self._position = max(self._position, position)
+            self._held.ack(position)
         if sync:
             self._send()
 
     def demand_held(self) -> None:
         """Raise `Fenced` if another reader has taken the cursor."""
-        if self._fenced is not None:
-            raise self._fenced
+        if self._held.fenced is not None:
+            raise self._held.fenced
 
     def close(self) -> None:
         """Send what is acknowledged, and let another reader take the cursor at once. Idempotent."""
@@ -163,7 +155,7 @@ class RegisteredReader:
             return
         self._closing.set()
         self._thread.join()
-        if self._fenced is None:
+        if self._held.fenced is None:
             try:
                 self._send(release=True)
             except (RtError, OSError) as error:
@@ -188,26 +180,21 @@ class RegisteredReader:
                 troubled = True
 
     def _send(self, *, is_sign: bool = False, release: bool = False) -> None:
-        """Make a request; a mere sign of life says the position only when that is due."""
+        """Make a request, and again as of the latest where it is refused."""
         with self._asking:
-            request: dict[str, Any] = {
-                "do": "cursor-ack", "name": self.name, "epoch": self._epoch, "release": release,
-            }  # fmt: skip
-            position, now_s = self._position, time.monotonic()
-            is_due = position > self._sent.position and now_s - self._sent.at_s >= _STORE_S
-            if is_due or not is_sign:
-                request["position"] = str(position)
-                self._sent = self._sent._replace(at_s=now_s)
-            try:
-                self._nodes.ask(request)
-            except Refused as error:
-                if error.code not in ("fenced", "unknown-cursor"):
-                    raise
+            is_over = False
+            while not is_over:
                 with self._lock:
-                    self._fenced = Fenced(self.name, str(error))
-                raise self._fenced from None
-            if "position" in request:
-                self._sent = self._sent._replace(position=position)
+                    request = self._held.said(time.monotonic(), is_sign=is_sign, release=release)
+                try:
+                    self._nodes.ask(request)
+                except (RtError, OSError) as error:
+                    with self._lock:
+                        is_over = not self._held.must_ask_again(request, error)
+                else:
+                    is_over = True
+                    with self._lock:
+                        self._held.take(request)
 
 
 def _taken(nodes: Asking, request: dict[str, Any], wait_s: float | None) -> dict[str, Any]:

@@ -5,12 +5,14 @@ import math
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
-from rt.client.claims import Claims, HeldClaim
+from rt.client.claims import Claims
 from rt.client.group import CAREFUL, DeadLetter, Delivery, Group
-from rt.errors import FrameError, GapError
+from rt.client.member_claims import HeldClaim
+from rt.errors import ClaimLost, FrameError, GapError
 from rt.events import Event
 from rt.format.message import Batch, Message
 from rt.format.where import Where
@@ -142,6 +144,7 @@ class GroupSubscriber:
                 if self._source is None and not self._next_claim(timeout_s):
                     return
                 message = self._next_message()
+            self._report_lost()
             if message is not None:
                 self._handed_out = message
                 yield message
@@ -173,12 +176,17 @@ class GroupSubscriber:
             sync: return once the nodes have agreed on it; otherwise a third of `silence_s` passes.
 
         Raises:
+            ClaimLost: with `sync`, another member was handed the message meanwhile, since this one
+                gave no sign of life for `silence_s` or the group was moved. Without `sync`,
+                `on_event` gets a `RangeLost` the next time that a message is asked for.
             Refused: with `sync`, the group was forgotten.
         """
         message = message or self._handed_out
         if message is None:
             return
         claim = self._handled_before(message)
+        if claim is None and sync and isinstance(message, Delivery):
+            claim = message.claim  # agreed on, or lost
         if claim is not None:
             self._claims.progress(claim, message.next_position, sync=sync)
 
@@ -280,6 +288,11 @@ class GroupSubscriber:
         self._source = None if message is None else source
         return message
 
+    def _report_lost(self) -> None:
+        for event in self._claims.take_lost():
+            if self._wanted.trouble.on_event is not None:
+                self._wanted.trouble.on_event(event)
+
     def _is_over(self) -> bool:
         if self._until is None:
             return self._use.is_stopped
@@ -320,11 +333,12 @@ class GroupSubscriber:
                 self._claims.progress(claim, message.next_position)
                 continue
             if claim.deliveries >= CAREFUL and claim.done >= claim.handed:
-                self._claims.progress(claim, message.position, sync=True)
+                with suppress(ClaimLost):
+                    self._claims.progress(claim, message.position, sync=True)
             if claim.is_lost or self._use.is_stopped:
                 return
             claim.handed, count = message.next_position, count + 1
-            message.redelivered = claim.deliveries - 1
+            message.redelivered, message.claim = claim.deliveries - 1, claim
             yield message
         if not (self._use.is_stopped or claim.is_lost):
             self._claims.handled(count, time.monotonic() - began_s)

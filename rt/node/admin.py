@@ -6,18 +6,19 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from itertools import count
 from typing import Final, Protocol, TypeVar
 
 from archiver.decide import demand_disks
-from archiver.lease import LEASES_MAX, new_lease
+from archiver.lease import LEASES_MAX, Lease, new_lease
 from archiver.policy import policy_of
 from replicator.admission import Admission
 from rt.errors import Misuse, Refused
 from rt.format.manifest import FILE_NAME
 from rt.inspect.history import active
+from rt.log.directory import LogDirectory
 from rt.log.disk import OsDisk
 from rt.log.files import manifest_size
 from rt.masking import demand_no_secret, masked
@@ -36,9 +37,10 @@ from rt.net.grants import GRANTS_NAME
 from rt.net.identity import PeerIdentity
 from rt.node.answers import AnswerMeter, SharedAnswers, encoded
 from rt.node.audit import AuditLog
+from rt.node.changed_notes import ChangedNotes
 from rt.node.cursors import NodeCursors
 from rt.node.groups import NodeGroups
-from rt.node.latest import await_latest
+from rt.node.latest import confirmed, decided, latest
 from rt.node.member_admin import MemberAdmin
 from rt.node.quota_admin import QuotaAdmin
 from rt.node.retention import (
@@ -54,6 +56,7 @@ from rt.node.session_admin import SessionAdmin
 from rt.node.session_copies import SessionCopies
 from rt.node.session_policy import SESSIONS_NOTE
 from rt.node.settings import NodeSettings
+from rt.node.steps import DECIDED_S, UNDECIDED, Ask, Need, Order, Steps, perform
 from rt.node.verb import Verb
 from rt.node.view import NodeView
 from sequencer.instruction import Instruction, Note, Roll
@@ -63,12 +66,11 @@ REQUEST_BYTES_MAX: Final = 16 << 10
 _REQUEST_S: Final = 10.0  # for all of a request to come
 _IDLE_S: Final = 60.0  # a kept connection is ended after this long without a request
 _ANSWER_S: Final = 50.0  # for all of an answer to be taken; the client waits for a minute
-_DECIDED_S: Final = 10.0  # an instruction is decided in milliseconds, or there is no quorum
-_UNDECIDED: Final = "no majority decided it in time; it may yet come: look, and ask again"
 _SETTLED_S: Final = 30.0  # of a snapshot every few seconds, which a majority has to take
 _POLL_FIRST_S, _POLL_S = 0.001, 0.01
 _TIME_END_NS: Final = 1 << 63
 _HISTORY: Final = Verb(lambda _request, _identity: {})  # its answer is not an object
+_NOTHING: Final = nullcontext()
 
 Answer = TypeVar("Answer")
 
@@ -153,13 +155,13 @@ class NodeAdmin:
             "set-policy": Verb(self._set_policy, changes=True, operators_only=True),
             "plan": Verb(self._plan, shared=("at_ns",)),
             "roll": Verb(self._roll, changes=True, operators_only=True),
-            "lease": Verb(self._lease, changes=True, leases=True),
+            "lease": Verb(self._lease, changes=True, leases=True, refuses_latest=True),
             "release": Verb(self._release, changes=True, leases=True),
             "offloaded": Verb(self._offloaded, changes=True, operators_only=True),
             **MemberAdmin(settings, sequencer, member, archiver).verbs,
             **self._cursor_verbs(),
             **self._group_verbs(),
-            **QuotaAdmin(lambda: self._sequencer.view, self._decide).verbs,
+            **QuotaAdmin(self._view, self._decided, self._carry_out).verbs,
         }
         if copies is not None:
             sessions = SessionAdmin(
@@ -171,31 +173,51 @@ class NodeAdmin:
     def _cursor_verbs(self) -> "dict[str, Verb]":
         """Return what is asked of cursors; acknowledgements come by the second: not recorded."""
         cursors = NodeCursors(
-            lambda: self._sequencer.view, self._decide, lambda: self._settings.stream,
-            lambda: self._member.executor.appender.directory,
-        )  # fmt: skip
+            self._view, self._decided, self._latest, lambda: self._settings.stream, self._log
+        )
         return {
-            "cursors": Verb(cursors.show, shared=("name",)),
-            "cursor-ack": Verb(cursors.ack),
-            "cursor-open": Verb(cursors.open, changes=True),
-            "cursor-reset": Verb(cursors.reset, changes=True),
-            "cursor-forget": Verb(cursors.forget, changes=True),
+            "cursors": Verb(cursors.show, shared=("name",), refuses_latest=True),
+            "cursor-ack": self._stepwise(cursors.ack),
+            "cursor-open": self._stepwise(cursors.open, changes=True),
+            "cursor-reset": self._stepwise(cursors.reset, changes=True),
+            "cursor-forget": self._stepwise(cursors.forget, changes=True),
         }
 
     def _group_verbs(self) -> "dict[str, Verb]":
         """Return what is asked of groups; what members do comes by the second: not recorded."""
         groups = NodeGroups(
-            lambda: self._sequencer.view, self._decide,
-            lambda: self._member.executor.appender.directory,
+            self._view, self._decided, self._latest, self._log,
             lambda identity: identity.may_lease(self._settings.stream),
         )  # fmt: skip
+        changing = threading.Lock()  # or the compare-and-sets of members would fail each other's
+
+        def work(request: Fields, identity: PeerIdentity) -> Fields:
+            groups.hear(request, identity)
+            with changing:
+                return perform(groups.work(request, identity), self._carry_out)
+
         return {
-            "groups": Verb(groups.show, shared=("name",)),
-            "group-join": Verb(groups.join, changes=True),
-            "group-work": Verb(groups.work),
-            "group-reset": Verb(groups.reset, changes=True),
-            "group-forget": Verb(groups.forget, changes=True),
+            "groups": Verb(groups.show, shared=("name",), refuses_latest=True),
+            "group-join": self._stepwise(groups.join, changing, changes=True),
+            "group-work": Verb(work, refuses_latest=True),
+            "group-reset": self._stepwise(groups.reset, changing, changes=True),
+            "group-forget": self._stepwise(groups.forget, changing, changes=True),
         }
+
+    def _stepwise(
+        self,
+        do: Callable[[Fields, PeerIdentity], Steps[Fields]],
+        alone: AbstractContextManager[object] = _NOTHING,
+        *,
+        changes: bool = False,
+    ) -> Verb:
+        """Return a verb whose steps are carried out here, perhaps one request at a time."""
+
+        def carried_out(request: Fields, identity: PeerIdentity) -> Fields:
+            with alone:
+                return perform(do(request, identity), self._carry_out)
+
+        return Verb(carried_out, changes=changes, refuses_latest=True)
 
     def serve(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> None:
         """Take requests and answer them; for the thread of an accepted connection."""
@@ -279,34 +301,44 @@ class NodeAdmin:
                 self._changes = next(self._numbers)
             return json.dumps(answer).encode()
         self._demand(identity, verb, request)
-        since_s = float("-inf")
-        if request.get("latest") is True:
-            self._await_latest()
-            since_s = time.monotonic()
         if verb.shared is not None:
-            return self._share(verb, request, identity, since_s)
-        return json.dumps(verb.do(request, identity)).encode()
+            return self._shared_answer(verb, request, identity)
+        return json.dumps(self._done(verb, request, identity)).encode()
 
     def _change(self, verb: Verb, request: Fields, identity: PeerIdentity, where: str) -> Fields:
         if self._audit is not None:
             return self._audited(verb, request, identity, where, self._audit)
         self._demand(identity, verb, request)
-        if request.get("latest") is True:
-            self._await_latest()
-        return verb.do(request, identity)
+        return self._done(verb, request, identity)
 
-    def _share(self, verb: Verb, request: Fields, identity: PeerIdentity, since_s: float) -> bytes:
+    def _shared_answer(self, verb: Verb, request: Fields, identity: PeerIdentity) -> bytes:
         """Return an answer that others may share; it says as of when it is.
 
-        One that asks for the latest shares with those whose answer was begun after it was confirmed
-        what the latest is.
+        One that is to be the latest is shared only with those whose answer was begun after it was
+        confirmed what the latest is.
         """
         fields = [repr(request.get(each)) for each in verb.shared or ()]
         question = (request["do"], *fields)
-        return self._shared.get(
-            question, lambda: encoded(verb.do(request, identity)), state=self._state,
-            since_s=since_s,
-        )  # fmt: skip
+        is_confirmed = request.get("latest") is True
+
+        def do() -> Fields:
+            nonlocal is_confirmed
+            since_s = time.monotonic() if is_confirmed else float("-inf")
+            is_confirmed = True  # it is done again only as of the latest
+            data = self._shared.get(
+                question, lambda: encoded(verb.do(request, identity)), state=self._state,
+                since_s=since_s,
+            )  # fmt: skip
+            return {"data": data}
+
+        if verb.refuses_latest:
+            done = perform(confirmed(do, self._view, self._latest, request), self._carry_out)
+        else:
+            if is_confirmed:
+                self._await_latest()
+            done = do()
+        data: bytes = done["data"]
+        return data
 
     def _state(self) -> tuple[object, ...]:
         """Return what no shared answer may differ in: who leads, what is agreed, what was done."""
@@ -323,12 +355,21 @@ class NodeAdmin:
         )
         try:
             self._demand(identity, verb, request)
-            answer = verb.do(request, identity)
+            answer = self._done(verb, request, identity)
         except (Refused, Misuse) as error:
             record(_code(error), why=str(error))
             raise
         record("done", after=after, by_instruction=self._sequencer.view.executed)
         return answer
+
+    def _done(self, verb: Verb, request: Fields, identity: PeerIdentity) -> Fields:
+        """Carry out a request, as of the latest if it says so, or depends on it."""
+        if verb.refuses_latest:
+            steps = confirmed(lambda: verb.do(request, identity), self._view, self._latest, request)
+            return perform(steps, self._carry_out)
+        if verb.is_latest or request.get("latest") is True:
+            self._await_latest()
+        return verb.do(request, identity)
 
     def _demand(self, identity: PeerIdentity, verb: Verb, request: Fields) -> None:
         self._demand_stream(verb, request)
@@ -370,13 +411,16 @@ class NodeAdmin:
             "policy": json.loads(policy_of_notes(view.notes).text()),
             "is_default": POLICY_NOTE not in view.notes,
             "archived_to": str(view.archived_to),
-            "leases": [json.loads(lease.text()) for lease in leases_of_notes(view.notes)],
+            "leases": [json.loads(each.text()) for each in self._sequencer.ask(self._leases)],
             "disks": [
                 {"node": disk.node, "total": disk.total, "used": disk.used,
                  "percent": round(disk.percent, 1)}
                 for disk in disks
             ],
         }  # fmt: skip
+
+    def _leases(self) -> list[Lease]:
+        return self._archiver.leases
 
     def _set_policy(self, request: Fields, identity: PeerIdentity) -> Fields:
         policy = policy_of(request.get("policy"))
@@ -385,7 +429,12 @@ class NodeAdmin:
         return self._policy(request, identity)
 
     def _set_session_policy(self, sessions: SessionAdmin, request: Fields) -> Fields:
-        self._note(SESSIONS_NOTE, sessions.policy_text(request))
+        notes = ChangedNotes(self._view, self._decided)
+
+        def changed(before: str, _now_ns: int) -> str:
+            return sessions.policy_text(request, before)
+
+        perform(notes.change(SESSIONS_NOTE, changed), self._carry_out)
         return sessions.policy(request)
 
     def _plan(self, request: Fields, _identity: PeerIdentity) -> Fields:
@@ -407,8 +456,30 @@ class NodeAdmin:
         return {"rolled": before.file_name}
 
     def _await_latest(self) -> None:
-        sequencer = self._sequencer
-        await_latest(lambda: sequencer.view, sequencer.ask, self._member.reads, self._await)
+        perform(self._latest(), self._carry_out)
+
+    def _latest(self) -> Steps[None]:
+        return latest(self._view, self._member.reads)
+
+    def _decided(
+        self, instruction: Instruction, is_done: Callable[[], bool], /, *, may_repeat: bool = False
+    ) -> Steps[None]:
+        return decided(self._view, self._latest, instruction, is_done, may_repeat=may_repeat)
+
+    def _carry_out(self, need: Need) -> None:
+        """Carry out what steps wait for, in this thread."""
+        if isinstance(need, Order):
+            self._sequencer.order(need.instruction)
+        elif isinstance(need, Ask):
+            self._sequencer.ask(need.question)
+        else:
+            self._await(need.is_over, need.timeout_s, need.words)
+
+    def _view(self) -> NodeView:
+        return self._sequencer.view
+
+    def _log(self) -> LogDirectory:
+        return LogDirectory(self._member.executor.appender.directory)
 
     def _lease(self, request: Fields, identity: PeerIdentity) -> Fields:
         lease = new_lease({**request, "holder": identity.name}, self._now_ns())
@@ -450,10 +521,7 @@ class NodeAdmin:
             )
 
     def _decide(self, instruction: Instruction, is_done: Callable[[], bool]) -> None:
-        if is_done():  # as far as is known here: another leader may have changed it since
-            self._await_latest()
-        self._sequencer.order(instruction)
-        self._await(is_done)
+        perform(self._decided(instruction, is_done), self._carry_out)
 
     def _settle(self, index: int) -> None:
         """Wait until a majority has durably what was merged up to an instruction."""
@@ -463,7 +531,7 @@ class NodeAdmin:
         )  # fmt: skip
 
     def _await(
-        self, is_done: Callable[[], bool], timeout_s: float = _DECIDED_S, words: str = _UNDECIDED
+        self, is_done: Callable[[], bool], timeout_s: float = DECIDED_S, words: str = UNDECIDED
     ) -> None:
         end_s, pause_s = time.monotonic() + timeout_s, _POLL_FIRST_S
         while not is_done():
@@ -501,16 +569,21 @@ def _verbs_of(sessions: SessionAdmin, set_policy: Callable[[Fields], Fields]) ->
     """Return what may be asked about sessions."""
 
     def change(do: Callable[[Fields], Fields]) -> Verb:
-        return Verb(lambda request, _identity: do(request), changes=True, operators_only=True)
+        return Verb(
+            lambda request, _identity: do(request), changes=True, operators_only=True,
+            is_latest=True,
+        )  # fmt: skip
 
     return {
         "sessions": Verb(
-            lambda request, _identity: sessions.sessions(request), shared=("session",)
+            lambda request, _identity: sessions.sessions(request),
+            shared=("session",),
+            refuses_latest=True,
         ),
         "adopt-session": change(sessions.adopt),
         "reset-session": change(sessions.reset),
         "forget-session": change(sessions.forget),
-        "take-session": Verb(sessions.take, changes=True, pushes=True),
+        "take-session": Verb(sessions.take, changes=True, pushes=True, is_latest=True),
         "session-policy": Verb(lambda request, _identity: sessions.policy(request)),
         "set-session-policy": change(set_policy),
     }

@@ -12,8 +12,9 @@ from rt.log.directory import LogDirectory
 from rt.log.start import parse_start, resolve
 from rt.net.exchange import Fields
 from rt.net.identity import PeerIdentity
-from rt.node.changed_notes import ChangedNotes
+from rt.node.changed_notes import ChangedNotes, Decide
 from rt.node.cursor_lag import lag_of
+from rt.node.pins import is_due
 from rt.node.registered_cursor import (
     CURSOR_NOTE,
     CURSORS_MAX,
@@ -22,13 +23,12 @@ from rt.node.registered_cursor import (
     parse_registered,
 )
 from rt.node.registered_room import demand_room
+from rt.node.steps import Steps, Until
 from rt.node.view import NodeView
 from rt.position import Position
-from sequencer.instruction import Note
 
 _TAKEOVERS: Final = ("refuse", "fence")
 _MERGED_S: Final = 1.0  # for a leader that executes later than the node which a reader copies
-_POLL_S: Final = 0.01
 _MS_NS: Final = 1_000_000
 
 Change = Callable[[RegisteredCursor | None], RegisteredCursor | None]
@@ -47,36 +47,36 @@ class NodeCursors:
     def __init__(
         self,
         view: Callable[[], NodeView],
-        decide: Callable[[Note, Callable[[], bool]], None],
+        decide: Decide,
+        latest: Callable[[], Steps[None]],
         stream: Callable[[], str],
-        directory: Callable[[], str],
+        log: Callable[[], LogDirectory],
         *,
         steady_s: Callable[[], float] = time.monotonic,
         now_ns: Callable[[], int] = time.time_ns,
-        pause: Callable[[float], object] = time.sleep,
     ) -> None:
         """Prepare.
 
         Args:
             view: returns the node's latest view.
             decide: has a note agreed on, and waits until the view shows what came of it.
+            latest: waits until this node has executed all that any may have confirmed.
             stream: returns its name.
-            directory: returns that of the merged log.
+            log: opens the merged log.
             steady_s: a clock that never goes back.
             now_ns: the time, ns since the epoch.
-            pause: waits for so many seconds.
         """
         self._view = view
-        self._notes = ChangedNotes(view, decide)
+        self._notes = ChangedNotes(view, decide, now_ns)
+        self._latest = latest
         self._stream = stream
-        self._directory = directory
+        self._log = log
         self._steady_s = steady_s
         self._now_ns = now_ns
-        self._pause = pause
         self._lock = threading.Lock()
         self._heard: dict[str, tuple[int, float]] = {}  # by name: which epoch, and when
 
-    def open(self, request: Fields, identity: PeerIdentity) -> Fields:
+    def open(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
         """Take a cursor; a new one begins at the start. Refused as `held` if another reads.
 
         With `takeover` `fence` it is taken from a holder that is alive.
@@ -106,14 +106,14 @@ class NodeCursors:
                 pin_bytes=int(_number(request, "pin_bytes", cursor.pin_bytes)), share=share,
             )  # fmt: skip
 
-        cursor = self._change(name, change)
+        cursor = yield from self._change(name, change)
         self._hear(name, cursor.epoch if cursor else 0)
         return _facts(cursor)
 
-    def ack(self, request: Fields, identity: PeerIdentity) -> Fields:
+    def ack(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
         """Acknowledge up to a position, if one is given; show in any case that the holder lives."""
         name, epoch = str(request.get("name")), _number(request, "epoch", 0)
-        position = self._reached(_position(request))
+        position = yield from self._reached(_position(request))
         is_last = bool(request.get("release"))
 
         def change(known: RegisteredCursor | None) -> RegisteredCursor:
@@ -125,14 +125,15 @@ class NodeCursors:
             moved = replace(cursor, position=max(cursor.position, position))
             return replace(moved, holder="") if is_last else moved
 
-        cursor = self._change(name, change)
+        cursor = yield from self._change(name, change, may_repeat=True)
         self._hear(name, int(epoch))
         return _facts(cursor)
 
-    def reset(self, request: Fields, identity: PeerIdentity) -> Fields:
+    def reset(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
         """Move a cursor to any place of the stream; its holder, if any, is fenced."""
         name, start = str(request.get("name")), parse_start(str(request.get("start")))
-        with closing(LogDirectory(self._directory())) as log:
+        yield from self._latest()
+        with closing(self._log()) as log:
             position = resolve(log, start)
 
         def change(known: RegisteredCursor | None) -> RegisteredCursor:
@@ -142,16 +143,16 @@ class NodeCursors:
                 cursor, position=position, epoch=cursor.epoch + 1, holder="", share=None
             )  # fmt: skip
 
-        return _facts(self._change(name, change))
+        return _facts((yield from self._change(name, change)))
 
-    def forget(self, request: Fields, identity: PeerIdentity) -> Fields:
+    def forget(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
         """Remove a cursor; its holder, if any, is refused from then on."""
         name = str(request.get("name"))
 
         def change(known: RegisteredCursor | None) -> None:
             _demand_owner(_existing(known, name), identity, or_operator=True)
 
-        self._change(name, change)
+        yield from self._change(name, change)
         return {"forgotten": name}
 
     def show(self, request: Fields, _identity: PeerIdentity) -> Fields:
@@ -161,11 +162,13 @@ class NodeCursors:
         if wanted is not None:
             cursors = [each for each in cursors if each.name == wanted]
             _existing(next(iter(cursors), None), str(wanted))
-        with closing(LogDirectory(self._directory())) as log:
+        with closing(self._log()) as log:
             rows = [_facts(each) | lag_of(log, each.position, view) for each in cursors]
         return {"cursors": rows, "end": str(view.end)}
 
-    def _change(self, name: str, change: Change) -> RegisteredCursor | None:
+    def _change(
+        self, name: str, change: Change, *, may_repeat: bool = False
+    ) -> Steps[RegisteredCursor | None]:
         """Carry out a change, on whatever the ledger holds by then; nothing if it changes nothing.
 
         Raises:
@@ -175,25 +178,27 @@ class NodeCursors:
         def changed(before: str, now_ns: int) -> str | None:
             known = parse_registered(before) if before else None
             wanted = change(known)
-            if wanted is not None and wanted == known:
-                return None
-            return "" if wanted is None else replace(wanted, stored_ns=now_ns).text()
+            if wanted is None:
+                return ""
+            is_kept = wanted == known and not is_due(wanted.pin_bytes, wanted.stored_ns, now_ns)
+            return None if is_kept else replace(wanted, stored_ns=now_ns).text()
 
-        text = self._notes.change(CURSOR_NOTE + name, changed)
+        text, _ = yield from self._notes.change(CURSOR_NOTE + name, changed, may_repeat=may_repeat)
         return parse_registered(text) if text else None
 
-    def _reached(self, position: Position) -> Position:
+    def _reached(self, position: Position) -> Steps[Position]:
         """Wait until this node has merged up to a position; another may have merged it earlier.
 
         Raises:
             Refused: nothing is merged there.
         """
-        end_s = self._steady_s() + _MERGED_S
-        while position > (end := self._view().end):
-            if self._steady_s() >= end_s:
-                words = f"the merged log ends at {end}; {position} cannot have been read from it"
-                raise Refused("ahead", words)
-            self._pause(_POLL_S)
+        if position <= self._view().end:
+            return position
+        try:
+            yield Until(lambda: position <= self._view().end, _MERGED_S)
+        except Refused:
+            words = f"the merged log ends at {self._view().end}"
+            raise Refused("ahead", f"{words}; {position} cannot have been read from it") from None
         return position
 
     def _is_held(self, cursor: RegisteredCursor) -> bool:

@@ -1,6 +1,5 @@
 """NodeGroups: hands ranges of a stream to the members of groups, on the node that leads."""
 
-import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -14,9 +13,11 @@ from rt.log.reader import Reader
 from rt.log.start import parse_start, resolve
 from rt.net.exchange import Fields
 from rt.net.identity import PeerIdentity
-from rt.node.changed_notes import ChangedNotes, Decide
+from rt.node.changed_notes import Changed, ChangedNotes, Decide
 from rt.node.claims_heard import ClaimsHeard
 from rt.node.cursor_lag import lag_of
+from rt.node.latest import is_provisional
+from rt.node.pins import is_due
 from rt.node.reading_group import (
     GROUP_NOTE,
     RangeClaim,
@@ -25,6 +26,7 @@ from rt.node.reading_group import (
     parse_reading_group,
 )
 from rt.node.registered_room import demand_room
+from rt.node.steps import Steps
 from rt.node.view import NodeView
 from rt.position import Position
 
@@ -48,6 +50,22 @@ class Work(NamedTuple):
     is_idle: bool
 
 
+class Worked(NamedTuple):
+    """What came of a member's words.
+
+    Attributes:
+        group: afterwards.
+        handed_out: numbers of the claims that the member was given.
+        lost: numbers that it named, and that are not claims.
+        is_agreed: whether a compare-and-set has proved that the group was as this node knew it.
+    """
+
+    group: ReadingGroup
+    handed_out: list[int]
+    lost: list[int]
+    is_agreed: bool
+
+
 class NodeGroups:
     """The groups of a stream, on the node that leads.
 
@@ -55,36 +73,44 @@ class NodeGroups:
     member has it. That a holder is alive is known by the leader only, from what it has heard since
     it leads: it decides when a range is handed out again, not to how many.
 
-    Threads: any connection's. `_changing` lets one of them change groups at a time; `_heard` has
-        rules of its own.
+    A member acts for good on two answers: that a claim is lost, and that all is done. Both are
+    given as of the latest, unless a compare-and-set has just proved what this node knew.
+
+    Threads: any connection's may call `hear` and `show`; the rest changes groups, and one thread
+        does so at a time. `_heard` has rules of its own.
     """
 
     def __init__(
         self,
         view: Callable[[], NodeView],
         decide: Decide,
-        directory: Callable[[], str],
+        latest: Callable[[], Steps[None]],
+        log: Callable[[], LogDirectory],
         may_lease: Callable[[PeerIdentity], bool],
         *,
         steady_s: Callable[[], float] = time.monotonic,
+        now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         """Prepare.
 
         Args:
             view: returns the node's latest view.
             decide: has a note agreed on, and waits until the view shows what came of it.
-            directory: returns that of the merged log.
+            latest: waits until this node has executed all that any may have confirmed.
+            log: opens the merged log.
             may_lease: whether a peer may hold files of the stream.
             steady_s: a clock that never goes back.
+            now_ns: the time, ns since the epoch.
         """
         self._view = view
-        self._notes = ChangedNotes(view, decide)
-        self._directory = directory
+        self._notes = ChangedNotes(view, decide, now_ns)
+        self._latest = latest
+        self._log = log
         self._may_lease = may_lease
         self._heard = ClaimsHeard(steady_s)
-        self._changing = threading.Lock()
+        self._now_ns = now_ns
 
-    def join(self, request: Fields, identity: PeerIdentity) -> Fields:
+    def join(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
         """Begin a group where a start says, or join the one of that name and these settings."""
         name, start = str(request.get("name")), parse_start(str(request.get("start", "earliest")))
         wanted = ReadingGroup(
@@ -96,24 +122,65 @@ class NodeGroups:
         )  # fmt: skip
         if wanted.pin_bytes and not self._may_lease(identity):
             raise Refused("role", f"{identity.title} is not granted leases, and so may not pin")
-        with closing(LogDirectory(self._directory())) as log:
+        yield from self._latest()  # the end of the log is where a member without `follow` ends
+        with closing(self._log()) as log:
             begin = min(resolve(log, start), self._view().end)
 
         def change(known: ReadingGroup | None) -> ReadingGroup:
             if known is None:
                 demand_room(self._view().notes, identity)
                 # Members of a forgotten group of this name may still report: no number comes twice.
-                return replace(wanted, next=begin, number=time.time_ns() // _MS_NS)
+                return replace(wanted, next=begin, number=self._now_ns() // _MS_NS)
             _demand_member(known, identity)
             _demand_same(known, wanted)
             return known
 
-        group = self._change(name, change)
+        group, _ = yield from self._change(name, change, may_repeat=True)
         return {**_facts(group), "merged_end": str(self._view().end)}
 
-    def work(self, request: Fields, identity: PeerIdentity) -> Fields:
+    def hear(self, request: Fields, identity: PeerIdentity) -> None:
+        """Note that a member lives, before it waits for others whose changes are being agreed on.
+
+        What this node does not know of yet is no reason to refuse here: `work` does.
+        """
+        name, said = str(request.get("name")), _work(request)
+        note = self._view().notes.get(GROUP_NOTE + name, "")
+        group = parse_reading_group(note) if note else None
+        if group is None or not group.belongs_to(identity):
+            return
+        for number in said.held:
+            if group.claim(number) is not None:
+                self._heard.hear(name, number)
+        self._heard.member(name, said.member)
+
+    def work(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
         """Take what a member says of its claims, and hand out a range if it asks for one."""
         name, said = str(request.get("name")), _work(request)
+        is_enough = request.get("latest") is True or is_provisional(request)
+        worked = yield from self._worked(name, said, identity)
+        if worked.lost and not (worked.is_agreed or is_enough):
+            yield from self._latest()
+            worked = yield from self._worked(name, said, identity)
+        claims = [each for each in worked.group.claims if each.number in worked.handed_out]
+        for claim in claims:
+            self._heard.hear(name, claim.number)
+        self._heard.keep(name, {each.number for each in worked.group.claims})
+        is_done = bool(said.messages) and not worked.group.claims
+        if is_done and not is_enough:
+            is_done = yield from self._is_done(name, said)
+        return {
+            "claims": [_claim_facts(worked.group, each) for each in claims], "lost": worked.lost,
+            "position": str(worked.group.position), "is_done": is_done,
+        }  # fmt: skip
+
+    def _is_done(self, name: str, said: Work) -> Steps[bool]:
+        """Whether a group has handled all that was merged by now, anywhere."""
+        yield from self._latest()
+        note = self._view().notes.get(GROUP_NOTE + name, "")
+        group = _existing(parse_reading_group(note) if note else None, name)
+        return not group.claims and self._range_end(group.next, said, 1) <= group.next
+
+    def _worked(self, name: str, said: Work, identity: PeerIdentity) -> Steps[Worked]:
         handed_out: list[int] = []
         lost: list[int] = []
         freed: list[tuple[int, float]] = []
@@ -130,24 +197,16 @@ class NodeGroups:
                 handed_out.append(more.number)
             return more or group
 
-        self._hear(name, said, identity)
-        group = self._change(name, change)
+        group, is_agreed = yield from self._change(name, change, may_repeat=True)
         for number, delay_s in freed:
             self._heard.free(name, number, delay_s)
-        claims = [each for each in group.claims if each.number in handed_out]
-        for claim in claims:
-            self._heard.hear(name, claim.number)
-        self._heard.keep(name, {each.number for each in group.claims})
-        return {
-            "claims": [_claim_facts(group, each) for each in claims], "lost": lost,
-            "position": str(group.position),
-            "is_done": bool(said.messages) and not group.claims,
-        }  # fmt: skip
+        return Worked(group, handed_out, lost, is_agreed)
 
-    def reset(self, request: Fields, identity: PeerIdentity) -> Fields:
+    def reset(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
         """Move a group to any place of the stream; its members lose their claims."""
         name, start = str(request.get("name")), parse_start(str(request.get("start")))
-        with closing(LogDirectory(self._directory())) as log:
+        yield from self._latest()
+        with closing(self._log()) as log:
             position = min(resolve(log, start), self._view().end)
 
         def change(known: ReadingGroup | None) -> ReadingGroup:
@@ -155,9 +214,10 @@ class NodeGroups:
             _demand_member(group, identity, or_operator=True)
             return group.moved_to(position)
 
-        return _facts(self._change(name, change))
+        group, _ = yield from self._change(name, change)
+        return _facts(group)
 
-    def forget(self, request: Fields, identity: PeerIdentity) -> Fields:
+    def forget(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
         """Remove a group; its members are refused from then on."""
         name = str(request.get("name"))
 
@@ -166,7 +226,7 @@ class NodeGroups:
             _demand_member(_existing(known, name), identity, or_operator=True)
             return ""
 
-        self._notes.change(GROUP_NOTE + name, change)
+        yield from self._notes.change(GROUP_NOTE + name, change)
         self._heard.forget(name)
         return {"forgotten": name}
 
@@ -177,7 +237,7 @@ class NodeGroups:
         if wanted is not None:
             groups = [each for each in groups if each.name == wanted]
             _existing(next(iter(groups), None), str(wanted))
-        with closing(LogDirectory(self._directory())) as log:
+        with closing(self._log()) as log:
             rows = [
                 {
                     **_facts(each), **lag_of(log, each.position, view),
@@ -188,31 +248,23 @@ class NodeGroups:
         return {"groups": rows, "end": str(view.end)}
 
     def _change(
-        self, name: str, change: Callable[[ReadingGroup | None], ReadingGroup]
-    ) -> ReadingGroup:
-        """Carry out a change, on whatever the ledger holds by then."""
+        self,
+        name: str,
+        change: Callable[[ReadingGroup | None], ReadingGroup],
+        *,
+        may_repeat: bool = False,
+    ) -> Steps[tuple[ReadingGroup, bool]]:
+        """Carry out a change, on whatever the ledger holds by then; return whether it is agreed."""
 
         def changed(before: str, now_ns: int) -> str | None:
             known = parse_reading_group(before) if before else None
             wanted = change(known)
-            return None if wanted == known else replace(wanted, stored_ns=now_ns).text()
+            is_kept = wanted == known and not is_due(wanted.pin_bytes, wanted.stored_ns, now_ns)
+            return None if is_kept else replace(wanted, stored_ns=now_ns).text()
 
-        with self._changing:
-            return parse_reading_group(self._notes.change(GROUP_NOTE + name, changed))
-
-    def _hear(self, name: str, said: Work, identity: PeerIdentity) -> None:
-        """Note that a member lives, before it waits for others whose changes are being agreed on.
-
-        Raises:
-            Refused: there is no such group, or it belongs to others.
-        """
-        note = self._view().notes.get(GROUP_NOTE + name, "")
-        group = _existing(parse_reading_group(note) if note else None, name)
-        _demand_member(group, identity)
-        for number in said.held:
-            if group.claim(number) is not None:
-                self._heard.hear(name, number)
-        self._heard.member(name, said.member)
+        change_note = self._notes.change(GROUP_NOTE + name, changed, may_repeat=may_repeat)
+        found: Changed = yield from change_note
+        return parse_reading_group(found.text), found.is_agreed
 
     def _taken(
         self, group: ReadingGroup, said: Work, freed: list[tuple[int, float]]
@@ -262,7 +314,7 @@ class NodeGroups:
         A part is not smaller than what a member handles while it makes a request: it would wait.
         """
         view, end, size = self._view(), begin, 0
-        with closing(LogDirectory(self._directory())) as log, closing(Reader(log, begin)) as reader:
+        with closing(self._log()) as log, closing(Reader(log, begin)) as reader:
             left = said.messages
             try:
                 while left > 0 and size < _BYTES_MAX:

@@ -19,6 +19,7 @@ from rt.node.inbox import NodeInbox
 from rt.node.inboxes import Inboxes
 from rt.node.keep_up import CopyLog
 from rt.node.member import build_member
+from rt.node.pins import may_lease_on
 from rt.node.ports import Ports
 from rt.node.put_back import put_back
 from rt.node.rest import Pulse
@@ -115,7 +116,9 @@ class NodePipeline:
         self.sweeper = NodeSweeper(Sweep(disk, self.inboxes, fold_s=storage.fold_s))
         if opened.state.snapshot is not None and not self.member.executor.lacks_log:
             self.sweeper.saved(opened.state.snapshot.data)
-        self.retention = Retention(settings, self.member, self.sweeper)
+        self.retention = Retention(
+            settings, self.member, self.sweeper, may_lease=may_lease_on(settings)
+        )
         self._snapshots = NodeSnapshots(
             self.member, opened.journal, self.sweeper, self.retention,
             flush=self.inboxes.flush, pause_s=storage.snapshot_s,

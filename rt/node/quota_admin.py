@@ -6,6 +6,7 @@ from rt.net.exchange import Fields
 from rt.net.identity import PeerIdentity
 from rt.node.changed_notes import ChangedNotes, Decide
 from rt.node.session_quotas import QUOTAS_NOTE, SessionQuotas, parse_quotas, quotas_of_notes
+from rt.node.steps import Need, perform
 from rt.node.verb import Verb
 from rt.node.view import NodeView
 
@@ -13,8 +14,14 @@ from rt.node.view import NodeView
 class QuotaAdmin:
     """Answers for the quotas; any thread may call it."""
 
-    def __init__(self, view: Callable[[], NodeView], decide: Decide) -> None:
-        """Prepare; the arguments are those of `rt.node.changed_notes.ChangedNotes`."""
+    def __init__(
+        self,
+        view: Callable[[], NodeView],
+        decide: Decide,
+        carry_out: Callable[[Need], object],
+    ) -> None:
+        """Prepare; the arguments are those of `ChangedNotes`, and of `rt.node.steps.perform`."""
+        self._carry_out = carry_out
         self._view = view
         self._notes = ChangedNotes(view, decide)
 
@@ -39,5 +46,5 @@ class QuotaAdmin:
             known = parse_quotas(text) if text else SessionQuotas()
             return known.changed(given, publisher).text()
 
-        self._notes.change(QUOTAS_NOTE, changed)
+        perform(self._notes.change(QUOTAS_NOTE, changed), self._carry_out)
         return self._show(request, identity)

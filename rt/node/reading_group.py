@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from archiver.lease import UNREADABLE, Lease, whole_position
+from archiver.lease import UNREADABLE, whole_position
 from rt.errors import Misuse
 from rt.names import parse_cursor, parse_peer, parse_session
 from rt.net.identity import CertificateRole, PeerIdentity
@@ -16,7 +16,6 @@ from rt.position import START, Position
 GROUP_NOTE: Final = "group "  # followed by the name
 CLAIMS_MAX: Final = 48  # of 57 bytes at most, so that a group is a note of less than 4 KiB
 DELIVERIES_MAX: Final = 1000
-_FOR_EVER_NS: Final = (1 << 63) - 1
 SUSPECT: Final = 3  # deliveries from which on a member reports each message before handing it out
 _AGAIN: Final = 2  # deliveries of a message that may have been handed out before
 
@@ -184,12 +183,6 @@ class ReadingGroup:
             for each in self.claims
         ]
         return json.dumps({**fields, "claims": claims}, separators=(",", ":"))
-
-    def pin(self) -> Lease | None:
-        """Return the lease that keeps what is not done; None if nothing does."""
-        if not self.pin_bytes:
-            return None
-        return Lease(f"group.{self.name}", self.position, _FOR_EVER_NS, self.pin_bytes)
 
     def _without(self, claim: RangeClaim) -> list[RangeClaim]:
         return [each for each in self.claims if each.number != claim.number]

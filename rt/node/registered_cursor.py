@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from archiver.lease import UNREADABLE, Lease, whole_position
+from archiver.lease import UNREADABLE, whole_position
 from rt.errors import Misuse
 from rt.format.where import Where
 from rt.names import parse_cursor, parse_peer, shown
@@ -19,7 +19,6 @@ CURSORS_PER_OWNER_MAX: Final = 24  # so that one owner leaves as many to the oth
 HOLDER_LENGTH_MAX: Final = 100
 SILENCE_S_MIN, SILENCE_S_MAX = 0.2, 3600.0
 PIN_BYTES_MAX: Final = 1 << 40
-_FOR_EVER_NS: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +76,6 @@ class RegisteredCursor:
     def text(self) -> str:
         """Return it as JSON, the same text for the same cursor."""
         return json.dumps(asdict(self), separators=(",", ":"))
-
-    def pin(self) -> Lease | None:
-        """Return the lease that keeps what is not acknowledged; None if nothing does."""
-        if not self.pin_bytes:
-            return None
-        return Lease(f"cursor.{self.name}", self.position, _FOR_EVER_NS, self.pin_bytes)
 
 
 def parse_registered(text: str) -> RegisteredCursor:

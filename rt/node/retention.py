@@ -18,6 +18,7 @@ from archiver.policy import Policy, parse_policy
 from rt.errors import Misuse, Refused
 from rt.format.manifest import Manifest
 from rt.node.merged_growth import MergedGrowth
+from rt.node.pins import MayLease, Pins, pins_of
 from rt.node.readable_notes import readable
 from rt.node.reading_group import GROUP_NOTE, parse_reading_group
 from rt.node.registered_cursor import CURSOR_NOTE, parse_registered
@@ -30,7 +31,7 @@ from rt.node.settings import NodeSettings
 from rt.node.sweeper import NodeSweeper
 from rt.position import START, Position
 from rt.text import counted
-from sequencer.instruction import FILES_MAX, Archive, ArchivedFile, Note, Roll
+from sequencer.instruction import FILES_MAX, Archive, ArchivedFile, Note, Roll, note_digest
 from sequencer.ledger import Ledger
 from sequencer.member import REPORT, Member
 
@@ -75,6 +76,7 @@ class Retention:
         member: Member,
         sweeper: NodeSweeper,
         machine: Machine = Machine(),
+        may_lease: MayLease = lambda _role, _name: True,
     ) -> None:
         """Prepare, and take over the member's reports.
 
@@ -83,7 +85,9 @@ class Retention:
             member: proposes what is decided.
             sweeper: empties files and archives inputs, in a thread of its own.
             machine: the node's clocks and disk.
+            may_lease: whether a peer may hold files of the stream now.
         """
+        self._pins = Pins(may_lease)
         self._settings = settings
         self._member = member
         self._sweeper = sweeper
@@ -115,7 +119,7 @@ class Retention:
     @property
     def leases(self) -> list[Lease]:
         """The stream's read leases, including expired ones."""
-        return leases_of_notes(self._ledger.notes)
+        return leases_of_notes(self._ledger.notes, self._pins.over)
 
     def hear(self, sender: str, body: bytes) -> None:
         """Take another node's report.
@@ -156,6 +160,7 @@ class Retention:
         self._growth.look(self._ledger, now_s)
         self._report(now_s)
         living = self._living(now_s)
+        self._pins.look(self._ledger.notes, now_s)
         self._look_at_clocks(living)
         self._look_at_disks(living)
         self._sweeper.turn(self._member.executor.appender, self._reports.settled_index)
@@ -243,11 +248,13 @@ class Retention:
         (self._said.add if holding else self._said.discard)("clock")
 
     def _forget_old_leases(self) -> None:
-        for lease in self.leases:
+        for lease in readable(self._ledger.notes, LEASE_NOTE, parse_lease)[0]:
             if self.now_ns >= lease.until_ns:
-                # No order is undecided, so a renewal is still waiting, and comes after this one.
+                # A renewal may be decided, and not executed here yet: that one stays.
                 name = LEASE_NOTE + lease.holder
-                self._member.order(Note(self._machine.now_ns(), name, ""), first=True)
+                expected = note_digest(self._ledger.notes.get(name, ""))
+                note = Note(self._machine.now_ns(), name, "", expected)
+                self._member.order(note, first=True)
 
     def _decisions(self, living: dict[str, RetentionReport], now_ns: int) -> list[Decision]:
         ledger, manifest = self._ledger, self._member.executor.appender.manifest
@@ -296,17 +303,16 @@ def policy_of_notes(notes: Mapping[str, str]) -> Policy:
         return Policy(time=0, disk=100)
 
 
-def leases_of_notes(notes: Mapping[str, str]) -> list[Lease]:
+def leases_of_notes(notes: Mapping[str, str], over: frozenset[str] = frozenset()) -> list[Lease]:
     """Return the agreed leases, including expired ones, and the pins of cursors and groups.
 
     What a note says that this version cannot read is unknown, so all files are held then, by a
-    lease of `unreadable`.
+    lease of `unreadable`. `over` names the notes whose pins hold nothing any more.
     """
     leases, strange = readable(notes, LEASE_NOTE, parse_lease)
-    cursors, strange_cursors = readable(notes, CURSOR_NOTE, parse_registered)
-    groups, strange_groups = readable(notes, GROUP_NOTE, parse_reading_group)
-    pins = *(each.pin() for each in cursors), *(each.pin() for each in groups)
-    leases += filter(None, pins)
+    _, strange_cursors = readable(notes, CURSOR_NOTE, parse_registered)
+    _, strange_groups = readable(notes, GROUP_NOTE, parse_reading_group)
+    leases += pins_of(notes, over)
     offloads = {OFFLOAD_NOTE: notes[OFFLOAD_NOTE]} if notes.get(OFFLOAD_NOTE) else {}
     copies, strange_copies = readable(offloads, OFFLOAD_NOTE, offload_lease)
     if strange or strange_cursors or strange_groups or strange_copies:

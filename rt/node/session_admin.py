@@ -13,7 +13,7 @@ from rt.net.exchange import Fields
 from rt.net.identity import PeerIdentity
 from rt.node.sequencer import leader_words
 from rt.node.session_copies import SessionCopies, SessionCopy
-from rt.node.session_policy import session_policy_of, session_policy_of_notes
+from rt.node.session_policy import SESSIONS_NOTE, session_policy_of, session_policy_of_notes
 from rt.node.session_takeover import Takeover, takeover_of
 from rt.node.view import NodeView
 from rt.position import START, Position
@@ -158,9 +158,9 @@ class SessionAdmin:
         """Return how long publishers may be silent."""
         return asdict(session_policy_of_notes(self._sequencer.view.notes))
 
-    def policy_text(self, request: Fields) -> str:
-        """Return the text of a policy that is asked for; `Misuse` if it is malformed."""
-        known = session_policy_of_notes(self._sequencer.view.notes)
+    def policy_text(self, request: Fields, before: str) -> str:
+        """Return the text of a policy that changes the one before; `Misuse` if malformed."""
+        known = session_policy_of_notes({SESSIONS_NOTE: before} if before else {})
         return session_policy_of(request.get("policy"), known).text()
 
     def _end(self, session: SessionName, change: SessionChange) -> Fields:

@@ -19,6 +19,9 @@ class Verb:
         pushes: whether a publisher may do it to a session that it is granted.
         shared: of a question whose answer is shared by all who ask it at about the same time, the
             fields that the answer depends on.
+        refuses_latest: whether it may be done again after a refusal, as of the latest: it depends
+            on the ledger, and what it changes is compared and set.
+        is_latest: whether it is done as of the latest from the beginning.
     """
 
     do: Callable[[Fields, PeerIdentity], Fields]
@@ -27,3 +30,5 @@ class Verb:
     leases: bool = False
     pushes: bool = False
     shared: tuple[str, ...] | None = None
+    refuses_latest: bool = False
+    is_latest: bool = False

@@ -31,7 +31,9 @@ PAUSE_S = (0.3, 2.0)  # more than `silence_s`, and less
 class ReaderStorm:
     """Three nodes, a publisher that is left alone, three members and two readers."""
 
-    def __init__(self, root: Path, seed: int) -> None:
+    def __init__(
+        self, root: Path, seed: int, readers: tuple[str, ...] = (*MEMBERS, *READERS)
+    ) -> None:
         self.root = root
         self.chance = random.Random(seed)
         self.done: Counter[str] = Counter()
@@ -50,11 +52,12 @@ class ReaderStorm:
         self.client = rt.connect(self.config, root=root / "publishing")
         self.publisher = self.client.publisher(SESSION)
         self.readers: dict[str, subprocess.Popen[bytes]] = {}
-        for name in (*MEMBERS, *READERS):
+        for name in readers:
             self._start(name)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._publish)
-        self._thread.start()
+        if readers:
+            self._thread.start()
 
     def _publish(self) -> None:
         while not self._stop.wait(TURN_S):
@@ -112,10 +115,17 @@ class ReaderStorm:
                 time.sleep(0.1)
 
     def _kill_node(self) -> None:
-        place = self.chance.choice(self.places)
-        self.nodes[place.name].kill()
+        self._kill_nodes([self.chance.choice(self.places).name])
+
+    def _kill_nodes(self, names: list[str]) -> None:
+        """Kill nodes at once, and start them again after a while."""
+        for name in names:
+            self.nodes[name].kill()
         time.sleep(self.chance.uniform(0.0, 1.0))
-        self.nodes[place.name] = self.children.start(place.name, "node", "--config", place.config)
+        for place in self.places:
+            if place.name in names:
+                command = ["node", "--config", place.config]
+                self.nodes[place.name] = self.children.start(place.name, *command)
 
     def _pause(self, name: str) -> None:
         os.kill(self.readers[name].pid, signal.SIGSTOP)
@@ -161,7 +171,8 @@ class ReaderStorm:
     def close(self) -> None:
         """Stop everything."""
         self._stop.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         for name in self.readers:
             self._end(name)
         self.client.close(1.0)

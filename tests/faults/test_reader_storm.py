@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from .leader_kills import LeaderKills
 from .reader_history import Fact, demand_cursor, demand_group
 from .reader_storm import MEMBERS, READERS, ReaderStorm
 
 SECONDS = os.environ.get("STORM_S")
+ROUNDS = int(os.environ.get("STORM_ROUNDS", "3"))
 
 
 @pytest.mark.faults
@@ -27,6 +29,23 @@ def test_a_storm_leaves_nothing_unhandled_and_every_repeat_marked(
         print(f"{count} messages, {epochs} epochs, {dict(storm.done)}")
     finally:
         storm.close()
+
+
+@pytest.mark.faults
+@pytest.mark.process
+def test_no_member_ends_early_and_no_holder_is_fenced_when_leaders_are_killed(
+    tmp_path: Path,
+) -> None:
+    """A new leader that has not executed its log called groups unknown, and cursors taken."""
+    kills = LeaderKills(tmp_path, int(os.environ.get("STORM_SEED", "1")))
+    try:
+        for number in range(ROUNDS):
+            kills.round(number)
+            kills.forget(number)
+            print(f"round {number}: {dict(kills.done)}, {kills.unsure} unsure, {kills.wrong}")
+        assert not kills.wrong
+    finally:
+        kills.close()
 
 
 HANDED = [Fact("a", "handed", number, 0) for number in range(3)]

@@ -22,6 +22,7 @@ from . import (
     mutants_node,
     mutants_outsider,
     mutants_raft,
+    mutants_reading,
     mutants_rest,
     mutants_scrub,
     mutants_session,
@@ -31,6 +32,7 @@ from .mutants_full import FILLING
 from .mutants_members import CHANGING
 from .mutants_merge import MERGING
 from .mutants_node import RESTORING
+from .mutants_reading import READING
 from .mutants_rest import RESTING
 from .mutants_scrub import SCRUBBING
 from .mutation import MUTANTS, switched_on
@@ -40,6 +42,7 @@ __all__ = [
     "FILLING",
     "MERGING",
     "MUTANTS",
+    "READING",
     "RESTING",
     "RESTORING",
     "SCRUBBING",
@@ -50,6 +53,7 @@ __all__ = [
     "mutants_node",
     "mutants_outsider",
     "mutants_raft",
+    "mutants_reading",
     "mutants_rest",
     "mutants_scrub",
     "mutants_session",

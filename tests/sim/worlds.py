@@ -9,7 +9,17 @@ from .cluster import Cluster
 from .full import FullCluster
 from .member_cluster import MemberCluster
 from .merge_cluster import MergeCluster
-from .mutants import CHANGING, FILLING, MERGING, RESTING, RESTORING, SCRUBBING, switched_on
+from .mutants import (
+    CHANGING,
+    FILLING,
+    MERGING,
+    READING,
+    RESTING,
+    RESTORING,
+    SCRUBBING,
+    switched_on,
+)
+from .reading import ReadingCluster
 from .replaced import ReplacedCluster
 from .resting import RestingCluster
 from .restored import RestoredCluster
@@ -24,7 +34,8 @@ _NOT_OURS = (  # raised by a mistake that no longer fits; the last is `_replace`
     "TypeError", "AttributeError", "NameError", "ValueError: Got unexpected field names",
 )  # fmt: skip
 _RARE = {  # by seed % 64
-    15: "full", 23: "restored", 31: "worn", 47: "resting", 55: "rotten", 63: "replaced",
+    15: "full", 19: "reading", 23: "restored", 31: "worn", 47: "resting", 55: "rotten",
+    63: "replaced",
 }  # fmt: skip
 _FIRST_TRIED = {  # seeds that notice what a hunt would otherwise look for in vain
     "next-copy-compared-with-the-last-log": 20578,
@@ -40,6 +51,7 @@ WORLDS: dict[str, type[Cluster]] = {
     "resting": RestingCluster,
     "replaced": ReplacedCluster,
     "full": FullCluster,
+    "reading": ReadingCluster,
     "engine": Cluster,
 }
 
@@ -51,7 +63,7 @@ def world(seed: int, log: Callable[[str], None] | None = None) -> Cluster:
     the members change, in every 32nd a majority is left alone for long, and in every 64th the
     merged logs of a minority have no room for long, or a node is restored from a backup, or rolled
     files rot, or all of this comes together, or publishers pause for so long that nodes rest, or
-    another node takes the place of one that publishers use.
+    another node takes the place of one that publishers use, or readers share a group and cursors.
     """
     return WORLDS[_kind(seed)](seed, log=log)
 
@@ -95,6 +107,7 @@ def hunt(mutant: str, worlds: int = HUNT_WORLDS) -> tuple[int, str] | None:
     is known to notice them, if there is one.
     """
     kinds = {
+        "reading": READING,
         "resting": RESTING,
         "merged": MERGING,
         "members": CHANGING,

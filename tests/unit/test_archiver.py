@@ -24,7 +24,7 @@ from rt.node.retention import LEASE_NOTE, Machine, Retention, leases_of_notes
 from rt.node.retention_reports import decode_retention_report
 from rt.node.sweeper import NodeSweeper, Saved
 from rt.position import START, Position
-from sequencer.instruction import Note, Roll
+from sequencer.instruction import Note, Roll, decode_instruction, encode_instruction
 from sequencer.ledger import Ledger
 from sequencer.member import Member
 from tests.commands import run
@@ -436,6 +436,27 @@ def test_a_lease_that_is_renewed_while_its_end_is_seen_is_kept():
     for note in member.proposals._orders:
         ledger.note(note.name, note.text)
     assert leases_of_notes(ledger.notes) == [renewed]
+
+
+def test_a_lease_whose_renewal_is_decided_elsewhere_is_kept():
+    """A leader that has not executed its log sees the old lease end, and not its renewal."""
+    ended = Lease("spark", Position(0), NOW - 1, 1)
+    renewed = Lease("spark", Position(0), NOW + MINUTE, 1)
+    stale, orders = Ledger(notes={LEASE_NOTE + "spark": ended.text()}), []
+
+    def order(note, *, first):
+        assert first
+        orders.append(note)
+
+    archiver = Retention.__new__(Retention)
+    archiver._member = SimpleNamespace(executor=SimpleNamespace(ledger=stale), order=order)
+    archiver._machine, archiver.now_ns = Machine(), NOW
+    archiver._forget_old_leases()
+    for known, left in ((ended, []), (renewed, [renewed])):
+        ledger = Ledger(notes={LEASE_NOTE + "spark": known.text()})
+        for note in orders:
+            ledger.carry_out(decode_instruction(encode_instruction(note)))
+        assert leases_of_notes(ledger.notes) == left
 
 
 def test_what_was_set_aside_is_not_reported_durable_until_it_is_copied_again():

@@ -247,3 +247,30 @@ def test_the_commands_list_show_reset_and_forget(client, cluster):
     gone = run("group", "show", "etl", *options)
     assert gone.exit_code == 3
     assert "there is no group 'etl'" in gone.output
+
+
+def test_an_acknowledgement_of_a_paused_member_is_refused(cluster, client, tmp_path):
+    """It returned as if the nodes had agreed, while another member worked on the message."""
+    published(client, "refused", 1)
+    events = []
+    settings = {"silence_s": 0.4, "work_s_max": 0.2}
+    slow, quick = (rt.Group("refusing", name, **settings) for name in ("slow", "quick"))
+    with (
+        client.subscriber(
+            group=slow, sessions=["refused"], ack="explicit", on_event=events.append
+        ) as late,
+        connect(cluster, tmp_path / "quick") as other,
+    ):
+        message = next(late.messages(PATIENCE_S))
+        with other.subscriber(group=quick, sessions=["refused"], ack="explicit") as messages:
+            again = next(messages.messages(PATIENCE_S))  # the handler of the first takes too long
+            assert again.redelivered == 1
+            with pytest.raises(rt.ClaimLost, match="does not count") as lost:
+                late.ack(message, sync=True)
+            assert not lost.value.may_count
+            messages.ack(again, sync=True)
+            with pytest.raises(rt.ClaimLost):
+                late.ack(message, sync=True)
+        assert next(late.messages(0.5), None) is None
+    (event,) = (each for each in events if isinstance(each, rt.RangeLost))
+    assert event.begin <= message.position < event.end

@@ -277,7 +277,7 @@ def test_answers_that_cannot_be_read_end_no_member(world, caplog):
 
 
 @pytest.mark.parametrize(
-    "answer", [{}, {"epoch": 1e999, "position": 0}, {"epoch": 1, "position": []}]
+    "answer", [{}, {"epoch": 1e999, "position": {}}, {"epoch": 1, "position": []}]
 )
 def test_whoever_opens_a_cursor_or_joins_a_group_names_the_node_that_answered_so(answer):
     """A KeyError sends the programmer to the wrong end of the connection."""
@@ -285,7 +285,7 @@ def test_whoever_opens_a_cursor_or_joins_a_group_names_the_node_that_answered_so
     nodes = SimpleNamespace(ask=lambda _request: answer, close=lambda: closed.append(1))
     with pytest.raises(PeerError, match="a node's answer cannot be read"):
         RegisteredReader(nodes, Registered("etl"))
-    wanted = SimpleNamespace(ack="auto")
+    wanted = SimpleNamespace(ack="auto", follow=True)
     with pytest.raises(PeerError, match="a node's answer cannot be read"):
         join(group("a"), "earliest", wanted, None, (nodes, None))
     assert closed == [1, 1]

@@ -8,9 +8,10 @@ import pytest
 from archive_cluster import ArchiveCluster
 from replicator_host import eventually
 
-from rt.errors import Refused
+from rt.errors import Misuse, Refused
 from rt.net.admin import ask, ask_any
-from rt.node.latest import await_latest
+from rt.node.latest import await_latest, confirmed, decided
+from rt.node.steps import Until, perform
 from sequencer.raft.consensus import Read
 from sequencer.reading import LatestReads
 
@@ -122,6 +123,67 @@ def test_a_wait_that_is_too_long_leaves_no_read(reads):
     with pytest.raises(Refused, match="no majority"):
         await_latest(view_of, lambda question: question(), reads, wait)
     assert not reads.is_waiting
+
+
+def steps_of(views, instruction=None, **options):
+    """Decide an instruction before the eyes of these views; return what was carried out."""
+    done = []
+
+    def carry_out(need):
+        done.append(type(need).__name__)
+        if isinstance(need, Until):
+            while not need.is_over():
+                views.pop(0)
+
+    options = {"may_repeat": True, **options}
+    steps = decided(lambda: views[0], None, instruction, lambda: views[0].executed > 5, **options)
+    perform(steps, carry_out)
+    return done
+
+
+def test_a_node_that_leads_no_more_gives_up_at_once_what_another_may_be_asked_for():
+    """A member of a group waited for 10 s, in which it gave no sign of life to the next leader."""
+    assert steps_of([view_of(), view_of(), view_of(executed=6)]) == ["Order", "Until"]
+    for later in (view_of(leads=False), view_of(term=2)):
+        with pytest.raises(Refused) as refused:
+            steps_of([view_of(), later, view_of(executed=6)])
+        assert refused.value.code == "not-leader"
+    later = [view_of(), view_of(leads=False), view_of(leads=False, executed=6)]
+    assert steps_of(later, may_repeat=False), "what must not be made twice is waited for"
+
+
+@pytest.mark.parametrize(
+    ("code", "request_", "leads", "barriers"),
+    [
+        ("unknown-group", {}, True, 1),
+        ("unknown-group", {}, False, 1),
+        ("unknown-group", {"asks_again": True}, True, 0),
+        ("unknown-group", {"latest": True}, True, 1),
+        ("fenced", {}, True, 1),
+        ("busy", {}, True, 0),
+        ("not-leader", {}, False, 0),
+        ("undecided", {}, True, 0),
+        ("misuse", {}, True, 1),
+        ("misuse", {}, False, 0),
+    ],
+)
+def test_a_refusal_is_as_of_the_latest(code, request_, leads, barriers):
+    """A node that lags behind knows less than there is, whatever it is asked."""
+    passed, asked = [], []
+
+    def do():
+        asked.append(len(passed))
+        raise Misuse("no") if code == "misuse" else Refused(code, "no")
+
+    def barrier():
+        passed.append(1)
+        yield from ()
+
+    steps = confirmed(do, lambda: view_of(leads=leads), barrier, request_)
+    with pytest.raises((Refused, Misuse)):
+        perform(steps, None)
+    assert len(passed) == barriers
+    assert asked[-1] == barriers, "it looks again after the barrier"
 
 
 def leader_of(cluster):

@@ -8,13 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from rt import Publisher
+from rt.errors import Refused
 from rt.log.directory import LogDirectory
 from rt.log.disk import OsDisk
 from rt.log.start import end_of
 from rt.position import START, Position
 from sequencer import newcomers, planner
 from sequencer.holdings import Holdings, Report, ReportKind, encode_report
-from sequencer.instruction import Merge, decode_instruction
+from sequencer.instruction import Merge, Note, decode_instruction
 from sequencer.ledger import Ledger
 from sequencer.planner import Planner
 from sequencer.proposals import Proposals
@@ -280,3 +281,23 @@ def test_a_copy_of_which_nothing_is_known_to_be_durable_is_not_planned(tmp_path)
         bench.report(member, {"jfk": end})
     bench.propose()
     assert not bench.ledger.merged_to("jfk")
+
+
+def test_an_order_that_comes_while_leadership_moves_is_kept_if_it_stays(tmp_path):
+    """It was dropped, and a member's request, with all that waited for it, hung for 10 s."""
+    bench = Bench(tmp_path, "a")
+    order, proposed = Note(7, "policy", "a"), []
+
+    def propose(command):
+        if bench.leader.is_moving:
+            raise Refused("handing-over", "b is about to lead")
+        proposed.append(decode_instruction(command))
+        return SimpleNamespace(index=1)
+
+    bench.leader.propose, bench.leader.is_moving = propose, True
+    bench.proposals.order(order)
+    bench.proposals.propose()
+    assert bench.proposals.has_orders
+    bench.leader.is_moving = False
+    bench.proposals.propose()
+    assert proposed == [order]

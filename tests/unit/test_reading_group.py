@@ -504,3 +504,80 @@ def test_groups_and_cursors_share_their_room(nodes):
     with pytest.raises(Refused, match="24 of 24 by subscriber spark"):
         leader.join({**JOIN, "name": "more"}, SPARK)
     assert len(groups_of_notes(nodes.ledger.notes)) == 24
+
+
+EMPTY = ({}, Position(0), 0)  # what a leader knows that has not executed its log
+
+
+def test_a_leader_that_has_not_executed_its_log_calls_no_group_unknown(nodes):
+    """Members took that as final: all of them ended when the leader was killed."""
+    nodes.leader().join(JOIN, SPARK)
+    nodes.behind = EMPTY
+    (claim,) = worked(nodes.leader())["claims"]
+    assert len(places(nodes.directory, claim)) == 10
+    assert nodes.barriers == 2, "one to join, one before the refusal"
+    nodes.behind = EMPTY
+    assert nodes.leader().show({"name": "etl"}, SPARK)["groups"]
+    with pytest.raises(Refused, match="there is no group 'other'"):
+        nodes.leader().show({"name": "other"}, SPARK)
+
+
+def test_a_leader_that_has_not_executed_its_log_calls_no_claim_lost(nodes):
+    """The member would drop what it works on, and its acknowledgement would not count."""
+    leader = nodes.leader()
+    leader.join(JOIN, SPARK)
+    older = dict(nodes.ledger.notes)
+    (claim,) = worked(leader)["claims"]
+    nodes.behind = (older, nodes.end, nodes.number)
+    number, end = claim["number"], claim["end"]
+    answer = worked(nodes.leader(), held=[number], done=[[number, end]], messages=0)
+    assert not answer["lost"]
+    assert not nodes.group().claims, "and what is done counts"
+
+
+def test_a_leader_that_has_not_executed_its_log_calls_nothing_done(nodes):
+    """Both members ended without an error, with a third of the messages never handed out."""
+    leader = nodes.leader()
+    leader.join(JOIN, SPARK)
+    first = worked(leader, messages=100)["claims"][0]
+    worked(leader, done=[[first["number"], first["end"]]], messages=0)
+    assert nodes.group().next < nodes.end
+    nodes.behind = (dict(nodes.ledger.notes), nodes.group().next, 50)
+    answer = worked(nodes.leader())
+    assert not answer["claims"]
+    assert not answer["is_done"]
+
+
+def test_a_group_that_is_joined_by_a_lagging_leader_ends_where_the_stream_does(nodes):
+    """A member that does not follow reads up to there."""
+    nodes.leader().join(JOIN, SPARK)
+    nodes.behind = (dict(nodes.ledger.notes), Position(64), 1)
+    assert nodes.leader().join(JOIN, SPARK)["merged_end"] == str(nodes.end)
+
+
+def test_only_a_no_costs_a_round_of_the_nodes(nodes):
+    """Members of a busy stream ask hundreds of times a second."""
+    leader = nodes.leader()
+    leader.join(JOIN, SPARK)
+    held = []
+    for _ in range(5):
+        held += [each["number"] for each in worked(leader, held=held)["claims"]]
+        worked(leader, held=held, messages=0)
+    assert nodes.barriers == 1, "that of joining"
+    worked(leader, held=[1], messages=0, asks_again=True)
+    assert nodes.barriers == 1, "this client asks again before it believes that"
+    assert worked(leader, held=[1], messages=0)["lost"] == [1]
+    assert nodes.barriers == 2
+
+
+def test_a_rejection_that_is_repeated_counts_once(nodes):
+    """Its answer was lost; the message must not be handed out to two members at a time."""
+    leader = nodes.leader()
+    leader.join(JOIN, SPARK)
+    (claim,) = worked(leader)["claims"]
+    at = sorted(places(nodes.directory, claim))
+    said = {"held": [claim["number"]], "failed": [[claim["number"], at[4], 2.0]], "messages": 0}
+    worked(leader, **said)
+    before = nodes.group().claims
+    worked(leader, **said)
+    assert nodes.group().claims == before

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from random import Random
 from types import SimpleNamespace
 
@@ -20,10 +21,12 @@ from archiver.decide import RolledFile
 from rt.cli.link import look
 from rt.errors import Misuse, PeerError, Refused, Stopped
 from rt.format.manifest import Archived
+from rt.log.directory import LogDirectory
 from rt.net.admin import NoLeader, ask, ask_any
 from rt.net.identity import CertificateRole, PeerIdentity
 from rt.node import sequencer
 from rt.node.cursors import NodeCursors
+from rt.node.latest import confirmed
 from rt.node.registered_cursor import (
     CURSOR_NOTE,
     CURSORS_MAX,
@@ -33,6 +36,7 @@ from rt.node.registered_cursor import (
     parse_registered,
 )
 from rt.node.retention import leases_of_notes
+from rt.node.steps import Order, Until, perform
 from rt.position import START, Position
 from sequencer.instruction import Note, decode_instruction, encode_instruction, note_digest
 from sequencer.ledger import Ledger
@@ -50,38 +54,67 @@ class Nodes:
     def __init__(self):
         self.ledger, self.now_s, self.now_ns = Ledger(), 100.0, 0
         self.end = Position.parse("9.0.0")
+        self.barriers = 0  # how often a leader waited for the latest
+        self.behind = None  # the notes that a leader knows that has not executed its log
         self.meanwhile = lambda: None  # what happens while a leader waits
         self.between = lambda: None  # what happens after a leader has looked, before it decides
 
     def view(self):
-        return SimpleNamespace(
-            notes=dict(self.ledger.notes), leads=True, end=self.end, number=0, time_ns=0
-        )
+        notes = dict(self.ledger.notes) if self.behind is None else self.behind
+        return SimpleNamespace(notes=notes, leads=True, end=self.end, number=0, time_ns=0)
 
-    def decide(self, note, is_done):
+    def decide(self, note, is_done, *, may_repeat):
         self.between()
-        note = decode_instruction(encode_instruction(note))
-        self.ledger.carry_out(note)
-        assert is_done()
+        yield Order(note)
+        yield Until(is_done)
+
+    def time_ns(self):
+        self.now_ns += 1  # a clock never says the same twice
+        return self.now_ns
+
+    def latest(self):
+        self.barriers += 1
+        self.behind = None
+        yield from ()
 
     def leader(self, directory="nowhere"):
-        return NodeCursors(
-            self.view,
-            self.decide,
-            lambda: "flights",
-            lambda: str(directory),
-            steady_s=lambda: self.now_s,
-            now_ns=lambda: self.now_ns,
-            pause=self.pause,
-        )
+        cursors = NodeCursors(
+            self.view, self.decide, self.latest, lambda: "flights",
+            lambda: LogDirectory(str(directory)),
+            steady_s=lambda: self.now_s, now_ns=self.time_ns,
+        )  # fmt: skip
+        return Leader(self, cursors)
 
-    def pause(self, seconds):
-        """A wait for what another thread does meanwhile."""
-        self.now_s += seconds
-        self.meanwhile()
+    def carry_out(self, need):
+        """Carry out what a leader waits for."""
+        if isinstance(need, Order):
+            self.ledger.carry_out(decode_instruction(encode_instruction(need.instruction)))
+            self.behind = None  # what is executed follows all that was decided before
+            return
+        end_s = self.now_s + need.timeout_s
+        while not need.is_over():
+            if self.now_s > end_s:
+                raise Refused("undecided", need.words)
+            self.now_s += 0.01
+            self.meanwhile()
 
     def cursor(self, name="etl"):
         return parse_registered(self.ledger.notes[CURSOR_NOTE + name])
+
+
+class Leader:
+    """A node that leads: it answers requests, one after the other."""
+
+    def __init__(self, nodes, cursors):
+        self.nodes, self.cursors = nodes, cursors
+
+    def __getattr__(self, verb):
+        def do(request, identity):
+            work = partial(getattr(self.cursors, verb), request, identity)
+            steps = confirmed(work, self.nodes.view, self.nodes.latest, request)
+            return perform(steps, self.nodes.carry_out)
+
+        return do
 
 
 @pytest.fixture
@@ -516,8 +549,11 @@ def test_a_change_is_seen_at_once_whichever_node_is_asked_first(cluster, tmp_pat
     with connect(cluster, tmp_path / "a") as client, late.pipeline.sequencer._busy:
         client.subscriber(cursor=rt.Registered("seen"), sessions="numbers").close()
         contexts = cluster.contexts("subscriber")
-        with pytest.raises(Refused, match="no cursor 'seen' is registered"):
+        with pytest.raises(Refused, match="leads the stream; ask it") as refused:
             ask(addresses[0], contexts, wanted)
+        assert refused.value.code == "not-leader", "it does not know of the cursor yet"
+        known = ask(addresses[0], contexts, {"do": "cursors"})["cursors"]
+        assert "seen" not in {each["cursor"] for each in known}
         latest = ask_any(addresses, contexts, {**wanted, "latest": True})
         assert latest["cursors"][0]["cursor"] == "seen"
 
@@ -572,3 +608,28 @@ def test_the_commands_list_show_reset_and_forget(cluster, tmp_path):
     gone = run("cursor", "registered", "show", "etl", *options)
     assert gone.exit_code == 3
     assert "no cursor 'etl' is registered" in gone.output
+
+
+def test_a_leader_that_has_not_executed_its_log_fences_nobody(nodes):
+    """A holder was told that an operator took its cursor; its program ended."""
+    before = dict(nodes.ledger.notes)
+    epoch = opened(nodes.leader())
+    for stale in (before, {}):
+        nodes.behind = stale
+        assert acked(nodes.leader(), epoch, 64) == "0.0.64"
+    nodes.behind = {}
+    assert nodes.leader().show({"name": "etl"}, SPARK)["cursors"]
+    nodes.behind = {}
+    assert code_of(opened, nodes.leader()) == "held", "and it begins no second cursor"
+
+
+def test_a_living_reader_keeps_its_pin_though_it_acknowledges_nothing(nodes):
+    """Nothing may come for weeks; what comes then must be held."""
+    leader = nodes.leader()
+    epoch = opened(leader, LEASING, pin_bytes=250)
+    before = nodes.cursor().stored_ns
+    acked(leader, epoch)
+    assert nodes.cursor().stored_ns == before, "a sign of life costs no agreement"
+    nodes.now_ns += 25 * 3600 * 10**9
+    acked(leader, epoch)
+    assert nodes.cursor().stored_ns > before + 24 * 3600 * 10**9

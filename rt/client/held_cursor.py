@@ -1,0 +1,73 @@
+"""HeldCursor: what the holder of a registered cursor says next, and what the answer means."""
+
+from typing import Any, Final
+
+from rt.errors import Fenced, Refused
+from rt.position import Position
+
+_STORE_S: Final = 1.0  # how often acknowledgements are sent
+_TAKEN: Final = ("fenced", "unknown-cursor")
+
+
+class HeldCursor:
+    """The state of one holder; it has no thread, clock or socket.
+
+    A node that does not know the latest may call a cursor taken, or unknown, that is still held. So
+    the holder asks again, as of the latest, before it believes that.
+
+    Attributes:
+        name: of the cursor.
+        epoch: that it was given.
+        position: everything before it is acknowledged, agreed on or not.
+        sent: how much of that the nodes have agreed on.
+        fenced: set once another reader has taken the cursor.
+    """
+
+    def __init__(self, name: str, epoch: int, position: Position, now_s: float) -> None:
+        """Begin where the nodes say that the cursor is."""
+        self.name = name
+        self.epoch = epoch
+        self.position = self.sent = position
+        self.fenced: Fenced | None = None
+        self._sent_s = now_s
+        self._is_unsure = False  # a refusal is to be confirmed
+
+    def ack(self, position: Position) -> None:
+        """Acknowledge everything before a position; it never goes back."""
+        self.position = max(self.position, position)
+
+    def said(self, now_s: float, *, is_sign: bool = False, release: bool = False) -> dict[str, Any]:
+        """Return the next request; a mere sign of life says the position only when that is due."""
+        request: dict[str, Any] = {
+            "do": "cursor-ack", "name": self.name, "epoch": self.epoch, "release": release,
+            "latest": self._is_unsure, "asks_again": True,
+        }  # fmt: skip
+        is_due = self.position > self.sent and now_s - self._sent_s >= _STORE_S
+        if is_due or not is_sign:
+            request["position"] = str(self.position)
+            self._sent_s = now_s
+        return request
+
+    def take(self, request: dict[str, Any]) -> None:
+        """Take that a request was carried out."""
+        self._is_unsure = False
+        if "position" in request:
+            self.sent = max(self.sent, Position.parse(request["position"]))
+
+    def must_ask_again(self, request: dict[str, Any], error: Exception) -> bool:
+        """Take that a request was refused, or not answered.
+
+        Returns:
+            Whether it is to be said again at once, as of the latest.
+
+        Raises:
+            Fenced: the cursor was taken by another reader; that is certain.
+            Exception: the given error, where it says nothing of the cursor.
+        """
+        if not isinstance(error, Refused) or error.code not in _TAKEN:
+            raise error
+        if not request["latest"]:
+            self._is_unsure = True
+            return True
+        self.fenced = Fenced(self.name, str(error))
+        raise self.fenced from None
