@@ -130,10 +130,8 @@ class NodePipeline:
             lambda: guard.is_closed,
         )  # fmt: skip
         self.sequencer = NodeSequencer(Duties(self.member, ports, timing_of(settings)))
-        self._threads = [
-            threading.Thread(target=carried(ending.guarded), args=(work,), name=name, daemon=True)
-            for name, work in (("sync", self._sync), ("sequence", self.sequencer.run))
-        ]
+        sequence = _thread(ending, "sequence", self.sequencer.run)
+        self._threads = [_thread(ending, "sync", self._sync), sequence]
 
     @property
     def is_alone(self) -> bool:
@@ -272,3 +270,8 @@ class NodePipeline:
             self.feeds.grown(end)
         else:
             self.feeds.go_on()
+
+
+def _thread(ending: Ending, name: str, work: Callable[[], object]) -> threading.Thread:
+    """Return a thread that ends the node when its work fails."""
+    return threading.Thread(target=carried(ending.guarded), args=(work,), name=name, daemon=True)

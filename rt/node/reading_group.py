@@ -215,7 +215,7 @@ def _claim(
     number: int, first: int, length: int, deliveries: int, *, is_rejected: bool
 ) -> RangeClaim:
     numbers = number, length, deliveries
-    if not all(type(each) is int and 0 <= each < 1 << 62 for each in numbers):
+    if not all(type(each) is int and 0 <= each < 1 << 63 for each in numbers):
         raise Misuse("a claim has whole numbers, none of them negative")
     begin, end = whole_position(first), whole_position(first + length)
     return RangeClaim(number, begin, end, deliveries, is_rejected)

@@ -18,7 +18,7 @@ from rt.node.retention import policy_of_notes
 from rt.node.sample import Flow, Hop, NodeSample, SessionView, bytes_between
 from rt.node.settings import NodeSettings
 from rt.node.stalled import stalls_of
-from rt.node.view import NodeView
+from rt.node.view import NodeView, Waiting
 from rt.position import Position
 from rt.version import __version__
 from sequencer.newcomers import Stuck
@@ -48,7 +48,6 @@ def node_status(
     takes no more of its log.
     """
     engine, waiting = view.engine, view.waiting
-    copy, missing = waiting.copy, waiting.missing
     guard.look()
     return {
         "node": settings.name,
@@ -67,18 +66,10 @@ def node_status(
         "merge_time_ns": view.time_ns,
         "digest": view.digest.hex(),
         "durability": "synced by a majority before it is merged",
-        "copying_to": None if copy is None else str(copy.position),
-        "copying_waits_for": copy.waits_for if copy else "",
-        "merging_paused": waiting.paused,
-        "waiting_for": None if missing is None else {"session": missing[0], "end": str(missing[1])},
-        "forked": _forked(waiting.fork),
-        "older_copy": waiting.older_copy,
-        "unconfirmed_by": waiting.confirmations,
+        **_waits(waiting),
         "agreement_ms": _milliseconds(sorted(view.tick.agreed_ns)),
         **_peers(peers, engine.members),
         "refusal": engine.refusal,
-        "unheard": dict(waiting.unheard),
-        "unreadable_entries": waiting.unreadable,
         "now_ns": time.time_ns(),
         "sessions": _sessions(inboxes, sample, waiting.stuck, opened, why_refused),
         "archived_to": str(view.archived_to),
@@ -87,6 +78,22 @@ def node_status(
         "disk_reserve": guard.reserve,
         "takes_data": not guard.is_closed,
         **_sampled(sample),
+    }
+
+
+def _waits(waiting: Waiting) -> dict[str, Any]:
+    """Return what keeps the node from merging, and what it has refused to take part in."""
+    copy, missing = waiting.copy, waiting.missing
+    return {
+        "copying_to": None if copy is None else str(copy.position),
+        "copying_waits_for": copy.waits_for if copy else "",
+        "merging_paused": waiting.paused,
+        "waiting_for": None if missing is None else {"session": missing[0], "end": str(missing[1])},
+        "forked": _forked(waiting.fork),
+        "older_copy": waiting.older_copy,
+        "unconfirmed_by": waiting.confirmations,
+        "unheard": dict(waiting.unheard),
+        "unreadable_entries": waiting.unreadable,
     }
 
 

@@ -245,7 +245,7 @@ def test_the_commands_list_show_reset_and_forget(client, cluster):
     assert "etl" in run("group", "list", *options).output
     assert "forgotten" in run("group", "forget", "etl", *options).output
     gone = run("group", "show", "etl", *options)
-    assert gone.exit_code == 3
+    assert gone.exit_code == 2
     assert "there is no group 'etl'" in gone.output
 
 

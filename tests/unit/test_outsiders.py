@@ -1,5 +1,6 @@
 """Certificates of nodes that are no members, on every protocol and with every kind of message."""
 
+import json
 import os
 import shutil
 import struct
@@ -119,8 +120,8 @@ class Doors:
             sock.sendall(encode(Hello(VERSION, VERSION, way, STREAM, "test")))
             return read_hello(sock)
         if protocol in ("admin", "change"):
-            asked = b'{"do":"policy"}' if protocol == "admin" else b'{"do":"roll"}'
-            sock.sendall(asked + b"\n")
+            asked = {"do": "policy" if protocol == "admin" else "roll", "stream": STREAM}
+            sock.sendall(json.dumps(asked).encode() + b"\n")
         if protocol in ("admin", "change", "status"):
             data = b""
             while part := sock.recv(65536):

@@ -606,7 +606,7 @@ def test_the_commands_list_show_reset_and_forget(cluster, tmp_path):
     wrong = run("cursor", "registered", "list", *options, "--certs", tmp_path / "nothing")
     assert wrong.output.startswith(f"rt: {tmp_path}/nothing/"), "our own mistake, not the node's"
     gone = run("cursor", "registered", "show", "etl", *options)
-    assert gone.exit_code == 3
+    assert gone.exit_code == 2
     assert "no cursor 'etl' is registered" in gone.output
 
 
