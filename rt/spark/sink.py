@@ -178,8 +178,11 @@ class RtBatchWriter(DataSourceArrowWriter):
             _area(self._options, self._prefix).remove()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove what was staged, unless it is being published."""
-        abort(self._options, self._options.batch or 0, messages)
+        """Remove what was staged, unless a job with this number can still publish it."""
+        if self._options.batch is None:
+            _area(self._options, self._prefix).remove()
+        else:
+            abort(self._options, self._options.batch, messages)
 
 
 class RtStreamWriter(DataSourceStreamArrowWriter):

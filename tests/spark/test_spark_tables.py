@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from pyspark.errors import AnalysisException
@@ -63,8 +64,29 @@ def test_an_error_of_rt_is_one_line_without_a_traceback(spark, root):
     assert "Traceback" not in str(missing.value)
 
 
+def test_the_formats_are_registered_once(spark):
+    """Spark warns of each further time, and each load of rt.spark.read registers them."""
+    from rt.spark.registration import register
+
+    registered = []
+
+    # a session whose JVM is out of reach
+    names = {"version": spark.version, "sparkContext": spark.sparkContext}
+    names["dataSource"] = SimpleNamespace(register=registered.append)
+    made = type("Session", (), names)
+    session = made()
+    register(session)
+    register(session)
+    assert [each.name() for each in registered] == ["rt", "rt-history"]
+    session = made()
+    session._jsparkSession = spark._jsparkSession  # which knows them
+    register(session)
+    assert len(registered) == 2
+
+
 PLAIN_SESSION = """
 import sys
+from types import SimpleNamespace
 from pyspark.sql import SparkSession
 import rt.spark
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", False).getOrCreate()
