@@ -27,15 +27,10 @@ def main() -> None:
     path = sys.argv[1] if len(sys.argv) > 1 else published()
     spark = rt.spark.session("example", "local[2]", spark__ui__showConsoleProgress=False)
 
-    sizes = spark.read.format("rt").schema("session string, payload_size int").load(path)
+    sizes = spark.read.format("rt").option("columns", "session, payload_size").load(path)
     sizes.groupBy("session").agg(f.count("*"), f.sum("payload_size")).show()
 
-    flights = (
-        spark.read.format("rt")
-        .option("decode", "json")
-        .schema("time timestamp, carrier string, delay double")
-        .load(path)
-    )
+    flights = rt.spark.read(path).json("carrier string, delay double", mode="DROPMALFORMED")
     flights.groupBy("carrier").agg(f.avg("delay")).show()
     spark.stop()
 

@@ -54,7 +54,7 @@ PYTHON: Final = {
         "rt.errors.Stopped",
     ),
     "Spark and Arrow": (
-        "rt.spark.session", "rt.spark.register", "rt.spark.read", "rt.spark.push_filters",
+        "rt.spark.session", "rt.spark.register", "rt.spark.read",
         "rt.spark.gaps", "rt.spark.ship", "rt.spark.to_parquet", "rt.spark.arrow.read_arrow",
     ),
 }  # fmt: skip

@@ -62,7 +62,7 @@ def count_by_spark(directory: str) -> Counts:
         spark = rt.spark.session("rt-demo", "local[2]", **quiet)
     try:
         began = time.perf_counter()
-        lines = spark.read.format("rt").schema("payload binary").load(directory)
+        lines = spark.read.format("rt").option("columns", "payload").load(directory)
         fields = lines.selectExpr("split(cast(payload as string), ',') as f").selectExpr(
             f"f[{_CARRIER}] as carrier",
             f"f[{_ORIGIN}] as origin",

@@ -41,8 +41,9 @@ class Last:
 class AtTime:
     """Start at the first message merged (in a session: published) at `ns` or later.
 
-    Merge times never decrease. If a publisher's own times do, the start may be a message too early
-    or too late. If the time is in an archived part of the log, reading begins with the gap.
+    Merge times never decrease, so an index finds the place. A publisher's own times may, so a
+    session is read from its beginning up to there. If the time is in a part of the log that was
+    archived, reading begins with the gap.
 
     Args:
         ns: nanoseconds since the epoch.
@@ -138,11 +139,28 @@ def readable_at(log: LogDirectory, time_ns: int) -> Position:
     files = log.files() if log.is_there else []
     if not files:
         return _archived_end(log)
-    # by the next file's first time: a session's last frame may end later than the next file begins
+    if not log.merged:  # its times may be in any order: an index cannot say that none is later
+        return _first(log, files[0], lambda batch: _place_of_time(batch, time_ns))
     later = bisect_left(files, True, key=lambda file: not _begins_before(log, file, time_ns))
     file = files[max(0, later - 1)]
     begin = _indexed(log, file, lambda entry: entry.time_ns >= time_ns)
     return _first(log, begin, lambda batch: _place_of_time(batch, time_ns))
+
+
+def end_before(log: LogDirectory, time_ns: int) -> Position:
+    """Return the end of what was merged (in a session: published) before `time_ns`.
+
+    All such messages are before it; in a session whose times are in no order, others are as well.
+    `log` must have been refreshed.
+    """
+    found = readable_at(log, time_ns)
+    if log.merged or not log.is_there:
+        return found
+    with closing(Reader(log, found)) as reader:
+        while (batch := reader.poll()) is not None:
+            if isinstance(batch, Batch) and (count := _count_up_to(batch, time_ns)):
+                found = Position(batch.position + count)
+        return found
 
 
 def end_of(log: LogDirectory) -> Position:
@@ -270,11 +288,22 @@ def _place_of_number(batch: Batch, wanted: int) -> int | None:
     return batch.first + max(0, wanted - batch.number)
 
 
+def _count_up_to(batch: Batch, time_ns: int) -> int:
+    """Return how many messages of a session's frame end with its last one before `time_ns`."""
+    try:
+        times = batch.columns.times
+    except FrameError:
+        return len(batch)  # it is read, and reported or passed over
+    return next((n for n in range(len(times), batch.first, -1) if times[n - 1] < time_ns), 0)
+
+
 def _place_of_time(batch: Batch, time_ns: int) -> int | None:
     if batch.merge_time_ns is not None:
         return batch.first if batch.merge_time_ns >= time_ns else None
     try:
         times = batch.columns.times
     except FrameError:
-        return batch.first  # reading begins here, and then reports or skips the frame
-    return next((index for index, time in enumerate(times) if time >= time_ns), None)
+        return batch.first  # reading begins here, and reports the frame or passes over it
+    if max(times, default=time_ns - 1) < time_ns:
+        return None
+    return next(index for index, time in enumerate(times) if time >= time_ns)

@@ -13,12 +13,12 @@ from rt.events import Gap
 from rt.position import Position
 from rt.spark.java import session
 from rt.spark.loads import read
-from rt.spark.registration import push_filters, register, ship
+from rt.spark.registration import register, ship
 
 if TYPE_CHECKING:
     from rt.spark.export import Exported
 
-__all__ = ["gaps", "push_filters", "read", "register", "session", "ship", "to_parquet"]
+__all__ = ["gaps", "read", "register", "session", "ship", "to_parquet"]
 
 
 def gaps(path: str) -> list[Gap]:

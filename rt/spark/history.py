@@ -29,7 +29,7 @@ class RtHistory(DataSource):
 
     def schema(self) -> str:
         """The columns."""
-        return SCHEMA
+        return SCHEMA.replace(" timestamp", " timestamp_ltz")  # whatever spark.sql.timestampType is
 
     def reader(self, schema: StructType) -> "RtHistoryReader":
         """Plan the query."""

@@ -19,6 +19,8 @@ from rt.spark.registration import register
 VERSION_MIN: Final = 17
 _USUAL_PLACES: Final = ("/usr/lib/jvm/*", "/usr/java/*", "/opt/java/*", "/opt/jdk*")
 _VERSION: Final = re.compile(r'version "(?:1\.)?([0-9]+)')
+# Over TCP a task waits 40 ms for the acknowledgement of its last small packet.
+_SETTINGS: Final = {"spark.python.unix.domain.socket.enabled": "true"}
 _PROBE_S: Final = 20.0
 # Spark's launcher always asks for a module that a trimmed runtime lacks; Spark runs without it.
 _SHIM: Final = """#!/bin/sh
@@ -46,8 +48,9 @@ def session(name: str = "rt", master: str = "local[*]", **settings: Any) -> Any:
 
     builder: Any = SparkSession.builder
     builder = builder.appName(name).master(master)
-    for setting, value in settings.items():
-        builder = builder.config(setting.replace("__", "."), str(value))
+    given = {setting.replace("__", "."): str(value) for setting, value in settings.items()}
+    for setting, value in (_SETTINGS | given).items():
+        builder = builder.config(setting, value)
     spark = builder.getOrCreate()
     register(spark)
     return spark

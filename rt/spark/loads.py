@@ -5,18 +5,21 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rt.errors import Misuse
 from rt.log.start import AtTime, Last, Start, checked_start, nanoseconds, resolve
 from rt.position import Position
-from rt.spark.options import read_options
+from rt.spark.options import FAILFAST, read_options
 from rt.spark.places import log_paths
 from rt.spark.plan import LogView
 from rt.spark.registration import register
 
 if TYPE_CHECKING:
     from rt.spark.summary import Summary
+
+_BESIDE: Final = "session, position, time"  # the columns beside the fields of JSON payloads
+_NEEDED: Final = ("session", "position", "payload")
 
 
 @dataclass(frozen=True)
@@ -26,12 +29,10 @@ class Loading:
     Attributes:
         path: of the log, or several; as of `load()`.
         options: of the load, as docs/SPARK.md lists them.
-        columns: the schema, in Spark's DDL; "" for the default columns.
     """
 
     path: str | tuple[str, ...]
     options: Mapping[str, str] = field(default_factory=dict)
-    columns: str = ""
 
     def between(self, start: Start | str = "earliest", end: Start | str = "latest") -> "Loading":
         """Cut the log before any of it is read, which `where` does not.
@@ -58,8 +59,8 @@ class Loading:
         return self.option(streams=",".join(names))
 
     def schema(self, columns: str) -> "Loading":
-        """Name the columns: `"session string, payload_size int"`."""
-        return replace(self, columns=columns)
+        """Name the columns: `"session, payload_size"`, with or without their types."""
+        return self.option(columns=columns)
 
     def option(self, **options: object) -> "Loading":
         """Set further options of the load."""
@@ -77,9 +78,29 @@ class Loading:
         spark = spark or _active()
         register(spark)
         reader = spark.read.format("rt").options(**self.options)
-        if self.columns:
-            reader = reader.schema(self.columns)
         return reader.load(self.path if isinstance(self.path, str) else list(self.path))
+
+    def json(self, schema: Any, *, mode: str = FAILFAST, spark: Any = None) -> Any:
+        """Return a DataFrame with the fields of JSON payloads, as Spark's `from_json` reads them.
+
+        Beside the fields it has the columns that `schema()` named, or session, position and time.
+
+        Args:
+            schema: of the fields, in Spark's DDL or as a `StructType`.
+            mode: what a malformed payload does. `FAILFAST`: it fails a query that uses a field, and
+                the error has its session and position. `PERMISSIVE`: its text is in the column
+                `_corrupt_record`. `DROPMALFORMED`: its row is left out.
+            spark: a `SparkSession`; the active one unless given.
+
+        Raises:
+            Misuse: as `load`, or a field has the name of one of the log's columns.
+        """
+        from rt.spark.json_payloads import json_frame  # noqa: PLC0415 - needs Spark
+
+        beside = [each.split()[0] for each in self.options.get("columns", _BESIDE).split(",")]
+        needed = [each for each in _NEEDED if each not in {name.lower() for name in beside}]
+        frame = self.schema(",".join([*beside, *needed])).load(spark)
+        return json_frame(frame, schema, mode, beside)
 
     def summary(self) -> "Summary":
         """Count the messages and find the first and the last, without Spark and without bodies.

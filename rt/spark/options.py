@@ -13,7 +13,6 @@ from rt.errors import Misuse
 from rt.limits import MIB
 from rt.names import parse_peer
 from rt.position import Position
-from rt.spark.date_text import time_zone
 from rt.text import parse_time
 
 FAILFAST, PERMISSIVE, DROPMALFORMED = "FAILFAST", "PERMISSIVE", "DROPMALFORMED"
@@ -24,12 +23,26 @@ _NAMES: Final = {
     name.lower(): name
     for name in (
         "path", "startingPosition", "endingPosition", "startingTimestamp", "endingTimestamp",
-        "sessions", "keys", "minPartitions", "partitionBytes", "failOnDataLoss", "mode", "decode",
-        "timeZone", "paths", "streams", "checkBodies",
-        "maxRecordsPerTrigger", "maxBytesPerTrigger", "pushFilters",
+        "sessions", "keys", "minPartitions", "partitionBytes", "failOnDataLoss", "mode",
+        "columns", "paths", "streams", "checkBodies",
+        "maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger", "maxTriggerDelay",
         "leaseNodes", "leaseCerts", "leaseIdentity", "leaseTime", "leaseBytes",
     )
 }  # fmt: skip
+# What Spark's Kafka source calls them.
+_ALIASES: Final = {
+    "startingoffsets": "startingposition",
+    "endingoffsets": "endingposition",
+    "maxoffsetspertrigger": "maxrecordspertrigger",
+    "minoffsetspertrigger": "minrecordspertrigger",
+    "subscribe": "streams",
+}
+# Options of earlier versions, and what to write instead.
+_REMOVED: Final = {
+    "decode": "call rt.spark.read(path).json(schema, mode=...), or from_json on the payload in SQL",
+    "timezone": "from_json takes timeZone among its own options",
+    "pushfilters": "select by startingTimestamp, endingTimestamp, positions, sessions and keys",
+}
 _UNITS: Final = ("k", "m", "g", "t")
 # Spark sets these itself: of streaming queries, and of tables in its catalog.
 _SPARKS: Final = frozenset((
@@ -70,13 +83,11 @@ class Selection:
         streams: names or globs.
         sessions: names or globs.
         keys: exact keys and prefixes.
-        among: the only sessions that filters of the query leave.
     """
 
     streams: tuple[str, ...] | None = None
     sessions: tuple[str, ...] | None = None
     keys: "Keys | None" = None
-    among: frozenset[str] | None = None
 
     def has_stream(self, name: str) -> bool:
         """Whether logs of this stream are read."""
@@ -84,22 +95,28 @@ class Selection:
 
     def has_session(self, name: str) -> bool:
         """Whether messages of this session are read."""
-        if self.among is not None and name not in self.among:
-            return False
         return self.sessions is None or any(fnmatchcase(name, glob) for glob in self.sessions)
 
 
 @dataclass(frozen=True, slots=True)
 class TriggerLimits:
-    """The most that a micro-batch reads; None where there is no limit.
+    """How much a micro-batch reads; None where there is no limit.
 
     Attributes:
-        records: messages, of the selected sessions.
-        bytes: of the log, on disk.
+        records: the most messages, of the selected sessions.
+        bytes: the most of the log, on disk.
+        records_min: it waits until there are so many messages, of all sessions,
+        delay_s: but no longer than this.
     """
 
     records: int | None = None
     bytes: int | None = None
+    records_min: int | None = None
+    delay_s: float = 900.0
+
+    def __post_init__(self) -> None:
+        if self.records and self.records_min and self.records < self.records_min:
+            raise Misuse("minRecordsPerTrigger is more than maxRecordsPerTrigger")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +143,11 @@ class ReadOptions:
         limits: of a micro-batch.
         splitting: into tasks.
         fail_on_data_loss: whether archived messages fail the query.
-        mode: what a damaged frame or a malformed payload does.
+        mode: what a damaged frame does.
         check_bodies: `true`: all bodies are read and compared with their CRCs. `false`: only what
             the columns need is read. `auto`: `false` where headers suffice under FAILFAST, else
             `true`.
-        decode: `json` or "".
-        time_zone: of timestamps in JSON that name none.
-        push_filters: whether filters of the query are used before anything is read.
+        columns: of a load without a schema, in order; () for the default columns.
         lease: what holds the files meanwhile; None if nothing does.
     """
 
@@ -144,9 +159,7 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     mode: str = FAILFAST
     check_bodies: str = AUTO
-    decode: str = ""
-    time_zone: str = "UTC"
-    push_filters: bool = False
+    columns: tuple[str, ...] = ()
     lease: "LeaseOptions | None" = None
 
     @property
@@ -192,7 +205,14 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         Misuse: an option is unknown or wrong, or contradicts another.
     """
     given = {name.lower(): str(value) for name, value in options.items()}
+    for alias, name in _ALIASES.items():
+        if alias in given and name in given:
+            raise Misuse(f"{alias} and {_NAMES[name]} are one option; give one")
+        if alias in given:
+            given[name] = given.pop(alias)
     for name in given:
+        if name in _REMOVED:
+            raise Misuse(f"the option {name} is gone: {_REMOVED[name]} (docs/SPARK.md)")
         if name not in _NAMES and not is_sparks_own(name):
             raise Misuse(unknown_option("source", name, _NAMES.values()))
     for edge in ("starting", "ending"):
@@ -268,11 +288,6 @@ def _time(text: str) -> int:
     return parse_time(int(text) if text.lstrip("-").isdecimal() else text)
 
 
-def _zone(text: str) -> str:
-    time_zone(text)
-    return text
-
-
 def _globs(text: str) -> tuple[str, ...]:
     # a glob may begin with a set of characters
     is_array = text.startswith('["')
@@ -342,6 +357,8 @@ _SELECTION: Final[_Fields] = {
 _LIMITS: Final[_Fields] = {
     "maxrecordspertrigger": ("records", _count),
     "maxbytespertrigger": ("bytes", _size),
+    "minrecordspertrigger": ("records_min", _count),
+    "maxtriggerdelay": ("delay_s", parse_seconds),
 }
 _SPLITTING: Final[_Fields] = {
     "minpartitions": ("partitions", _count),
@@ -351,7 +368,5 @@ _OTHERS: Final[_Fields] = {
     "failondataloss": ("fail_on_data_loss", _truth),
     "mode": ("mode", lambda text: _choice(text, (FAILFAST, PERMISSIVE, DROPMALFORMED))),
     "checkbodies": ("check_bodies", lambda text: _choice(text, (AUTO, "true", "false"))),
-    "decode": ("decode", lambda text: _choice(text, ("json",))),
-    "timezone": ("time_zone", _zone),
-    "pushfilters": ("push_filters", _truth),
+    "columns": ("columns", lambda text: tuple(each.strip() for each in text.split(","))),
 }

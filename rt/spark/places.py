@@ -3,12 +3,13 @@
 import glob
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
 from rt.format.manifest import FILE_NAME
 from rt.log.directory import LogDirectory
-from rt.log.disk import Disk
+from rt.log.disk import Disk, OsDisk
 from rt.spark.storage import open_storage
 
 _DEPTH_MAX: Final = 3  # ROOT/STREAM/in/SESSION
@@ -32,18 +33,19 @@ class LogPlace:
 def log_paths(paths: tuple[str, ...]) -> tuple[str, ...]:
     """Return the log directories that these paths name, in order, each once.
 
-    A path is a log directory, a glob, or a parent directory. A parent stands for the merged logs
-    below it or, if there are none, for the sessions below it: a node has both, with the same
-    messages. What names no log is returned as it is, and refused when it is opened.
+    A path is a log directory, a glob, or a parent directory. A parent stands for the merged log of
+    each stream below it or, where a stream has none, for its sessions: a node has both, with the
+    same messages. What names no log is returned as it is, and refused when it is opened.
     """
-    found: dict[str, None] = {}
+    found: dict[str, str] = {}  # by the place on disk, which may be written in several ways
     for path in paths:
         matches = [path]
         if is_glob(path) and not _is_log(path):
             matches = sorted(glob.glob(path)) or [path]
         for match in matches:
-            found.update(dict.fromkeys(_below(match) or [match]))
-    return tuple(found)
+            for each in _below(match) or [match]:
+                found.setdefault(_canonical(each), each)
+    return tuple(found.values())
 
 
 def is_glob(path: str) -> bool:
@@ -54,8 +56,16 @@ def is_glob(path: str) -> bool:
 def _below(path: str) -> list[str]:
     disk, inside = open_storage(path)
     logs = [path.replace(inside, each, 1) for each in _walk(disk, inside, 0)]
-    merged = [each for each in logs if _is_merged(each)]
-    return merged or logs
+    if logs == [path]:
+        return logs
+    kinds = {each: _kind(each) for each in logs}
+    merged = {stream for stream, is_merged in kinds.values() if is_merged}
+    return [log for log, (stream, is_merged) in kinds.items() if is_merged or stream not in merged]
+
+
+def _canonical(path: str) -> str:
+    disk, inside = open_storage(path)
+    return os.path.realpath(inside) if isinstance(disk, OsDisk) else path.rstrip("/")
 
 
 def _walk(disk: Disk, path: str, depth: int) -> Iterator[str]:
@@ -66,7 +76,7 @@ def _walk(disk: Disk, path: str, depth: int) -> Iterator[str]:
     if FILE_NAME in names:
         yield path
     elif depth < _DEPTH_MAX:
-        for name in names:
+        for name in (each for each in names if not each.startswith(".")):
             yield from _walk(disk, os.path.join(path, name), depth + 1)
 
 
@@ -75,11 +85,10 @@ def _is_log(path: str) -> bool:
     return FILE_NAME in disk.names(inside)
 
 
-def _is_merged(path: str) -> bool:
+def _kind(path: str) -> tuple[str, bool]:
+    """The stream of a log, and whether it is its merged log."""
     disk, inside = open_storage(path)
-    log = LogDirectory(inside, disk)
-    try:
+    with closing(LogDirectory(inside, disk)) as log:
         log.refresh()
-        return log.merged
-    finally:
-        log.close()
+        identity = log.manifest.identity
+        return identity.stream if identity else "", log.merged

@@ -19,8 +19,8 @@ from rt.log.directory import LogDirectory
 from rt.log.disk import File
 from rt.log.gaps import gaps_between
 from rt.log.growth import BadFrames, DamagedFrame
-from rt.log.start import readable_at, resolve
-from rt.position import Position
+from rt.log.start import end_before, readable_at, resolve
+from rt.position import START, Position
 from rt.spark.options import FAILFAST, ReadOptions, Selection
 from rt.spark.places import LogPlace, log_paths
 from rt.spark.storage import open_storage
@@ -79,7 +79,7 @@ class LogView:
         disk, inside = open_storage(path)
         self.path = path
         self.log = LogDirectory(inside, disk)
-        self._strict = strict
+        self.strict = strict
         self._tails: dict[Position, _Tail] = {}
         self._bad_frames = BadFrames(self.log)
 
@@ -189,7 +189,7 @@ class LogView:
         at = walk.position
         if not isinstance(self._bad_frames.explain(file, walk), DamagedFrame):
             return _Tail(size, at.offset, walk)
-        if self._strict:
+        if self.strict:
             raise CorruptLog(self.log.file_path(at), at, reason)
         return _Tail(size, size, walk)
 
@@ -201,8 +201,45 @@ def take_snapshots(options: ReadOptions) -> tuple[LogSnapshot, ...]:
         isinstance(e, Position) for e in (options.edges.start, options.edges.end)
     ):
         raise Misuse(f"a position belongs to one log, and the load names {len(paths)}; use times")
-    found = tuple(take_snapshot(options, path) for path in paths)
-    return tuple(each for each in found if _is_selected(each, options.selection))
+    found = (take_snapshot(options, path) for path in paths)
+    chosen = tuple(each for each in found if _is_selected(each, options.selection))
+    _check_no_copies(chosen)
+    return chosen
+
+
+def _check_no_copies(snapshots: tuple[LogSnapshot, ...]) -> None:
+    """Refuse logs that hold the same messages, which a load would give twice.
+
+    Raises:
+        Misuse: two are copies of one log, or one is merged from the sessions that others hold.
+    """
+    logs: dict[str, LogSnapshot] = {}
+    for each in snapshots:
+        other = logs.setdefault(each.log_id, each)
+        if other is not each:
+            raise Misuse(
+                f"{other.path} and {each.path} are copies of one log, whose messages the load "
+                "would give twice: name one of them"
+            )
+    merged: dict[str, list[LogSnapshot]] = {}
+    for each in snapshots:
+        if each.merged:
+            merged.setdefault(each.stream, []).append(each)
+    for each in snapshots:
+        for other in merged.get(each.stream, ()):
+            if not each.merged or (each is not other and _digests(each) & _digests(other)):
+                raise Misuse(
+                    f"{other.path} and {each.path} hold the same messages of the stream "
+                    f"{each.stream}, which the load would give twice: name one of them"
+                )
+
+
+def _digests(snapshot: LogSnapshot) -> set[tuple[Position, str]]:
+    """What the rolled files of a merged log add up to, which copies of it share."""
+    with closing(LogView(snapshot.path, strict=False)) as view:
+        view.refresh()
+        lines = view.log.manifest.rolled.values()
+        return {(line.file, line.digest) for line in lines if line.digest}
 
 
 def _is_selected(snapshot: LogSnapshot, selection: Selection) -> bool:
@@ -230,6 +267,28 @@ def take_snapshot(options: ReadOptions, path: str = "") -> LogSnapshot:
         return _snapshot(view, options)
     finally:
         view.close()
+
+
+def check_nothing_archived(snapshots: tuple[LogSnapshot, ...], options: ReadOptions) -> None:
+    """Refuse a load from `earliest` that may have begun before files were archived.
+
+    Raises:
+        Misuse: something was archived, and nothing says whether the load was made before that.
+    """
+    if options.edges.start != "earliest" or options.edges.start_ns is not None:
+        return
+    for snapshot in snapshots:
+        with closing(LogView(snapshot.path, strict=False)) as view:
+            view.refresh()
+            for gap in gaps_between(view.log, START, snapshot.start):
+                if gap.reason.startswith("not copied"):
+                    continue  # this copy never had it
+                raise Misuse(
+                    f"{snapshot.path}: {gap}. That may have been after this load: Spark plans a "
+                    "load with .schema(...) at its first action. Name the columns by "
+                    '.option("columns", "session, payload") instead, so that load() fixes what is '
+                    f"read, or give startingPosition={snapshot.start} or failOnDataLoss=false"
+                )
 
 
 def between(view: LogView, start: Position, stop: Position) -> LogSnapshot:
@@ -287,7 +346,13 @@ def edge(
     if time_ns is None:
         return view.end() if place == "latest" else resolve(view.log, "earliest")
     manifest = view.log.manifest
-    found = readable_at(view.log, time_ns) if view.log.files() else view.end()
+    seek = end_before if is_end else readable_at
+    try:
+        found = seek(view.log, time_ns) if view.log.files() else view.end()
+    except CorruptLog as error:  # of a session, which is read up to there
+        if view.strict:
+            raise
+        found = view.end() if is_end else error.position
     # What was archived had times too: those of a window are not skipped silently. So the window
     # begins before the file that may hold its first message, and ends after that of its last.
     lines = (manifest.rolled[file] for file in manifest.order if file in manifest.archived)

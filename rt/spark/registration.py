@@ -4,13 +4,16 @@ import os
 import shutil
 import sys
 import tempfile
-from typing import Any
+from typing import Any, Final
+from weakref import WeakSet
 
-from rt.errors import Misuse
+from rt.spark.versions import check_version
+
+_registered: Final["WeakSet[Any]"] = WeakSet()  # sessions that have the formats from us
 
 
 def register(spark: Any) -> None:
-    """Register the formats `rt` and `rt-history`; local workers will run on this Python.
+    """Register the formats `rt` and `rt-history`, once; local workers will run on this Python.
 
     Not needed if `rt` is installed for the Python of Spark's workers: Spark then finds the formats
     itself.
@@ -22,38 +25,38 @@ def register(spark: Any) -> None:
         Misuse: this PySpark is too old.
     """
     check_version(spark.version)
+    _set_python(spark)
+    if not _knows_formats(spark):
+        _register(spark)
+
+
+def _register(spark: Any) -> None:
     from rt.spark.history import RtHistory  # noqa: PLC0415 - needs Spark
     from rt.spark.source import RtSource  # noqa: PLC0415 - needs Spark
 
-    _set_python(spark)
     spark.dataSource.register(RtSource)
     spark.dataSource.register(RtHistory)
+    _registered.add(spark)
 
 
-def push_filters(spark: Any) -> None:
-    """Allow `pushFilters=true` in loads, if this Spark returns right rows with it.
+def _knows_formats(spark: Any) -> bool:
+    """Whether the formats are registered, by us or by their modules; Spark warns of a second time.
 
-    Three small queries find out. If one of them is wrong, nothing is changed.
-
-    Args:
-        spark: a `SparkSession`; its `spark.sql.python.filterPushdown.enabled` is set to true, for
-            all sources.
-
-    Raises:
-        Misuse: this Spark returns wrong rows with filters, as all do up to 4.3.
+    Spark says so in its JVM alone; where that is out of reach, they are registered.
     """
-    register(spark)
-    from rt.spark.probe import PUSH_DOWN, gives_right_rows  # noqa: PLC0415 - needs Spark
-    from rt.spark.source import RtPushingSource  # noqa: PLC0415 - needs Spark
+    if spark in _registered or _is_connect(spark):
+        return spark in _registered
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - Spark's
 
-    if not gives_right_rows(spark):
-        raise Misuse(
-            f"Spark {spark.version} returns wrong rows if a Python source accepts filters: the "
-            "filters of one use of a DataFrame are applied to its other uses. Select positions, "
-            "times and sessions by options of the load instead"
-        )
-    spark.conf.set(PUSH_DOWN, "true")
-    spark.dataSource.register(RtPushingSource)
+    try:
+        manager = spark._jsparkSession.sessionState().dataSourceManager()
+        return all(manager.dataSourceExists(name) for name in ("rt", "rt-history"))
+    except (AttributeError, Py4JError):  # another Spark calls it something else
+        return False
+
+
+def _is_connect(spark: Any) -> bool:
+    return "connect" in type(spark).__module__
 
 
 def ship(spark: Any) -> None:
@@ -68,29 +71,13 @@ def ship(spark: Any) -> None:
     folder = tempfile.mkdtemp(prefix="rt-ship-")
     top = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     path = shutil.make_archive(os.path.join(folder, "rt"), "zip", top, "rt")
-    if "connect" in type(spark).__module__:
+    if _is_connect(spark):
         spark.addArtifacts(path, pyfile=True)
     else:
         spark.sparkContext.addPyFile(path)
-    register(spark)  # a format uses the files that had been added when it was registered
-
-
-def is_supported(version: str) -> bool:
-    """Whether rt works with this version of Spark."""
-    return tuple(int(part) for part in version.split(".")[:2]) >= (4, 2)
-
-
-def check_version(version: str) -> None:
-    """Refuse a Spark that does not check the order of a source's columns.
-
-    Raises:
-        Misuse: the version is too old.
-    """
-    if not is_supported(version):
-        raise Misuse(
-            f"this is Spark {version}; rt needs PySpark 4.2 or newer, since older ones do not "
-            "check the columns a source returns: pip install 'pyspark>=4.2'"
-        )
+    check_version(spark.version)
+    _set_python(spark)
+    _register(spark)  # a format uses the files that had been added when it was registered
 
 
 def _set_python(spark: Any) -> None:
@@ -99,7 +86,7 @@ def _set_python(spark: Any) -> None:
     Spark's default is the `python3` of PATH, which in a virtual environment that is not activated
     is another one, without rt.
     """
-    if "connect" in type(spark).__module__ or os.environ.get("PYSPARK_PYTHON"):
+    if _is_connect(spark) or os.environ.get("PYSPARK_PYTHON"):
         return
     context = spark.sparkContext
     if context.master.startswith("local") and not context.getConf().contains(

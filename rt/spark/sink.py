@@ -1,21 +1,22 @@
-"""Sink: `df.write.format("rt")`: each task publishes the rows of its partition as a session.
+"""Sink: `df.write.format("rt")`: the rows of each partition become messages of a session.
 
-Retried tasks and replayed micro-batches publish no row twice: a partition of a query has one
-session, its rows have the numbers `batch << 32 | row`, and rows whose numbers the session already
-holds are compared with it and not published again. Where the executors do not share the root
-directory, each host has a session of its own and those of one partition are a group: the sequencer
-then merges each number once.
+The tasks of a batch stage their rows, and the driver publishes them when all are done (`staging`),
+under the numbers `batch << 32 | row`: it continues where an earlier attempt has ended. Where the
+executors do not share the root directory, each host has a session of its own, in which its tasks
+publish, and those of one partition are a group: the sequencer then merges each number once.
 """
 
 import os
 import re
 import socket
 import uuid
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -28,9 +29,10 @@ from rt.config.kinds import parse_seconds
 from rt.errors import Misuse
 from rt.format.checksum import crc32
 from rt.log.confirmations import Level
-from rt.names import parse_session, parse_stream, session_directory
+from rt.names import parse_session, parse_stream
 from rt.publisher import Publisher
-from rt.spark.replay import Published, exclusive
+from rt.spark.one_line import one_line_errors
+from rt.spark.staging import Record, Staged, StagingArea
 
 ROW_BITS: Final = 32
 BATCH_END: Final = 1 << 31
@@ -46,6 +48,7 @@ _COLUMNS: Final = {
     "key": ("binary", "string"),
     "time": ("timestamp",),
     "time_ns": ("bigint",),
+    "stream": ("string",),
 }
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
@@ -57,11 +60,11 @@ class SinkOptions:
 
     Attributes:
         root: directory under which streams live; `rt push` ships from there.
-        stream: name of the stream.
+        stream: name of the stream; "" if each row names its own.
         session: what the names of the sessions begin with; "" for one made of the query's id.
         batch: number of this write among those of `session`; None outside `foreachBatch`.
         shared_root: whether all executors see the same `root`.
-        flush: what each task waits for before it is done.
+        flush: what a batch waits for before it is done.
         timeout_s: and how long.
     """
 
@@ -74,21 +77,26 @@ class SinkOptions:
     timeout_s: float = 60.0
 
 
-def sink_options(options: Mapping[str, str]) -> SinkOptions:
-    """Read the options of a write; `Misuse` names the one that is unknown or contradicts."""
+def sink_options(options: Mapping[str, str], *, by_row: bool = False) -> SinkOptions:
+    """Read the options of a write; `Misuse` names the one that is unknown or contradicts.
+
+    Args:
+        options: as Spark passes them.
+        by_row: whether each row names its stream.
+    """
     given = {name.lower(): str(value) for name, value in options.items()}
     for name in given:
         if name not in _NAMES and name not in _SPARKS:
             known = ", ".join(_NAMES.values())
             raise Misuse(f"the rt sink has no option {name!r}; it has {known}")
-    if not given.get("path") or not given.get("stream"):
+    if not given.get("path") or not (given.get("stream") or by_row):
         raise Misuse('the rt sink needs a root and a stream: .option("stream", "s").save("/data")')
     shared = given.get("sharedroot", "true").lower()
     if shared not in ("true", "false"):
         raise Misuse(f"sharedRoot is {shared!r}: give true or false")
     made = SinkOptions(
         root=given["path"],
-        stream=parse_stream(given["stream"]),
+        stream=parse_stream(given["stream"]) if given.get("stream") else "",
         session=parse_session(given["session"]) if "session" in given else "",
         batch=_batch(given["batch"]) if "batch" in given else None,
         shared_root=shared == "true",
@@ -97,6 +105,8 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     )
     if made.batch is not None and not made.session:
         raise Misuse("batch numbers the writes of one session; give the option session too")
+    if by_row and not made.shared_root:
+        raise Misuse("sharedRoot=false takes no column stream; give the option stream")
     if not made.shared_root and made.flush is not Level.MERGED:
         raise Misuse(
             "sharedRoot=false needs flush=merged: only then can the next batch, which may run on "
@@ -130,42 +140,75 @@ def stream_writer(
     return RtStreamWriter(made)
 
 
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task tells the driver.
+
+    Attributes:
+        part: the file it wrote; None if it published its rows itself.
+        prefix: what the names of the sessions begin with.
+        owner: the query.
+    """
+
+    part: Staged | None
+    prefix: str
+    owner: str = ""
+
+
 class RtBatchWriter(DataSourceArrowWriter):
-    """Publishes a batch query's rows; every attempt of a task under the same numbers."""
+    """Publishes a batch query's rows, under the numbers of its batch."""
 
     def __init__(self, options: SinkOptions, job: str) -> None:
         self._options = options
-        self._job = job
+        self._prefix = options.session or f"spark-{job[:16]}"
+        if options.session and options.batch is None:
+            self._prefix = f"{options.session}-{job[:16]}"
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Publish one partition; runs in a worker."""
-        options = self._options
-        prefix = options.session or f"spark-{self._job[:16]}"
-        if options.session and options.batch is None:
-            prefix = f"{options.session}-{self._job[:16]}"
-        return publish_partition(options, prefix, options.batch or 0, iterator)
+        """Stage one partition; runs in a worker."""
+        with one_line_errors():
+            return write_partition(self._options, self._prefix, self._options.batch or 0, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish what all tasks have staged; runs on the driver."""
+        batch = self._options.batch
+        with one_line_errors():
+            commit(self._options, batch or 0, messages, is_job=True)
+        if batch is None:
+            _area(self._options, self._prefix).remove()
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Remove what was staged, unless a job with this number can still publish it."""
+        if self._options.batch is None:
+            _area(self._options, self._prefix).remove()
+        else:
+            abort(self._options, self._options.batch, messages)
 
 
 class RtStreamWriter(DataSourceStreamArrowWriter):
-    """Publishes a streaming query's rows; every replay of a micro-batch under the same numbers."""
+    """Publishes a streaming query's rows, each micro-batch once however often it is replayed."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Publish one partition of one micro-batch; runs in a worker."""
+        """Stage one partition of one micro-batch; runs in a worker."""
         context = _task()
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
         if query is None or batch is None:
             raise Misuse("this Spark does not tell a task its query and batch; rt cannot number")
         prefix = self._options.session or f"spark-{query.replace('-', '')[:16]}"
-        return publish_partition(self._options, prefix, _batch(batch), iterator)
+        with one_line_errors():
+            return write_partition(self._options, prefix, _batch(batch), iterator, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing is left to do: what a task published, it flushed."""
+        """Publish what all tasks have staged; runs on the driver."""
+        with one_line_errors():
+            commit(self._options, batchId, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing can be undone: the replay of the batch completes it."""
+        """Remove what was staged, unless it is being published."""
+        abort(self._options, batchId, messages)
 
 
 def _checked(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkOptions:
@@ -179,73 +222,189 @@ def _checked(options: Mapping[str, str], schema: StructType, *, overwrite: bool)
     names = set(schema.names)
     if "payload" not in names or {"time", "time_ns"} <= names:
         raise Misuse("the rt sink needs a column payload, and one of time and time_ns at most")
-    return sink_options(options)
+    return sink_options(options, by_row="stream" in names)
 
 
-def publish_partition(
-    options: SinkOptions, prefix: str, batch: int, rows: Iterator[Any]
-) -> WriterCommitMessage:
-    """Publish the rows of this task's partition under their numbers; runs in a worker.
+def write_partition(
+    options: SinkOptions, prefix: str, batch: int, rows: Iterator[Any], owner: str = ""
+) -> Written:
+    """Stage the rows of this task's partition, or publish them where hosts share no root.
 
     Raises:
-        Misuse: what the session already holds differs from these rows.
+        Misuse: a row cannot be published; or the session holds more rows of this batch than come.
         FlushTimeout: they are published, but the level to wait for was not reached in time.
     """
     partition = _task().partitionId()
-    session = f"{prefix}-{partition}" if options.shared_root else f"{prefix}-{partition}-{_host()}"
-    group = "" if options.shared_root else f"{prefix}-{partition}"
-    base = batch << ROW_BITS
-    directory = session_directory(options.root, options.stream, session)
-    with (
-        exclusive(directory, options.timeout_s),
-        Publisher(options.root, stream=options.stream, session=session, group=group) as publisher,
-    ):
-        numbered = _Numbered(publisher, directory, base)
+    rows = (_checked_rows(each, options) for each in rows)
+    if options.shared_root:
+        return Written(_area(options, prefix).stage(batch, partition, rows), prefix, owner)
+    group = f"{prefix}-{partition}"
+    with closing(_Publishing(options, batch, f"{group}-{_host()}", group)) as publishing:
         for each in rows:
-            numbered.publish(each)
-        numbered.finish()
-        publisher.flush(options.flush, options.timeout_s)
-    return WriterCommitMessage()
+            publishing.publish(each)
+        publishing.finish()
+    return Written(None, prefix, owner)
 
 
-class _Numbered:
-    """Publishes rows under numbers from `base` on, and compares those that are already there."""
+def commit(
+    options: SinkOptions,
+    batch: int,
+    messages: Sequence[WriterCommitMessage | None],
+    *,
+    is_job: bool = False,
+) -> None:
+    """Publish what the tasks of a batch have staged, or finish what an earlier attempt began.
 
-    def __init__(self, publisher: Publisher, directory: str, base: int) -> None:
-        self._publisher = publisher
-        self._next = base
-        self._there = publisher.next_sequence
-        if self._there > base + (1 << ROW_BITS):
-            raise Misuse(
-                f"{directory} holds batch {self._there >> ROW_BITS} already, and only the last can "
-                f"be repeated: what batch {base >> ROW_BITS} lacks would have to come before it"
-            )
-        self._published = Published(directory, base) if self._there > base else None
-        if self._there <= base:
-            publisher.skip_to(base)
+    Args:
+        options: of the sink.
+        batch: its number.
+        messages: of all its tasks.
+        is_job: whether the user numbers the batches, who may give a number to other rows by
+            mistake.
 
-    def publish(self, batch: Any) -> None:
-        """Publish the rows of a record batch, or find them published."""
-        count, known = batch.num_rows, max(0, self._there - self._next)
-        if self._published is not None and known:
-            self._published.compare(self._next, batch.slice(0, min(known, count)))
-        self._next += count
-        if count > known:
-            _publish_batch(self._publisher, batch.slice(known))
+    Raises:
+        Misuse: a later batch was published already, or other rows under this number.
+        FlushTimeout: all is published, but the level to wait for was not reached in time.
+    """
+    written = [each for each in messages if isinstance(each, Written) and each.part is not None]
+    if not written:
+        return
+    area = _area(options, prefix := written[0].prefix)
+    found = Record(written[0].owner, batch, False, [each.part for each in written if each.part])
+    with area.locked(options.timeout_s):
+        record = area.record()
+        if record is not None:
+            _check_turn(found, record, prefix, is_job=is_job)
+            if not record.done:
+                _publish(area, options, prefix, record)
+        if record is None or record.batch < batch:
+            area.save(found)
+            _publish(area, options, prefix, found)
+        area.discard(batch, None)
+
+
+def abort(options: SinkOptions, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Remove what the tasks of a batch have staged, but what is recorded to be published."""
+    for each in messages:
+        if isinstance(each, Written) and each.part is not None:
+            area = _area(options, each.prefix)
+            with area.locked(options.timeout_s):
+                area.discard(batch, area.record())
+            return
+
+
+def _check_turn(found: Record, record: Record, prefix: str, *, is_job: bool) -> None:
+    if record.owner != found.owner:
+        raise Misuse(
+            f"the session {prefix} is that of another query: give a session of its own to a query "
+            "with a new checkpoint"
+        )
+    if record.batch > found.batch:
+        raise Misuse(
+            f"{prefix} holds batch {record.batch} already, and only the last can be repeated: "
+            f"batch {found.batch} would have to come before it"
+        )
+    if is_job and record.batch == found.batch and record.size != found.size:
+        raise Misuse(
+            f"{prefix} holds batch {found.batch} with {record.size[0]} rows of {record.size[1]} "
+            f"bytes, and {found.size[0]} of {found.size[1]} come now: give new rows a new number"
+        )
+
+
+def _publish(area: StagingArea, options: SinkOptions, prefix: str, record: Record) -> None:
+    """Publish the files of a record, from where an earlier attempt has ended, and say so."""
+    with ExitStack() as stack:
+        sessions: dict[tuple[str, int], _Publishing] = {}
+        for part in record.parts:
+            for rows in area.rows(part) if part.name else ():
+                for stream, its_rows in _by_stream(rows, options.stream):
+                    session = stream, part.partition
+                    if session not in sessions:
+                        its = replace(options, stream=stream)
+                        made = _Publishing(its, record.batch, f"{prefix}-{part.partition}")
+                        sessions[session] = stack.enter_context(closing(made))
+                    sessions[session].publish(its_rows)
+        for publishing in sessions.values():
+            publishing.finish()
+    record.done = True
+    area.save(record)
+
+
+def _by_stream(rows: Any, stream: str) -> Iterator[tuple[str, Any]]:
+    if "stream" not in rows.schema.names:
+        yield stream, rows
+        return
+    names = rows.column("stream")
+    for name in pc.unique(names).to_pylist():
+        yield name, rows.filter(pc.equal(names, name)).drop_columns(["stream"])
+
+
+class _Publishing:
+    """Publishes rows of one session under the numbers of a batch, but those it holds already."""
+
+    def __init__(self, options: SinkOptions, batch: int, session: str, group: str = "") -> None:
+        base = batch << ROW_BITS
+        self._options = options
+        self._publisher = Publisher(
+            options.root, stream=options.stream, session=session, group=group
+        )
+        self._known = self._publisher.next_sequence - base  # rows that an earlier attempt published
+        try:
+            if self._known > 1 << ROW_BITS:
+                raise Misuse(
+                    f"session {session} holds batch {self._publisher.next_sequence >> ROW_BITS} "
+                    f"already, and only the last can be repeated: what batch {batch} lacks would "
+                    "have to come before it"
+                )
+            if self._known <= 0:
+                self._publisher.skip_to(base)
+        except BaseException:
+            self.close()
+            raise
+
+    def publish(self, rows: Any) -> None:
+        """Publish the rows of a record batch that are not published yet."""
+        known = max(0, self._known)
+        self._known = known - rows.num_rows
+        if known < rows.num_rows:
+            _publish_batch(self._publisher, rows.slice(known))
 
     def finish(self) -> None:
-        """The rows have ended; there must not be more of them in the session."""
-        if self._published is not None:
-            self._published.close()
-            if self._next < self._there:
-                self._published.differs(self._next)
+        """Wait for the rows, which have ended; the session must not hold more of them."""
+        if self._known > 0:
+            raise Misuse(
+                f"session {self._publisher.name} holds {self._known} rows more of this batch than "
+                "come now: this replay differs from the attempt before"
+            )
+        self._publisher.flush(self._options.flush, self._options.timeout_s)
+
+    def close(self) -> None:
+        """Release the session."""
+        self._publisher.close()
+
+
+def _area(options: SinkOptions, prefix: str) -> StagingArea:
+    return StagingArea(options.root, options.stream, prefix)
+
+
+def _checked_rows(rows: Any, options: SinkOptions) -> Any:
+    """Refuse rows that cannot be published, before any of the batch is."""
+    names = rows.schema.names
+    if rows.column("payload").null_count:
+        raise Misuse("a payload is null; filter such rows out, or give them one")
+    for name in {"time", "time_ns"}.intersection(names):
+        if rows.column(name).null_count:
+            raise Misuse("a time is null; leave the column out to publish at the time it is now")
+    if "stream" in names:
+        for name in pc.unique(rows.column("stream")).to_pylist():
+            if parse_stream(name) and options.stream not in ("", name):
+                raise Misuse(f"a row is of stream {name}, and the option stream is another")
+    return rows
 
 
 def _publish_batch(publisher: Publisher, batch: Any) -> None:
     columns = {name: batch.column(name) for name in batch.schema.names}
     payloads = columns["payload"]
-    if payloads.null_count:
-        raise Misuse("a payload is null; filter such rows out, or give them one")
     keys = columns["key"].cast(pa.binary()).fill_null(b"").to_pylist() if "key" in columns else None
     publisher.publish_many(payloads.cast(pa.binary()).to_pylist(), keys, times_of(columns))
 
@@ -258,8 +417,6 @@ def times_of(columns: MutableMapping[str, Any]) -> Any:
         times = columns["time_ns"]
     else:
         return None
-    if times.null_count:
-        raise Misuse("a time is null; leave the column out to publish at the time it is now")
     return times.to_pylist()
 
 

@@ -11,7 +11,7 @@ from rt.position import Position
 from rt.spark.plan import LogView, headers
 
 
-class _Step(NamedTuple):
+class Step(NamedTuple):
     """A frame of messages: message `first` has number `number`, the earlier ones are repeats."""
 
     position: Position
@@ -98,7 +98,7 @@ def unread(view: LogView, start: Position, end: Position) -> tuple[int, int | No
     They are counted by number. The time is when the first was merged; in a session, when the first
     of its frame was published.
     """
-    first: _Step | None = None
+    first: Step | None = None
     after = 0
     for file, file_end in view.files():
         if file + file_end <= start or file >= end:
@@ -126,22 +126,13 @@ def _number_after(view: LogView, file: File, start: Position, end: int) -> int |
     return None if walk.range is None else walk.range.number  # of an event, which adds none
 
 
-def _first_from(view: LogView, file: File, start: Position, end: int) -> _Step | None:
+def _first_from(view: LogView, file: File, start: Position, end: int) -> Step | None:
     """The first frame that has messages from `start` on, which are no repeats."""
     walk = view.walk_to(file, start.file, lambda entry: entry.offset > start.offset)
     for step in _steps(view, file, walk, end):
         if max(step.first, start - step.position) < step.messages:
             return step
     return None
-
-
-def place_of_number(view: LogView, number: int) -> Position:
-    """Return the position of the first message whose number is `number` or higher."""
-    for file, file_end in view.files():
-        rolled = view.log.manifest.rolled.get(file)
-        if rolled is None or rolled.next > number:
-            return _place_of(view, file, file_end, number)
-    return view.end()
 
 
 def _number_at(view: LogView, position: Position, end: int) -> int | None:
@@ -188,27 +179,32 @@ def _boundary(view: LogView, start: Position, offset: int, end: int) -> Position
     return found if found > start else Position(start.file + end)
 
 
-def _steps(view: LogView, file: File, walk: Walk, end: int) -> Iterator[_Step]:
+def _steps(view: LogView, file: File, walk: Walk, end: int) -> Iterator[Step]:
     return (step for step, _ in _steps_of(view, file, walk, end))
 
 
-def _steps_of(view: LogView, file: File, walk: Walk, end: int) -> Iterator[tuple[_Step, str]]:
-    """The frames of messages from `walk` on, with the session of each."""
-    passed = 0
+def _steps_of(view: LogView, file: File, walk: Walk, end: int) -> Iterator[tuple[Step, str]]:
+    """The frames of messages from `walk` on up to one that is damaged, each with its session."""
     try:
-        for at, header in headers(file, walk, end):
-            current = walk.range
-            if header.kind == FrameKind.RANGE:
-                passed = 0
-                continue
-            number, repeats = header.sequence, 0
-            if view.log.merged and current is not None:
-                number = current.number + max(0, passed - current.skip)
-                repeats = min(max(0, current.skip - passed), header.messages)
-                passed += header.messages
-            if header.kind == FrameKind.MESSAGES:
-                session = current.session if current is not None else view.log.session
-                time_ns = header.time_ns if current is None else current.time_ns
-                yield _Step(at, header.messages, repeats, number, time_ns), session
+        yield from message_frames(view, file, walk, end)
     except FrameError:
         return  # the task that reads it says what is wrong
+
+
+def message_frames(view: LogView, file: File, walk: Walk, end: int) -> Iterator[tuple[Step, str]]:
+    """The frames of messages from `walk` on, with the session of each; `FrameError` if damaged."""
+    passed = 0
+    for at, header in headers(file, walk, end):
+        current = walk.range
+        if header.kind == FrameKind.RANGE:
+            passed = 0
+            continue
+        number, repeats = header.sequence, 0
+        if view.log.merged and current is not None:
+            number = current.number + max(0, passed - current.skip)
+            repeats = min(max(0, current.skip - passed), header.messages)
+            passed += header.messages
+        if header.kind == FrameKind.MESSAGES:
+            session = current.session if current is not None else view.log.session
+            time_ns = header.time_ns if current is None else current.time_ns
+            yield Step(at, header.messages, repeats, number, time_ns), session

@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from rt.errors import CorruptLog, GapError, Misuse
 from rt.position import START, Position
+from rt.spark.one_line import one_line_errors
 from rt.spark.options import FAILFAST, ReadOptions
 from rt.spark.pieces import Part
 from rt.spark.places import LogPlace, is_glob
@@ -26,6 +27,8 @@ from rt.spark.steps import after_bytes, after_messages, after_selected, bytes_be
 from rt.spark.task import Task
 
 _VERSION: Final = 1
+_INITIAL: Final = "initial"  # marks the offset at which a query begins
+_BEGIN: Final = "begin"  # in the end of the first micro-batch: where it began
 
 
 class StreamParts(InputPartition):
@@ -41,8 +44,6 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         if options.edges.end != "latest" or options.edges.end_ns is not None:
             raise Misuse("a stream has no end: endingPosition and endingTimestamp are for read")
-        if options.push_filters:
-            raise Misuse("pushFilters is for read: Spark hands a stream no filters")
         if options.lease is not None:
             raise Misuse(
                 "leases are for read: a stream would go on holding what it has already read"
@@ -53,10 +54,15 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._wanted = check_schema(schema, options)
         self._target: Position | None = None
         self._planned: Position | None = None  # the end of the last micro-batch
+        self._planned_at = time.monotonic()
         self._view: LogView | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
-        """Where a new query begins; one that resumes begins at its checkpoint."""
+        """Where a new query begins; one that resumes begins at its checkpoint.
+
+        Spark asks this again where the first micro-batch is replayed, when the answer may have
+        changed. So the offset is marked, and the end of that batch says where it began.
+        """
         options, view = self._options, self._refreshed()
         edges = options.edges
         if not view.log.is_there:
@@ -64,11 +70,12 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise Misuse(
                     f"{options.path} holds no log yet: begin at earliest, or at a position"
                 )
-            return _offset("", edges.start if isinstance(edges.start, Position) else START)
+            begin = edges.start if isinstance(edges.start, Position) else START
+            return {**_offset("", begin), _INITIAL: True}
         if options.fail_on_data_loss:
             check_not_all_archived(view, options)
         begin = edge(view, edges.start, edges.start_ns)
-        return _offset(self._log_id if begin or view.end() else "", begin)
+        return {**_offset(self._log_id if begin or view.end() else "", begin), _INITIAL: True}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
         """The limit passed to `latestOffset`; if there are two limits, both apply."""
@@ -90,12 +97,21 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not view.log.is_there:
             return start
         self._check_log(start)
+        if _INITIAL in start and not start["log"] and self._options.edges.start == "earliest":
+            # the log was missing or empty when the query began, and its beginning may be archived
+            begin = edge(view, "earliest", None)
         there = self._demand(view, begin)
         end = there if self._target is None else max(begin, min(there, self._target))
         if not isinstance(limit, ReadAllAvailable):
             end = self._limited(view, begin, end)
+        if self._waits(view, begin, end):
+            end = begin
         self._planned = end
-        return start if end == begin else _offset(self._log_id, end)
+        if end == begin:
+            return start
+        self._planned_at = time.monotonic()
+        first = {_BEGIN: int(begin)} if _INITIAL in start else {}
+        return {**_offset(self._log_id, end), **first}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
         """Fix the end of the query at the current end of the log."""
@@ -126,7 +142,8 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Cut a micro-batch into splits; the same for the same offsets.
 
         A query that resumes inside a micro-batch calls this first. The offsets are then those of
-        the checkpoint, and a new copy of the log may not reach that far yet.
+        the checkpoint, and a new copy of the log may not reach that far yet, or no longer begin
+        that early.
 
         Raises:
             GapError: some of it was archived, and failOnDataLoss holds.
@@ -137,9 +154,8 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if begin < stop:
             self._check_log(end)
             self._demand(view, stop)
-        if not start["log"] and self._options.edges.start == "earliest":
-            # the log was missing or empty when the query began, and its beginning may be archived
-            begin = min(stop, edge(view, "earliest", None))
+        if _INITIAL in start and start != end:
+            begin = self._first_begin(begin, stop, end)
         snapshot = between(view, begin, stop)
         if snapshot.gaps and self._options.fail_on_data_loss:
             raise GapError(snapshot.gaps[0])
@@ -149,7 +165,8 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read one split; runs in a worker."""
         place, parts = partition.value
-        return Task((place,), self._options, self._wanted).read(parts)
+        with one_line_errors():
+            yield from Task((place,), self._options, self._wanted).read(parts)
 
     def stop(self) -> None:
         """Release the files."""
@@ -169,6 +186,28 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_log(self, offset: dict[str, Any]) -> None:
         if self._log_id and offset["log"] not in ("", self._log_id):
             raise Misuse(f"the checkpoint is of another log than {self._options.path} is now")
+
+    def _first_begin(self, begin: Position, stop: Position, end: dict[str, Any]) -> Position:
+        """Where the first micro-batch began, which the end of one of an older rt does not say."""
+        if _BEGIN in end:
+            return Position(end[_BEGIN])
+        if self._options.edges.start == "earliest" and self._options.edges.start_ns is None:
+            return START
+        if begin > stop and self._options.fail_on_data_loss:
+            raise Misuse(
+                f"the first micro-batch ended at {stop}, before the start {begin} that the options "
+                "name now: give startingPosition where it began, or failOnDataLoss=false"
+            )
+        return min(begin, stop)
+
+    def _waits(self, view: LogView, begin: Position, end: Position) -> bool:
+        """Whether there are too few messages yet for a micro-batch, and it may still wait."""
+        wanted = self._options.limits
+        if wanted.records_min is None or self._target is not None or begin == end:
+            return False
+        if time.monotonic() - self._planned_at >= wanted.delay_s:
+            return False
+        return unread(view, begin, view.end())[0] < wanted.records_min
 
     def _demand(self, view: LogView, place: Position) -> Position:
         """Return the end of the log, which must not be before a position of the checkpoint."""

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rt.errors import CorruptLog, FrameError, Misuse
-from rt.format.frame import FrameKind, Header
+from rt.format.frame import Header
 from rt.format.scan import next_header
 from rt.format.walk import Walk
 from rt.log.disk import File
 from rt.position import Position
 from rt.spark.options import ReadOptions
 from rt.spark.plan import LogSnapshot, LogView, take_snapshots
+from rt.spark.steps import message_frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class _Summing:
         self._view = view
         self._snapshot = snapshot
         self._selection = options.selection
-        self._selects = self._selection.sessions is not None or self._selection.among is not None
+        self._selects = self._selection.sessions is not None
 
     def summary(self) -> Summary:
         """Add up the stretches; only the first and the last are read frame by frame."""
@@ -179,36 +180,27 @@ class _Summing:
 
     def _runs(self, stretch: _Stretch) -> Iterator[_Run]:
         """The selected messages of a stretch, frame by frame."""
-        walk, passed = stretch.walk.copy(), 0
+        walk = stretch.walk.copy()
         start, stop = self._snapshot.start, self._snapshot.stop
-        opened = self._view.log.open_file(stretch.file)
-        try:
-            while walk.position.offset < stretch.end and walk.position < stop:
-                at = walk.position
-                header = self._next(opened, stretch.file, walk, stretch.end)
-                if header is None:
-                    return
-                if header.kind == FrameKind.RANGE:
-                    passed = 0
-                    continue
-                current, repeats, number = walk.range, 0, header.sequence
-                if current is not None:
-                    repeats = min(max(0, current.skip - passed), header.messages)
-                    number = current.number + max(0, passed - current.skip)
-                    passed += header.messages
-                first = max(repeats, start - at)
-                last = min(header.messages, stop - at)
-                if first < last and header.kind == FrameKind.MESSAGES:
-                    yield _Run(
-                        at + first, number + first - repeats, last - first,
-                        None if current is None else current.time_ns,
-                    )  # fmt: skip
-        finally:
-            opened.close()
+        with closing(self._view.log.open_file(stretch.file)) as opened:
+            try:
+                for step, _ in message_frames(self._view, opened, walk, stretch.end):
+                    at = step.position
+                    first, last = max(step.first, start - at), min(step.messages, stop - at)
+                    if first < last:
+                        number = step.number + first - step.first
+                        time_ns = step.time_ns if self._view.log.merged else None
+                        yield _Run(at + first, number, last - first, time_ns)
+                    if at >= stop:
+                        return
+            except FrameError as error:
+                raise self._damaged(stretch.file, walk, error) from None
 
     def _next(self, opened: File, file: Position, walk: Walk, end: int) -> Header | None:
         try:
             return next_header(opened.pread, walk, end)
         except FrameError as error:
-            path = self._view.log.file_path(file)
-            raise CorruptLog(path, walk.position, str(error)) from None
+            raise self._damaged(file, walk, error) from None
+
+    def _damaged(self, file: Position, walk: Walk, error: FrameError) -> CorruptLog:
+        return CorruptLog(self._view.log.file_path(file), walk.position, str(error))

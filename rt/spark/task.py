@@ -4,11 +4,10 @@ import gc
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from itertools import groupby
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from rt.errors import CorruptLog, FrameError, GapError, Misuse
@@ -18,14 +17,11 @@ from rt.log.gaps import gaps_between
 from rt.position import Position
 from rt.spark.arrays import PieceGroup
 from rt.spark.bodies import Block, Scratch
-from rt.spark.date_text import time_zone
-from rt.spark.decode_json import JsonDecoder
-from rt.spark.java_text import read_utf8
 from rt.spark.options import AUTO, FAILFAST, PERMISSIVE, ReadOptions
 from rt.spark.pieces import Damage, Part, PartReader, Piece
 from rt.spark.places import LogPlace
 from rt.spark.poison import corrupt_log
-from rt.spark.schema import COLUMNS, CORRUPT, RECORD, Wanted
+from rt.spark.schema import COLUMNS, CORRUPT, Wanted
 from rt.spark.storage import open_storage
 
 # What is decoded at once. Between two batches the JVM has the processor and its caches to itself,
@@ -126,8 +122,7 @@ class Task:
         return columns.issuperset(self.wanted.names) and self.options.selection.keys is None
 
     def _block(self) -> Block:
-        keeps = "payload" in self.wanted.names or self.wanted.decoded
-        return Block(GROUP_BYTES) if keeps else Scratch()
+        return Block(GROUP_BYTES) if "payload" in self.wanted.names else Scratch()
 
     def _was_lost(self, log: LogDirectory, part: Part, found: Damage) -> bool:
         """Whether the file was archived under us; what was read of it was right until here."""
@@ -203,60 +198,12 @@ class Task:
         arrays = {
             name: getattr(group, name) for name in names if name in COLUMNS or name in _OF_LOG
         }
-        for name in (CORRUPT, RECORD):
-            if name in names:
-                arrays[name] = pa.nulls(group.messages, pa.string())
-        if self.wanted.decoded:
-            kept = self._decode(group, arrays, kept)
+        if CORRUPT in names:
+            arrays[CORRUPT] = pa.nulls(group.messages, pa.string())
         batch = pa.RecordBatch.from_arrays(
             [arrays[name] for name in names], schema=self.wanted.arrow
         )
         return batch if kept is None else batch.filter(kept)
-
-    def _decode(self, group: PieceGroup, arrays: dict[str, Any], kept: Any) -> Any:
-        """Put the fields of JSON payloads among the arrays; return which messages stay."""
-        payloads = group.payload if kept is None else group.payload.filter(kept)
-        mode, names = self.options.mode, self.wanted.decoded
-        decoder = _decoder(
-            tuple(self.wanted.arrow.field(name) for name in names), self.options.time_zone
-        )
-        decoded = decoder.decode(payloads, first_only=mode == FAILFAST)
-        places = np.arange(group.messages) if kept is None else np.flatnonzero(kept)
-        if decoded.bad and mode == FAILFAST:
-            at = Position(group.position[int(places[decoded.bad[0]])].as_py())
-            raise Misuse(f"the payload of message {at} is malformed: {decoded.reasons[0]}")
-        for name, column in zip(names, decoded.columns, strict=True):
-            arrays[name] = _spread(column, places, group.messages)
-        bad = np.zeros(group.messages, bool)
-        bad[places[decoded.bad]] = True
-        if mode == PERMISSIVE:
-            reasons = pa.array([f"malformed payload: {each}" for each in decoded.reasons], "string")
-            arrays[CORRUPT] = _spread(reasons, places[decoded.bad], group.messages)
-            arrays[RECORD] = _as_text(group.payload, bad)
-            return kept
-        good = (
-            np.ones(group.messages, bool) if kept is None else kept.to_numpy(zero_copy_only=False)
-        )
-        return pa.array(good & ~bad)
-
-
-def _spread(column: Any, places: Any, count: int) -> Any:
-    """The values at their places among `count` rows, and nulls elsewhere."""
-    if len(column) == count:
-        return column
-    take = np.full(count, -1)
-    take[places] = np.arange(len(places))
-    return column.take(pa.array(take, mask=take < 0))
-
-
-def _as_text(payloads: Any, wanted: Any) -> Any:
-    texts = [read_utf8(each.as_py()) for each in payloads.filter(pa.array(wanted))]
-    return _spread(pa.array(texts, pa.string()), np.flatnonzero(wanted), len(wanted))
-
-
-@lru_cache(maxsize=8)
-def _decoder(fields: tuple[Any, ...], zone: str) -> JsonDecoder:
-    return JsonDecoder(list(fields), time_zone(zone))
 
 
 @cache

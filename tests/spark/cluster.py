@@ -23,10 +23,10 @@ class Cluster:
 
     def __init__(self, directory, python):
         """Start the master, then the workers."""
+        prepare()
         self.directory = str(directory)
         self._environment = {
             **without_our_code(),
-            "JAVA_HOME": prepare(),
             "SPARK_LOCAL_IP": "127.0.0.1",
             # an executor that dies often is what the tests are about
             "SPARK_MASTER_OPTS": "-Dspark.deploy.maxExecutorRetries=-1",

@@ -20,12 +20,10 @@ TYPES = {
 }
 
 
-def wanted(*names: str, **fields: Any) -> Wanted:
-    """The columns of those names, and fields of JSON payloads."""
+def wanted(*names: str) -> Wanted:
+    """The columns of those names."""
     kinds = {**COLUMNS, **ON_REQUEST}
-    columns = [pa.field(name, TYPES[kinds[name]]) for name in names or COLUMNS]
-    decoded = [pa.field(name, kind) for name, kind in fields.items()]
-    return Wanted(pa.schema([*columns, *decoded]), tuple(fields))
+    return Wanted(pa.schema([(name, TYPES[kinds[name]]) for name in names or COLUMNS]))
 
 
 # A stream plans in a Python of its own, which Spark gives ten seconds to start and no setting for

@@ -1,8 +1,11 @@
-"""A driver of its own that is killed: a stream from a log into the sink.
+"""A driver of its own that is killed: a stream from a log, through a shuffle, into the sink.
+
+Each start has another number of partitions, so that a replay is cut in another way.
 
 Arguments: the log, the root to publish under, the checkpoint.
 """
 
+import random
 import sys
 
 from rt.spark import session
@@ -17,6 +20,7 @@ def main():
     schema = "payload binary, key binary, time_ns bigint"
     options = {"maxRecordsPerTrigger": 40, "partitionBytes": "2k"}
     frame = spark.readStream.format("rt").schema(schema).options(**options).load(path)
+    frame = frame.repartition(random.randint(1, 4))
     writer = frame.writeStream.format("rt").option("stream", "flights")
     writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
     writer.start(root).awaitTermination()

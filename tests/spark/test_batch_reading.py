@@ -101,19 +101,6 @@ def test_a_key_of_a_json_array_is_taken_literally(tmp_path):
     assert [rows["key"].to_pylist() for rows in found] == [[b"AA "], [b" AA", b" A"], [b"AA"]]
 
 
-def test_a_json_string_that_is_not_utf8_is_read_as_spark_reads_it(tmp_path):
-    """With a replacement character for each malformed sequence; it is not a malformed record."""
-    payloads = [b'{"to":"JFK"}', b'{"to":"\xff"}', b'{"to":"LGA"}', b'{"to":"ok","by":"\xff"}']
-    with Publisher(str(tmp_path), stream=STREAM, session="jfk") as publisher:
-        publisher.publish_many([*payloads, b'{"to":'])
-    path, fields = os.path.join(tmp_path, STREAM, "jfk"), {"to": pa.string()}
-    read = Load(path, decode="json", mode="PERMISSIVE").read(wanted("_corrupt", **fields))
-    assert read["to"].to_pylist() == ["JFK", "\ufffd", "LGA", "ok", None]
-    assert [text is not None for text in read["_corrupt"].to_pylist()] == [False] * 4 + [True]
-    with pytest.raises(Misuse, match="is malformed: the text ends"):
-        Load(path, decode="json").read(wanted(**fields))
-
-
 def test_a_log_without_its_index_is_split_all_the_same(tmp_path):
     """An index is rebuildable and never believed: without one, headers are read."""
     with random_log(str(tmp_path), 5) as merging:

@@ -1,15 +1,18 @@
 """One load reads several logs: a list, a glob, or the parent directory of them."""
 
+import shutil
+
 import pyarrow as pa
 import pytest
 
 from rt import Publisher
 from rt.errors import GapError, Misuse
+from rt.format.manifest import decode_entry, encode_entry
 from rt.spark.options import read_options
 from rt.spark.places import log_paths
 from rt.spark.plan import take_snapshots
 from rt.spark.steps import after_selected
-from tests.spark.random_logs import NOW_NS, plain_rows, random_log
+from tests.spark.random_logs import NOW_NS, STREAM, plain_rows, random_log
 from tests.spark.reading import Load, wanted
 
 
@@ -122,3 +125,52 @@ def test_several_logs_share_one_snapshot_of_each(root):
     assert counts(load)["flights", "jfk"] == 3
     assert [each.stream for each in take_snapshots(load.options)] == ["flights"] * 2 + ["weather"]
     assert isinstance(load.read(), pa.Table)
+
+
+def test_a_parent_gives_each_stream_by_its_merged_log_or_else_its_sessions(tmp_path):
+    """Beside a merged log, a stream that the sink had written was missing without a word."""
+    with random_log(str(tmp_path), 1) as merging:
+        pass
+    rows = plain_rows(merging.directory)
+    publish(tmp_path, "alerts", "spark-0", 3)
+    found = counts(Load(str(tmp_path)))
+    assert found["alerts", "spark-0"] == 3
+    assert sum(found.values()) == len(rows) + 3
+    assert counts(Load(str(tmp_path), streams="alerts")) == {("alerts", "spark-0"): 3}
+
+
+def test_a_log_that_is_named_twice_is_read_once(root, monkeypatch):
+    """A slash, a scheme, a link or a relative path names no other log."""
+    path = f"{root}/weather/jfk"
+    (root / "link").symlink_to(path)
+    monkeypatch.chdir(root)
+    for other in (path + "/", "file://" + path, f"{root}/link", "weather/../weather/jfk"):
+        found = log_paths((path, other))
+        assert found == (path,)
+    assert counts(Load(str(root)))["weather", "jfk"] == 5
+
+
+def test_copies_of_a_log_are_refused_together(root):
+    """Both below one parent gave every message twice."""
+    shutil.copytree(root / "weather" / "jfk", root / "backup" / "jfk")
+    with pytest.raises(Misuse, match=r"backup/jfk and .*/weather/jfk are copies of one log"):
+        Load(str(root))
+    assert Load(str(root), streams="flights").read().num_rows == 7
+
+
+def test_a_merged_log_and_what_it_was_merged_from_are_refused_together(tmp_path):
+    """So are the merged logs of two nodes, which may have drawn ids of their own."""
+    with random_log(str(tmp_path / "one"), 1) as merging:
+        merging.executor.appender.roll(NOW_NS)
+        merging.ledger.roll()
+    session = next((tmp_path / "one" / STREAM).iterdir())
+    with pytest.raises(Misuse, match="hold the same messages of the stream"):
+        take_snapshots(read_options({"paths": f"{merging.directory},{session}"}))
+    copy = tmp_path / "two"
+    shutil.copytree(merging.directory, copy)
+    manifest = copy / "manifest"
+    lines = manifest.read_bytes().splitlines(keepends=True)
+    old = decode_entry(lines[0].rstrip())
+    manifest.write_bytes(encode_entry(old._replace(id="0" * 32)) + b"".join(lines[1:]))
+    with pytest.raises(Misuse, match="hold the same messages of the stream"):
+        take_snapshots(read_options({"paths": f"{merging.directory},{copy}"}))

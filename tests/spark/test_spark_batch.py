@@ -1,10 +1,15 @@
 """Batch queries in a real Spark: as a user writes them."""
 
+import re
+from pathlib import Path
+
 import pyspark.sql.functions as f
 import pytest
 from pyspark.errors import AnalysisException, PythonException
 
+import rt.spark
 from rt import Publisher
+from rt.errors import Misuse
 from tests.spark.random_logs import plain_rows, random_log
 from tests.spark.test_batch_reading import damaged
 
@@ -82,6 +87,49 @@ def test_an_archived_file_fails_the_job_with_a_reason(spark, tmp_path):
             frame.count()
 
 
+def test_named_columns_fix_what_is_read_at_the_load_and_a_schema_at_the_first_action(
+    spark, tmp_path
+):
+    """Spark plans a load with a schema at its first action; what was gone by then was silent."""
+    with random_log(str(tmp_path), 2, file_bytes_max=1 << 15) as merging:
+        path, count = merging.directory, len(plain_rows(merging.directory))
+        named = spark.read.format("rt").option("columns", "SEQ, session string").load(path)
+        helped = rt.spark.read(path).schema("seq").load(spark)
+        planned = spark.read.format("rt").schema("seq bigint").load(path)
+        with Publisher(str(tmp_path), stream="flights", session="lga") as publisher:
+            publisher.publish_many([b"late"] * 10)
+        merging.merge()
+        assert named.columns == ["SEQ", "session"]
+        assert (named.count(), helped.count(), planned.count()) == (count, count, count + 10)
+        with Publisher(str(tmp_path), stream="flights", session="lga") as publisher:
+            publisher.publish_many([b"later"] * 10)
+        merging.merge()
+        assert (named.count(), planned.count()) == (count, count + 10)
+        late = spark.read.format("rt").schema("seq bigint").load(path)
+        merging.archive(1)
+        for frame in (named, planned):
+            with pytest.raises((AnalysisException, PythonException), match="was archived"):
+                frame.count()
+        with pytest.raises(AnalysisException, match=r"plans a load with \.schema"):
+            late.count()
+        left = spark.read.format("rt").option("failOnDataLoss", "false").schema("seq bigint")
+        assert 0 < left.load(path).count() < count + 20
+
+
+def test_ntz_sessions_load_logs_and_their_history(spark, log):
+    """spark.sql.timestampType=TIMESTAMP_NTZ made our own default schema one that we refuse."""
+    before = spark.conf.get("spark.sql.timestampType")
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        assert dict(spark.read.format("rt").load(log[0]).dtypes)["time"] == "timestamp"
+        assert load(spark, log[0]).count() == len(log[1])
+        assert spark.read.format("rt-history").load(log[0]).first().first_time is not None
+        with pytest.raises(AnalysisException, match="of type timestamp_ltz, not timestamp_ntz"):
+            spark.read.format("rt").schema("time timestamp").load(log[0]).count()
+    finally:
+        spark.conf.set("spark.sql.timestampType", before)
+
+
 def test_the_schema_chooses_columns_in_any_order(spark, log):
     """Spark prunes nothing in a Python source, so the user's schema does."""
     path, rows = log
@@ -105,26 +153,45 @@ def test_times_arrive_as_timestamps_of_the_same_moment(spark, log):
     assert found == {r.number: (r.time_ns // 1000, r.merge_time_ns // 1000) for r in rows}
 
 
+def documented(text):
+    """The block of SQL in the documentation that has this text."""
+    page = (Path(__file__).parents[2] / "docs" / "SPARK.md").read_text(encoding="utf-8")
+    return next(
+        block for block in re.findall(r"```sql\n(.*?)```", page, re.DOTALL) if text in block
+    )
+
+
 def test_json_payloads_become_columns_of_the_users_schema(spark, tmp_path):
-    """decode=json: fields beside the columns of the log, malformed ones as the mode says."""
+    """Spark's own parser beside the log's columns; a malformed payload does as the mode says."""
     with Publisher(str(tmp_path), stream="s", session="one") as publisher:
+        publisher.publish(b"null")  # first in a chunk, where a parser of ours once crashed
         for place in range(1000):
             publisher.publish(b'{"carrier":"UA","delay":%d.5,"more":[1]}' % place)
         publisher.publish(b'{"carrier":"AA"')
         publisher.publish(b'{"carrier":"B6","delay":null}')
-    read = spark.read.format("rt").option("decode", "json")
-    schema = "number bigint, carrier string, delay double, _corrupt string"
-    path = str(tmp_path / "s" / "one")
-    with pytest.raises(PythonException, match="is malformed"):
-        read.schema(schema).load(path).count()
-    rows = read.option("mode", "PERMISSIVE").schema(schema).load(path).orderBy("number").collect()
-    assert [tuple(row)[:3] for row in rows[:1000]] == [(n, "UA", n + 0.5) for n in range(1000)]
-    assert rows[1000]._corrupt.startswith("malformed payload: ")
-    assert tuple(rows[1001]) == (1001, "B6", None, None)
-    kept = read.option("mode", "DROPMALFORMED").schema(schema).load(path)
-    assert kept.count() == 1001
-    with pytest.raises(AnalysisException, match="needs a schema"):
-        spark.read.format("rt").option("decode", "json").load(path)
+    read = rt.spark.read(str(tmp_path / "s" / "one"))
+    schema = "carrier string, delay double"
+    with pytest.raises(Exception, match="of session one is malformed") as failed:
+        read.json(schema, spark=spark).agg(f.sum("delay")).collect()
+    assert "the payload of message 0 of session one" in str(failed.value)
+    frame = read.schema("seq").json(schema, mode="PERMISSIVE", spark=spark)
+    assert frame.columns == ["seq", "carrier", "delay", "_corrupt_record"]
+    rows = [tuple(row) for row in frame.orderBy("seq").collect()]
+    assert rows[0] == (0, None, None, "null")
+    assert rows[1:1001] == [(n + 1, "UA", n + 0.5, None) for n in range(1000)]
+    assert rows[1001][0::3] == (1001, '{"carrier":"AA"')
+    assert rows[1002] == (1002, "B6", None, None)
+    kept = read.json(schema, mode="DROPMALFORMED", spark=spark)
+    assert (kept.columns[:3], kept.count()) == (["session", "position", "time"], 1001)
+    spark.sql(f"create or replace temporary view flights using rt options (path '{read.path}')")
+    found = spark.sql(documented("from_json(cast")).where("_corrupt_record is null")
+    assert found.select(f.sum("delay")).first()[0] == sum(range(1000)) + 500
+    with pytest.raises(Misuse, match="the field time has the name of a column of the log"):
+        read.json("time string", spark=spark)
+    with pytest.raises(Misuse, match="give one of FAILFAST"):
+        read.json(schema, mode="LENIENT", spark=spark)
+    with pytest.raises(AnalysisException, match=r"decode is gone: call rt.spark.read\(path\).json"):
+        spark.read.format("rt").option("decode", "json").load(read.path)
 
 
 def test_a_damaged_frame_is_reported_as_the_mode_says(spark, tmp_path):
@@ -145,6 +212,29 @@ def test_sql_can_load_a_log(spark, log):
     path, rows = log
     spark.sql(f"create or replace temporary view flights using rt options (path '{path}')")
     assert spark.sql("select count(*) from flights").first()[0] == len(rows)
+
+
+def test_a_view_over_a_table_sees_new_rows_and_one_by_using_does_not(spark, tmp_path):
+    """REFRESH cannot help the latter: Spark keeps the plan of its creation."""
+    path = str(tmp_path / "s" / "one")
+
+    def publish():
+        with Publisher(str(tmp_path), stream="s", session="one") as publisher:
+            publisher.publish(b"x")
+
+    publish()
+    spark.sql(f"create or replace temporary view fixed using rt options (path '{path}')")
+    spark.sql("drop table if exists logs")
+    spark.sql(f"create table logs using rt options (path '{path}')")
+    query = f"select * from logs with (`path` = '{path}')"
+    spark.sql(f"create or replace temporary view growing as {query}")
+    for _ in range(2):
+        counts = [
+            spark.sql(f"select count(*) from {name}").first()[0] for name in ("fixed", "growing")
+        ]
+        publish()
+    assert counts == [1, 2]
+    spark.sql("drop table logs")
 
 
 def test_unknown_options_are_refused_at_load(spark, log):

@@ -1,18 +1,13 @@
 """The batch sink, and the history of a log, in a real Spark."""
 
-from types import SimpleNamespace
-
-import pyarrow as pa
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PythonException
 
-from rt.errors import Misuse
 from rt.format.manifest import Archived
-from rt.log.confirmations import Level
 from rt.position import Position
-from rt.spark import sink
-from rt.spark.sink import SinkOptions, _host, publish_partition
+from rt.spark.sink import _host
 from tests.spark.random_logs import NOW_NS, STREAM, Merging, plain_rows, random_log
+from tests.spark.reading import Load, wanted
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 
@@ -48,21 +43,18 @@ def test_a_write_of_one_number_is_published_once_however_often_it_runs(spark, tm
     assert len(merged_rows(tmp_path)) == 2000
 
 
-def test_a_batch_before_the_last_one_is_refused_with_a_reason(monkeypatch, tmp_path):
-    """The rows may be the same as then; the error used to claim that they differ."""
-    monkeypatch.setattr(sink, "_task", lambda: SimpleNamespace(partitionId=lambda: 0))
-    options = SinkOptions(str(tmp_path), STREAM, "job", flush=Level.WRITTEN)
-
-    def write(batch):
-        rows = pa.RecordBatch.from_pydict({"payload": [f"of {batch}"]})
-        publish_partition(options, "job", batch, iter([rows]))
-
-    for batch in (0, 2, 2):
-        write(batch)
-    for batch in (0, 1):
-        with pytest.raises(Misuse, match=f"holds batch 2 already.* batch {batch} lacks"):
-            write(batch)
-    assert len(merged_rows(tmp_path)) == 2
+def test_a_write_goes_to_the_stream_that_each_row_names(spark, tmp_path):
+    """One query may route: alerts here, the rest there."""
+    what = "cast(id as string) payload", "concat('s', id % 2) stream"
+    spark.range(0, 100, 1, 3).selectExpr(*what).write.format("rt").mode("append").save(
+        str(tmp_path)
+    )
+    for odd in (0, 1):
+        payloads = Load(f"{tmp_path}/s{odd}").read(wanted("payload"))["payload"].to_pylist()
+        assert sorted(map(int, payloads)) == list(range(odd, 100, 2))
+    bad = spark.range(1).selectExpr("'x' payload", "'Not A Name' stream").write.format("rt")
+    with pytest.raises(PythonException, match="not a stream name"):
+        bad.mode("append").save(str(tmp_path))
 
 
 def test_hosts_of_their_own_are_merged_once_by_the_group(spark, tmp_path):
@@ -83,14 +75,14 @@ def _write_as_host(frame, host, root, fields):
         import pyarrow as pa
 
         from rt.log.confirmations import Level
-        from rt.spark.sink import SinkOptions, publish_partition
+        from rt.spark.sink import SinkOptions, write_partition
 
         os.environ["RT_HOST"] = host
         table = pa.Table.from_pylist([row.asDict() for row in rows])
         options = SinkOptions(
             root, fields["stream"], fields["session"], shared_root=False, flush=Level.SYNCED
         )
-        publish_partition(options, fields["session"], fields["batch"], iter(table.to_batches()))
+        write_partition(options, fields["session"], fields["batch"], iter(table.to_batches()))
         return []
 
     frame.rdd.mapPartitions(publish).collect()

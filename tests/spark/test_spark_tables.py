@@ -3,9 +3,10 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
-from pyspark.errors import AnalysisException, PythonException
+from pyspark.errors import AnalysisException
 
 from rt import Publisher
 
@@ -41,7 +42,7 @@ def test_a_table_of_the_catalog_is_created_and_read_with_its_path(spark, root):
 
 def test_several_logs_are_one_frame_with_their_streams(spark, root):
     """A list, a glob and a parent directory, with the stream as a column to group by."""
-    read = spark.read.format("rt").schema("stream string, SESSION string, file string")
+    read = spark.read.format("rt").option("columns", "stream, SESSION, file string")
     found = read.load(str(root)).groupBy("stream").count().collect()
     assert {row[0]: row[1] for row in found} == {"flights": 7, "rain": 5}
     assert read.load([f"{root}/rain/x", f"{root}/flights/jfk"]).count() == 8
@@ -61,15 +62,31 @@ def test_an_error_of_rt_is_one_line_without_a_traceback(spark, root):
         spark.read.format("rt").load(f"{root}/none").count()
     assert "holds no log" in str(missing.value)
     assert "Traceback" not in str(missing.value)
-    json = spark.read.format("rt").option("decode", "json").schema("a date")
-    with pytest.raises(PythonException) as malformed:
-        json.load(f"{root}/rain/x").collect()
-    assert "is malformed: a: 0 does not fit" in str(malformed.value)
-    assert "task.py" not in str(malformed.value)
+
+
+def test_the_formats_are_registered_once(spark):
+    """Spark warns of each further time, and each load of rt.spark.read registers them."""
+    from rt.spark.registration import register
+
+    registered = []
+
+    # a session whose JVM is out of reach
+    names = {"version": spark.version, "sparkContext": spark.sparkContext}
+    names["dataSource"] = SimpleNamespace(register=registered.append)
+    made = type("Session", (), names)
+    session = made()
+    register(session)
+    register(session)
+    assert [each.name() for each in registered] == ["rt", "rt-history"]
+    session = made()
+    session._jsparkSession = spark._jsparkSession  # which knows them
+    register(session)
+    assert len(registered) == 2
 
 
 PLAIN_SESSION = """
 import sys
+from types import SimpleNamespace
 from pyspark.sql import SparkSession
 import rt.spark
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", False).getOrCreate()
@@ -97,13 +114,11 @@ def test_a_plain_session_in_a_venv_that_is_not_activated_reads_logs(root, tmp_pa
 def test_an_old_spark_is_refused_with_a_reason_by_the_plain_format(monkeypatch):
     """`format("rt")` of an old Spark says what rt.spark.session says."""
     from rt.errors import Misuse
-    from rt.spark import too_old
-    from rt.spark.registration import is_supported
+    from rt.spark import source
+    from rt.spark.versions import check_version
 
-    assert not is_supported("4.1.4")
-    assert is_supported("4.2.0")
-    assert is_supported("4.3.0.dev1")
-    monkeypatch.setattr(too_old, "__version__", "4.1.4")
-    assert too_old.RefusingSource.name() == "rt"
+    check_version("4.2.0")
+    check_version("4.3.0.dev1")
+    monkeypatch.setattr(source, "__version__", "4.1.4")
     with pytest.raises(Misuse, match=r"this is Spark 4\.1\.4; rt needs PySpark 4\.2 or newer"):
-        too_old.RefusingSource({})
+        source.RtSource({})

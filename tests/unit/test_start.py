@@ -1,18 +1,23 @@
 """Start: the place to read from, by name, number or time, without reading everything."""
 
+from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
+from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from logs import TIME_NS, MergedLog
 
 from rt import AtTime, GapError, Last, Misuse, Publisher, Subscriber, WriterSettings
 from rt.format.manifest import Archived
+from rt.format.message import Batch
 from rt.limits import KIB
+from rt.log.batcher import Batching
 from rt.log.directory import LogDirectory
-from rt.log.start import checked_start, end_of, parse_start, resolve
-from rt.position import Position
+from rt.log.reader import Reader
+from rt.log.start import checked_start, end_before, end_of, parse_start, readable_at, resolve
+from rt.position import START, Position
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +62,33 @@ def test_a_time_finds_the_first_message_merged_then_or_later(merged):
     assert read(merged, moment.astimezone(timezone(timedelta(hours=-5)))) == read(merged, moment)
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=60), st.integers(0, 41), st.integers(1, 9))
+def test_no_message_of_a_session_is_lost_to_times_in_no_order(times, wanted, per_frame):
+    """A publisher may name its times; an index entry says nothing of the frames before it."""
+    with TemporaryDirectory() as root:
+        batching = Batching(frame_bytes=KIB)
+        with Publisher(root, stream="flights", session="jfk", batching=batching) as publisher:
+            for each in times:
+                publisher.publish(bytes(KIB // per_frame), time_ns=TIME_NS + each)
+        with closing(LogDirectory(f"{root}/flights/jfk")) as log:
+            log.refresh()
+            start = readable_at(log, TIME_NS + wanted)
+            end = end_before(log, TIME_NS + wanted)
+            with closing(Reader(log, START)) as reader:
+                batches = [found for found in iter(reader.poll, None) if isinstance(found, Batch)]
+            places = {
+                batch.position + place: time - TIME_NS
+                for batch in batches
+                for place, time in enumerate(batch.columns.times)
+            }
+            late = [place for place, time in places.items() if time >= wanted]
+            early = [place for place, time in places.items() if time < wanted]
+            assert start == min(late, default=end_of(log))
+            assert max(early, default=-1) < end
+            assert not [place for place in late if place > max(early, default=0) and place < end]
+
+
 def test_earliest_and_latest_are_the_ends(merged):
     """The two starts everybody uses."""
     assert len(read(merged, "earliest")) == len(merged.expected)
@@ -70,9 +102,9 @@ def test_earliest_and_latest_are_the_ends(merged):
 def session(tmp_path_factory):
     """Give the root of a session with many files, 37 messages a frame, 1,000 ns apart."""
     root = str(tmp_path_factory.mktemp("root"))
-    settings = WriterSettings(file_bytes_max=64 * KIB, compression=1)
+    writer = WriterSettings(file_bytes_max=64 * KIB, compression=1)
     for life in range(2):
-        with Publisher(root, stream="flights", session="jfk", writer=settings) as publisher:
+        with Publisher(root, stream="flights", session="jfk", writer=writer) as publisher:
             for place in range(40):
                 first = (life * 40 + place) * 37
                 numbers = range(first, first + 37)
@@ -91,7 +123,7 @@ def first_number(root, start):
 
 def test_every_message_of_a_session_is_found_by_its_own_time_and_number(session):
     """The last frame of a file may end later than it begins: those messages were missed."""
-    for number in range(0, 80 * 37, 11):
+    for number in range(0, 80 * 37, 43):
         assert first_number(session, AtTime(TIME_NS + 1000 * number)) == number
         assert first_number(session, AtTime(TIME_NS + 1000 * number - 1)) == number
         assert first_number(session, Last(80 * 37 - number)) == number

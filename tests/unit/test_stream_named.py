@@ -203,7 +203,7 @@ def test_a_command_about_a_stream_that_is_not_served_ends_with_an_error(site, tm
         with Publisher(str(tmp_path), stream=OTHER, session="jfk") as publisher:
             publisher.publish(b"0")
     done = run(*command.split(), *arguments, *places, "--config", config, "--stream", OTHER)
-    # 2 is for a wrong argument, which would never get as far; but that no node serves a stream is one
+    # 2 is for a wrong argument, which never gets as far; a stream that no node serves is one
     assert done.exit_code not in ((0,) if command == "pull" else (0, 2)), done.output
     assert "'flights'" in done.output or "'trains'" in done.output, done.output
     assert (site.notes, site.node.merged_end) == (before, end)

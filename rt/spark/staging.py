@@ -1,0 +1,156 @@
+"""Staging: what the tasks of one batch wrote, published as a whole or not at all.
+
+A task publishes nothing: it leaves its rows in a file. When all tasks are done, the driver records
+their files durably and publishes those. A driver that is killed before the record has published
+nothing, and one that is killed after it continues with the files of the record, whatever rows,
+order and number of partitions a replay of the batch brings.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from itertools import chain
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rt.errors import Misuse
+from rt.log.disk import sync_directory
+from rt.offload.private import create_private
+
+DIRECTORY: Final = ".spark"  # below the root; no stream's name begins with a dot
+_RECORD: Final = "record"
+_LOCK: Final = "lock"
+_POLL_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What one task wrote; `name` is "" if it had no rows."""
+
+    partition: int
+    name: str = ""
+    rows: int = 0
+    bytes: int = 0
+
+
+@dataclass(slots=True)
+class Record:
+    """The last batch that was decided: which files are published, and whether all are.
+
+    Attributes:
+        owner: the query, or "" of jobs that number their batches themselves.
+    """
+
+    owner: str
+    batch: int
+    done: bool
+    parts: list[Staged] = field(default_factory=list)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Its rows, and their bytes."""
+        return sum(part.rows for part in self.parts), sum(part.bytes for part in self.parts)
+
+
+class StagingArea:
+    """The files of one query, or of the jobs that share a session."""
+
+    def __init__(self, root: str, stream: str, prefix: str) -> None:
+        self._path = os.path.join(root, DIRECTORY, stream or "_", prefix)
+
+    def stage(self, batch: int, partition: int, rows: Iterator[Any]) -> Staged:
+        """Write the rows of one task to a file of its own, and sync it."""
+        rows = (each for each in rows if each.num_rows)
+        first = next(rows, None)
+        if first is None:
+            return Staged(partition)
+        name, count, size = f"{batch}-{partition}-{uuid.uuid4().hex}", 0, 0
+        os.makedirs(self._path, mode=0o700, exist_ok=True)
+        with create_private(self._file(name)) as file:
+            with pa.ipc.new_file(file, first.schema) as writer:
+                for each in chain((first,), rows):
+                    writer.write_batch(each)
+                    count += each.num_rows
+                    size += pc.sum(pc.binary_length(each.column("payload"))).as_py()
+            file.flush()
+            os.fsync(file.fileno())
+        sync_directory(self._path)
+        return Staged(partition, name, count, size)
+
+    def rows(self, part: Staged) -> Iterator[Any]:
+        """Read a file back, batch by batch."""
+        with closing(pa.memory_map(self._file(part.name))) as source:
+            reader = pa.ipc.open_file(source)
+            for place in range(reader.num_record_batches):
+                yield reader.get_batch(place)
+
+    @contextmanager
+    def locked(self, timeout_s: float) -> Iterator[None]:
+        """Keep other drivers out.
+
+        Raises:
+            Misuse: another one is still publishing when the time has run out.
+        """
+        os.makedirs(self._path, mode=0o700, exist_ok=True)
+        fd = os.open(self._file(_LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        deadline = time.monotonic() + timeout_s
+        try:
+            while not _locked(fd):
+                if time.monotonic() >= deadline:
+                    raise Misuse(f"another driver is publishing from {self._path}; end it first")
+                time.sleep(_POLL_S)
+            yield
+        finally:
+            os.close(fd)
+
+    def record(self) -> Record | None:
+        """Read the last record; None before the first."""
+        try:
+            with open(self._file(_RECORD), "rb") as file:
+                fields = json.load(file)
+        except FileNotFoundError:
+            return None
+        parts = [Staged(**each) for each in fields.pop("parts")]
+        return Record(**fields, parts=parts)
+
+    def save(self, record: Record) -> None:
+        """Replace the record, durably."""
+        path = self._file(_RECORD)
+        with create_private(path + ".tmp") as file:
+            file.write(json.dumps(asdict(record)).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(path + ".tmp", path)
+        sync_directory(self._path)
+
+    def discard(self, batch: int, kept: Record | None) -> None:
+        """Remove the files up to a batch, but those that a record still needs."""
+        needed = {part.name for part in kept.parts} if kept and not kept.done else set()
+        for name in os.listdir(self._path):
+            number = name.partition("-")[0]
+            if number.isdecimal() and int(number) <= batch and name not in needed:
+                with suppress(FileNotFoundError):
+                    os.unlink(self._file(name))
+
+    def remove(self) -> None:
+        """Remove all of it, of a job that is not repeated."""
+        shutil.rmtree(self._path, ignore_errors=True)
+
+    def _file(self, name: str) -> str:
+        return os.path.join(self._path, name)
+
+
+def _locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
