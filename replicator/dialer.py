@@ -1,6 +1,5 @@
 """Dialer: keeps a connection to one of several nodes, in a thread of its own."""
 
-import itertools
 import logging
 import socket
 import threading
@@ -72,6 +71,7 @@ class Dialer:
         serve: Callable[[Link], None],
         *,
         is_wanted: Callable[[], bool] = lambda: True,
+        avoids: Callable[[Address], bool] = lambda _node: False,
     ) -> None:
         """Dial nothing before `start`.
 
@@ -80,6 +80,7 @@ class Dialer:
             serve: uses a connection until that ends or `stopping` is set; a plain return means
                 that the connection is no longer needed.
             is_wanted: whether a connection is needed; asked again whenever `wake` is set.
+            avoids: whether a node is dialled only after no other one could be reached.
         """
         self.wake = Wake()
         self.node = ""  # connected to it now
@@ -89,6 +90,8 @@ class Dialer:
         self._destination = destination
         self._serve = serve
         self._is_wanted = is_wanted
+        self._avoids = avoids
+        self._has_progressed = False  # with any node, in this round
         self._backoff = Backoff(Random())
         self._complaints: dict[Address, Complaint] = {}
         self._sock: socket.socket | None = None
@@ -133,25 +136,36 @@ class Dialer:
 
     def progressed(self) -> None:
         """Record that the connection achieved something: the next failure is retried soon."""
+        self._has_progressed = True
         self._backoff.reset()
         if self._complaints:
             for complaint in self._complaints.copy().values():
                 complaint.reset()
 
     def _run(self) -> None:
-        nodes = self._destination.nodes
-        for attempt in itertools.count(1):
-            while not (self.stopping or self._is_wanted()):
-                pause(self.wake, _REST_S)
-            if self.stopping:
-                break
-            self._use(nodes[(attempt - 1) % len(nodes)])
-            if attempt % len(nodes) == 0:
+        while not self.stopping:
+            self._has_progressed = False
+            put_off = [each for each in self._destination.nodes if not self._is_used(each)]
+            for node in put_off:
+                if not self._has_progressed:
+                    self._use(node)
+            if not self.stopping:
                 self._rest(self._backoff.next_s())
         self.wake.close()
         del self._destination  # the certificates may be removed now without a warning
 
+    def _is_used(self, node: Address) -> bool:
+        """Use a node now; False if it is to be dialled after the others."""
+        if self._avoids(node):
+            return False
+        self._use(node)
+        return True
+
     def _use(self, node: Address) -> None:
+        while not (self.stopping or self._is_wanted()):
+            pause(self.wake, _REST_S)
+        if self.stopping:
+            return
         began_s = time.monotonic()
         if self.error == _NOT_YET:  # a silent address takes ten seconds to fail
             self.error = f"no answer from {address_text(node)} yet"

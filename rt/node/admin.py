@@ -18,6 +18,7 @@ from rt.format.manifest import FILE_NAME
 from rt.inspect.history import active
 from rt.log.disk import OsDisk
 from rt.names import shown
+from rt.net.admin import END
 from rt.net.exchange import (
     Fields,
     address_of,
@@ -50,6 +51,7 @@ from rt.node.session_policy import SESSIONS_NOTE
 from rt.node.settings import NodeSettings
 from rt.node.verb import Verb
 from rt.node.view import NodeView
+from rt.position import Position
 from sequencer.instruction import Instruction, Note, Roll
 from sequencer.member import Member
 
@@ -109,6 +111,7 @@ class NodeAdmin:
         copies: SessionCopies | None = None,
         hold_s: Callable[[PeerIdentity], float] = lambda _identity: 0.0,
         is_own: bool = True,
+        served: Callable[[], Position] | None = None,
     ) -> None:
         """Prepare.
 
@@ -121,7 +124,9 @@ class NodeAdmin:
             copies: of sessions, on this node; None to answer nothing about sessions.
             hold_s: counts a request on a kept connection; returns how long it has to wait.
             is_own: whether publishers push to it that are granted no stream by name.
+            served: where the merged log ends that pullers get here; the agreed end if not given.
         """
+        self._served = served
         self._audit = audit
         self._settings = settings
         self._sequencer = sequencer
@@ -134,6 +139,7 @@ class NodeAdmin:
             "policy": Verb(self._policy),
             "set-policy": Verb(self._set_policy, changes=True, operators_only=True),
             "plan": Verb(self._plan),
+            END: Verb(self._end),
             "roll": Verb(self._roll, changes=True, operators_only=True),
             "lease": Verb(self._lease, changes=True, leases=True),
             "release": Verb(self._release, changes=True, leases=True),
@@ -290,6 +296,13 @@ class NodeAdmin:
         files = self._sequencer.ask(lambda: self._archiver.plan(at_ns))
         rows = [each._asdict() for each in files]
         return {**self._policy(request, _identity), "at_ns": at_ns, "files": rows}
+
+    def _end(self, request: Fields, _identity: PeerIdentity) -> Fields:
+        """Say where the stream ends, if the request says `latest`; else, what is served here."""
+        view = self._sequencer.view
+        if request.get("latest") is not True and self._served is not None:
+            return {"end": str(self._served())}
+        return {"end": str(view.end), "number": view.number, "digest": view.digest.hex()}
 
     def _roll(self, _request: Fields, _identity: PeerIdentity) -> Fields:
         # Another node may have confirmed to a publisher what is about to be executed here.

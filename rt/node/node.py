@@ -193,6 +193,7 @@ class Node:
         return NodeAdmin(
             self.settings, pipeline.sequencer, pipeline.member, pipeline.retention,
             AuditLog(self.directory.audit), copies=pipeline.inboxes, is_own=is_own,
+            served=lambda: pipeline.feeds.end,
             hold_s=lambda peer: self._port.hold_s(peer),  # noqa: PLW0108 - it is made later
         )  # fmt: skip
 

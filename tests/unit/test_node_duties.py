@@ -640,7 +640,7 @@ def test_a_node_ends_when_the_copy_it_waits_for_has_ended(tmp_path, monkeypatch)
         sync=fail, durable=place, appender=SimpleNamespace(end=place, next_place=place)
     )
     monkeypatch.setattr(local_copy, "_SYNC_S", 0.01)
-    no_context = SimpleNamespace(current=lambda: None)
+    no_context = SimpleNamespace(current=lambda: None, files=None, stream="")
     client = pull.PullClient(str(tmp_path), "flights", [("localhost", 1)], no_context)
     client._copy.log = copied
     client.start()
