@@ -14,6 +14,7 @@ from replicator.backoff import LAST_S, Backoff, Complaint
 from replicator.hello import send_hello
 from replicator.link import Link, pause, shut
 from replicator.messages import BEHIND, PUSH
+from replicator.rotation import Rotation
 from rt.about import carried
 from rt.errors import PeerError, Refused, RtError, spoken
 from rt.log.watch import Wake
@@ -59,7 +60,8 @@ class Dialer:
     """Dials, greets, lets `serve` use the connection, and dials again when it ends.
 
     Threads: the dialer's thread runs `_run` and everything below it, `serve` included, and alone
-    writes `node`, `holder`, `error` and `_sock`, and uses `_complaints`; it drops `_destination`
+    writes `node`, `holder`, `error` and `_sock`, and uses `_complaints` and `_rotation` (but for
+    `progressed`); it drops `_destination`
     when it ends. `start` is called once; `wake` may be set, `stop`, `join` and `progressed` called,
     and `node`, `error` and `stopping` read from any thread: each is one reference or flag, replaced
     as a whole.
@@ -91,7 +93,7 @@ class Dialer:
         self._serve = serve
         self._is_wanted = is_wanted
         self._avoids = avoids
-        self._has_progressed = False  # with any node, in this round
+        self._rotation = Rotation(destination.nodes)
         self._backoff = Backoff(Random())
         self._complaints: dict[Address, Complaint] = {}
         self._sock: socket.socket | None = None
@@ -136,7 +138,7 @@ class Dialer:
 
     def progressed(self) -> None:
         """Record that the connection achieved something: the next failure is retried soon."""
-        self._has_progressed = True
+        self._rotation.progressed()
         self._backoff.reset()
         if self._complaints:
             for complaint in self._complaints.copy().values():
@@ -144,22 +146,13 @@ class Dialer:
 
     def _run(self) -> None:
         while not self.stopping:
-            self._has_progressed = False
-            put_off = [each for each in self._destination.nodes if not self._is_used(each)]
-            for node in put_off:
-                if not self._has_progressed:
-                    self._use(node)
-            if not self.stopping:
+            node = self._rotation.next(self._avoids)
+            if node is None:
                 self._rest(self._backoff.next_s())
+            else:
+                self._use(node)
         self.wake.close()
         del self._destination  # the certificates may be removed now without a warning
-
-    def _is_used(self, node: Address) -> bool:
-        """Use a node now; False if it is to be dialled after the others."""
-        if self._avoids(node):
-            return False
-        self._use(node)
-        return True
 
     def _use(self, node: Address) -> None:
         while not (self.stopping or self._is_wanted()):

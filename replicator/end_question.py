@@ -9,6 +9,14 @@ Node = TypeVar("Node", bound=Hashable)
 NODES_MAX: Final = 32  # configured and learnt
 
 
+def covers(asked_s: float, since_s: float) -> bool:
+    """Whether the answer to a question that was asked at one time counts for another one's asker.
+
+    Only if it was asked after the other had begun: what was merged in between may not be in it.
+    """
+    return asked_s >= since_s
+
+
 class EndQuestion(Generic[Node]):
     """Asks one node after another, and compares a copy with the answer.
 

@@ -11,7 +11,6 @@ Node = TypeVar("Node", bound=Hashable)
 # nodes cost each node a thirtieth of a processor.
 LOOK_S: Final = 3.0
 LAG_S: Final = 5.0  # nodes merge within milliseconds; an election takes one or two seconds
-SILENT_S: Final = 30.0  # one that did not answer is not looked at for so long
 AVOID_S: Final = 60.0  # after so long a node that lagged may be tried again, whatever it says
 
 
@@ -58,6 +57,7 @@ class LagWatch(Generic[Node]):
         self._heard: dict[Node, _Heard] = {}
         self._avoided: dict[Node, tuple[Position, float]] = {}  # what it lacked, and until when
         self._current: Node | None = None
+        self._since_s = 0.0  # when it was connected
         self._place, self._grown_s = START, 0.0  # of the copy
         self._target: _Target | None = None
         self._next_s = 0.0  # when to look again
@@ -71,7 +71,7 @@ class LagWatch(Generic[Node]):
     def connected(self, node: Node | None, now_s: float) -> None:
         """Take note of the node that the copy comes from now, None if there is none."""
         self._current, self._target = node, None
-        self._grown_s = now_s
+        self._since_s = self._grown_s = now_s
 
     def grown(self, place: Position, now_s: float) -> None:
         """Take note of where the copy continues now."""
@@ -83,16 +83,12 @@ class LagWatch(Generic[Node]):
         if self._current is None or len(self._nodes) < 2 or now_s < self._next_s:
             return None
         self._next_s = now_s + self._look_s
-        if self._is_overdue(now_s):
+        is_overdue = self._is_overdue(now_s)
+        if is_overdue and not self._has_answered_late():
             return self._current
-        others = [each for each in self._nodes if each != self._current]
-        for _ in others:
-            self._turn += 1
-            node = others[self._turn % len(others)]
-            known = self._heard.get(node)
-            if known is None or not known.is_silent or now_s >= known.asked_s + SILENT_S:
-                return node
-        return None
+        nodes = [each for each in self._nodes if is_overdue or each != self._current]
+        self._turn += 1
+        return nodes[self._turn % len(nodes)]
 
     def heard(self, node: Node, end: Position | None, now_s: float) -> None:
         """Take a node's answer, None if it has given none."""
@@ -122,9 +118,8 @@ class LagWatch(Generic[Node]):
         if target is None or current is None or not self._is_overdue(now_s):
             return ""
         own = self._heard.get(current)
-        since_s = now_s - target.heard_s
-        had = f"{target.node} had {target.end} {since_s:.0f} s ago"
-        if own is None or own.asked_s < target.heard_s + self._lag_s:
+        had = f"{target.node} had {target.end} {now_s - target.heard_s:.0f} s ago"
+        if own is None or not self._has_answered_late():
             return ""
         if not own.is_silent:
             return f"it has merged up to {own.end}, and {had}"
@@ -136,6 +131,13 @@ class LagWatch(Generic[Node]):
         """Whether a node is to be dialled only if no other can be reached."""
         lacked = self._avoided.get(node)
         return lacked is not None and now_s < lacked[1]
+
+    def _has_answered_late(self) -> bool:
+        """Whether the current node was asked, while it is connected, after the time that it has."""
+        own = None if self._current is None else self._heard.get(self._current)
+        if own is None or self._target is None:
+            return False
+        return own.asked_s >= max(self._since_s, self._target.heard_s + self._lag_s)
 
     def _is_overdue(self, now_s: float) -> bool:
         return self._target is not None and now_s >= self._target.heard_s + self._lag_s

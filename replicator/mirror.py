@@ -11,6 +11,7 @@ from typing import Final, Self
 from replicator.admission import ServerLimits
 from replicator.clients import ServerRecord
 from replicator.end_asks import HOPS_MAX
+from replicator.end_question import covers
 from replicator.end_wait import EndWait
 from replicator.feeds import LogFeed, LogFeeds
 from replicator.host import Bell, Inbox
@@ -37,10 +38,10 @@ _UPSTREAM_S: Final = 10.0  # for a node to answer; the reader waits for a little
 class MirrorFeed:
     """The copy as one connection sees it: complete once that was proven since it connected."""
 
-    def __init__(self, feed: LogFeed, proven: Callable[[float], bool]) -> None:
+    def __init__(self, feed: LogFeed, began_s: float, proven: Callable[[float], bool]) -> None:
         self.directory, self.damaged = feed.directory, feed.damaged
         self.end, self.release = feed.end, feed.release
-        self._began_s = time.monotonic()
+        self._began_s = began_s
         self._proven = proven
 
     def is_whole(self) -> bool:
@@ -139,7 +140,8 @@ class Mirror:
 
     def feed(self, wake: Bell, *, relays: bool) -> MirrorFeed:
         """Give a pulling connection the copy."""
-        return MirrorFeed(self._feeds.open(wake, relays=relays), self._is_proven)
+        feed = self._feeds.open(wake, relays=relays)
+        return MirrorFeed(feed, time.monotonic(), self._is_proven)
 
     def damaged(self, error: CorruptLog, growing: bool) -> None:
         """Log it, and have a rolled file fetched from the nodes again."""
@@ -158,7 +160,7 @@ class Mirror:
         """Whether the copy has all that was merged at some time after `since_s`; ask, if not."""
         with self._proving:
             proof = self._proof
-            if proof is not None and proof.asked_s >= since_s and proof.is_reached:
+            if proof is not None and covers(proof.asked_s, since_s) and proof.is_reached:
                 return True
             if self.ask_end is not None and (proof is None or proof.is_over):
                 self._proof = self.ask_end(HOPS_MAX)
@@ -198,7 +200,7 @@ class Mirror:
         if self.ask_end is None or not self._asking.acquire(timeout=_UPSTREAM_S):
             raise Refused("undecided", "this mirror waits for its nodes to say it; ask again")
         try:
-            if self._asked is None or self._asked.asked_s < arrived_s:
+            if self._asked is None or not covers(self._asked.asked_s, arrived_s):
                 self._asked = self.ask_end(left)
             end = self._asked.wait_answered(_UPSTREAM_S)
             self._asked.close()

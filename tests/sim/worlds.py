@@ -9,6 +9,7 @@ from .cluster import Cluster
 from .member_cluster import MemberCluster
 from .merge_cluster import MergeCluster
 from .mutants import CHANGING, MERGING, RESTING, RESTORING, SCRUBBING, switched_on
+from .pulled import PulledCluster
 from .replaced import ReplacedCluster
 from .resting import RestingCluster
 from .restored import RestoredCluster
@@ -23,7 +24,7 @@ _NOT_OURS = (  # raised by a mistake that no longer fits; the last is `_replace`
     "TypeError", "AttributeError", "NameError", "ValueError: Got unexpected field names",
 )  # fmt: skip
 _RARE = {  # by seed % 64
-    23: "restored", 31: "worn", 47: "resting", 55: "rotten", 63: "replaced",
+    23: "restored", 31: "worn", 43: "pulled", 47: "resting", 55: "rotten", 63: "replaced",
 }  # fmt: skip
 _FIRST_TRIED = {  # seeds that notice what a hunt would otherwise look for in vain
     "next-copy-compared-with-the-last-log": 20578,
@@ -38,6 +39,7 @@ WORLDS: dict[str, type[Cluster]] = {
     "worn": WornCluster,
     "resting": RestingCluster,
     "replaced": ReplacedCluster,
+    "pulled": PulledCluster,
     "engine": Cluster,
 }
 
@@ -48,7 +50,8 @@ def world(seed: int, log: Callable[[str], None] | None = None) -> Cluster:
     Every fourth has publishers and merged logs, the others have the engine only; in every eighth
     the members change, in every 32nd a majority is left alone for long, and in every 64th a node is
     restored from a backup, or rolled files rot, or all of this comes together, or publishers pause
-    for so long that nodes rest, or another node takes the place of one that publishers use.
+    for so long that nodes rest, or another node takes the place of one that publishers use, or
+    readers that follow and that stop copy from nodes and from mirrors.
     """
     return WORLDS[_kind(seed)](seed, log=log)
 
