@@ -108,6 +108,8 @@ class LagWatch(Generic[Node]):
         target, current = self._target, self._current
         if not why or target is None or current is None or not self._has_better(target, now_s):
             return ""
+        if now_s - self._heard[current].asked_s > self._look_s:
+            return ""  # it may have come further since
         self._avoided[current] = (target.end, now_s + AVOID_S)
         return f"{why}; another node is asked instead"
 
