@@ -55,6 +55,7 @@ class LagWatch(Generic[Node]):
         self._nodes = list(dict.fromkeys(nodes))
         self._look_s, self._lag_s = look_s, lag_s
         self._heard: dict[Node, _Heard] = {}
+        self._answered: Node | None = None  # since `why_leave` was asked
         self._avoided: dict[Node, tuple[Position, float]] = {}  # what it lacked, and until when
         self._current: Node | None = None
         self._since_s = 0.0  # when it was connected
@@ -93,6 +94,7 @@ class LagWatch(Generic[Node]):
     def heard(self, node: Node, end: Position | None, now_s: float) -> None:
         """Take a node's answer, None if it has given none."""
         known = self._heard.get(node, _Heard(START, now_s, is_silent=False))
+        self._answered = node
         self._heard[node] = _Heard(max(known.end, end or START), now_s, end is None)
         lacked = self._avoided.get(node)
         if lacked is not None and end is not None and end >= lacked[0]:
@@ -102,14 +104,14 @@ class LagWatch(Generic[Node]):
     def why_leave(self, now_s: float) -> str:
         """Say why the current node is to be left now; "" if it is not.
 
-        The node is avoided from then on.
+        That is decided when it has just answered, as it may come further at any time. The node is
+        avoided from then on.
         """
-        why = self.lag(now_s)
+        answered, self._answered = self._answered, None
+        why = "" if answered is None or answered != self._current else self.lag(now_s)
         target, current = self._target, self._current
         if not why or target is None or current is None or not self._has_better(target, now_s):
             return ""
-        if now_s - self._heard[current].asked_s > self._look_s:
-            return ""  # it may have come further since
         self._avoided[current] = (target.end, now_s + AVOID_S)
         return f"{why}; another node is asked instead"
 

@@ -19,6 +19,7 @@ from . import (
     mutants_members,
     mutants_merge,
     mutants_node,
+    mutants_pulled,
     mutants_raft,
     mutants_rest,
     mutants_scrub,
@@ -28,6 +29,7 @@ from . import (
 from .mutants_members import CHANGING
 from .mutants_merge import MERGING
 from .mutants_node import RESTORING
+from .mutants_pulled import PULLING
 from .mutants_rest import RESTING
 from .mutants_scrub import SCRUBBING
 from .mutation import MUTANTS, switched_on
@@ -36,6 +38,7 @@ __all__ = [
     "CHANGING",
     "MERGING",
     "MUTANTS",
+    "PULLING",
     "RESTING",
     "RESTORING",
     "SCRUBBING",
@@ -43,6 +46,7 @@ __all__ = [
     "mutants_members",
     "mutants_merge",
     "mutants_node",
+    "mutants_pulled",
     "mutants_raft",
     "mutants_rest",
     "mutants_scrub",

@@ -8,7 +8,7 @@ from . import memo
 from .cluster import Cluster
 from .member_cluster import MemberCluster
 from .merge_cluster import MergeCluster
-from .mutants import CHANGING, MERGING, RESTING, RESTORING, SCRUBBING, switched_on
+from .mutants import CHANGING, MERGING, PULLING, RESTING, RESTORING, SCRUBBING, switched_on
 from .pulled import PulledCluster
 from .replaced import ReplacedCluster
 from .resting import RestingCluster
@@ -100,6 +100,7 @@ def hunt(mutant: str, worlds: int = HUNT_WORLDS) -> tuple[int, str] | None:
         "members": CHANGING,
         "restored": RESTORING,
         "rotten": SCRUBBING,
+        "pulled": PULLING,
     }
     kind = next((kind for kind, mutants in kinds.items() if mutant in mutants), "all")
     known = (_FIRST_TRIED[mutant],) if mutant in _FIRST_TRIED else ()
