@@ -1,4 +1,4 @@
-"""LagWatch: decides whether the node that a copy comes from lags behind the others."""
+"""LagWatch: decides whether the node that a copy comes from lags, compared with the others."""
 
 from collections.abc import Hashable, Iterable
 from typing import Final, Generic, NamedTuple, TypeVar

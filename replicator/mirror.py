@@ -54,7 +54,7 @@ class Mirror:
 
     Its certificate says `mirror`: publishers refuse it, and it can push, vote and operate nowhere.
     It answers no further than it is sure of: asked where the stream ends, it asks its own nodes,
-    and it tells nobody that a copy is complete before its own has come to such an end.
+    and it calls no copy complete before its own has come to such an end.
 
     Threads: connections call the host's methods; `grown` is called by the thread that fills the
     copy. `_feeds` has rules of its own; `suspect` and `ask_end` are set before `start`. `_proving`

@@ -153,8 +153,7 @@ class Client:
 
         Raises:
             Misuse: an argument or the certificate is wrong, or a local cursor has a reader.
-            TimeoutError: the copy has not come to the stream's end, or no node says where that
-                is; or a registered cursor is still held.
+            TimeoutError: the copy has not come that far, or a registered cursor is still held.
             Refused: a registered cursor is held by another, or it or a group is not granted.
             WriterFailed: the copy has ended, as its disk failed. Reading raises it, too.
             Stopped: the client is closed.

@@ -28,7 +28,7 @@ _POLL_S: Final = 0.01
 _ALIVE_S: Final = 0.1  # how long the end of the copy may go unnoticed by one that waits for it
 
 
-class Begun(NamedTuple):
+class ReadingSpan(NamedTuple):
     """Where a reader begins, and how far it has to read at least; None if it is not to end."""
 
     start: Start
@@ -62,7 +62,7 @@ class StreamCopy:
         """Return the TLS contexts of readers; errors as of `ConnectionSettings.contexts`."""
         return self.settings.contexts(*_READERS)
 
-    def begin(self, begin: Start, timeout_s: float, *, follow: bool) -> Begun:
+    def begin(self, begin: Start, timeout_s: float, *, follow: bool) -> ReadingSpan:
         """Have a copy in which a reader can begin; return where it is to begin, and may end.
 
         Args:
@@ -86,7 +86,7 @@ class StreamCopy:
         end = None if follow and is_known else self.wait_end(timeout_s)
         with closing(LogDirectory(self.directory)) as log:
             log.refresh()
-            return Begun(_place(log, begin), None if follow else end)
+            return ReadingSpan(_place(log, begin), None if follow else end)
 
     def earliest(self) -> Start:
         """Return where a reader begins that wants everything; a copy that lacks it has a gap."""
@@ -132,15 +132,16 @@ class StreamCopy:
         """
         with closing(self._ask_end()) as asked:
             deadline_s = time.monotonic() + timeout_s
-            while not asked.wait(max(0.0, min(_ALIVE_S, deadline_s - time.monotonic()))):
+            while True:
+                is_there = asked.wait(max(0.0, min(_ALIVE_S, deadline_s - time.monotonic())))
+                if is_there and asked.end is not None:
+                    return asked.end
                 if self._is_closed:
                     raise self._stopped()
                 self.demand_alive()
                 if asked.is_over or time.monotonic() >= deadline_s:
                     words = f"the copy is not up to date after {timeout_s:g} s: {asked.why_not()}"
                     raise TimeoutError(f"{words}; {self._reason(self._pull)}")
-            assert asked.end is not None
-            return asked.end
 
     def _ask_end(self) -> EndWait:
         """Ask where the stream ends; errors as of `wait_end`."""

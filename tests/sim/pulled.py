@@ -39,7 +39,7 @@ class PulledNemesis(MergeNemesis):
 
 
 class PulledCluster(MergeCluster):
-    """Holds: whoever stops has what was merged when it began, and who follows is not far behind."""
+    """Holds: a reader that stops has what was merged when it began; one that follows is close."""
 
     fault_ticks = 300
     nemesis_type = PulledNemesis

@@ -116,7 +116,7 @@ def test_a_node_that_lacks_for_long_what_another_had_is_left_and_avoided_until_i
     [
         [("n2", AT[4], 1.0), ("n1", AT[4], 6.0)],  # the copy is behind, and not the node
         [("n2", AT[4], 1.0), ("n1", AT[2], 5.9)],  # it was asked too early
-        [("n1", AT[2], 6.0)],  # nobody is known to have more
+        [("n1", AT[2], 6.0)],  # none is known to have more
         [("n2", AT[4], 1.0), ("n2", None, 2.0), ("n1", AT[2], 6.0)],  # who had more is gone
         [("n2", AT[4], 1.0), ("n1", None, 6.0), ("n2", AT[4], 6.5)],  # it says nothing now
     ],

@@ -9,9 +9,11 @@ from archive_cluster import ArchiveCluster
 from replicator_host import eventually
 
 from rt.log.confirmations import Level
+from rt.node.duties import Duties
 from rt.node.pipeline import NodePipeline
 from rt.node.view import NodeView, TickView, Waiting
 from rt.position import START
+from sequencer.ledger import Ledger
 from sequencer.raft.codec import MessageCodec
 from sequencer.raft.consensus import EngineRole, Entry
 from sequencer.raft.messages import AppendEntries, AppendReply
@@ -116,6 +118,22 @@ def test_a_puller_is_complete_only_where_the_node_is(is_behind, waiting, role, i
     tick = TickView(SimpleNamespace(role=role), Waiting(**waiting))
     view = NodeView(**{**fields, "tick": tick, "is_behind": is_behind})
     assert (view.is_whole, view.refusal is None) == (is_whole, is_open)
+
+
+@pytest.mark.parametrize("is_half_done", [False, True])
+def test_an_instruction_that_was_cut_short_is_not_executed_for_a_read(is_half_done):
+    """A leader with a full disk said that the stream ends before what others had confirmed."""
+    engine = SimpleNamespace(leader="n1", leads=True)
+    member = SimpleNamespace(
+        engine=engine, is_executing=True, is_behind=True, proposals=SimpleNamespace(carries=False)
+    )
+    ledger = Ledger()
+    ledger.index = 7
+    executor = SimpleNamespace(ledger=ledger, is_half_done=is_half_done)
+    duties = SimpleNamespace(
+        _member=member, _executor=executor, _shown=SimpleNamespace(engine=engine)
+    )
+    assert Duties.view(duties).executed == 7 - is_half_done
 
 
 class CountingBell:
