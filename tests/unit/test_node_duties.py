@@ -77,7 +77,7 @@ class Bench:
         ledger = Ledger(end=Position(8))
         appender = SimpleNamespace(directory="out", next_place=Position(8), end=Position(8))
         self.executor = SimpleNamespace(
-            ledger=ledger, appender=appender, lacks_log=False, lacks_lines=0,
+            ledger=ledger, appender=appender, lacks_log=False, is_half_done=False, lacks_lines=0,
             close=lambda: self.did.append("close"), reopen=lambda: self.did.append("reopen"),
             discard=lambda path: self.did.append(f"discard {path}"),
             is_rolled=lambda path: path in self.rolled,
