@@ -28,6 +28,7 @@ class EndWait:
         asks: Callable[[Address], Position | NoEnd],
         place: Callable[[], Position],
         reached: Callable[[Position, int], None] = lambda _end, _asked_ns: None,
+        is_accepted: Callable[[], bool] = lambda: True,
     ) -> None:
         """Begin to ask.
 
@@ -36,9 +37,12 @@ class EndWait:
             asks: asks one of them, as `EndAsks.latest`.
             place: returns where the copy continues now.
             reached: takes the end, and when the question was asked, once the copy is there.
+            is_accepted: returns whether a node has found the copy to be one of its log; a copy of
+                another log, or one that ends in damage, may be as long.
         """
         self.asked_s, self._asked_ns = time.monotonic(), time.time_ns()
         self._asks, self._place, self._took = asks, place, reached
+        self._is_accepted = is_accepted
         self._question: EndQuestion[Address] = EndQuestion(nodes)
         self._lock = threading.Lock()
         self._closing, self._is_over = threading.Event(), threading.Event()
@@ -86,6 +90,8 @@ class EndWait:
     def why_not(self) -> str:
         """Say what is left, or why that is not known."""
         with self._lock:
+            if self._question.is_reached(self._place()) and not self._is_accepted():
+                return "no node has compared the copy with its log yet"
             return self._question.why_not(self._place())
 
     def close(self) -> None:
@@ -120,7 +126,7 @@ class EndWait:
         """Look at the copy until it is there."""
         self._answered.set()
         pause_s = _LOOK_FIRST_S
-        while not self._question.is_reached(self._place()):
+        while not (self._question.is_reached(self._place()) and self._is_accepted()):
             if self._closing.wait(pause_s):
                 return
             pause_s = min(_LOOK_S, 1.5 * pause_s)

@@ -22,7 +22,7 @@ from replicator.messages import BEHIND, PULL, CaughtUpNotice
 from replicator.sink_connection import SinkConnection
 from rt.about import carried
 from rt.errors import CorruptLog, Misuse, PeerError, Refused
-from rt.format.manifest import Archived, LogIdentity
+from rt.format.manifest import FILE_NAME, Archived, LogIdentity
 from rt.log.appender import Appender
 from rt.log.disk import Disk, OsDisk
 from rt.log.forked import ForkGuard
@@ -81,10 +81,10 @@ class PullClient:
     It also looks now and then how far the other nodes have merged, and leaves a node that lags
     (`replicator.lag_watch`).
 
-    Threads: the dialer's thread runs `_serve` and alone sets `_has_all` and `_is_ahead`; a thread
-    of its own runs `_look`; the others belong to `_copy`, and to each `EndWait`. `_watching` guards
-    `_watch`. `_complete` and `_leaving` are replaced as a whole. The public methods may be called
-    from any thread, `stop` from one at a time.
+    Threads: the dialer's thread runs `_serve` and alone sets `_has_all`, `_is_ahead` and
+    `_is_accepted`; a thread of its own runs `_look`; the others belong to `_copy`, and to each
+    `EndWait`. `_watching` guards `_watch`. `_complete` and `_leaving` are replaced as a whole. The
+    public methods may be called from any thread, `stop` from one at a time.
     """
 
     def __init__(
@@ -126,6 +126,7 @@ class PullClient:
         self._stream = stream
         self._start_at = "" if start == "earliest" else start_text(start)
         self._has_all = self._is_ahead = False
+        self._is_accepted = False  # the node that answered last has gone on from the copy's end
         self._nodes = list(dict.fromkeys(nodes))
         self._asks = asks or EndAsks(contexts)
         self._complete: tuple[Position | None, int] = (None, 0)
@@ -135,6 +136,7 @@ class PullClient:
         self._stopped = threading.Event()
         self._compares = compares and len(self._nodes) > 1
         directory = os.path.join(stream_directory(root, stream), MERGED_NAME)
+        self._is_new = not os.path.exists(os.path.join(directory, FILE_NAME))
         destination = Destination(self._nodes, contexts, PULL, stream)
         self._dialer = Dialer(destination, self._serve, avoids=self._avoids)
         try:
@@ -166,7 +168,7 @@ class PullClient:
         """
         self._guard.demand_owner()
         asks = partial(self._asks.latest, hops=hops)
-        return EndWait(self._nodes, asks, self._next_place, self._completed)
+        return EndWait(self._nodes, asks, self._next_place, self._completed, self._is_sound)
 
     def wait_caught_up(self, timeout_s: float | None = None) -> bool:
         """Wait until the copy has everything that was merged when this was called."""
@@ -250,6 +252,7 @@ class PullClient:
             while not self._dialer.stopping:
                 self._turn(side, refused)
                 if self._has_all or self._next_place() > began:
+                    self._is_accepted = True
                     self._dialer.progressed()
                 if self._leaving:
                     raise Refused(LAGGING, self._leaving)
@@ -268,6 +271,7 @@ class PullClient:
                 raise
         if refused:
             self._is_ahead = refused[0].code == BEHIND
+            self._is_accepted &= self._is_ahead
             raise refused[0]
 
     def _claim(self, identity: LogIdentity, bell: Bell) -> PulledLog:
@@ -284,6 +288,10 @@ class PullClient:
     def _next_place(self) -> Position:
         log = self._copy.log
         return START if log is None else log.appender.next_place
+
+    def _is_sound(self) -> bool:
+        """Whether a node has found the copy to be one of its log; a new, empty one is."""
+        return self._is_accepted or (self._is_new and not self._next_place())
 
     def _completed(self, end: Position, asked_ns: int) -> None:
         """Take note that the copy has everything that was merged at a time."""

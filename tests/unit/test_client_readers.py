@@ -92,6 +92,18 @@ def test_a_copy_whose_node_is_silent_is_not_called_up_to_date(cluster, tmp_path)
     )
 
 
+def test_a_copy_of_another_log_is_not_complete_however_long_it_is(cluster, tmp_path):
+    """After a cluster was founded again, a copy of the last one may be further than the stream."""
+    with MergedLog(str(tmp_path / STREAM / "out")) as log:
+        for _ in range(9):
+            log.merge("jfk", [b"of another cluster"])
+            log.roll()
+    with connect(cluster, tmp_path) as client, pytest.raises(TimeoutError) as late:
+        client.subscriber(follow=False, timeout_s=1)
+    assert "no node has compared the copy with its log yet" in str(late.value)
+    assert "is a copy of the log" in str(late.value)
+
+
 def test_a_client_keeps_no_reader_that_was_closed_and_closes_the_others(cluster, tmp_path):
     """A program that reads something for each request that it serves runs for months."""
     with connect(cluster, tmp_path) as client:
