@@ -1,6 +1,5 @@
 """Dialer: keeps a connection to one of several nodes, in a thread of its own."""
 
-import itertools
 import logging
 import socket
 import threading
@@ -15,6 +14,7 @@ from replicator.backoff import LAST_S, Backoff, Complaint
 from replicator.hello import send_hello
 from replicator.link import Link, pause, shut
 from replicator.messages import BEHIND, PUSH
+from replicator.rotation import Rotation
 from rt.about import carried
 from rt.errors import PeerError, Refused, RtError, spoken
 from rt.log.watch import Wake
@@ -60,7 +60,8 @@ class Dialer:
     """Dials, greets, lets `serve` use the connection, and dials again when it ends.
 
     Threads: the dialer's thread runs `_run` and everything below it, `serve` included, and alone
-    writes `node`, `holder`, `error` and `_sock`, and uses `_complaints`; it drops `_destination`
+    writes `node`, `holder`, `error` and `_sock`, and uses `_complaints` and `_rotation` (but for
+    `progressed`); it drops `_destination`
     when it ends. `start` is called once; `wake` may be set, `stop`, `join` and `progressed` called,
     and `node`, `error` and `stopping` read from any thread: each is one reference or flag, replaced
     as a whole. `codes` is written by its thread, an entry at a time, and read from any.
@@ -72,6 +73,7 @@ class Dialer:
         serve: Callable[[Link], None],
         *,
         is_wanted: Callable[[], bool] = lambda: True,
+        avoids: Callable[[Address], bool] = lambda _node: False,
     ) -> None:
         """Dial nothing before `start`.
 
@@ -80,6 +82,7 @@ class Dialer:
             serve: uses a connection until that ends or `stopping` is set; a plain return means
                 that the connection is no longer needed.
             is_wanted: whether a connection is needed; asked again whenever `wake` is set.
+            avoids: whether a node is dialled only after no other one could be reached.
         """
         self.wake = Wake()
         self.node = ""  # connected to it now
@@ -90,6 +93,8 @@ class Dialer:
         self._destination = destination
         self._serve = serve
         self._is_wanted = is_wanted
+        self._avoids = avoids
+        self._rotation = Rotation(destination.nodes)
         self._backoff = Backoff(Random())
         self._complaints: dict[Address, Complaint] = {}
         self._sock: socket.socket | None = None
@@ -134,25 +139,27 @@ class Dialer:
 
     def progressed(self) -> None:
         """Record that the connection achieved something: the next failure is retried soon."""
+        self._rotation.progressed()
         self._backoff.reset()
         if self._complaints:
             for complaint in self._complaints.copy().values():
                 complaint.reset()
 
     def _run(self) -> None:
-        nodes = self._destination.nodes
-        for attempt in itertools.count(1):
-            while not (self.stopping or self._is_wanted()):
-                pause(self.wake, _REST_S)
-            if self.stopping:
-                break
-            self._use(nodes[(attempt - 1) % len(nodes)])
-            if attempt % len(nodes) == 0:
+        while not self.stopping:
+            node = self._rotation.next(self._avoids)
+            if node is None:
                 self._rest(self._backoff.next_s())
+            else:
+                self._use(node)
         self.wake.close()
         del self._destination  # the certificates may be removed now without a warning
 
     def _use(self, node: Address) -> None:
+        while not (self.stopping or self._is_wanted()):
+            pause(self.wake, _REST_S)
+        if self.stopping:
+            return
         began_s = time.monotonic()
         if self.error == _NOT_YET:  # a silent address takes ten seconds to fail
             self.error = f"no answer from {address_text(node)} yet"

@@ -78,7 +78,12 @@ class FileFetch:
             if before is not None:
                 begun.skip_archived(before, not_copied(before))
         client = PullClient(
-            self._directory, identity.stream, [address], self._contexts, disk=self._disk
+            self._directory,
+            identity.stream,
+            [address],
+            self._contexts,
+            disk=self._disk,
+            compares=False,
         )
         try:
             client.start()
@@ -114,7 +119,7 @@ class FileFetch:
                 raise Stopped("the repair was stopped")
             if status.error not in ("", idle) or not client.running:
                 raise Refused("unrepaired", status.error)
-            if status.caught_up or status.is_ahead:
+            if status.has_all or status.is_ahead:
                 raise Refused("behind", "it does not have the file yet")
             if status.position > reached:
                 reached, since_s = status.position, time.monotonic()

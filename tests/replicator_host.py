@@ -154,6 +154,22 @@ class DiskHost:
                     inbox.wake.set()
 
 
+class HostEnd:
+    """Says where the merged log of a test node ends (`replicator.end_asks.EndAsks`)."""
+
+    def __init__(self, host):
+        self.host = host
+
+    def latest(self, _node, hops=0):
+        return self.host.merged_end()
+
+    def served(self, _node):
+        return self.host.merged_end()
+
+    def close(self):
+        pass
+
+
 class Merge:
     """Writes a merged log out of sessions' frames, a range for each frame."""
 

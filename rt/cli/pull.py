@@ -11,6 +11,7 @@ import click
 
 from archiver.keep import parse_keep
 from replicator.copy_scrubber import copy_scrubber
+from replicator.end_wait import EndWait
 from replicator.mirror import Mirror
 from replicator.pull import PullClient, PullStatus
 from replicator.scrubber import SCRUB_BYTES_S, Scrubber
@@ -65,7 +66,9 @@ class PullSettings(ServiceSettings):
     help="Where a new copy begins, at the start of a file: earliest, latest, a position, last:N, "
     "or a time. A copy that exists goes on where it ends.",
 )  # fmt: skip
-@click.option("--once", is_flag=True, help="End once the copy has everything the node has.")
+@click.option(
+    "--once", is_flag=True, help="End once the copy has everything that was merged by now."
+)
 @click.option(
     "--serve", metavar="HOST:PORT",
     help="Let others pull from this copy, as from a node; with a mirror's certificate.",
@@ -124,18 +127,20 @@ def pull(
             turn = manager.attend(
                 signals, lambda: reload_service(settings, contexts, web), look.stuck
             )
-            over = _over(client, once=once)
-            done = wait_until(signals, over, timeout_s, ends=once, turn=turn)
+            asked = client.ask_end() if once else None
+            over = _over(client, asked)
+            wait_until(signals, over, timeout_s, ends=once, turn=turn)
         manager.stopping()
         broken = not client.running  # read first: the status then says what broke it
+        left = "" if asked is None or asked.is_reached else asked.why_not()
         status = client.status()
         client.stop()
     if broken:
         raise RtError(status.error)
     if once and client.is_served_nowhere:
         raise Misuse(f"no node serves stream {settings.stream!r}: {printable(status.error)}")
-    lacks = _lacks(settings) if once and done else ""
-    _report(status, lacks, complete=done or not once, once=once, as_json=as_json)
+    lacks = _lacks(settings) if once and not left else ""
+    _report(status, lacks, left, once=once, as_json=as_json)
 
 
 def _scrubber(
@@ -147,7 +152,7 @@ def _scrubber(
         mirror.barred if mirror else None,
     )  # fmt: skip
     if mirror is not None:
-        mirror.is_whole = lambda: client.wait_caught_up(0)
+        mirror.ask_end = client.ask_end
         if scrubber is not None:
             mirror.suspect = scrubber.suspect
     return scrubber
@@ -198,28 +203,40 @@ def _lacks(settings: ServiceSettings) -> str:
     return f"the copy lacks what is from {begin} to {first}, because its source does"
 
 
-def _over(client: PullClient, *, once: bool) -> Callable[[], bool]:
-    """Return what asks whether the copying is over."""
-    wait = LongWait(lambda: client.wait_caught_up(0), lambda: _left(client.status()))
-    return lambda: not client.running or (once and (wait.is_over() or client.is_served_nowhere))
+def _over(client: PullClient, asked: EndWait | None) -> Callable[[], bool]:
+    """Return what asks whether the copying is over: with --once, all that was merged is here."""
+    if asked is None:
+        return lambda: not client.running
+    wait = LongWait(lambda: asked.is_over, lambda: _left(client.status(), asked))
+    return lambda: not client.running or wait.is_over() or client.is_served_nowhere
 
 
-def _left(status: PullStatus) -> str:
-    """Say what a copy waits for that is to end with what the node has."""
+def _left(status: PullStatus, asked: EndWait) -> str:
+    """Say what a copy waits for that is to end with everything that was merged."""
     if not status.node:
         return f"no node is connected: {printable(status.error) or 'still trying'}"
-    return f"copied up to {status.position}; {status.node} has not said that this is all yet"
+    return f"{printable(asked.why_not())}; {status.node} is connected"
 
 
-def _report(status: PullStatus, lacks: str, *, complete: bool, once: bool, as_json: bool) -> None:
-    """Say where the copy ends; with --once an incomplete one is an error."""
+def _report(status: PullStatus, lacks: str, left: str, *, once: bool, as_json: bool) -> None:
+    """Say where the copy ends; with --once an incomplete one is an error.
+
+    Args:
+        status: of the copy, when it ended.
+        lacks: what a copy that was to begin with the stream did not get; "" if nothing.
+        left: what is left of what was merged when the command began; "" if nothing, or not asked.
+        once: whether it was to end there.
+        as_json: whether to print JSON.
+    """
     if as_json:
-        reached = {"complete": complete and not lacks} if once else {}
-        print_json({"position": str(status.position), **reached, "error": status.error or lacks})
-    if not complete:
+        reached = {"complete": not left and not lacks} if once else {}
+        error = status.error or printable(left) or lacks
+        print_json({"position": str(status.position), **reached, "error": error})
+    if left:
+        why = "; ".join(filter(None, [printable(left), status.error]))
         raise click.ClickException(
-            f"the copy ends at {status.position}, which is not everything the node has "
-            f"({status.error or 'time ran out'}); the next pull resumes there"
+            f"the copy ends at {status.position}, which is not everything that was merged ({why}); "
+            "the next pull resumes there"
         )
     if lacks:
         raise click.ClickException(f"{lacks}; pull from a node into another directory to have it")

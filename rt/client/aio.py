@@ -165,7 +165,7 @@ class AsyncClient:
         return await asyncio.to_thread(self._client.last_value, **settings)
 
     async def wait_caught_up(self, timeout_s: float = 30.0) -> None:
-        """Wait until the local copy has everything that the node it comes from has."""
+        """Wait until the local copy has everything that was merged when this was called."""
         await asyncio.to_thread(self._client.wait_caught_up, timeout_s)
 
     async def close(self, timeout_s: float = 10.0) -> None:

@@ -136,9 +136,9 @@ class Client:
             start: as of `rt.Subscriber`. A cursor or group that exists goes on where it is. A new
                 copy begins at the file that holds the start of its first reader; a later reader
                 that starts before it meets a gap.
-            follow: whether to wait for more at the end. Without it the copy is first brought up
-                to date, so the end is the stream's; where another process keeps the copy, a
-                warning says that it ends where that copy does.
+            follow: whether to wait for more at the end. Without it everything is read that was
+                merged when this was called: the nodes are asked where the stream ends, and the
+                copy, which another process may keep, has to come that far first.
             sessions: names or globs of the sessions wanted; `key_prefix` and `where` narrow it.
             key_prefix: only messages whose key begins with this.
             where: conditions on session, key and JSON fields, as of `rt.Subscriber`.
@@ -153,7 +153,7 @@ class Client:
 
         Raises:
             Misuse: an argument or the certificate is wrong, or a local cursor has a reader.
-            TimeoutError: the copy is not up to date, or a registered cursor is still held.
+            TimeoutError: the copy has not come that far, or a registered cursor is still held.
             Refused: a registered cursor is held by another, or it or a group is not granted.
             WriterFailed: the copy has ended, as its disk failed. Reading raises it, too.
             Stopped: the client is closed.
@@ -170,9 +170,9 @@ class Client:
             if held is not None:
                 undo.callback(held.close)
                 begin = begin if held.is_new else held.state.position
-            begin = self._copy.begin(begin, timeout_s, follow=follow)
+            begin, end = self._copy.begin(begin, timeout_s, follow=follow)
             reader = self._copy.reader(
-                begin, follow=follow, sessions=sessions, key_prefix=key_prefix, where=where,
+                begin, end, follow=follow, sessions=sessions, key_prefix=key_prefix, where=where,
                 share=share, **trouble._asdict(),
             )  # fmt: skip
             undo.callback(reader.close)
@@ -191,6 +191,10 @@ class Client:
         timeout_s: float = 30.0,
     ) -> LastValue:
         """Return the last message of each key, as a mapping that follows the stream.
+
+        It begins empty and fills: `LastValue.wait_caught_up` waits until it holds everything. A
+        copy that begins later than the stream, as after `start="latest"`, lacks keys: every look
+        then raises `Misuse`, unless stored values go beyond what it lacks.
 
         Args:
             key_prefix: only keys that begin with this.
@@ -217,21 +221,26 @@ class Client:
 
         def reader(place: Position, meet: Callable[[Event], None]) -> Subscriber:
             return self._copy.reader(
-                place or "earliest", sessions=sessions, key_prefix=key_prefix, where=where,
-                on_gap="notify", on_event=meet,
+                place or self._copy.earliest(), sessions=sessions, key_prefix=key_prefix,
+                where=where, on_gap="notify", on_event=meet,
             )  # fmt: skip
 
         return self._opened(
             LastValue(
-                reader, checkpoint, checkpoint.load(), keys_max=keys_max, checkpoint_s=checkpoint_s
+                reader,
+                checkpoint,
+                checkpoint.load(),
+                self._copy.wait_end,
+                keys_max=keys_max,
+                checkpoint_s=checkpoint_s,
             )
         )
 
     def wait_caught_up(self, timeout_s: float = 30.0) -> None:
-        """Wait until the local copy has everything that the node it comes from has.
+        """Wait until the local copy has everything that was merged when this was called.
 
         Raises:
-            TimeoutError: it has not; the message says why.
+            TimeoutError: it has not, or no node says how far the stream is; the message says why.
             Misuse: nothing is copied by this client.
         """
         self._copy.wait_caught_up(checked_seconds(timeout_s, "timeout_s"))

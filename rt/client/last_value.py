@@ -4,12 +4,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from typing import Final, Self
 
 from rt.client.checkpoint import Checkpoint, Values
-from rt.errors import Misuse, RtError, spoken
+from rt.errors import Misuse, RtError, Stopped, spoken
 from rt.events import CaughtUp, Event, Gap
 from rt.format.message import Message
+from rt.log.archived import is_own_gap, place_after
+from rt.log.directory import LogDirectory
 from rt.position import Position
 from rt.subscriber import Subscriber
 
@@ -26,7 +29,7 @@ class LastValue(Mapping[bytes, Message]):
 
     Threads:
         Any thread may look. The thread of `_run` alone changes `_values`, under `_lock`, and sets
-        `_position`, `_error` and `_caught_up`.
+        `_position` and `_error`.
     """
 
     def __init__(
@@ -34,6 +37,7 @@ class LastValue(Mapping[bytes, Message]):
         reader: Callable[[Position, Callable[[Event], None]], Subscriber],
         checkpoint: Checkpoint,
         values: Values,
+        complete: Callable[[float], Position],
         *,
         keys_max: int,
         checkpoint_s: float,
@@ -44,6 +48,8 @@ class LastValue(Mapping[bytes, Message]):
             reader: returns a reader from a position on, which reports events.
             checkpoint: where the values are stored.
             values: what was stored there.
+            complete: returns where the stream ends, once the copy has come there; or raises if
+                it does not in so many seconds.
             keys_max: more keys than this are an error.
             checkpoint_s: how often the values are stored, if they have changed.
         """
@@ -52,7 +58,8 @@ class LastValue(Mapping[bytes, Message]):
         self._values, self._position = values.messages, values.position
         self._lock = threading.Lock()
         self._error: Exception | None = None
-        self._caught_up, self._stopping = threading.Event(), threading.Event()
+        self._complete = complete
+        self._stopping = threading.Event()
         self._stored = values.position, time.monotonic()
         self._reader = reader(values.position, self._meet)
         self._thread = threading.Thread(target=self._run, name="last value", daemon=True)
@@ -79,18 +86,31 @@ class LastValue(Mapping[bytes, Message]):
             return len(self._values)
 
     def wait_caught_up(self, timeout_s: float = 30.0) -> None:
-        """Wait until everything that was in the copy once has been read.
+        """Wait until everything is in it that was merged when this was called.
 
         Raises:
-            TimeoutError: it has not.
+            TimeoutError: it is not, or no node says where the stream ends.
             RtError: it cannot be read; every look raises that, too.
         """
         end_s = time.monotonic() + timeout_s
-        while not self._caught_up.wait(_POLL_S):
-            len(self)  # raises what ended the following
-            if time.monotonic() > end_s:
-                raise TimeoutError(f"read up to {self._position} after {timeout_s:g} s")
+        end = self._complete(timeout_s)
+        with closing(LogDirectory(self._reader.directory)) as log:
+            while self._read_to(log, end) < end:
+                len(self)  # raises what ended the following
+                if self._stopping.is_set():
+                    raise Stopped("the last values were closed")
+                if time.monotonic() > end_s:
+                    words = f"the last values are read up to {self._position} after {timeout_s:g} s"
+                    raise TimeoutError(f"{words}, and the stream ends at {end}")
+                self._stopping.wait(_POLL_S)
         len(self)
+
+    def _read_to(self, log: LogDirectory, end: Position) -> Position:
+        """Return where reading continues; the manifest is looked at only where it matters."""
+        position = self._position
+        if position < end:
+            log.refresh()
+        return place_after(log.manifest, position)
 
     def close(self) -> None:
         """Stop following, and store the values. Idempotent; looking goes on to work."""
@@ -151,8 +171,13 @@ class LastValue(Mapping[bytes, Message]):
     def _meet(self, event: Event) -> None:
         if isinstance(event, CaughtUp):
             self._position = event.position
-            self._caught_up.set()
         elif isinstance(event, Gap):
+            if is_own_gap(event):
+                raise Misuse(
+                    f"this copy lacks the log from {event.begin} to {event.end} ({event.reason}): "
+                    "the last values of some keys are not in it; give the client another root, "
+                    "where it copies the whole stream"
+                )
             _log.warning("last values: %s; those of its keys are older", event)
 
     def _store(self) -> None:

@@ -107,6 +107,15 @@ def is_own_gap(gap: Gap) -> bool:
     return any(each.startswith((NOT_COPIED, f"{KEPT} ", MISSING)) for each in reasons)
 
 
+def place_after(known: Manifest, place: Position) -> Position:
+    """Return where a log continues that was read or copied up to a place.
+
+    That is in the next file once the place is the end of one that was rolled.
+    """
+    end = known.rolled_end(place.file)
+    return place.file.next_file() if end is not None and place.offset >= end else place
+
+
 def empty_files(disk: Disk, directory: str, files: Iterable[Position]) -> int:
     """Truncate archived files and their indexes to 0 bytes; return how many files held any."""
     return sum([_empty(disk, os.path.join(directory, file.file_name)) for file in files])

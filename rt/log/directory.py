@@ -134,6 +134,32 @@ class LogDirectory:
         with closing(file):
             return not self._continues(file)
 
+    def begun_again(self) -> "LogDirectory | None":
+        """Return the log that took the place of this one, refreshed; None if this one is in place.
+
+        It may not be there yet: a node whose log was deleted copies it from the others, from its
+        first line on.
+
+        Raises:
+            CorruptLog: what is there now is another log.
+        """
+        if self._inode is None or self._manifest_status()[0] == self._inode:
+            return None
+        fresh = LogDirectory(self.path, self.disk, self.damaged)
+        try:
+            fresh.refresh()
+        finally:
+            fresh.close()
+        if fresh.is_there and fresh.manifest.identity != self.manifest.identity:
+            reason = "the log was deleted, and another made in its place"
+            raise CorruptLog(os.path.join(self.path, FILE_NAME), Position(0), reason)
+        return fresh
+
+    def take_up(self, fresh: "LogDirectory") -> None:
+        """Go on with the log that took the place of this one."""
+        self.close()
+        self.manifest, self._inode, self._last = fresh.manifest, fresh._inode, fresh._last
+
     def is_in_place(self) -> bool:
         """Whether the manifest was neither replaced nor shortened; one system call."""
         if self._inode is None:

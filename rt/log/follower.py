@@ -273,6 +273,11 @@ class Follower:
 
     def _meet_end(self, reader: Reader) -> None:
         """Report once that everything was read, or that the log ends before the start."""
+        if reader.awaits_copy:
+            if self._follow:
+                return
+            reason = "the log is being copied again; read it once that is done"
+            raise CorruptLog(self.log.path, reader.position, reason)
         event: Event = CaughtUp(reader.position)
         if reader.is_beyond_end:
             if self._end_said is BeyondEnd:

@@ -1,6 +1,8 @@
 """Reader: reads a log directory frame by frame, across rolls and runs, while it grows."""
 
+import logging
 import os
+from contextlib import closing
 from typing import Final
 
 from rt.errors import CorruptLog, FrameError, ReplacedLog
@@ -21,6 +23,7 @@ from rt.log.gaps import gap_before
 from rt.log.growth import BadFrames, DamagedFrame
 from rt.position import OFFSET_END, START, Position
 
+_log: Final = logging.getLogger(__name__)
 Found = Batch | Gap | NewRun | SessionEvent | Dropped
 
 _POLLS_A_PROBE: Final = 16  # consecutive polls without news; a probe takes a few system calls
@@ -49,6 +52,7 @@ class Reader:
         # usually saves a look at the file.
         self.told_end: Position | None = None
         self._told = 0  # consecutive ends accepted from the writer without a look
+        self.awaits_copy = False  # the whole log is being copied again, and is not here yet
 
     def poll(self) -> Found | None:
         """Return the next item, or None if there is nothing yet.
@@ -204,6 +208,8 @@ class Reader:
     def _open(self) -> Gap | NewRun | None:
         """Open the next file to read; return a Gap if something before it is gone."""
         self.log.refresh()
+        if self._is_being_copied(self.position):
+            return None
         start = self._next_file
         if start is None and self.log.is_there:
             start = self.log.file_from(self.position)
@@ -246,12 +252,40 @@ class Reader:
             return self._look() or self._file_is_done()
         if self._file_is_done():
             return True
-        if self._idle_polls % _POLLS_A_PROBE == 0:
+        if self._idle_polls % _POLLS_A_PROBE == 0 and not self._is_awaited():
             self._demand_line()
             self._demand_same_log()
             self._goes_on_elsewhere()
         self._idle_polls += 1
         return False
+
+    def _is_awaited(self) -> bool:
+        """Whether reading continues in a log that a node copies again, now or once it is here."""
+        walk = self._scan.walk if self._scan else None
+        place = self.position if walk is None else max(self.position, walk.position)
+        return self._is_being_copied(place) or self._scan is None
+
+    def _is_being_copied(self, place: Position) -> bool:
+        """Whether a node copies the whole log again, and has not come to a place.
+
+        Once it has, the new log is taken up, and no file is open.
+        """
+        fresh = self.log.begun_again() if self.log.merged else None
+        was_awaited, self.awaits_copy = self.awaits_copy, False
+        if fresh is None:
+            return False
+        if _reaches(fresh, place):
+            self.log.take_up(fresh)
+            self._close_file()
+            self._next_file = None
+            return False
+        self.awaits_copy = True
+        if not was_awaited:
+            _log.warning(
+                "%s is being copied again; reading continues once that has come to %s",
+                self.log.path, place,
+            )  # fmt: skip
+        return True
 
     def _is_at_told_end(self, position: Position) -> bool:
         """Whether all was read up to the end that the writer announced, which is then forgotten."""
@@ -306,7 +340,12 @@ class Reader:
         if shorter:
             self.log.refresh()  # the `archived` line is written before the file is emptied
         if at.file not in self.log.manifest.archived:
-            if shorter and not self._may_be_written_again(self._scan):
+            may_come_back = shorter and (
+                self._may_be_written_again(self._scan)
+                or self._goes_on_elsewhere()
+                or self._is_awaited()
+            )
+            if shorter and not may_come_back:
                 raise CorruptLog(self.log.file_path(at), at, "the file became shorter than it was")
             return None
         self.position = max(self.position, at)
@@ -359,10 +398,22 @@ class Reader:
         if self._file is None:
             return
         is_damaged = isinstance(self._bad_frames.explain(self._file, walk), DamagedFrame)
-        if is_damaged and not self._goes_on_elsewhere():
+        if is_damaged and not (self._goes_on_elsewhere() or self._is_awaited()):
             raise CorruptLog(self.log.file_path(walk.position), walk.position, reason)
 
     def _close_file(self) -> None:
         if self._file is not None:
             self._file.close()
         self._file, self._scan = None, None
+
+
+def _reaches(log: LogDirectory, place: Position) -> bool:
+    """Whether a log has been copied up to a place, or has no more of the place's file to come."""
+    if place.file in log.manifest.rolled:
+        return True
+    try:
+        file = log.open_file(place.file)
+    except FileNotFoundError:
+        return False
+    with closing(file):
+        return log.is_there and file.size() >= place.offset

@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -11,12 +11,14 @@ from rt.errors import Misuse, PeerError, Refused, RtError, spoken
 from rt.format.manifest import FILE_NAME, Rolled
 from rt.inspect.history import Row, rolled_rows
 from rt.net.exchange import Fields, about, decode_fields, receive_all, send_all
+from rt.net.identity import CertificateRole
 from rt.net.kept import KeptConnection
-from rt.net.question import connect_about
+from rt.net.question import CONNECT_S, connect_about
 from rt.net.tls import Contexts
 from rt.position import Position
 
 ADMIN_ALPN: Final = "rt-admin/1"
+END: Final = "end"  # asks where the merged log ends; mirrors answer it, too
 _REQUEST_S: Final = 10.0
 _ANSWER_S: Final = 60.0  # 10 s for a decision, the rest for 256 MiB at 5 MiB/s
 _ANSWER_BYTES_MAX: Final = 256 << 20  # the manifest of a million files
@@ -54,8 +56,22 @@ def reading_answers() -> Iterator[None]:
         ) from None
 
 
-def ask(address: Address, contexts: Contexts, request: Fields) -> Fields:
+def ask(
+    address: Address,
+    contexts: Contexts,
+    request: Fields,
+    *,
+    roles: Collection[CertificateRole] = (CertificateRole.NODE,),
+    answer_s: float = _ANSWER_S,
+) -> Fields:
     """Send one request to a node and return its answer.
+
+    Args:
+        address: of the node.
+        contexts: what to show.
+        request: what to ask.
+        roles: what may answer.
+        answer_s: how long the answer may take.
 
     Raises:
         Refused: the node refuses and says why; `not-leader` names the node that leads, `stream`
@@ -64,9 +80,25 @@ def ask(address: Address, contexts: Contexts, request: Fields) -> Fields:
         OSError: the node cannot be reached, or the answer is not complete after a minute.
         PeerError: the answer cannot be read.
     """
-    answer = _parsed(_exchange(address, contexts, request), _where(address))
+    data = _exchange(address, contexts, request, roles, answer_s)
+    answer = _parsed(data, _where(address))
     _raise_if_error(answer)
     return answer
+
+
+def member_addresses(address: Address, contexts: Contexts) -> list[Address]:
+    """Return the addresses of the members that a node names; none if it does not answer."""
+    try:
+        members = ask(address, contexts, {"do": "members"}).get("members")
+    except (OSError, RtError):
+        return []  # it is gone again, or may not tell us
+    found = []
+    for each in members if isinstance(members, list) else []:
+        host, _, port = str(each.get("address") if isinstance(each, dict) else "").rpartition(":")
+        number = int(port) if port.isdecimal() and len(port) <= _PORT_DIGITS else 0
+        if host and 0 < number <= _PORT_MAX:
+            found.append((host, number))
+    return found
 
 
 def ask_any(addresses: Sequence[Address], contexts: Contexts, request: Fields) -> Fields:
@@ -153,19 +185,9 @@ class AdminClient:
     def _learn(self, address: Address) -> int:
         """Add the member addresses that a node names; return how many were new."""
         before = len(self._addresses)
-        try:
-            members = ask(address, self._contexts, {"do": "members"}).get("members")
-        except (OSError, RtError):
-            # unreachable again, or not allowed to tell us; the configured addresses remain
-            return 0
-        for each in members if isinstance(members, list) else []:
-            host, _, port = str(each.get("address") if isinstance(each, dict) else "").rpartition(
-                ":"
-            )
-            number = int(port) if port.isdecimal() and len(port) <= _PORT_DIGITS else 0
-            is_new = host and 0 < number <= _PORT_MAX and (host, number) not in self._addresses
-            if is_new and len(self._addresses) < _ADDRESSES_MAX:
-                self._addresses.append((host, number))
+        for each in member_addresses(address, self._contexts):
+            if each not in self._addresses and len(self._addresses) < _ADDRESSES_MAX:
+                self._addresses.append(each)
         return len(self._addresses) - before
 
 
@@ -218,15 +240,22 @@ def _active(facts: Any, where: str) -> Rolled:
     return Rolled(Position(numbers[0]), *numbers[1:], *texts)
 
 
-def _exchange(address: Address, contexts: Contexts, request: Fields) -> bytes:
-    with connect_about(address, contexts, ADMIN_ALPN) as sock:
+def _exchange(
+    address: Address,
+    contexts: Contexts,
+    request: Fields,
+    roles: Collection[CertificateRole] = (CertificateRole.NODE,),
+    answer_s: float = _ANSWER_S,
+) -> bytes:
+    connect_s = min(CONNECT_S, answer_s)
+    with connect_about(address, contexts, ADMIN_ALPN, roles, connect_s) as sock:
         now_s = time.monotonic()
         try:
             line = json.dumps(about(contexts.stream, request)).encode() + b"\n"
             send_all(sock, line, now_s + _REQUEST_S)
-            return receive_all(sock, _ANSWER_BYTES_MAX, now_s + _ANSWER_S)
+            return receive_all(sock, _ANSWER_BYTES_MAX, now_s + answer_s)
         except TimeoutError:
-            words = f"the answer was not complete after {_ANSWER_S:g} s"
+            words = f"the answer was not complete after {answer_s:g} s"
             raise TimeoutError(words) from None
 
 

@@ -3,6 +3,7 @@
 import json
 import ssl
 import time
+from collections.abc import Collection
 from contextlib import ExitStack
 from typing import Final
 
@@ -10,6 +11,7 @@ from rt.errors import PeerError, Refused
 from rt.names import shown
 from rt.net.contexts import Contexts, asking
 from rt.net.exchange import decode_fields, receive_all, send_all
+from rt.net.identity import CertificateRole
 from rt.net.tls import connect
 
 CONNECT_S: Final = 3.0
@@ -19,7 +21,13 @@ _REFUSAL_BYTES_MAX: Final = 16 << 20  # a sentence, or the status of a node with
 Address = tuple[str, int]
 
 
-def connect_about(address: Address, contexts: Contexts, protocol: str) -> ssl.SSLSocket:
+def connect_about(
+    address: Address,
+    contexts: Contexts,
+    protocol: str,
+    roles: Collection[CertificateRole] = (CertificateRole.NODE,),
+    timeout_s: float = CONNECT_S,
+) -> ssl.SSLSocket:
     """Dial a node for a question about the stream that the contexts name.
 
     A node that does not serve the stream is not sent the question: one of an earlier version
@@ -29,15 +37,17 @@ def connect_about(address: Address, contexts: Contexts, protocol: str) -> ssl.SS
         address: host and port.
         contexts: what to show; without a stream, a node is asked about its only one.
         protocol: of the question; its ALPN name without a stream.
+        roles: who may answer.
+        timeout_s: for the connection.
 
     Raises:
         Refused: `stream`, if the node does not serve it; otherwise as `rt.net.tls.connect`.
         PeerError, OSError: as `rt.net.tls.connect`.
     """
     with ExitStack() as undo:
-        sock, identity = connect(address, asking(contexts, protocol), CONNECT_S)
+        sock, identity = connect(address, asking(contexts, protocol), timeout_s, roles)
         undo.enter_context(sock)
-        if not identity.is_node:
+        if identity.role not in roles:
             raise PeerError(f"{identity.name!r} is not a node")
         if contexts.stream and sock.selected_alpn_protocol() != f"{protocol}/{contexts.stream}":
             raise Refused("stream", _refusal(sock, address, contexts.stream))

@@ -23,7 +23,7 @@ from rt.log.disk import OsDisk
 from rt.log.files import manifest_size
 from rt.masking import demand_no_secret, masked
 from rt.names import shown
-from rt.net.admin import ADMIN_ALPN
+from rt.net.admin import ADMIN_ALPN, END
 from rt.net.exchange import (
     Fields,
     address_of,
@@ -59,6 +59,7 @@ from rt.node.settings import NodeSettings
 from rt.node.steps import DECIDED_S, UNDECIDED, Ask, Need, Order, Steps, perform
 from rt.node.verb import Verb
 from rt.node.view import NodeView
+from rt.position import Position
 from sequencer.instruction import Instruction, Note, Roll
 from sequencer.member import Member
 
@@ -123,6 +124,7 @@ class NodeAdmin:
         admission: Callable[[], Admission] | None = None,
         is_own: bool = True,
         votes: Callable[[str], bool] = lambda _name: True,
+        served: Callable[[], Position] | None = None,
     ) -> None:
         """Prepare.
 
@@ -136,8 +138,9 @@ class NodeAdmin:
             admission: returns what charges peers for their requests; None to charge nothing.
             is_own: whether publishers push to it that are granted no stream by name.
             votes: whether a node is a member that votes.
+            served: where the merged log ends that pullers get here; the agreed end if not given.
         """
-        self._votes = votes
+        self._votes, self._served = votes, served
         self._audit = audit
         self._settings = settings
         self._sequencer = sequencer
@@ -154,6 +157,7 @@ class NodeAdmin:
             "policy": Verb(self._policy, shared=()),
             "set-policy": Verb(self._set_policy, changes=True, operators_only=True),
             "plan": Verb(self._plan, shared=("at_ns",)),
+            END: Verb(self._end),
             "roll": Verb(self._roll, changes=True, operators_only=True),
             "lease": Verb(self._lease, changes=True, leases=True, refuses_latest=True),
             "release": Verb(self._release, changes=True, leases=True),
@@ -444,6 +448,13 @@ class NodeAdmin:
         files = self._sequencer.ask(lambda: self._archiver.plan(at_ns))
         rows = [each._asdict() for each in files]
         return {**self._policy(request, _identity), "at_ns": at_ns, "files": rows}
+
+    def _end(self, request: Fields, _identity: PeerIdentity) -> Fields:
+        """Say where the stream ends, if the request says `latest`; else, what is served here."""
+        view = self._sequencer.view
+        if request.get("latest") is not True and self._served is not None:
+            return {"end": str(self._served())}
+        return {"end": str(view.end), "number": view.number, "digest": view.digest.hex()}
 
     def _roll(self, _request: Fields, _identity: PeerIdentity) -> Fields:
         # Another node may have confirmed to a publisher what is about to be executed here.

@@ -44,7 +44,12 @@ class CatchUp:
         others = [addresses[0] for addresses in places.now.values()]
         self._guard = guard
         self._pull = PullClient(
-            settings.root, settings.stream, others, contexts, disk=GuardedDisk(guard)
+            settings.root,
+            settings.stream,
+            others,
+            contexts,
+            disk=GuardedDisk(guard),
+            compares=False,
         )
         self._begin = begin
         self._pull.on_damage(suspect)
@@ -76,7 +81,7 @@ class CatchUp:
         status = self._pull.status()
         if not self._pull.running:
             raise DiskFailed(status.error)
-        has_all = status.caught_up or status.is_ahead
+        has_all = status.has_all or status.is_ahead
         return has_all and max(ledger_end, self._begin + 1) <= status.next_place
 
     def end(self) -> bool:

@@ -230,8 +230,11 @@ class Duties:
         engine = member.engine
         if self._shown.engine.leader != engine.leader:
             self._shown = replace(self._shown, engine=engine.status())
+        # An instruction that a full disk cut short is begun and not executed: a read of the latest
+        # that has to come after it is not answered yet.
+        executed = ledger.index - self._executor.is_half_done
         return NodeView(
-            self._shown, engine.leads, ledger.index, ledger.end, ledger.number, ledger.time_ns,
+            self._shown, engine.leads, executed, ledger.end, ledger.number, ledger.time_ns,
             ledger.digest, ledger.archived_to, ledger.notes, member.is_executing, member.is_behind,
             member.proposals.carries,
         )  # fmt: skip

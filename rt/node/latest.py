@@ -25,21 +25,52 @@ def latest(view: Callable[[], NodeView], reads: LatestReads) -> Steps[None]:
     Raises:
         Refused: this node does not lead, or no majority has confirmed in time that it does.
     """
-
-    def is_over() -> bool:
-        now = view()
-        is_led = now.leads and now.engine.term == term
-        return not is_led or reads.is_answered(ticket, now.executed)
-
-    term = _led(view()).engine.term
-    ticket = reads.open()
+    read = LatestRead(reads, view())
     try:
-        yield Ask(lambda: reads.ask(ticket))
-        yield Until(is_over)
-        if not reads.is_answered(ticket, view().executed):
-            raise _not_leader(view())
+        yield Ask(read.ask)
+        yield Until(lambda: read.is_over(view()))
+        read.demand_answered(view())
     finally:
-        reads.forget(ticket)
+        read.forget()
+
+
+class LatestRead:
+    """One read of the latest: asked of a majority, and answered once its place is executed.
+
+    Pure: `await_latest` waits for it in a thread, and the simulation in its turns.
+    """
+
+    def __init__(self, reads: LatestReads, view: NodeView) -> None:
+        """Begin, if the node leads.
+
+        Args:
+            reads: of the node.
+            view: of it, now.
+
+        Raises:
+            Refused: it does not lead.
+        """
+        self._term = _led(view).engine.term
+        self._reads = reads
+        self._ticket = reads.open()
+
+    def ask(self) -> None:
+        """Have a majority confirm that the node leads; between two steps of the node."""
+        self._reads.ask(self._ticket)
+
+    def is_over(self, view: NodeView) -> bool:
+        """Whether it is answered, or never will be."""
+        is_led = view.leads and view.engine.term == self._term
+        return not is_led or self._reads.is_answered(self._ticket, view.executed)
+
+    def demand_answered(self, view: NodeView) -> None:
+        """Raise `Refused` unless the node may answer from this view, or a later one."""
+        if not self._reads.is_answered(self._ticket, view.executed):
+            raise _not_leader(view)
+
+    def forget(self) -> None:
+        """Drop what comes of it later."""
+        self._reads.forget(self._ticket)
 
 
 def decided(

@@ -202,7 +202,7 @@ class Node:
             self.settings, pipeline.sequencer, pipeline.member, pipeline.retention,
             AuditLog(self.directory.audit), copies=pipeline.inboxes, is_own=is_own,
             admission=self._admission,
-            votes=self._door.votes,
+            votes=self._door.votes, served=lambda: pipeline.feeds.end,
         )  # fmt: skip
 
     def _admission(self) -> Admission:

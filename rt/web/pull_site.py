@@ -60,7 +60,7 @@ class PullSite:
         key, label = (stream,), ("stream",)
         yield gauge("rt_pull_connected", "Whether a node is connected.",
                     {key: float(bool(status.node))}, label)  # fmt: skip
-        yield gauge("rt_pull_caught_up", "Whether it has had all that the node had.",
+        yield gauge("rt_pull_caught_up", "Whether it has all that any node is known to have.",
                     {key: float(status.caught_up)}, label)  # fmt: skip
         yield gauge("rt_pull_running", "0 after the copy has ended by itself.",
                     {key: float(self._client.running)}, label)  # fmt: skip
@@ -98,6 +98,8 @@ class PullSite:
         return [{
             "node": status.node, "position": str(status.position), "durable": str(status.durable),
             "caught_up": status.caught_up, "error": printable(status.error),
+            "complete_to": None if status.complete_to is None else str(status.complete_to),
+            "asked_ns": status.asked_ns, "lag": printable(status.lag),
             "scrub": asdict(self._scrub),
         }]  # fmt: skip
 

@@ -21,6 +21,7 @@ from . import (
     mutants_merge,
     mutants_node,
     mutants_outsider,
+    mutants_pulled,
     mutants_raft,
     mutants_reading,
     mutants_rest,
@@ -32,6 +33,7 @@ from .mutants_full import FILLING
 from .mutants_members import CHANGING
 from .mutants_merge import MERGING
 from .mutants_node import RESTORING
+from .mutants_pulled import PULLING
 from .mutants_reading import READING
 from .mutants_rest import RESTING
 from .mutants_scrub import SCRUBBING
@@ -42,6 +44,7 @@ __all__ = [
     "FILLING",
     "MERGING",
     "MUTANTS",
+    "PULLING",
     "READING",
     "RESTING",
     "RESTORING",
@@ -52,6 +55,7 @@ __all__ = [
     "mutants_merge",
     "mutants_node",
     "mutants_outsider",
+    "mutants_pulled",
     "mutants_raft",
     "mutants_reading",
     "mutants_rest",

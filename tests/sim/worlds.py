@@ -13,12 +13,14 @@ from .mutants import (
     CHANGING,
     FILLING,
     MERGING,
+    PULLING,
     READING,
     RESTING,
     RESTORING,
     SCRUBBING,
     switched_on,
 )
+from .pulled import PulledCluster
 from .reading import ReadingCluster
 from .replaced import ReplacedCluster
 from .resting import RestingCluster
@@ -34,8 +36,8 @@ _NOT_OURS = (  # raised by a mistake that no longer fits; the last is `_replace`
     "TypeError", "AttributeError", "NameError", "ValueError: Got unexpected field names",
 )  # fmt: skip
 _RARE = {  # by seed % 64
-    15: "full", 19: "reading", 23: "restored", 31: "worn", 47: "resting", 55: "rotten",
-    63: "replaced",
+    15: "full", 19: "reading", 23: "restored", 31: "worn", 43: "pulled", 47: "resting",
+    55: "rotten", 63: "replaced",
 }  # fmt: skip
 _FIRST_TRIED = {  # seeds that notice what a hunt would otherwise look for in vain
     "next-copy-compared-with-the-last-log": 20578,
@@ -52,6 +54,7 @@ WORLDS: dict[str, type[Cluster]] = {
     "replaced": ReplacedCluster,
     "full": FullCluster,
     "reading": ReadingCluster,
+    "pulled": PulledCluster,
     "engine": Cluster,
 }
 
@@ -63,7 +66,8 @@ def world(seed: int, log: Callable[[str], None] | None = None) -> Cluster:
     the members change, in every 32nd a majority is left alone for long, and in every 64th the
     merged logs of a minority have no room for long, or a node is restored from a backup, or rolled
     files rot, or all of this comes together, or publishers pause for so long that nodes rest, or
-    another node takes the place of one that publishers use, or readers share a group and cursors.
+    another node takes the place of one that publishers use, or readers share a group and cursors,
+    or readers that follow and that stop copy from nodes and from mirrors.
     """
     return WORLDS[_kind(seed)](seed, log=log)
 
@@ -114,6 +118,7 @@ def hunt(mutant: str, worlds: int = HUNT_WORLDS) -> tuple[int, str] | None:
         "restored": RESTORING,
         "rotten": SCRUBBING,
         "full": FILLING,
+        "pulled": PULLING,
     }
     kind = next((kind for kind, mutants in kinds.items() if mutant in mutants), "all")
     known = (_FIRST_TRIED[mutant],) if mutant in _FIRST_TRIED else ()

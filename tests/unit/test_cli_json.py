@@ -87,9 +87,11 @@ class Puller:
         """It drained what it could."""
         return self.has_all
 
-    def wait_caught_up(self, _timeout_s):
-        """Whether it has all."""
-        return self.has_all
+    def ask_end(self):
+        """The copy is at the stream's end, or never gets there."""
+        return SimpleNamespace(
+            is_over=self.has_all, is_reached=self.has_all, why_not=lambda: "no node says it"
+        )
 
     def status(self):
         """Where it is."""
@@ -160,7 +162,7 @@ def test_a_copy_that_takes_long_says_what_it_waits_for(monkeypatch):
     monkeypatch.setattr(link, "REPORT_S", 0.0)
     monkeypatch.setattr(ConnectionSettings, "contexts", lambda *_: None)
     for node, left in (
-        ("n1", "copied up to 0.0.0; n1 has not said that this is all yet"),
+        ("n1", "no node says it; n1 is connected"),
         ("", "no node is connected: no answer"),
     ):
         puller = Puller(has_all=False)

@@ -5,6 +5,7 @@ import gc
 import subprocess
 import sys
 from contextlib import closing
+from types import SimpleNamespace
 
 import pytest
 from archive_cluster import STREAM, ArchiveCluster, connect
@@ -13,11 +14,14 @@ from faulty import FaultyDisk
 from logs import MergedLog
 
 import rt
+from replicator.end_wait import EndWait
+from replicator.pull import PullStatus
 from rt.client import stream_copy
 from rt.client.cursor import CursorState, LocalCursor, decode_cursor, read_cursors
+from rt.client.settings import ConnectionSettings
 from rt.errors import Misuse, Stopped, WriterFailed
 from rt.format.checksum import crc32
-from rt.position import Position
+from rt.position import START, Position
 
 PATIENCE_S = 60
 
@@ -57,6 +61,47 @@ def test_a_reader_whose_copy_has_ended_says_so(cluster, tmp_path, monkeypatch, c
             client.subscriber()
         with pytest.raises(WriterFailed, match="this copy has ended"):
             client.wait_caught_up(PATIENCE_S)
+
+
+def test_a_reader_that_does_not_follow_has_what_was_confirmed_before_it_began(cluster, tmp_path):
+    """25 of 300 ended before a message that was merged: "up to date" was true of an hour ago."""
+    with connect(cluster, tmp_path / "in") as publishing, connect(cluster, tmp_path) as client:
+        publisher = publishing.publisher("confirmed")
+        for number in range(100):
+            publisher.publish(b"%d" % number, confirm="merged")
+            client.subscriber(start="latest").close()
+            if number % 2:
+                client.wait_caught_up(PATIENCE_S)
+            read = [*client.subscriber(sessions=[publisher.name], follow=False)]
+            assert [int(message.payload) for message in read] == [*range(number + 1)]
+
+
+def test_a_copy_whose_node_is_silent_is_not_called_up_to_date(cluster, tmp_path):
+    """A paused source left a reader with 301 of 401 messages, and no error."""
+    copied = stream_copy.StreamCopy(ConnectionSettings(stream=STREAM, root=str(tmp_path)))
+    copied._pull = SimpleNamespace(
+        running=True,
+        status=lambda: PullStatus("n1:1", Position(8), Position(8), START, True, False, ""),
+        ask_end=lambda: EndWait([("n1", 1)], lambda _node: Position(16), lambda: Position(8)),
+    )
+    with pytest.raises(TimeoutError) as late:
+        copied.wait_end(0.2)
+    assert str(late.value) == (
+        "the copy is not up to date after 0.2 s: the copy has come to 0.0.8, and the stream to "
+        "0.0.16; it is copied from n1:1"
+    )
+
+
+def test_a_copy_of_another_log_is_not_complete_however_long_it_is(cluster, tmp_path):
+    """After a cluster was founded again, a copy of the last one may be further than the stream."""
+    with MergedLog(str(tmp_path / STREAM / "out")) as log:
+        for _ in range(9):
+            log.merge("jfk", [b"of another cluster"])
+            log.roll()
+    with connect(cluster, tmp_path) as client, pytest.raises(TimeoutError) as late:
+        client.subscriber(follow=False, timeout_s=1)
+    assert "no node has compared the copy with its log yet" in str(late.value)
+    assert "is a copy of the log" in str(late.value)
 
 
 def test_a_client_keeps_no_reader_that_was_closed_and_closes_the_others(cluster, tmp_path):

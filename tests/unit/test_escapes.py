@@ -155,8 +155,8 @@ def test_a_bundle_holds_no_control(hostile):
 def test_what_push_and_pull_report_is_escaped(capsys, as_json):
     """Why something was not shipped or copied, a node said."""
     cli_push._report([TEXT], done=False, drain=False, as_json=as_json)
-    status = PullStatus("n1", START, START, START, caught_up=False, is_ahead=False, error=TEXT)
-    cli_pull._report(status, "", complete=True, once=False, as_json=as_json)
+    status = PullStatus("n1", START, START, START, has_all=False, is_ahead=False, error=TEXT)
+    cli_pull._report(status, "", "", once=False, as_json=as_json)
     note(TEXT)  # as both do while they run
     said = "".join(capsys.readouterr())
     assert any(each in said for each in SHOWN)

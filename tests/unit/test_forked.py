@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 from logs import MergedLog
-from replicator_host import STREAM, Certificates, DiskHost, eventually
+from replicator_host import STREAM, Certificates, DiskHost, HostEnd, eventually
 
 from replicator.pull import PullClient
 from replicator.push import PushClient
@@ -249,7 +249,7 @@ def test_inherited_clients_are_refused_and_the_parents_connections_live_on(tmp_p
     """A child that stops its copy would shut down the parent's connection, and hold its lock."""
     host, address, pushing, pulling = node
     push = PushClient(str(tmp_path / "pub"), STREAM, [address], pushing)
-    pull = PullClient(str(tmp_path / "sub"), STREAM, [address], pulling)
+    pull = PullClient(str(tmp_path / "sub"), STREAM, [address], pulling, asks=HostEnd(host))
     with Publisher(tmp_path / "pub", stream=STREAM, session="jfk") as publisher:
         push.start()
         pull.start()

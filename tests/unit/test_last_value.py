@@ -61,6 +61,39 @@ def follow_to(values, client, publisher):
         values.wait_caught_up(PATIENCE_S)
 
 
+def test_a_first_wait_returns_with_every_key(cluster, tmp_path):
+    """It returned with none of 10,000: the copy had only begun, and that much of it was read."""
+    with connect(cluster, tmp_path / "in") as publishing:
+        publisher = publishing.publisher("early")
+        for part in range(20):
+            keys = [b"early-%d" % (part * 200 + number) for number in range(200)]
+            publisher.publish_many([bytes(2000)] * 200, keys)
+        publisher.flush("merged", PATIENCE_S)
+    for number in range(3):
+        with connect(cluster, tmp_path / f"c{number}") as client:
+            values = client.last_value(key_prefix=b"early-")
+            values.wait_caught_up(PATIENCE_S)
+            assert len(values) == 4000
+
+
+def test_values_of_a_copy_that_begins_later_are_an_error(cluster, tmp_path):
+    """Keys that were published before its beginning looked as if they had never been."""
+    with connect(cluster, tmp_path / "in") as publishing:
+        publisher = publishing.publisher("begun-later")
+        publisher.publish(b"1", b"later-a", confirm="merged")
+        cluster.ask({"do": "roll"})
+        publisher.publish(b"2", b"later-b", confirm="merged")
+    with connect(cluster, tmp_path) as client:
+        assert next(iter(client.subscriber(start="last:1"))).key == b"later-b"
+        values = client.last_value(key_prefix=b"later-")
+        with pytest.raises(
+            Misuse, match=r"this copy lacks the log from 0\.0\.0 to .* another root"
+        ):
+            values.wait_caught_up(PATIENCE_S)
+        with pytest.raises(Misuse, match="this copy lacks"):
+            values.get(b"later-a")
+
+
 def test_a_restart_reads_only_what_came_since(cluster, tmp_path):
     """Of a stream of 90 GiB it must not read everything again."""
     with connect(cluster, tmp_path / "in") as publishing:

@@ -30,7 +30,7 @@ from rt.net.trust import trust_of
 from rt.node.status import STATUS_ALPN
 from tests.forged_certificates import CLIENT, LOCAL, SERVER, Authority
 from tests.live_site import PEER_ALPN, Site
-from tests.replicator_host import STREAM, Merge, eventually
+from tests.replicator_host import STREAM, HostEnd, Merge, eventually
 
 PATIENCE_S = 60.0  # that one look is enough, and takes less than a second: test_live_looks.py
 DAY_S = 86_400
@@ -258,7 +258,9 @@ def test_a_puller_whose_files_change_reconnects_with_them(site):
     """The old certificate would end the connection in the middle of the night."""
     contexts = issued(site, "spark", CertificateRole.SUBSCRIBER)
     merge = Merge(site.path("node", STREAM, "out"))
-    client = PullClient(site.path("copy"), STREAM, [site.address], contexts)
+    client = PullClient(
+        site.path("copy"), STREAM, [site.address], contexts, asks=HostEnd(site.host)
+    )
     try:
         with Publisher(site.path("pub"), stream=STREAM, session="jfk") as publisher:
             publisher.publish(b"hello")

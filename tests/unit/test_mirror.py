@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import threading
+from contextlib import closing
 
 import pytest
 from archive_cluster import STREAM, ArchiveCluster
@@ -13,6 +14,7 @@ from replicator_host import eventually, log_bytes, manifest_lines
 
 import rt
 from archiver.keep import parse_keep
+from replicator.end_asks import HOPS_MAX, EndAsks, NoEnd
 from replicator.mirror import Mirror
 from replicator.pull import PullClient
 from replicator.push import PushClient
@@ -53,11 +55,12 @@ class Edge:
         out = os.path.join(root, STREAM, "out")
         contexts = Contexts(files, server_context)
         self.mirror = Mirror(("localhost", port), contexts, STREAM, out)
+        self.pull_contexts = cluster.contexts("edge")
         self.pull = PullClient(
-            str(root), STREAM, nodes or cluster.addresses, cluster.contexts("edge"),
+            str(root), STREAM, nodes or cluster.addresses, self.pull_contexts,
             grown=self.mirror.grown, **settings,
         )  # fmt: skip
-        self.mirror.is_whole = lambda: self.pull.wait_caught_up(0)
+        self.mirror.ask_end = self.pull.ask_end
 
     def __enter__(self):
         self.pull.start()
@@ -114,10 +117,53 @@ def test_a_mirror_calls_no_copy_complete_while_its_own_is_not(cluster, tmp_path)
     with Edge(cluster, tmp_path / "edge", [("localhost", 1)]) as edge:
         copy = puller(cluster, tmp_path / "copy", edge.address)
         assert eventually(lambda: copy.status().position == end)
-        assert not copy.wait_caught_up(0.3)
-        edge.mirror.is_whole = lambda: True
-        assert copy.wait_caught_up(PATIENCE_S)
+        with closing(copy.ask_end()) as asked:
+            assert not asked.wait(0.5)
+            words = "this mirror cannot say where the stream ends: no node says where"
+            assert eventually(lambda: words in asked.why_not(), PATIENCE_S)
+        assert not copy.status().has_all, "an older puller goes by what it is sent"
         copy.stop()
+
+
+def test_a_mirror_asks_its_nodes_when_it_is_asked_and_others_wait_for_its_copy(cluster, tmp_path):
+    """A copy from a mirror that lagged was called complete: it had all that the mirror had."""
+    with Edge(cluster, tmp_path / "edge") as edge:
+        copy = puller(cluster, tmp_path / "copy", edge.address)
+        assert copy.wait_caught_up(PATIENCE_S)
+        edge.pull.stop()  # the mirror goes on to serve what it has
+        push = cluster.push()
+        publish(cluster, 2)
+        assert push.stop(drain_s=PATIENCE_S)
+        end = cluster.nodes["n1"].merged_end
+        with closing(copy.ask_end()) as asked:
+            assert asked.wait_answered(PATIENCE_S) == end
+            assert not asked.wait(0.5)
+            assert f"the copy has come to {copy.status().position}" in asked.why_not()
+        copy.stop()
+
+
+def test_a_chain_of_mirrors_answers_for_the_stream(cluster, tmp_path):
+    """A mirror of a mirror asks it, and that one asks the nodes."""
+    with (
+        Edge(cluster, tmp_path / "first") as first,
+        Edge(cluster, tmp_path / "second", [first.address]) as second,
+    ):
+        push = cluster.push()
+        publish(cluster, 2)
+        assert push.stop(drain_s=PATIENCE_S)
+        copy = puller(cluster, tmp_path / "copy", second.address)
+        assert copy.wait_caught_up(PATIENCE_S)
+        assert copy.status().complete_to == cluster.nodes["n1"].merged_end
+        copy.stop()
+
+
+def test_mirrors_in_a_circle_say_so_instead_of_answering(cluster, tmp_path):
+    """Each has all that the other has, and neither knows anything of the nodes."""
+    with Edge(cluster, tmp_path / "edge") as edge:
+        assert EndAsks(edge.pull_contexts).latest(edge.address, 1) == NoEnd(
+            f"localhost:{edge.address[1]}: more than {HOPS_MAX} mirrors copy one from another",
+            for_good=True,
+        )  # fmt: skip
 
 
 def test_a_served_copy_is_opened_once_however_long_that_takes(cluster, tmp_path, monkeypatch):

@@ -78,7 +78,8 @@ class Bench:
         ledger = Ledger(end=Position(8))
         appender = SimpleNamespace(directory="out", next_place=Position(8), end=Position(8))
         self.executor = SimpleNamespace(
-            ledger=ledger, appender=appender, lacks_log=False, lacks_lines=0, done_index=4,
+            ledger=ledger, appender=appender, lacks_log=False, is_half_done=False, lacks_lines=0,
+            done_index=4,
             close=lambda: self.did.append("close"), reopen=lambda: self.did.append("reopen"),
             discard=lambda path: self.did.append(f"discard {path}"),
             is_rolled=lambda path: path in self.rolled,
@@ -695,7 +696,7 @@ def test_a_node_ends_when_the_copy_it_waits_for_has_ended(tmp_path, monkeypatch)
         sync=fail, durable=place, appender=SimpleNamespace(end=place, next_place=place)
     )
     monkeypatch.setattr(local_copy, "_SYNC_S", 0.01)
-    no_context = SimpleNamespace(current=lambda: None)
+    no_context = SimpleNamespace(current=lambda: None, files=None, stream="")
     client = pull.PullClient(str(tmp_path), "flights", [("localhost", 1)], no_context)
     client._copy.log = copied
     client.start()

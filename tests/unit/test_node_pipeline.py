@@ -9,9 +9,11 @@ from archive_cluster import ArchiveCluster
 from replicator_host import eventually
 
 from rt.log.confirmations import Level
+from rt.node.duties import Duties
 from rt.node.pipeline import NodePipeline
 from rt.node.view import NodeView, TickView, Waiting
 from rt.position import START
+from sequencer.ledger import Ledger
 from sequencer.peer_versions import CARRYING
 from sequencer.raft.codec import MessageCodec
 from sequencer.raft.consensus import EngineRole, Entry
@@ -134,6 +136,22 @@ def test_nothing_is_carried_while_a_member_may_not_read_it(tmp_path):
         assert eventually(lambda: not leader().pipeline.sequencer.view.carries)
         spoken[other] = CARRYING
         assert eventually(lambda: leader().pipeline.sequencer.view.carries)
+
+
+@pytest.mark.parametrize("is_half_done", [False, True])
+def test_an_instruction_that_was_cut_short_is_not_executed_for_a_read(is_half_done):
+    """A leader with a full disk said that the stream ends before what others had confirmed."""
+    engine = SimpleNamespace(leader="n1", leads=True)
+    member = SimpleNamespace(
+        engine=engine, is_executing=True, is_behind=True, proposals=SimpleNamespace(carries=False)
+    )
+    ledger = Ledger()
+    ledger.index = 7
+    executor = SimpleNamespace(ledger=ledger, is_half_done=is_half_done)
+    duties = SimpleNamespace(
+        _member=member, _executor=executor, _shown=SimpleNamespace(engine=engine)
+    )
+    assert Duties.view(duties).executed == 7 - is_half_done
 
 
 class CountingBell:

@@ -21,6 +21,7 @@ from rt.log.directory import LogDirectory
 from rt.log.disk import OsDisk
 from rt.log.reader import Reader
 from rt.position import Position
+from rt.subscriber import Subscriber
 
 LOG = LogIdentity("session", "flights", "jfk", "0" * 32, TIME_NS)
 
@@ -310,6 +311,72 @@ def test_a_log_that_a_node_copies_again_as_a_whole_is_read_on_in_the_new_one(gro
         found += drain_often(reader)
         path.write_bytes(data[:end])
     assert found + drain_often(reader) == [b"a", b"b", b"c", b"d"]
+
+
+@pytest.mark.parametrize("removed", [False, True])
+@pytest.mark.parametrize("read", [0, 3, 8, 9])
+def test_a_log_of_many_files_that_a_node_copies_again_is_waited_for(
+    tmp_path, caplog, read, removed
+):
+    """RUNBOOK has a node emptied; its reader got CorruptLog, for a line that was about to come."""
+    out = tmp_path / "out"
+    with MergedLog(str(out)) as log:
+        for number in range(9):
+            log.merge("jfk", [b"%d" % number])
+            if number % 2:
+                log.roll()
+    files = {path.name: path.read_bytes() for path in out.iterdir()}
+    lines = files.pop("manifest").splitlines(keepends=True)
+    reader = Reader(LogDirectory(str(out)))
+    found = [reader.poll() for _ in range(read)] if read < 9 else drain(reader)
+    found = [b"".join(each.payloads()) if isinstance(each, Batch) else each for each in found]
+    out.rename(tmp_path / "quarantine")
+    if removed:
+        shutil.rmtree(tmp_path / "quarantine")
+    found += drain_often(reader)
+    out.mkdir()
+    for place, line in enumerate(lines):
+        with open(out / "manifest", "ab") as manifest:
+            manifest.write(line)
+        name = f"log.0.{place}"
+        for end in (0, 10, len(files.get(name, b""))) if name in files else ():
+            (out / name).write_bytes(files[name][:end])
+            found += drain_often(reader)
+    found += drain_often(reader)
+    assert found == [b"%d" % number for number in range(9)]
+    assert ("out is being copied again" in caplog.text) or read in (0, 9)
+    reader.close()
+
+
+def test_a_file_that_was_healed_and_rolled_while_it_was_read_is_read_on(tmp_path):
+    """The damaged file had been set aside; by the new one's line it seemed to be shorter."""
+    with MergedLog(str(tmp_path)) as log:
+        log.merge("jfk", [b"a"])
+        reader = Reader(LogDirectory(str(tmp_path)))
+        assert drain(reader) == [b"a"]
+        path = tmp_path / "log.0.0"
+        data = path.read_bytes()
+        path.rename(tmp_path / "quarantine.log.0.0.0")
+        path.write_bytes(data)
+        log.appender.close()
+        log.__post_init__()
+        log.merge("jfk", [b"b"])
+        log.roll()
+        log.merge("jfk", [b"c"])
+        assert drain_often(reader) == [b"b", b"c"]
+        reader.close()
+
+
+def test_a_reader_that_does_not_follow_ends_in_no_log_that_is_copied_again(tmp_path):
+    """What is there by then is not the end of the stream."""
+    out = tmp_path / "flights" / "out"
+    with MergedLog(str(out)) as log:
+        log.merge("jfk", [b"a"], [b"b"])
+        with Subscriber(tmp_path, stream="flights", follow=False) as reader:
+            assert next(reader.messages()).payload == b"a"
+            out.rename(tmp_path / "aside")
+            with pytest.raises(CorruptLog, match="is being copied again"):
+                [*reader.messages(), *reader.messages()]
 
 
 def test_a_file_that_became_shorter_is_corrupt(session, reader):

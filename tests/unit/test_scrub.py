@@ -311,7 +311,7 @@ def test_a_node_that_sends_a_file_byte_by_byte_is_passed_over(tmp_path, monkeypa
 
         def status(self):
             return SimpleNamespace(
-                error="", caught_up=False, is_ahead=False, position=self.at, next_place=self.at
+                error="", has_all=False, is_ahead=False, position=self.at, next_place=self.at
             )
 
     def sleep(_seconds):

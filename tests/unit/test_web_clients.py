@@ -124,7 +124,9 @@ def test_a_puller_shows_its_copy(cluster, port):
     publisher.publish_many([b"x" * 100] * 500)
     publisher.flush("merged", 20)
     end = cluster.nodes["n1"].pipeline.feeds.end
-    assert eventually(lambda: pull.status().position == end and pull.wait_caught_up(0))
+    assert pull.wait_caught_up(20)
+    assert pull.status().position == pull.status().complete_to == end
+    assert eventually(lambda: pull.status().caught_up)
     seen = port(pulling(pull, cluster))
     assert seen.ask("/readyz")[0] == 200
     assert seen.metric("rt_pulled_messages_total") == 500

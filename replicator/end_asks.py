@@ -1,0 +1,100 @@
+"""EndAsks: asks a node, or a mirror, where the stream ends."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from rt.errors import Misuse, PeerError, Refused, RtError, spoken
+from rt.net.admin import END, ask, member_addresses, reading_answers
+from rt.net.contexts import Contexts
+from rt.net.identity import SERVING
+from rt.net.tls import client_context
+from rt.position import Position
+
+HOPS_MAX: Final = 8  # mirrors of mirrors; each asks the next
+_LATEST_S: Final = 12.0  # a node without a majority refuses after ten
+_SERVED_S: Final = 2.0
+_ELSEWHERE: Final = ("not-leader", "stopping")
+_FOR_GOOD: Final = ("role", "stream", "hops")
+
+Address = tuple[str, int]
+
+
+class NoEnd(NamedTuple):
+    """Why a node has not said where the stream ends.
+
+    Attributes:
+        why: in a sentence.
+        members: of the cluster, where it may be better to ask.
+        for_good: whether it is useless to ask the node again.
+    """
+
+    why: str
+    members: Sequence[Address] = ()
+    for_good: bool = False
+
+
+class EndAsks:
+    """Asks with the certificate of a puller. Any thread may call any method."""
+
+    def __init__(self, contexts: Contexts) -> None:
+        """Ask nothing yet.
+
+        Args:
+            contexts: of `rt.net.tls.client_context`; those of questions are made of its files, as
+                a question is named in the context that it is asked with.
+        """
+        self._files, self._stream = contexts.files, contexts.stream
+        self._made: Contexts | None = None
+
+    @property
+    def _contexts(self) -> Contexts:
+        made = self._made
+        if made is None:
+            made = self._made = Contexts(self._files, client_context, self._stream)
+        return made
+
+    def close(self) -> None:
+        """Forget the certificate, whose files may be removed now. Idempotent."""
+        self._made = None
+
+    def latest(self, node: Address, hops: int = HOPS_MAX) -> Position | NoEnd:
+        """Return where the stream ends: everything that was confirmed merged by now is before it.
+
+        Args:
+            node: whom to ask. A node has a majority confirm that it leads; a mirror asks its nodes.
+            hops: over how many mirrors the question may go on.
+        """
+        try:
+            return self._ask(node, {"latest": True, "hops": hops}, _LATEST_S)
+        except Misuse:
+            words = f"{_text(node)} runs a version that cannot say it; update the nodes first"
+            return NoEnd(words, for_good=True)
+        except Refused as error:
+            elsewhere = error.code in _ELSEWHERE
+            members = member_addresses(node, self._contexts) if elsewhere else ()
+            return NoEnd(f"{_text(node)}: {error}", members, for_good=error.code in _FOR_GOOD)
+        except (RtError, OSError) as error:
+            return NoEnd(f"{_text(node)}: {spoken(error)}")
+
+    def served(self, node: Address) -> Position | None:
+        """Return up to where a node or mirror serves the merged log now; None if it does not say.
+
+        That may be less than was merged. The question costs a handshake.
+        """
+        try:
+            return self._ask(node, {}, _SERVED_S)
+        except (RtError, OSError):
+            return None
+
+    def _ask(self, node: Address, more: dict[str, object], answer_s: float) -> Position:
+        request = {"do": END, **more}
+        answer = ask(node, self._contexts, request, roles=SERVING, answer_s=answer_s)
+        with reading_answers():
+            text = answer["end"]
+            if not isinstance(text, str):
+                raise PeerError("a node's answer cannot be read; does it run our version?")
+            return Position.parse(text)
+
+
+def _text(node: Address) -> str:
+    return f"{node[0]}:{node[1]}"

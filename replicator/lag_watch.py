@@ -1,0 +1,173 @@
+"""LagWatch: decides whether the node that a copy comes from lags, compared with the others."""
+
+from collections.abc import Hashable, Iterable
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from rt.position import START, Position
+
+Node = TypeVar("Node", bound=Hashable)
+
+# Between two looks at a node. Each is a handshake, of some 3 ms at the node: 100 readers of three
+# nodes cost each node a thirtieth of a processor.
+LOOK_S: Final = 3.0
+LAG_S: Final = 5.0  # nodes merge within milliseconds; an election takes one or two seconds
+AVOID_S: Final = 60.0  # after so long a node that lagged may be tried again, whatever it says
+
+
+class _Target(NamedTuple):
+    """An end that some node had at a time, and the current one has not shown to have."""
+
+    end: Position
+    node: Hashable
+    heard_s: float
+
+
+class _Heard(NamedTuple):
+    """How far a node's merged log went, and when it was last asked; `end` never goes back."""
+
+    end: Position
+    asked_s: float
+    is_silent: bool  # it did not answer when it was last asked
+
+
+class LagWatch(Generic[Node]):
+    """Compares the merged logs of all nodes that a puller knows, by a cheap question now and then.
+
+    The current node is left if another one had an end that the current one still lacks `lag_s`
+    later, by its own answer; or, if it gives no answer, if the copy has not grown for so long. A
+    copy that is far behind a node which has everything is no reason to leave it. A node that was
+    left is avoided until it has what it lacked, or for `AVOID_S`. Nothing is left if no other node
+    is known to have more.
+
+    Pure: the caller says what time it is.
+    """
+
+    def __init__(
+        self, nodes: Iterable[Node], *, look_s: float = LOOK_S, lag_s: float = LAG_S
+    ) -> None:
+        """Look at nothing before a node is connected.
+
+        Args:
+            nodes: all that may be copied from.
+            look_s: between two looks.
+            lag_s: how long a node may lack what another has.
+        """
+        self._nodes = list(dict.fromkeys(nodes))
+        self._look_s, self._lag_s = look_s, lag_s
+        self._heard: dict[Node, _Heard] = {}
+        self._answered: Node | None = None  # since `why_leave` was asked
+        self._avoided: dict[Node, tuple[Position, float]] = {}  # what it lacked, and until when
+        self._current: Node | None = None
+        self._since_s = 0.0  # when it was connected
+        self._place, self._grown_s = START, 0.0  # of the copy
+        self._target: _Target | None = None
+        self._next_s = 0.0  # when to look again
+        self._turn = 0
+
+    @property
+    def furthest(self) -> Position:
+        """The furthest end that any node has named."""
+        return max((each.end for each in self._heard.values()), default=START)
+
+    def connected(self, node: Node | None, now_s: float) -> None:
+        """Take note of the node that the copy comes from now, None if there is none."""
+        self._current, self._target = node, None
+        self._since_s = self._grown_s = now_s
+
+    def grown(self, place: Position, now_s: float) -> None:
+        """Take note of where the copy continues now."""
+        if place > self._place:
+            self._place, self._grown_s = place, now_s
+
+    def due(self, now_s: float) -> Node | None:
+        """Return the node to look at now, if it is time to."""
+        if self._current is None or len(self._nodes) < 2 or now_s < self._next_s:
+            return None
+        self._next_s = now_s + self._look_s
+        is_overdue = self._is_overdue(now_s)
+        if is_overdue and not self._has_answered_late():
+            return self._current
+        nodes = [each for each in self._nodes if is_overdue or each != self._current]
+        self._turn += 1
+        return nodes[self._turn % len(nodes)]
+
+    def heard(self, node: Node, end: Position | None, now_s: float) -> None:
+        """Take a node's answer, None if it has given none."""
+        known = self._heard.get(node, _Heard(START, now_s, is_silent=False))
+        self._answered = node
+        self._heard[node] = _Heard(max(known.end, end or START), now_s, end is None)
+        lacked = self._avoided.get(node)
+        if lacked is not None and end is not None and end >= lacked[0]:
+            del self._avoided[node]
+        self._aim()
+
+    def why_leave(self, now_s: float) -> str:
+        """Say why the current node is to be left now; "" if it is not.
+
+        That is decided when it has just answered, as it may come further at any time. The node is
+        avoided from then on.
+        """
+        answered, self._answered = self._answered, None
+        why = "" if answered is None or answered != self._current else self.lag(now_s)
+        target, current = self._target, self._current
+        if not why or target is None or current is None or not self._has_better(target, now_s):
+            return ""
+        self._avoided[current] = (target.end, now_s + AVOID_S)
+        return f"{why}; another node is asked instead"
+
+    def lag(self, now_s: float) -> str:
+        """Say how far the current node lags; "" if it is not known to lag for `lag_s`."""
+        self._aim()
+        target, current = self._target, self._current
+        if target is None or current is None or not self._is_overdue(now_s):
+            return ""
+        own = self._heard.get(current)
+        had = f"{target.node} had {target.end} {now_s - target.heard_s:.0f} s ago"
+        if own is None or not self._has_answered_late():
+            return ""
+        if not own.is_silent:
+            return f"it has merged up to {own.end}, and {had}"
+        if now_s - self._grown_s < self._lag_s:
+            return ""
+        return f"it has sent nothing after {self._place}, and {had}"
+
+    def avoids(self, node: Node, now_s: float) -> bool:
+        """Whether a node is to be dialled only if no other can be reached."""
+        lacked = self._avoided.get(node)
+        return lacked is not None and now_s < lacked[1]
+
+    def _has_answered_late(self) -> bool:
+        """Whether the current node was asked, while it is connected, after the time that it has."""
+        own = None if self._current is None else self._heard.get(self._current)
+        if own is None or self._target is None:
+            return False
+        return own.asked_s >= max(self._since_s, self._target.heard_s + self._lag_s)
+
+    def _is_overdue(self, now_s: float) -> bool:
+        return self._target is not None and now_s >= self._target.heard_s + self._lag_s
+
+    def _has_better(self, target: _Target, now_s: float) -> bool:
+        """Whether another node answers that has what the current one lacks."""
+        return any(
+            node != self._current
+            and known.end >= target.end
+            and not known.is_silent
+            and not self.avoids(node, now_s)
+            for node, known in self._heard.items()
+        )
+
+    def _aim(self) -> None:
+        """Keep the oldest end that is not shown to be at the current node."""
+        if self._current is None:
+            return
+        own = self._heard.get(self._current)
+        reached = max(self._place, START if own is None else own.end)
+        if self._target is not None and reached >= self._target.end:
+            self._target = None
+        if self._target is None:
+            further = [
+                _Target(known.end, node, known.asked_s)
+                for node, known in self._heard.items()
+                if node != self._current and known.end > reached and not known.is_silent
+            ]
+            self._target = min(further, key=lambda each: each.heard_s, default=None)

@@ -1,0 +1,126 @@
+"""Mistakes in copying and reading: only worlds with readers and mirrors see them."""
+
+from collections.abc import Callable
+
+from replicator import mirror
+from replicator.end_question import EndQuestion
+from replicator.lag_watch import LagWatch
+from replicator.mirror import MirrorFeed
+from replicator.rotation import Rotation
+from rt.node import latest
+from rt.node.latest import LatestRead
+from rt.position import START
+from sequencer.reading import LatestReads
+
+from . import pullers
+from .mutation import Patch, mutant
+
+PULLING: set[str] = set()
+
+
+def pulling(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
+    """Register a mistake that is sought in worlds with readers and mirrors alone."""
+    PULLING.add(make.__name__.replace("_", "-"))
+    return mutant(make)
+
+
+@pulling
+def complete_once_a_node_has_answered() -> list[Patch]:
+    """A reader ends when it knows the end, wherever its copy is: a flag, and not a position."""
+    return [(EndQuestion, "is_reached", lambda self, place: self.end is not None)]
+
+
+@pulling
+def end_answered_without_a_majority() -> list[Patch]:
+    """A node that leads, as far as it knows, says where the stream ends."""
+    return [
+        (LatestRead, "is_over", lambda self, view: True),
+        (LatestRead, "demand_answered", lambda self, view: None),
+    ]
+
+
+@pulling
+def end_answered_by_any_node() -> list[Patch]:
+    """A follower says where the stream ends, as far as it has come."""
+    return [
+        (latest, "_led", lambda view: view),
+        (LatestRead, "is_over", lambda self, view: True),
+        (LatestRead, "demand_answered", lambda self, view: None),
+    ]
+
+
+@pulling
+def end_answered_before_it_is_executed() -> list[Patch]:
+    """A leader answers once a majority has confirmed it, though it has not merged that far."""
+
+    def is_answered(self: LatestReads, ticket: int, executed: int) -> bool:
+        del executed
+        return self._indexes.get(ticket) is not None
+
+    return [(LatestReads, "is_answered", is_answered)]
+
+
+@pulling
+def mirror_answers_what_it_was_told_before() -> list[Patch]:
+    """A mirror answers with an end that it asked for before it was asked."""
+    return [
+        (mirror, "covers", lambda asked_s, since_s: True),
+        (pullers, "covers", lambda asked_s, since_s: True),
+    ]
+
+
+@pulling
+def mirror_calls_complete_what_it_has() -> list[Patch]:
+    """A mirror tells its pullers that they have all there is once they have what it has."""
+    return [(MirrorFeed, "is_whole", lambda self: True)]
+
+
+@pulling
+def never_leaves_a_node_that_lags() -> list[Patch]:
+    """A reader stays where it is connected."""
+    return [(LagWatch, "why_leave", lambda self, now_s: "")]
+
+
+@pulling
+def looks_at_its_own_node_only() -> list[Patch]:
+    """A reader asks the node that it copies from how far the stream is."""
+    right = LagWatch.due
+
+    def due(self: LagWatch[str], now_s: float) -> str | None:
+        return None if right(self, now_s) is None else self._current
+
+    return [(LagWatch, "due", due)]
+
+
+@pulling
+def leaves_a_node_for_its_own_lag() -> list[Patch]:
+    """A reader leaves a node that has everything, as its own copy is behind for a while."""
+
+    def lag(self: LagWatch[str], now_s: float) -> str:
+        self._aim()
+        return "the copy is behind" if self._is_overdue(now_s) else ""
+
+    def aim(self: LagWatch[str]) -> None:
+        ends = [known.end for node, known in self._heard.items() if node != self._current]
+        if self._target is None and self._place < max(ends, default=START):
+            self._target = right(self)
+
+    def right(self: LagWatch[str]) -> object:
+        from replicator.lag_watch import _Target
+
+        node = max(self._heard, key=lambda each: self._heard[each].end)
+        return _Target(self._heard[node].end, node, self._heard[node].asked_s)
+
+    return [(LagWatch, "lag", lag), (LagWatch, "_aim", aim)]
+
+
+@pulling
+def goes_back_to_the_node_that_it_left() -> list[Patch]:
+    """A reader dials the node first that it has just left for its lag."""
+
+    def following(self: Rotation[str], avoids: Callable[[str], bool]) -> str | None:
+        del avoids
+        self._turn = getattr(self, "_turn", -1) + 1
+        return self._nodes[0] if self._turn % 2 == 0 else None
+
+    return [(Rotation, "next", following)]

@@ -1,0 +1,209 @@
+"""A cluster that is read: by readers that follow and that stop, from nodes and mirrors."""
+
+from collections import deque
+from random import Random
+
+from rt.position import START, Position
+
+from .checkers import Violation
+from .merge_cluster import MergeCluster, MergeNemesis
+from .merge_node import MergeNode
+from .nemesis import Nemesis
+from .pullers import DIAL_US, LAG_S, LOOK_S, Copier, Follower, Mirror, Stopper
+
+STEP_US = 4_000
+SLACK_US = 60_000  # for steps, dials, and looks that take their time
+
+
+class PulledNemesis(MergeNemesis):
+    """Lets nodes lag: cut off, paused, dead or out of room, for longer than a reader waits."""
+
+    world: "PulledCluster"
+
+    def __init__(self, cluster: "PulledCluster", chance: Random) -> None:
+        super().__init__(cluster, chance)
+        self._strike /= 4
+        self._cut_inside = self._failing_sync = 0.0
+        self._deeds = [
+            self._partition, self._partition, self._swizzle, self._crash, self._crash_leader,
+            self._pause, self._transfer, self._fill_disk, self._fill_disk, self._change_links,
+            self._roll, self._retain, self._cut_reader, self._cut_reader, self._restart_mirror,
+        ]  # fmt: skip
+        self._pause_us = chance.choice([5, 15, 40]) * cluster.tick_us
+
+    def _cut_reader(self) -> None:
+        self.world.cut_reader(self._chance)
+
+    def _restart_mirror(self) -> None:
+        self.world.restart_reader(self._chance)
+
+
+class PulledCluster(MergeCluster):
+    """Holds: a reader that stops has what was merged when it began; one that follows is close."""
+
+    fault_ticks = 300
+    nemesis_type = PulledNemesis
+
+    def _make_nemesis(self, chance: Random) -> Nemesis:
+        nemesis = super()._make_nemesis(chance)
+        self._reading = reading = Random(f"{self.seed} readers")
+        self.mirrors: dict[str, Mirror] = {}
+        self._cut_off: set[tuple[str, str]] = set()  # readers and sources
+        self._there_since_us: dict[tuple[str, str, int], int] = {}
+        self._ends: dict[str, deque[tuple[int, Position]]] = {}
+        self.demanded = 0  # how often a follower was compared with a source
+        self.left_count = 0
+        self._sources: dict[str, MergeNode | Mirror] = {}
+        names = list(self.names)
+        for number in range(reading.choice([1, 1, 2, 3])):
+            above = [*reading.sample(names, reading.randint(1, len(names))), *self.mirrors]
+            sources = above if reading.random() < 0.5 or not self.mirrors else list(self.mirrors)
+            name = f"mirror{number}"
+            self.mirrors[name] = Mirror(name, self, sources[-reading.choice([1, 2, 9]) :])
+        everyone = [*names, *self.mirrors]
+        self.followers = [
+            Follower(f"follower{number}", self, self._draw_sources(reading, everyone))
+            for number in range(2)
+        ]
+        self.stoppers = [
+            Stopper(f"stopper{number}", self, self._draw_sources(reading, everyone))
+            for number in range(2)
+        ]
+        self.clock.after(STEP_US, self._read)
+        return nemesis
+
+    def _draw_sources(self, chance: Random, everyone: list[str]) -> list[str]:
+        drawn = chance.random()
+        if drawn < 0.5:
+            return chance.sample(self.names, len(self.names))
+        if drawn < 0.7:
+            return [chance.choice(list(self.mirrors))]
+        return chance.sample(everyone, chance.randint(1, len(everyone)))
+
+    @property
+    def sources(self) -> dict[str, MergeNode | Mirror]:
+        """All that may be copied from."""
+        if not self._sources:
+            nodes = {name: node for name, node in self.nodes.items() if isinstance(node, MergeNode)}
+            self._sources = {**nodes, **self.mirrors}
+        return self._sources
+
+    @property
+    def now_s(self) -> float:
+        """The readers' clock."""
+        return self.clock.now_us / 1e6
+
+    @property
+    def merged_end(self) -> Position:
+        """Up to where any node has merged."""
+        return self.stream.end
+
+    def reads_from(self, reader: Copier, source: "MergeNode | Mirror") -> bool:
+        """Whether a reader reaches a source now; nodes that are cut off from nodes are reached."""
+        if (reader.name.split(".")[0], source.name) in self._cut_off:
+            return False
+        if isinstance(source, Mirror):
+            return True
+        return source.alive and self.clock.now_us >= source.paused_until_us
+
+    def cut_reader(self, chance: Random) -> None:
+        """Cut a reader or mirror off from a source, or from all, or mend everything."""
+        if chance.random() < 0.4:
+            self._cut_off.clear()
+            return
+        readers = [*self.followers, *self.stoppers, *self.mirrors.values()]
+        reader = chance.choice(readers)
+        gone = reader.sources if chance.random() < 0.2 else [chance.choice(list(reader.sources))]
+        self._cut_off |= {(reader.name, source) for source in gone}
+
+    def restart_reader(self, chance: Random) -> None:
+        """Start a mirror or a reader again."""
+        copiers: list[Copier] = [*self.mirrors.values(), *self.followers]
+        chance.choice(copiers).restart()
+
+    def leaves(self, source: str) -> None:
+        """A reader leaves a source because it lags: then it does."""
+        self.left_count += 1
+        if self.sources[source].merged_end >= self.stream.end:
+            raise Violation(f"{source} is left for its lag, and has all that was ever merged")
+
+    def _read(self) -> None:
+        self.clock.after(STEP_US, self._read)
+        for mirror in self.mirrors.values():
+            mirror.step()
+        for reader in (*self.followers, *self.stoppers):
+            reader.step()
+        self._remember()
+        for follower in self.followers:
+            self._demand_close(follower)
+
+    # How far behind a follower may be
+
+    def _remember(self) -> None:
+        """Remember for how long each source was there for each reader, and where it ended when."""
+        now_us = self.clock.now_us
+        for name, source in self.sources.items():
+            ends = self._ends.setdefault(name, deque())
+            ends.append((now_us, source.merged_end if self._is_serving(source) else START))
+            while ends[0][0] < now_us - 2_000_000:
+                ends.popleft()
+            for follower in self.followers:
+                key = (follower.name, name, source.life)
+                if self._is_serving(source) and self.reads_from(follower, source):
+                    self._there_since_us.setdefault(key, now_us)
+                else:
+                    self._there_since_us.pop(key, None)
+
+    def _is_serving(self, source: MergeNode | Mirror) -> bool:
+        return isinstance(source, Mirror) or (source.alive and source.view.refusal is None)
+
+    def late_us(self, sources: int) -> int:
+        """How late a follower of so many sources may be."""
+        looks = (sources - 1) + 3 * sources  # the others' turn, and each may lag in turn
+        return int((looks * LOOK_S + sources * LAG_S) * 1e6) + SLACK_US + 2 * sources * DIAL_US
+
+    def _demand_close(self, follower: Follower) -> None:
+        """A follower has what a source had that it could reach all the time since."""
+        now_us, late_us = self.clock.now_us, self.late_us(len(follower.sources))
+        then_us = now_us - late_us
+        if follower.since_us > then_us:
+            return
+        for name in follower.sources:
+            source = self.sources[name]
+            since_us = self._there_since_us.get((follower.name, name, source.life), now_us)
+            if since_us > then_us:
+                continue
+            had = next((end for at_us, end in self._ends[name] if at_us >= then_us), START)
+            self.demanded += 1
+            if follower.place < had:
+                raise Violation(
+                    f"{follower.name} is at {follower.place}, and {name} had {had} "
+                    f"{late_us / 1000:.0f} ms ago"
+                )
+
+    def _end_faults(self) -> None:
+        super()._end_faults()
+        self._cut_off.clear()
+        self._stops = [each.done for each in self.stoppers]
+
+    def _recovered(self) -> bool:
+        if not super()._recovered():
+            return False
+        copies = [*self.followers, *self.mirrors.values()]
+        has_stopped = all(
+            each.done > before for each, before in zip(self.stoppers, self._stops, strict=True)
+        )
+        if not has_stopped or any(each.place < self.stream.end for each in copies):
+            return False
+        for each in copies:
+            self.stream.compare(each.name, each.disk, START, self.stream.end)
+        return True
+
+    def _states(self) -> list[str]:
+        copies = [*self.followers, *self.mirrors.values()]
+        return [
+            f"the stream ends at {self.stream.end}",
+            *[f"{each.name} of {each.sources} at {each.place}" for each in copies],
+            *[f"{each.name} of {list(each.sources)}: {each.state()}" for each in self.stoppers],
+            *super()._states(),
+        ]

@@ -1,0 +1,412 @@
+"""Simulated readers and mirrors: what decides is the code that ships, driven in turns.
+
+A copy is pulled as by `replicator.pull`, by its `Rotation` and `LagWatch`; the end of the stream is
+asked for by an `EndQuestion`, and answered as a node does by a `LatestRead`, and as a mirror does.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from replicator.end_question import EndQuestion, covers
+from replicator.feeds import LogFeeds
+from replicator.lag_watch import LagWatch
+from replicator.local_copy import PulledLog
+from replicator.mirror import MirrorFeed
+from replicator.rotation import Rotation
+from rt.errors import CorruptLog, ManifestError, PeerError, Refused
+from rt.events import Gap
+from rt.format.message import Batch
+from rt.log.appender import Appender
+from rt.log.archived import finish_archiving, place_after
+from rt.log.directory import LogDirectory
+from rt.log.reader import Reader
+from rt.node.latest import LatestRead
+from rt.position import START, Position
+
+from .checkers import Violation
+from .copying import IDENTITY
+from .disk import SimDisk
+from .merge_node import MergeNode
+from .publisher import Pipe
+from .stream import OUT
+
+if TYPE_CHECKING:
+    from .pulled import PulledCluster
+
+LOOK_S, LAG_S = 0.03, 0.06  # as the product's, a hundred times faster
+ANSWER_US: Final = 60_000  # an answer that takes longer is given up
+HOPS: Final = 8
+PIECES: Final = 40  # at once: a reader is as fast as its source
+DIAL_US: Final = 3_000
+REST_US: Final = 20_000  # after a round in which no source gave anything
+
+
+class Question:
+    """One reader's question, asked of sources that may die before they answer."""
+
+    def __init__(self, owner: "Copier", place: Callable[[], Position] | None, hops: int) -> None:
+        """Begin; without a `place` only the answer is wanted."""
+        world = owner.world
+        self.world, self.owner, self.hops = world, owner, hops
+        self.asked_s = world.now_s
+        self.floor = world.merged_end  # whatever it answers is not before this
+        self.since_us = world.clock.now_us
+        self._question: EndQuestion[str] = EndQuestion(owner.sources)
+        self._place = place
+        self._pending: tuple[str, int, int, LatestRead | Question] | None = None
+        self._rest_us = 0
+
+    @property
+    def end(self) -> Position | None:
+        """What was answered."""
+        return self._question.end
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the copy is complete as of the question; then it is."""
+        if self._place is None or not self._question.is_reached(self._place()):
+            return False
+        if self._place() < self.floor:
+            raise Violation(
+                f"{self.owner.name} calls its copy complete at {self._place()}, and {self.floor} "
+                "was merged before it asked"
+            )
+        return True
+
+    def step(self) -> None:
+        """Ask, or see whether an answer has come."""
+        now_us = self.world.clock.now_us
+        if self.end is not None or now_us < self._rest_us:
+            return
+        if self._pending is None:
+            self._ask(self._question.node)
+        else:
+            self._await(*self._pending)
+
+    def _failed(self, why: str, members: Sequence[str] = ()) -> None:
+        self._question.failed(why, members)
+        if self._question.is_round_over:
+            self._rest_us = self.world.clock.now_us + REST_US
+
+    def _ask(self, name: str) -> None:
+        source = self.world.sources[name]
+        if not self.world.reads_from(self.owner, source):
+            self._failed(f"{name} does not answer")
+            return
+        asked: LatestRead | Question
+        if isinstance(source, Mirror):
+            asked = source.asked(self.hops - 1)
+        else:
+            try:
+                asked = LatestRead(source.member.reads, source.view)
+            except Refused as error:
+                self._failed(str(error), self.world.names)
+                return
+            source.guarded(asked.ask)
+            source.wake()
+        self._pending = name, source.life, self.world.clock.now_us, asked
+
+    def _await(self, name: str, life: int, began_us: int, asked: "LatestRead | Question") -> None:
+        source, late_us = self.world.sources[name], began_us + ANSWER_US
+        is_there = source.life == life and self.world.reads_from(self.owner, source)
+        if not is_there or self.world.clock.now_us > late_us:
+            self._pending = None
+            self._failed(f"{name} has not answered")
+            if isinstance(asked, LatestRead):
+                asked.forget()
+        elif isinstance(asked, Question):
+            asked.step()
+            if asked.end is not None:
+                self._answered(name, asked.end)
+        elif isinstance(source, MergeNode) and asked.is_over(source.view):
+            self._pending = None
+            try:
+                asked.demand_answered(source.view)
+                self._answered(name, source.view.end)
+            except Refused as error:
+                self._failed(str(error), self.world.names)
+            asked.forget()
+
+    def _answered(self, name: str, end: Position) -> None:
+        self._pending = None
+        if end < self.floor:
+            raise Violation(f"{name} says that the stream ends at {end}, not {self.floor}")
+        self._question.answered(end)
+
+
+class Copier:
+    """A copy of the merged log, of a reader or a mirror, on a machine that keeps its power."""
+
+    rotted = relays = False
+
+    def __init__(self, name: str, world: "PulledCluster", sources: Sequence[str]) -> None:
+        self.name, self.world, self.sources = name, world, list(sources)
+        self.chance = Random(f"{world.seed} {name}")
+        self.disk = SimDisk(self.chance)
+        self.life = 1
+        self.alive = True
+        self.is_asleep = False
+        self._begin()
+
+    def _begin(self) -> None:
+        appender = Appender(self.disk, OUT, IDENTITY)
+        appender.recover()
+        finish_archiving(self.disk, OUT, appender.manifest)
+        self.copy = PulledLog(appender, lambda _entry: False, self.grown)
+        self.watch: LagWatch[str] = LagWatch(self.sources, look_s=LOOK_S, lag_s=LAG_S)
+        self._rotation: Rotation[str] = Rotation(self.sources)
+        self._pipe: Pipe | None = None
+        self._source: tuple[str, int] = ("", 0)
+        self._rest_us = 0
+        self._looks: list[tuple[int, str, float]] = []  # due when, at whom, and when it was asked
+
+    def grown(self, end: Position) -> None:
+        """Take note that there is more."""
+
+    @property
+    def place(self) -> Position:
+        """Where the copy continues."""
+        return self.copy.appender.next_place
+
+    def step(self) -> None:
+        """Look, leave, connect or copy."""
+        now_s, now_us = self.world.now_s, self.world.clock.now_us
+        self.watch.grown(self.place, now_s)
+        self._look(now_s, now_us)
+        if why := self.watch.why_leave(now_s):
+            self.world.leaves(self._source[0])
+            self.world.trace(f"{self.name} leaves {self._source[0]}: {why}")
+            self.hang_up()
+        if self._pipe is not None and not self.is_connected:
+            self.hang_up()
+        if self._pipe is None and now_us >= self._rest_us:
+            self._dial(now_us)
+        if self._pipe is not None:
+            self._carry(self._pipe)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether its source is still there."""
+        name, life = self._source
+        source = self.world.sources.get(name)
+        return source is not None and source.life == life and self.world.reads_from(self, source)
+
+    def _look(self, now_s: float, now_us: int) -> None:
+        for due_us, name, asked_s in list(self._looks):
+            if now_us >= due_us:
+                self._looks.remove((due_us, name, asked_s))
+                source = self.world.sources[name]
+                is_there = self.world.reads_from(self, source)
+                self.watch.heard(name, source.merged_end if is_there else None, asked_s)
+        if not self._looks and (node := self.watch.due(now_s)) is not None:
+            self._looks.append((now_us + self.chance.choice([1_000, 4_000]), node, now_s))
+
+    def _dial(self, now_us: int) -> None:
+        name = self._rotation.next(lambda node: self.watch.avoids(node, self.world.now_s))
+        self._rest_us = now_us + (REST_US if name is None else DIAL_US)
+        if name is None:
+            return
+        source = self.world.sources[name]
+        if not self.world.reads_from(self, source):
+            return
+        try:
+            self._pipe = source.feed_pipe(self.copy, relays=False)
+        except (Refused, CorruptLog, PeerError, ManifestError) as error:
+            if getattr(error, "code", "") not in {"behind", "learning", "busy"}:
+                raise Violation(f"{self.name} cannot copy from {name}: {error}") from None
+            return
+        self._source = name, source.life
+        self._floor = self.world.merged_end
+        self._was_told = False
+        self.watch.connected(name, self.world.now_s)
+
+    def _carry(self, pipe: Pipe) -> None:
+        before = self.place
+        try:
+            for _ in range(PIECES):
+                if not pipe.step():
+                    break
+        except (Refused, CorruptLog, PeerError, ManifestError) as error:
+            if getattr(error, "code", "") not in {"behind", "busy"}:
+                raise Violation(f"{self.name} copies no more: {error}") from None
+            self.hang_up()
+            return
+        if self.place > before or pipe.caught_up:
+            self._rotation.progressed()
+        if pipe.caught_up and not self._was_told:
+            self._was_told = True
+            source = self.world.sources[self._source[0]]
+            if isinstance(source, Mirror) and self.place < self._floor:
+                raise Violation(
+                    f"{source.name} calls a copy complete at {self.place}, and {self._floor} was "
+                    "merged before it connected"
+                )
+
+    def hang_up(self) -> None:
+        """End the connection, if there is one."""
+        if self._pipe is not None:
+            self._pipe.close()
+        self._pipe, self._source = None, ("", 0)
+        self.watch.connected(None, self.world.now_s)
+
+    def restart(self) -> None:
+        """Begin another life from what is on disk."""
+        self.hang_up()
+        self.copy.sync()
+        self.copy.appender.close()
+        self.life += 1
+        self._begin()
+
+
+class Mirror(Copier):
+    """A copy that is served, and answers no further than it is sure of."""
+
+    def _begin(self) -> None:
+        self._feeds = LogFeeds(OUT)
+        self._asked: Question | None = None
+        self._proof: Question | None = None
+        super()._begin()
+        self.grown(self.copy.appender.end if self.copy.appender.is_open else START)
+
+    def grown(self, end: Position) -> None:
+        """Serve up to here."""
+        self._feeds.grown(end)
+
+    @property
+    def merged_end(self) -> Position:
+        """What it says without asking anyone."""
+        return self._feeds.end
+
+    def asked(self, hops: int) -> Question:
+        """Take a question where the stream ends; the answer is that of one asked since."""
+        if self._asked is None or not covers(self._asked.asked_s, self.world.now_s):
+            self._asked = Question(self, None, hops)
+        return self._asked
+
+    def feed_pipe(self, copy: PulledLog, *, relays: bool) -> Pipe:
+        """Connect a copy of the copy."""
+        opened = self._feeds.open(_NoBell(), relays=relays)
+        opened.release()
+        feed = MirrorFeed(opened, self.world.now_s, self._is_proven)
+        return Pipe(self.disk, OUT, copy, feed.end, damaged=feed.damaged, is_whole=feed.is_whole)
+
+    def _is_proven(self, since_s: float) -> bool:
+        proof = self._proof
+        if proof is not None and covers(proof.asked_s, since_s) and proof.is_reached:
+            return True
+        if proof is None or proof.is_reached:
+            self._proof = Question(self, lambda: self.place, HOPS)
+        return False
+
+    def step(self) -> None:
+        """Copy, and go on asking."""
+        super().step()
+        if self._proof is not None:
+            self._proof.step()
+
+
+class Follower(Copier):
+    """A reader that follows: it is never far behind, and reads each message once and in order."""
+
+    def _begin(self) -> None:
+        super()._begin()
+        self.since_us = self.world.clock.now_us
+        self._opened = LogDirectory(OUT, self.disk)
+        self._reader = Reader(self._opened)
+        self._next = 0
+        self.ends: deque[tuple[int, Position]] = deque()
+
+    def step(self) -> None:
+        """Copy, and read what has come."""
+        super().step()
+        self.read()
+
+    def read(self) -> None:
+        """Read all there is."""
+        while (found := self._reader.poll()) is not None:
+            if isinstance(found, Gap):
+                self._next = -1
+            elif isinstance(found, Batch):
+                number = found.number
+                if self._next >= 0 and number != self._next:
+                    raise Violation(f"{self.name} reads {number} where {self._next} is due")
+                self._next = number + found.header.messages - found.first
+
+    @property
+    def read_to(self) -> Position:
+        """Up to where it has read."""
+        return place_after(self._opened.manifest, self._reader.position)
+
+    def restart(self) -> None:
+        """Read from the beginning again."""
+        self._reader.close()
+        super().restart()
+
+
+class Stopper:
+    """Readers that do not follow, one after the other, each with a copy that may be there already.
+
+    Each ends with everything that was merged when it began, and not before.
+    """
+
+    def __init__(self, name: str, world: "PulledCluster", sources: Sequence[str]) -> None:
+        self.name, self.world, self._sources = name, world, sources
+        self.done = 0
+        self._copier: Follower | None = None
+        self._question: Question | None = None
+        self._rest_us = 0
+
+    @property
+    def since_us(self) -> int | None:
+        """Since when one waits; None if none does."""
+        return None if self._question is None else self._question.since_us
+
+    @property
+    def sources(self) -> Sequence[str]:
+        """Where it copies from."""
+        return self._sources
+
+    def step(self) -> None:
+        """Begin, go on, or end."""
+        if self._copier is None:
+            self._copier = Follower(f"{self.name}.{self.done}", self.world, self._sources)
+        self._copier.step()
+        if self._question is None:
+            if self.world.clock.now_us >= self._rest_us:
+                self._question = Question(self._copier, lambda: self._place, HOPS)
+            return
+        self._question.step()
+        if self._question.is_reached:
+            if self._copier.read_to < self._question.floor:
+                raise Violation(
+                    f"{self.name} ends at {self._copier.read_to}, before {self._question.floor}"
+                )
+            self._end()
+
+    def state(self) -> str:
+        """What it does, for a person who replays the run."""
+        if self._copier is None or self._question is None:
+            return f"rests after {self.done}"
+        return f"{self.done}, at {self._place}, asks for {self._question.end}"
+
+    @property
+    def _place(self) -> Position:
+        assert self._copier is not None
+        return self._copier.place
+
+    def _end(self) -> None:
+        assert self._copier is not None
+        self.done += 1
+        self._question = None
+        chance = self._copier.chance
+        self._rest_us = self.world.clock.now_us + chance.choice([1_000, 30_000, 100_000])
+        if chance.random() < 0.4:  # the next one begins with an empty directory
+            self._copier.hang_up()
+            self._copier = None
+
+
+class _NoBell:
+    def set(self) -> None:
+        """Ring nowhere."""

@@ -1,0 +1,24 @@
+"""Readers and mirrors in simulated worlds: none ends early, and none is far behind."""
+
+import pytest
+
+from .mutants import PULLING
+from .worlds import hunt, live, replay_command, seeds_of
+
+QUICK_WORLDS = 4
+
+
+def test_worlds_with_readers_and_mirrors_break_no_promise() -> None:
+    """Nodes lag, are cut off, run out of room and die; a reader that stops has what was merged."""
+    for seed in seeds_of("pulled", 0, QUICK_WORLDS):
+        violation = live(seed)[1]
+        assert not violation, f"{violation}\nreplay: {replay_command(seed)}"
+
+
+@pytest.mark.parametrize(
+    "mutant", ["complete-once-a-node-has-answered", "end-answered-by-any-node"]
+)
+def test_a_reader_that_ends_early_is_noticed_at_once(mutant: str) -> None:
+    """These two faults shipped, or could have."""
+    assert mutant in PULLING
+    assert hunt(mutant, 2), f"{mutant} lives"
