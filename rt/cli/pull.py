@@ -131,16 +131,29 @@ def pull(
             over = _over(client, asked)
             wait_until(signals, over, timeout_s, ends=once, turn=turn)
         manager.stopping()
-        broken = not client.running  # read first: the status then says what broke it
-        left = "" if asked is None or asked.is_reached else asked.why_not()
-        status = client.status()
-        client.stop()
-    if broken:
-        raise RtError(status.error)
-    if once and client.is_served_nowhere:
-        raise Misuse(f"no node serves stream {settings.stream!r}: {printable(status.error)}")
+        left, status = _ended(client, settings, asked)
     lacks = _lacks(settings) if once and not left else ""
     _report(status, lacks, left, once=once, as_json=as_json)
+
+
+def _ended(
+    client: PullClient, settings: PullSettings, asked: EndWait | None
+) -> tuple[str, PullStatus]:
+    """End a puller; return what is left of what was asked for, and the last status.
+
+    Raises:
+        RtError: it had ended by itself.
+        Misuse: no node serves the stream.
+    """
+    broken = not client.running  # read first: the status then says what broke it
+    left = "" if asked is None or asked.is_reached else asked.why_not()
+    status = client.status()
+    client.stop()
+    if broken:
+        raise RtError(status.error)
+    if asked is not None and client.is_served_nowhere:
+        raise Misuse(f"no node serves stream {settings.stream!r}: {printable(status.error)}")
+    return left, status
 
 
 def _scrubber(

@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 from contextlib import closing, suppress
+from types import SimpleNamespace
 
 import pytest
 from replicator_host import Certificates
@@ -135,7 +136,8 @@ def test_a_client_that_closes_ends_its_thread_at_the_node(site, subscriber):
 def test_requests_are_held_where_a_peer_makes_too_many(site, subscriber, admin):
     """Without handshakes, only this bounds how often one certificate may ask."""
     held = []
-    admin._hold_s = lambda peer: held.append(peer) or 0.0
+    limits = SimpleNamespace(request=lambda peer: held.append(peer) or 0.0)
+    admin._admission = lambda: limits
     with client_of(site, subscriber) as client:
         for number in range(4):
             said(client, number)
