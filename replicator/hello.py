@@ -5,7 +5,6 @@ from typing import Final
 
 from replicator.link import Link
 from replicator.messages import PULL, PUSH, Hello
-from replicator.streams import ServedStream, Streams
 from replicator.wire import VERSION, VERSION_MIN, encode
 from rt.errors import Misuse, Refused
 from rt.format.manifest import SESSION, LogIdentity
@@ -27,26 +26,6 @@ def send_hello(link: Link, direction: int, stream: str) -> None:
     """
     link.send(encode(Hello(VERSION_MIN, VERSION, direction, stream, SOFTWARE)))
     check_answer(link.expect(Hello), stream)
-
-
-def answer_hello(link: Link, streams: Streams, peer: PeerIdentity) -> tuple[Hello, ServedStream]:
-    """Receive the greeting of a peer that dialled us, and answer it if the peer may proceed.
-
-    Returns:
-        What it said, and the stream that it names.
-
-    Raises:
-        Refused: it may not.
-        PeerError: it does not speak the protocol.
-    """
-    hello = link.expect(Hello)
-    common_version(hello)
-    served = streams.named(hello.stream, peer)
-    check_hello(hello, peer, is_own=served.is_own)
-    if peer.is_node and (why := served.objection(peer)):
-        raise Refused("not-a-member", why)
-    link.send(encode(Hello(VERSION_MIN, VERSION, hello.direction, hello.stream, SOFTWARE)))
-    return hello, served
 
 
 def check_hello(hello: Hello, peer: PeerIdentity, *, is_own: bool) -> None:

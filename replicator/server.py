@@ -16,7 +16,8 @@ from replicator.ack_schedule import AckSchedule
 from replicator.admission import Admission, ServerLimits
 from replicator.clients import PULLS, PUSHES, ServedClient
 from replicator.columns_check import ColumnsCheck
-from replicator.hello import answer_hello, check_log
+from replicator.greeting import answer_hello
+from replicator.hello import check_log
 from replicator.host import Bell, Host, Inbox
 from replicator.large_messages import LargeMessages
 from replicator.link import HungUp, Link, Passed, pause, pauses, shut

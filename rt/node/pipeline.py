@@ -19,6 +19,7 @@ from rt.node.inbox import NodeInbox
 from rt.node.inboxes import Inboxes
 from rt.node.keep_up import CopyLog
 from rt.node.member import build_member
+from rt.node.notes import demand_note
 from rt.node.pins import may_lease_on
 from rt.node.ports import Ports
 from rt.node.put_back import put_back
@@ -129,7 +130,8 @@ class NodePipeline:
             links.copy_log, links.pass_on, self._serve, self.feeds.refuse, links.pulse,
             lambda: guard.is_closed,
         )  # fmt: skip
-        self.sequencer = NodeSequencer(Duties(self.member, ports, timing_of(settings)))
+        duties = Duties(self.member, ports, timing_of(settings))
+        self.sequencer = NodeSequencer(duties, demand_note)
         sequence = _thread(ending, "sequence", self.sequencer.run)
         self._threads = [_thread(ending, "sync", self._sync), sequence]
 

@@ -9,7 +9,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 from rt.errors import Refused, RtError
 from rt.node.damage import DamageFound
 from rt.node.duties import Duties, Mail
-from rt.node.notes import demand_note
 from rt.node.view import NodeView
 from sequencer.instruction import Instruction, demand_readable
 from sequencer.raft.consensus import Status
@@ -55,11 +54,18 @@ class NodeSequencer:
         _next_s: `run` reads it without `_busy`; a late value costs one early or late step.
     """
 
-    def __init__(self, duties: Duties) -> None:
-        """Prepare; nothing is done before `run` or `turn` is called."""
+    def __init__(
+        self, duties: Duties, demand: Callable[[Instruction], None] = lambda _order: None
+    ) -> None:
+        """Prepare; nothing is done before `run` or `turn` is called.
+
+        Args:
+            duties: what there is to do.
+            demand: raises `Misuse` for an order that no node could read once it is agreed on.
+        """
         self.view: NodeView = duties.view()
         self.on_status: Callable[[Status], None] = lambda _status: None
-        self._duties = duties
+        self._duties, self._demand = duties, demand
         self._busy = threading.Lock()
         self._lock = threading.Lock()
         self._news = threading.Condition(self._lock)
@@ -104,7 +110,7 @@ class NodeSequencer:
             Refused: another node leads, or none.
             Misuse: no node could read it once it is agreed on.
         """
-        demand_note(instruction)
+        self._demand(instruction)
         demand_readable(instruction)
         view = self.view
         if not view.leads:
