@@ -219,7 +219,7 @@ class Publisher:
         with self._lock:
             if max(sizes, default=0) > self._size_max:
                 raise self._refusal(max(sizes, default=0))
-            self._demand_name()
+            self.demand_name()
             self._write_pending()
             now = time_ns_now()
             self._pending.taken += size
@@ -286,6 +286,17 @@ class Publisher:
         confirmed = self._await_nodes(wanted, target, deadline, timeout_s)
         self._demand_kept()
         return confirmed
+
+    def demand_name(self) -> None:
+        """Raise `Refused` if the nodes say that another directory uses the session's name.
+
+        Any thread may call this; it looks at the pusher's note once a second at most.
+        """
+        now_s = time.monotonic()
+        if now_s >= self._ask_after_s:
+            if (why := ShippingNote(self._writer.directory).refusal()) is not None:
+                raise why
+            self._ask_after_s = now_s + _ASK_S
 
     def dropped(self) -> list[Dropped]:
         """Return everything that the session's limit has ever dropped (`on_full="drop_oldest"`).
@@ -379,7 +390,7 @@ class Publisher:
 
     def _write_or_give_back(self, size: int, *, alone: bool) -> WrittenFrame | None:
         try:
-            self._demand_name()
+            self.demand_name()
             return self._write_pending(alone=alone)
         except (OSError, Refused):
             self._pending.give_back(size)
@@ -415,7 +426,7 @@ class Publisher:
             if confirmed.reached(level) >= end:
                 merged_at = confirmed.merged_at if level is Level.MERGED else None
                 return Confirmed(level, target, merged_at)
-            self._demand_name()
+            self.demand_name()
             if time.monotonic() >= deadline:
                 reached = [
                     each for each in Level if each >= Level.RECEIVED
@@ -425,14 +436,6 @@ class Publisher:
                 raise FlushTimeout(best.name, level.name, timeout_s, self.shipping_note)
             time.sleep(pause_s)
             pause_s = min(1.3 * pause_s, _POLL_LAST_S)
-
-    def _demand_name(self) -> None:
-        """Raise `Refused` if the nodes say that another directory uses the session's name."""
-        now_s = time.monotonic()
-        if now_s >= self._ask_after_s:
-            if (why := ShippingNote(self._writer.directory).refusal()) is not None:
-                raise why
-            self._ask_after_s = now_s + _ASK_S
 
     def _demand_kept(self) -> None:
         """Raise `MessagesDropped` if messages were dropped since it was last raised."""

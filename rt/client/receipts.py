@@ -149,6 +149,7 @@ class Receipts:
                 self._write(new)
                 new = []  # they wait now
                 progressed = self._resolve(self._confirmations.read())
+                self._publisher.demand_name()
             except (WriterFailed, RtError) as error:
                 self._fail(error, new)
                 continue

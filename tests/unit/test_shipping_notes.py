@@ -11,7 +11,7 @@ from rt.errors import NAME_TAKEN, FlushTimeout, Refused
 from rt.log.confirmations import Level
 from rt.log.shipping import FILE_NAME, FRESH_S, ShippingNote
 from rt.publisher import Publisher
-from tests.archive_cluster import STREAM, ArchiveCluster
+from tests.archive_cluster import STREAM, ArchiveCluster, connect
 from tests.replicator_host import eventually
 
 PATIENCE_S = 20
@@ -68,6 +68,21 @@ def test_the_second_directory_of_a_session_name_is_refused_while_the_first_is_pu
         finally:
             push.stop()
             second.close()
+
+
+def test_an_open_future_of_a_name_that_is_taken_fails(tmp_path):
+    """It would wait for as long as its program runs."""
+    with ArchiveCluster(tmp_path) as cluster:
+        first = cluster.publisher()
+        first.publish(b"one")
+        cluster.push()
+        first.flush(Level.MERGED, PATIENCE_S)
+        with connect(cluster, tmp_path / "elsewhere") as client:
+            second = client.publisher("jfk")
+            receipt = second.publish_future(b"other")
+            with pytest.raises(Refused, match="under another session name"):
+                receipt.result(PATIENCE_S)
+            second.close(timeout_s=0.1)
 
 
 def test_a_flush_names_the_node_that_does_not_answer(tmp_path):
