@@ -11,8 +11,8 @@ from archiver.policy import Policy, parse_limit
 from rt.config.kinds import parse_seconds
 from rt.errors import Misuse
 from rt.format.manifest import Archived
-from rt.log.appender import Appender
-from rt.log.archived import KEPT
+from rt.log.files.archived import KEPT
+from rt.log.write.appender import Appender
 from rt.names import shown
 
 FOLLOW: Final = "follow"

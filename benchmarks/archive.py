@@ -10,21 +10,21 @@ from archiver.decide import RolledFile, decide
 from archiver.policy import MINUTE_NS, Policy
 from benchmarks.log import directory
 from benchmarks.report import Row, seconds
-from replicator.push import PushClient
+from replicator.push.client import PushClient
 from rt.config.settings import load
 from rt.errors import Refused
 from rt.format.manifest import MERGED, Archived, Rolled, encode_entry
 from rt.inspect.history import history
-from rt.log.identity import new_identity
-from rt.log.writer import WriterSettings
+from rt.log.files.identity import new_identity
+from rt.log.write.writer import WriterSettings
 from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
-from rt.node.cluster import init_local_cluster
-from rt.node.node import Node
-from rt.node.settings import NodeSettings
+from rt.node.founding.cluster_files import init_local_cluster
+from rt.node.host.node import Node
+from rt.node.settings.node import NodeSettings
 from rt.position import FILE_BYTES_MAX, Position
 from rt.publisher import Publisher
-from sequencer.instruction import Note
+from sequencer.ledger.instruction import Note
 
 STREAM = "bench"
 FILE_BYTES = 64 << 10

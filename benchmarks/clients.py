@@ -16,9 +16,9 @@ from benchmarks.report import Row
 from benchmarks.stream import STREAM
 from rt.client.client import Client, connect
 from rt.config.settings import load
-from rt.node.cluster import init_local_cluster
-from rt.node.node import Node
-from rt.node.settings import NodeSettings
+from rt.node.founding.cluster_files import init_local_cluster
+from rt.node.host.node import Node
+from rt.node.settings.node import NodeSettings
 
 SPAWN = multiprocessing.get_context("spawn")
 HANDLER_S = 0.001

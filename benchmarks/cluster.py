@@ -12,14 +12,14 @@ from benchmarks.bare import latencies
 from benchmarks.log import directory
 from benchmarks.report import Row
 from benchmarks.stream import SPAWN, STREAM, nodes, run
-from replicator.pull import PullClient
-from replicator.push import PushClient
+from replicator.pull.client import PullClient
+from replicator.push.client import PushClient
 from rt import Publisher, Subscriber
-from rt.cli.children import Child
+from rt.cli.process.children import Child
 from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
-from rt.node.cluster import Place, ask_status
-from rt.node.settings import parse_address
+from rt.node.founding.cluster_files import Place, ask_status
+from rt.node.settings.node import parse_address
 from rt.position import Position
 
 LIVE_BYTES_S = 20_000_000

@@ -14,16 +14,16 @@ import time
 from collections.abc import Sequence
 from multiprocessing import get_context
 
-from replicator.columns_check import ColumnsCheck, Verdict
-from replicator.push import PushClient
+from replicator.push.client import PushClient
+from replicator.sink.columns_check import ColumnsCheck, Verdict
 from rt import Publisher
 from rt.config.settings import load
 from rt.format.frame import Header
 from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
-from rt.node.cluster import init_local_cluster
-from rt.node.node import Node
-from rt.node.settings import NodeSettings
+from rt.node.founding.cluster_files import init_local_cluster
+from rt.node.host.node import Node
+from rt.node.settings.node import NodeSettings
 
 STREAM, SESSION = "bench", "jfk"
 BYTES, BATCH, ROUNDS = 200_000_000, 2000, 3
@@ -113,7 +113,7 @@ def share_of(message_bytes: int) -> float:
 def main() -> int:
     """Print a line for small messages and for large ones; return 1 if the check takes too much."""
     logging.disable()  # of certificates that go with the directory
-    from rt.node import port  # noqa: PLC0415 - what it checks with is replaced
+    from rt.node.host import port  # noqa: PLC0415 - what it checks with is replaced
 
     port.ColumnsCheck = TimedCheck  # type: ignore[misc]
     return int(max(map(share_of, (100, 1000))) > SHARE_MAX)

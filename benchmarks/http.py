@@ -20,18 +20,18 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from benchmarks.log import directory
 from benchmarks.report import Row
 from benchmarks.stream import SPAWN, STREAM, Address, nodes, processor_s
-from replicator.push import PushClient
+from replicator.push.client import PushClient
 from rt import Fsync, Publisher, WriterSettings
 from rt.config.settings import load
 from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
-from rt.node.cluster import init_local_cluster
-from rt.node.http import HttpSettings
-from rt.node.inbox import NodeInbox
-from rt.node.node import Node
-from rt.node.sample import NodeSample, SessionView
-from rt.node.sampler import NodeSampler
-from rt.node.settings import NodeSettings, parse_address
+from rt.node.founding.cluster_files import init_local_cluster
+from rt.node.host.node import Node
+from rt.node.ingest.inbox import NodeInbox
+from rt.node.observe.sample import NodeSample, SessionView
+from rt.node.observe.sampler import NodeSampler
+from rt.node.settings.http import HttpSettings
+from rt.node.settings.node import NodeSettings, parse_address
 from rt.position import Position
 from rt.traffic import Traffic
 from rt.web.app import encoded

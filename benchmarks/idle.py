@@ -13,9 +13,9 @@ from typing import Final
 from benchmarks.log import directory
 from benchmarks.report import Row
 from benchmarks.stream import STREAM, processor_s
-from rt.cli.children import Child, Children
-from rt.node.cluster import Place, init_local_cluster
-from rt.node.stream_list import with_streams
+from rt.cli.process.children import Child, Children
+from rt.node.founding.cluster_files import Place, init_local_cluster
+from rt.node.settings.stream_list import with_streams
 
 STREAMS: Final = 100
 _SETTLE_S: Final = 150.0  # at most, until leaders are elected and snapshots saved, and all rests

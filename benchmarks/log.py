@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from benchmarks.report import Row, interleaved, seconds
 from rt import Publisher, Subscriber
 from rt.format.manifest import MERGED
-from rt.log.directory import LogDirectory
-from rt.log.disk import OsDisk
-from rt.log.identity import new_identity
-from rt.log.start import end_of
-from sequencer.executor import Executor
-from sequencer.ledger import Ledger
-from sequencer.planner import Planner
-from sequencer.session_log import SessionLogs
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import OsDisk
+from rt.log.files.identity import new_identity
+from rt.log.read.start import end_of
+from sequencer.execution.executor import Executor
+from sequencer.ledger.ledger import Ledger
+from sequencer.planning.planner import Planner
+from sequencer.planning.session_log import SessionLogs
 
 FRAME_BYTES = 256 * 1024
 

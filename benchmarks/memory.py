@@ -7,8 +7,8 @@ import time
 from benchmarks.log import directory
 from benchmarks.report import Row
 from rt import Last, Publisher, Subscriber
-from rt.cli.children import Child, Children
-from rt.node.cluster import init_local_cluster
+from rt.cli.process.children import Child, Children
+from rt.node.founding.cluster_files import init_local_cluster
 
 STREAM = "bench"
 MB = 1_000_000

@@ -21,16 +21,16 @@ from typing import Any
 from benchmarks.log import directory
 from benchmarks.report import Row, interleaved
 from replicator.host import Bell
-from replicator.push import PushClient
-from replicator.quotas import NO_QUOTA, Quota
-from replicator.server import Server
-from replicator.streams import only
+from replicator.limits.quotas import NO_QUOTA, Quota
+from replicator.push.client import PushClient
+from replicator.serve.server import Server
+from replicator.serve.streams import only
 from rt import Publisher
 from rt.errors import Refused
 from rt.format.manifest import Archived, LogIdentity
-from rt.log.appender import Appender
-from rt.log.confirmations import Confirmations
-from rt.log.disk import OsDisk
+from rt.log.files.disk import OsDisk
+from rt.log.notify.confirmations import Confirmations
+from rt.log.write.appender import Appender
 from rt.net.certificates import CertificateFiles, init_authority, issue
 from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, client_context, server_context

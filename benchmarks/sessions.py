@@ -14,11 +14,11 @@ from statistics import median, quantiles
 from benchmarks.log import directory
 from benchmarks.report import Row
 from benchmarks.stream import SPAWN, STREAM, Address, nodes
-from replicator.push import PushClient
+from replicator.push.client import PushClient
 from rt import Fsync, Publisher, WriterSettings
 from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
-from rt.node.settings import parse_address
+from rt.node.settings.node import parse_address
 
 SESSIONS = 1000
 # Calls of `publish_many` by the messages of each; the sessions take turns. A third for a quick run.

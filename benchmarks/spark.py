@@ -23,20 +23,20 @@ from rt.format.checksum import crc32
 from rt.format.manifest import MERGED
 from rt.format.scan import Scan
 from rt.format.walk import Walk
-from rt.log.directory import LogDirectory
-from rt.log.disk import OsDisk
-from rt.log.identity import new_identity
-from rt.log.start import end_of
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import OsDisk
+from rt.log.files.identity import new_identity
+from rt.log.read.start import end_of
 from rt.spark.java import session
 from rt.spark.options import read_options
 from rt.spark.plan import take_snapshot
 from rt.spark.schema import check_schema
 from rt.spark.splits import splits
 from rt.spark.task import BATCH_BYTES, Task
-from sequencer.executor import Executor
-from sequencer.ledger import Ledger
-from sequencer.planner import Planner
-from sequencer.session_log import SessionLogs
+from sequencer.execution.executor import Executor
+from sequencer.ledger.ledger import Ledger
+from sequencer.planning.planner import Planner
+from sequencer.planning.session_log import SessionLogs
 
 ROUNDS = 9
 WARM_UP_ROUNDS = (

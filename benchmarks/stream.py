@@ -12,15 +12,15 @@ from statistics import median
 from benchmarks.bare import latencies, node
 from benchmarks.log import directory
 from benchmarks.report import Row
-from replicator.pull import PullClient
-from replicator.push import PushClient
+from replicator.pull.client import PullClient
+from replicator.push.client import PushClient
 from rt import Fsync, Publisher, Subscriber, WriterSettings
-from rt.cli.children import Child, Children
-from rt.cli.up import start_nodes
+from rt.cli.cluster.up import start_nodes
+from rt.cli.process.children import Child, Children
 from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
-from rt.node.cluster import Place, init_local_cluster
-from rt.node.settings import parse_address
+from rt.node.founding.cluster_files import Place, init_local_cluster
+from rt.node.settings.node import parse_address
 
 STREAM = "bench"
 Address = tuple[str, int]

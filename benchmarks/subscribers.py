@@ -15,11 +15,11 @@ from benchmarks.cluster import client_contexts
 from benchmarks.log import directory
 from benchmarks.report import Row
 from benchmarks.stream import SPAWN, STREAM, Address, nodes
-from replicator.pull import PullClient
-from replicator.push import PushClient
+from replicator.pull.client import PullClient
+from replicator.push.client import PushClient
 from rt import Fsync, Publisher, Subscriber, WriterSettings
-from rt.node.cluster import ask_status
-from rt.node.settings import parse_address
+from rt.node.founding.cluster_files import ask_status
+from rt.node.settings.node import parse_address
 
 MANY = 64
 MESSAGES = 600  # half for a quick run

@@ -2,12 +2,12 @@
 
 from typing import Protocol
 
-from replicator.quotas import Quota
+from replicator.limits.quotas import Quota
 from rt.errors import CorruptLog, Refused
 from rt.format.manifest import Archived, LogIdentity
-from rt.log.appender import Appender
-from rt.log.confirmations import Confirmations
-from rt.log.damaged_files import DamagedFiles
+from rt.log.files.damaged_files import DamagedFiles
+from rt.log.notify.confirmations import Confirmations
+from rt.log.write.appender import Appender
 from rt.names import PeerName
 from rt.position import Position
 from rt.traffic import Traffic

@@ -42,11 +42,11 @@ if TYPE_CHECKING:
         SessionEvent,
     )
     from rt.format.message import Batch, Message
-    from rt.log.batcher import Batching
-    from rt.log.confirmations import Confirmations, Confirmed, Level
-    from rt.log.disk_room import DiskLimit
-    from rt.log.start import AtTime, Last
-    from rt.log.writer import Fsync, WriterSettings
+    from rt.log.notify.confirmations import Confirmations, Confirmed, Level
+    from rt.log.read.start import AtTime, Last
+    from rt.log.write.batcher import Batching
+    from rt.log.write.disk_room import DiskLimit
+    from rt.log.write.writer import Fsync, WriterSettings
     from rt.position import Position
     from rt.publisher import Publisher
     from rt.spark.arrow import read_arrow
@@ -109,31 +109,31 @@ __all__ = [
 ]
 # The module of each name, imported on first use so that a command need not load them all.
 _MODULES: Final = {
-    "AtTime": "rt.log.start",
+    "AtTime": "rt.log.read.start",
     "Batch": "rt.format.message",
-    "Batching": "rt.log.batcher",
+    "Batching": "rt.log.write.batcher",
     "BeyondEnd": "rt.events",
     "CaughtUp": "rt.events",
     "ClaimLost": "rt.errors",
     "Client": "rt.client.client",
     "ClientPublisher": "rt.client.publisher",
-    "Confirmations": "rt.log.confirmations",
-    "Confirmed": "rt.log.confirmations",
+    "Confirmations": "rt.log.notify.confirmations",
+    "Confirmed": "rt.log.notify.confirmations",
     "CorruptLog": "rt.errors",
     "DeadLetter": "rt.client.group",
     "Delivery": "rt.client.group",
-    "DiskLimit": "rt.log.disk_room",
+    "DiskLimit": "rt.log.write.disk_room",
     "Dropped": "rt.events",
     "Fenced": "rt.errors",
     "FlightLimit": "rt.client.flight",
     "FlushTimeout": "rt.errors",
-    "Fsync": "rt.log.writer",
+    "Fsync": "rt.log.write.writer",
     "Gap": "rt.events",
     "GapError": "rt.errors",
     "Group": "rt.client.group",
     "GroupSubscriber": "rt.client.shared",
-    "Last": "rt.log.start",
-    "Level": "rt.log.confirmations",
+    "Last": "rt.log.read.start",
+    "Level": "rt.log.notify.confirmations",
     "LimitReached": "rt.errors",
     "Message": "rt.format.message",
     "MessagesDropped": "rt.errors",
@@ -157,7 +157,7 @@ _MODULES: Final = {
     "Subscriber": "rt.subscriber",
     "Subscription": "rt.client.subscription",
     "WriterFailed": "rt.errors",
-    "WriterSettings": "rt.log.writer",
+    "WriterSettings": "rt.log.write.writer",
     "__version__": "rt.version",
     "connect": "rt.client.client",
     "read_arrow": "rt.spark.arrow",

@@ -12,18 +12,18 @@ from rt.errors import FlushTimeout, MessagesDropped, Misuse, Refused, Stopped
 from rt.events import Dropped
 from rt.format.dropped_notice import DroppedSpan
 from rt.limits import SMALL_BYTES
-from rt.log.batcher import Batcher, Batching
-from rt.log.checked import Bytes, as_bytes, checked_list, checked_seconds, checked_times
-from rt.log.confirmations import ConfirmationsFile, Confirmed, Level
-from rt.log.disk import Disk
-from rt.log.disk_room import DiskLimit, DiskRoom
-from rt.log.dropping import dropped_spans
-from rt.log.forked import ForkGuard
-from rt.log.frame_gate import FrameGate, Room
-from rt.log.local_news import WrittenFrame
-from rt.log.pending import PendingFrame, frame_cuts
-from rt.log.shipping import ShippingNote
-from rt.log.writer import SessionWriter, WriterSettings
+from rt.log.files.disk import Disk
+from rt.log.notify.confirmations import ConfirmationsFile, Confirmed, Level
+from rt.log.notify.fork_guard import ForkGuard
+from rt.log.notify.in_process_notify import WrittenFrame
+from rt.log.notify.shipping import ShippingNote
+from rt.log.write.batcher import Batcher, Batching
+from rt.log.write.checked import Bytes, as_bytes, checked_list, checked_seconds, checked_times
+from rt.log.write.disk_room import DiskLimit, DiskRoom
+from rt.log.write.dropping import dropped_spans
+from rt.log.write.frame_gate import FrameGate, Room
+from rt.log.write.pending import PendingFrame, frame_cuts
+from rt.log.write.writer import SessionWriter, WriterSettings
 from rt.names import parse_group
 from rt.position import Position
 

@@ -12,13 +12,13 @@ from rt.errors import FrameError, Misuse, PoisonError
 from rt.events import Event
 from rt.format.message import Batch, Message
 from rt.format.where import Where
-from rt.log.directory import LogDirectory
-from rt.log.follower import POLICIES, Follower, OnGap, SessionFilter
-from rt.log.forked import ForkGuard
-from rt.log.in_use import InUse
-from rt.log.local_news import News, local_news, place_of
-from rt.log.start import Start, checked_start
-from rt.log.watch import POLL_S, Wake, Watch
+from rt.log.files.directory import LogDirectory
+from rt.log.notify.fork_guard import ForkGuard
+from rt.log.notify.in_process_notify import News, local_news, place_of
+from rt.log.notify.watch import POLL_S, Wake, Watch
+from rt.log.read.follower import POLICIES, Follower, OnGap, SessionFilter
+from rt.log.read.in_use import InUse
+from rt.log.read.start import Start, checked_start
 from rt.names import MERGED_NAME, session_directory, stream_directory
 from rt.offload.copied_log import CopiedLog
 from rt.offload.store import open_store

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 from rt.errors import Refused
 from rt.position import START
-from sequencer.holdings import Holdings
+from sequencer.planning.holdings import Holdings
 from sequencer.proposals import Proposals
 from sequencer.raft.consensus import Consensus
 

@@ -7,18 +7,18 @@ from typing import Final
 from rt.errors import Diverged, PeerError
 from rt.position import START, Position
 from sequencer.departed import Departed
-from sequencer.digests import encode_digest
-from sequencer.execution import NO_READERS, Execution, Readers, SnapshotPlan
-from sequencer.executor import Executor
-from sequencer.greeting import Greeting
+from sequencer.execution.execution import NO_READERS, Execution, Readers, SnapshotPlan
+from sequencer.execution.executor import Executor
 from sequencer.hand_over import HandOver
-from sequencer.holdings import Holdings
-from sequencer.instruction import Instruction
 from sequencer.journal.journal import Journal
+from sequencer.ledger.digests import encode_digest
+from sequencer.ledger.instruction import Instruction
 from sequencer.membership import Dial, Doors, Membership
-from sequencer.newcomers import Stuck
-from sequencer.peer_notes import CONSENSUS
-from sequencer.planner import Planner
+from sequencer.peers.notes import CONSENSUS
+from sequencer.peers.restart_check import Greeting
+from sequencer.planning.group_join_check import Stuck
+from sequencer.planning.holdings import Holdings
+from sequencer.planning.planner import Planner
 from sequencer.proposals import Proposals
 from sequencer.raft.consensus import Consensus, Entry, PeerMessage, Ready, UnheardError
 from sequencer.raft.starts import Reach

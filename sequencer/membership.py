@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 
 from rt.errors import PeerError
 from sequencer.departed import Departed
-from sequencer.greeting import Greeting
-from sequencer.holdings import Holdings
+from sequencer.peers.restart_check import Greeting
+from sequencer.planning.holdings import Holdings
 from sequencer.raft.consensus import (
     FOUNDER,
     Configuration,

@@ -8,13 +8,13 @@ from typing import Final
 from rt.errors import Misuse, PeerError, Refused
 from rt.latencies import Latencies
 from rt.position import Position
-from sequencer.execution import Committed, Execution
-from sequencer.holdings import Holdings
-from sequencer.instruction import Instruction, Merge, decode_instruction, demand_readable
-from sequencer.newcomers import Stuck
-from sequencer.planner import Planner
+from sequencer.execution.execution import Committed, Execution
+from sequencer.ledger.instruction import Instruction, Merge, decode_instruction, demand_readable
+from sequencer.planning.group_join_check import Stuck
+from sequencer.planning.holdings import Holdings
+from sequencer.planning.planner import Planner
+from sequencer.planning.waiting import WaitingSessions
 from sequencer.raft.consensus import Consensus, Entry, EntryKind
-from sequencer.waiting import WaitingSessions
 
 _log: Final = logging.getLogger("rt.node")
 _TIMES_KEPT: Final = 1000  # for `rt status`

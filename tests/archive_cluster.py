@@ -7,17 +7,17 @@ from contextlib import ExitStack
 
 import rt
 from archiver.policy import Policy
-from replicator.pull import PullClient
-from replicator.push import PushClient
+from replicator.pull.client import PullClient
+from replicator.push.client import PushClient
 from rt.config.settings import load
 from rt.inspect.history import history
-from rt.log.writer import WriterSettings
+from rt.log.write.writer import WriterSettings
 from rt.net.admin import ask_any
 from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
-from rt.node.cluster import init_local_cluster
-from rt.node.node import Node
-from rt.node.settings import NodeSettings
+from rt.node.founding.cluster_files import init_local_cluster
+from rt.node.host.node import Node
+from rt.node.settings.node import NodeSettings
 from rt.publisher import Publisher
 
 STREAM = "flights"

@@ -8,10 +8,10 @@ from rt.errors import RtError
 from rt.format.checksum import crc32
 from rt.net.admin import parse_history
 from rt.net.identity import CertificateRole, PeerIdentity
-from rt.node.admin import NodeAdmin
+from rt.node.admin.node_admin import NodeAdmin
 from rt.position import Position
-from sequencer.instruction import Note
 from sequencer.journal.ballot import decode_slot, encode_slot
+from sequencer.ledger.instruction import Note
 from sequencer.raft.consensus import Ballot
 
 NODE = PeerIdentity("n1", CertificateRole.NODE)

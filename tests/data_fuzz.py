@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from random import Random
 
-from replicator import messages, wire
+from replicator.wire import codec as wire
+from replicator.wire import messages
 from rt.errors import FrameError, ManifestError, Misuse, PeerError
 from rt.format.checksum import crc32
 from rt.format.columns import check_columns
@@ -11,8 +12,8 @@ from rt.format.frame import HEADER_BYTES, FrameKind, body_matches, parse_header
 from rt.format.manifest import SESSION, Archived, LogIdentity, Rolled, decode_entry, encode_entry
 from rt.format.ranges import EMPTY_DIGEST, Range, decode_range
 from rt.position import START, Position
-from sequencer.holdings import decode_report, encode_reports
-from sequencer.instruction import (
+from sequencer.journal.identity import StateIdentity, decode_identity, encode_identity
+from sequencer.ledger.instruction import (
     Archive,
     ArchivedFile,
     Merge,
@@ -22,8 +23,8 @@ from sequencer.instruction import (
     decode_instruction,
     encode_instruction,
 )
-from sequencer.journal.identity import StateIdentity, decode_identity, encode_identity
-from sequencer.ledger import Ledger, decode_ledger
+from sequencer.ledger.ledger import Ledger, decode_ledger
+from sequencer.planning.holdings import decode_report, encode_reports
 from sequencer.raft.codec import MessageCodec
 from sequencer.raft.consensus import Entry, EntryKind, Snapshot
 from sequencer.raft.entries import Seat

@@ -5,19 +5,19 @@ import os
 from logs import TIME_NS, make_frame
 from replicator_host import log_bytes, manifest_lines
 
-from replicator.ack_schedule import AckSchedule
-from replicator.decoder import Decoder
-from replicator.link import HungUp
-from replicator.sink_connection import SinkConnection
-from replicator.source_connection import SourceConnection
+from replicator.sink.ack_schedule import AckSchedule
+from replicator.sink.connection import SinkConnection
+from replicator.source.connection import SourceConnection
+from replicator.wire.decoder import Decoder
+from replicator.wire.link import HungUp
 from rt.errors import Refused
 from rt.format.manifest import SESSION, Archived, LogIdentity
 from rt.format.recovery import Clean, Gone, judge
 from rt.format.walk import Walk
-from rt.log.appender import Appender
-from rt.log.confirmations import Confirmations
-from rt.log.directory import LogDirectory
-from rt.log.disk import OsDisk, OsFile
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import OsDisk, OsFile
+from rt.log.notify.confirmations import Confirmations
+from rt.log.write.appender import Appender
 from rt.position import START, Position
 from rt.traffic import Traffic
 

@@ -4,7 +4,7 @@ import errno
 import os
 from collections.abc import Callable
 
-from rt.log.disk import OsDisk, OsFile
+from rt.log.files.disk import OsDisk, OsFile
 
 SYNCS = ("sync", "open")  # an open with `create` syncs the directory
 

@@ -13,7 +13,7 @@ from unittest import mock
 from logs import TIME_NS, MergedLog, rows
 
 from rt import Subscriber
-from rt.log.writer import Fsync, SessionWriter, WriterSettings
+from rt.log.write.writer import Fsync, SessionWriter, WriterSettings
 
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden")
 FLIGHTS = [b"UA1545 EWR-IAH", b"UA1714 LGA-IAH", b"AA1141 JFK-MIA", b"B6725 JFK-BQN", b"", b"DL461"]

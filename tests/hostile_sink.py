@@ -9,12 +9,12 @@ import sys
 import threading
 from contextlib import suppress
 
-from replicator.link import Link
-from replicator.messages import PUSH, Ack, Data, Hello, Open, RolledNotice, Standing
-from replicator.wire import VERSION, encode
+from replicator.wire.codec import VERSION, encode
+from replicator.wire.link import Link
+from replicator.wire.messages import PUSH, Ack, Data, Hello, Open, RolledNotice, Standing
 from rt.errors import RtError
 from rt.format.frame import parse_header
-from rt.log.watch import Wake
+from rt.log.notify.watch import Wake
 from rt.net.certificates import certificate_files
 from rt.net.tls import accept, server_context
 from rt.position import START, Position

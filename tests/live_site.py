@@ -4,18 +4,18 @@ import logging
 import os
 import shutil
 
-from replicator.clients import ServerRecord
-from replicator.server import Server
-from replicator.streams import ServedStream, Streams
+from replicator.serve.client_record import ServerRecord
+from replicator.serve.server import Server
+from replicator.serve.streams import ServedStream, Streams
 from rt.net.admin import ADMIN_ALPN
 from rt.net.certificates import CertificateFiles, issue
 from rt.net.granting import write_grant
 from rt.net.grants import GRANTS_NAME
 from rt.net.identity import CertificateRole, PeerIdentity
 from rt.net.tls import Contexts, offering, server_context
-from rt.node.status import STATUS_ALPN
-from sequencer.peer_versions import alpn_of
-from sequencer.peers import Peers
+from rt.node.observe.status import STATUS_ALPN
+from sequencer.peers.connections import Peers
+from sequencer.peers.versions import alpn_of
 from tests.control_fuzz import node_admin
 from tests.forged_certificates import Authority
 from tests.replicator_host import DiskHost

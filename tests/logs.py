@@ -9,8 +9,8 @@ from rt.format.columns import encode_columns
 from rt.format.frame import KEYS_COLUMN, Encoded, encode_frame, session_tag
 from rt.format.manifest import MERGED, LogIdentity
 from rt.format.ranges import EMPTY_DIGEST, Range
-from rt.log.appender import Appender
-from rt.log.disk import Disk, OsDisk
+from rt.log.files.disk import Disk, OsDisk
+from rt.log.write.appender import Appender
 from rt.position import START, Position
 
 TIME_NS = 1_357_017_420_000_000_000  # 2013-01-01T05:17:00Z, the first departure of the real data

@@ -9,23 +9,23 @@ from typing import Any
 from archiver.lease import Lease, new_lease
 from archiver.policy import Policy
 from rt.errors import Misuse
-from rt.node.node_door import CERTIFICATES_NOTE
-from rt.node.notes import demand_note
-from rt.node.reading_group import GROUP_NOTE, RangeClaim, ReadingGroup, groups_of_notes
-from rt.node.registered_cursor import CURSOR_NOTE, RegisteredCursor, cursors_of_notes
-from rt.node.retention import (
+from rt.node.host.door import CERTIFICATES_NOTE
+from rt.node.host.note_kinds import demand_note
+from rt.node.notes.reading_group import GROUP_NOTE, RangeClaim, ReadingGroup, groups_of_notes
+from rt.node.notes.registered_cursor import CURSOR_NOTE, RegisteredCursor, cursors_of_notes
+from rt.node.retain.retention import (
     LEASE_NOTE,
     OFFLOAD_NOTE,
     POLICY_NOTE,
     leases_of_notes,
     policy_of_notes,
 )
-from rt.node.session_policy import SESSIONS_NOTE, SessionPolicy, session_policy_of_notes
-from rt.node.session_quotas import QUOTAS_NOTE, quotas_of_notes
+from rt.node.sessions.policy import SESSIONS_NOTE, SessionPolicy, session_policy_of_notes
+from rt.node.sessions.quotas import QUOTAS_NOTE, quotas_of_notes
 from rt.position import Position
-from sequencer.founded import FOUNDED_NOTE, obstacle
-from sequencer.instruction import Note
-from sequencer.ledger import Ledger
+from sequencer.ledger.founded import FOUNDED_NOTE, obstacle
+from sequencer.ledger.instruction import Note
+from sequencer.ledger.ledger import Ledger
 
 GROUP = ReadingGroup(
     "etl", "spark", "subscriber", Position(640), 3, (RangeClaim(3, Position(64), Position(128), 1),)

@@ -11,16 +11,14 @@ from typing import Any
 from rt.errors import Misuse, PeerError
 from rt.events import SessionChange
 from rt.format.manifest import MERGED, LogIdentity
-from rt.node.beat import decode_beat, encode_beat, group_of
-from rt.node.places import Places
-from rt.node.retention_reports import RetentionReport, decode_retention_report
+from rt.node.agree.heartbeat_codec import decode_beat, encode_beat, group_of
+from rt.node.resources.peer_addresses import Places
+from rt.node.retain.reports import RetentionReport, decode_retention_report
 from rt.position import START, Position
 from sequencer.departed import Departed
-from sequencer.digests import Digests, encode_digest
-from sequencer.executor import Executor
-from sequencer.greeting import Greeting, GreetingMessage, encode_greeting
-from sequencer.holdings import Holdings
-from sequencer.instruction import (
+from sequencer.execution.executor import Executor
+from sequencer.ledger.digests import Digests, encode_digest
+from sequencer.ledger.instruction import (
     Archive,
     ArchivedFile,
     Instruction,
@@ -32,14 +30,16 @@ from sequencer.instruction import (
     decode_instruction,
     encode_instruction,
 )
-from sequencer.ledger import Ledger, decode_ledger
-from sequencer.life import Life
+from sequencer.ledger.ledger import Ledger, decode_ledger
+from sequencer.ledger.life import Life
 from sequencer.membership import CUT_OFF_TICKS, Membership
-from sequencer.presence import PresencePart, Pushed, decode_part, encode_part
+from sequencer.peers.restart_check import Greeting, GreetingMessage, encode_greeting
+from sequencer.planning.holdings import Holdings
+from sequencer.planning.presence import PresencePart, Pushed, decode_part, encode_part
+from sequencer.planning.session_log import SessionLogs
 from sequencer.raft.consensus import Calm, LastChange, Seat
 from sequencer.raft.entries import pack_configuration
 from sequencer.raft.starts import Claim, Memory, Reach, StartChain
-from sequencer.session_log import SessionLogs
 from tests.data_fuzz import mutated
 from tests.note_fuzz import VALUES
 from tests.sim.disk import SimDisk

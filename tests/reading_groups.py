@@ -3,14 +3,14 @@
 from functools import partial
 from types import SimpleNamespace
 
-from rt.log.directory import LogDirectory
+from rt.log.files.directory import LogDirectory
 from rt.net.identity import CertificateRole, PeerIdentity
-from rt.node.groups import NodeGroups
-from rt.node.latest import confirmed
-from rt.node.reading_group import GROUP_NOTE, parse_reading_group
-from rt.node.steps import Order, Until, perform
-from sequencer.instruction import decode_instruction, encode_instruction
-from sequencer.ledger import Ledger
+from rt.node.agree.latest import confirmed
+from rt.node.agree.steps import Order, Until, perform
+from rt.node.notes.groups import NodeGroups
+from rt.node.notes.reading_group import GROUP_NOTE, parse_reading_group
+from sequencer.ledger.instruction import decode_instruction, encode_instruction
+from sequencer.ledger.ledger import Ledger
 
 SPARK = PeerIdentity("spark", CertificateRole.SUBSCRIBER, streams=("*",), leases=True)
 NAS = PeerIdentity("nas", CertificateRole.SUBSCRIBER, streams=("*",))

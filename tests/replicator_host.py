@@ -4,16 +4,16 @@ import os
 import threading
 import time
 
-from replicator.quotas import NO_QUOTA
+from replicator.limits.quotas import NO_QUOTA
 from rt.errors import FrameError, Refused
 from rt.format.frame import parse_header
 from rt.format.manifest import MERGED, LogIdentity
 from rt.format.ranges import EMPTY_DIGEST, Range
-from rt.log.appender import Appender
-from rt.log.confirmations import Confirmations
-from rt.log.damaged_files import DamagedFiles
-from rt.log.disk import OsDisk
-from rt.log.files import log_files
+from rt.log.files.damaged_files import DamagedFiles
+from rt.log.files.disk import OsDisk
+from rt.log.files.listing import log_files
+from rt.log.notify.confirmations import Confirmations
+from rt.log.write.appender import Appender
 from rt.net.certificates import init_authority, issue
 from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, client_context, server_context
@@ -155,7 +155,7 @@ class DiskHost:
 
 
 class HostEnd:
-    """Says where the merged log of a test node ends (`replicator.end_asks.EndAsks`)."""
+    """Says where the merged log of a test node ends (`replicator.pull.end_asks.EndAsks`)."""
 
     def __init__(self, host):
         self.host = host

@@ -3,7 +3,7 @@
 import os
 from random import Random
 
-from rt.log.directory import LogDirectory
+from rt.log.files.directory import LogDirectory
 
 
 def flip_bit(path, offset, bit=0):

@@ -10,7 +10,7 @@ import time
 import pytest
 from commands import clean_environment, run, start
 
-from rt.node.cluster import free_addresses
+from rt.node.founding.cluster_files import free_addresses
 from rt.publisher import Publisher
 
 pytestmark = pytest.mark.process

@@ -4,8 +4,8 @@ import http.client
 import json
 from contextlib import ExitStack, contextmanager
 
-from rt.node.http import HttpSettings
-from rt.node.node import Node
+from rt.node.host.node import Node
+from rt.node.settings.http import HttpSettings
 from rt.web.host_site import HostSite
 from rt.web.node_site import NodeSite
 from rt.web.recent import forget_events, keep_events

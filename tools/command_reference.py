@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from rt.cli.exits import CODES_HELP
+from rt.cli.common.exits import CODES_HELP
 from rt.cli.program import rt
 
 # Options of every command, told once.

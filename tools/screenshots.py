@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from playwright.sync_api import Page, sync_playwright
 
-from replicator.pull import PullClient
-from rt.node.http import HttpSettings
+from replicator.pull.client import PullClient
+from rt.node.settings.http import HttpSettings
 from rt.publisher import Publisher
 from rt.web.node_site import NodeSite
 from rt.web.recent import keep_events

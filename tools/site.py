@@ -22,10 +22,12 @@ ROOT: Final = Path(__file__).parents[1]
 # What a program may import, by its use. A test compares this with what `rt` and `rt.spark` export.
 PYTHON: Final = {
     "A log in a directory": (
-        "rt.publisher.Publisher", "rt.log.batcher.Batching", "rt.log.confirmations.Confirmed",
-        "rt.log.confirmations.Confirmations", "rt.log.confirmations.Level",
-        "rt.log.syncer.Fsync", "rt.log.syncer.WriterSettings", "rt.log.disk_room.DiskLimit",
-        "rt.subscriber.Subscriber", "rt.log.start.AtTime", "rt.log.start.Last",
+        "rt.publisher.Publisher", "rt.log.write.batcher.Batching",
+        "rt.log.notify.confirmations.Confirmed",
+        "rt.log.notify.confirmations.Confirmations", "rt.log.notify.confirmations.Level",
+        "rt.log.write.syncer.Fsync", "rt.log.write.syncer.WriterSettings",
+        "rt.log.write.disk_room.DiskLimit",
+        "rt.subscriber.Subscriber", "rt.log.read.start.AtTime", "rt.log.read.start.Last",
         "rt.position.Position", "rt.format.message.Message", "rt.format.message.Batch",
     ),
     "Connected": (

@@ -12,13 +12,13 @@ from typing import Any, Final, TypeGuard
 import click
 from click.shell_completion import CompletionItem, shell_complete
 
-from rt.cli.console import complain
-from rt.cli.environment import check_environment
-from rt.cli.exits import CODES_HELP, exit_code, sentence
-from rt.cli.groups import CommandGroup
-from rt.cli.help import HelpContext, fold_help
-from rt.cli.logs import JSON, TEXT, add_verbosity, configure_log, use_format
-from rt.cli.parent import end_with_parent
+from rt.cli.common.command_group import CommandGroup
+from rt.cli.common.console import complain
+from rt.cli.common.environment import check_environment
+from rt.cli.common.exits import CODES_HELP, exit_code, sentence
+from rt.cli.common.help import HelpContext, fold_help
+from rt.cli.common.logs import JSON, TEXT, add_verbosity, configure_log, use_format
+from rt.cli.process.parent import end_with_parent
 from rt.errors import Misuse
 from rt.version import __version__
 
@@ -30,34 +30,34 @@ _log: Final = logging.getLogger("rt.cli")
 # name: (module:object, its line in the list of commands). A module is imported when its command
 # runs: `rt publish` need not wait for TLS to load, and completion waits for nothing.
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "archive": ("rt.cli.archive:archive", "Show and change how long a stream is kept."),
-    "bundle": ("rt.cli.bundle:bundle", "Collect what a support request needs."),
-    "certs": ("rt.cli.certs:certs", "Make and show certificates."),
-    "check": ("rt.cli.check:check", "Check a stream, for a monitoring system."),
-    "cluster": ("rt.cli.cluster:cluster", "Make the files of a new cluster."),
-    "completion": ("rt.cli.completion:completion", "Print the completion script of a shell."),
-    "config": ("rt.cli.config:config", "Show settings, and where each comes from."),
-    "cursor": ("rt.cli.cursor:cursor", "Show and move the positions of readers."),
+    "archive": ("rt.cli.manage.archive:archive", "Show and change how long a stream is kept."),
+    "bundle": ("rt.cli.look.bundle:bundle", "Collect what a support request needs."),
+    "certs": ("rt.cli.cluster.certs:certs", "Make and show certificates."),
+    "check": ("rt.cli.look.check:check", "Check a stream, for a monitoring system."),
+    "cluster": ("rt.cli.cluster.cluster:cluster", "Make the files of a new cluster."),
+    "completion": ("rt.cli.completion:completion", "Print a shell's completion script."),
+    "config": ("rt.cli.common.config:config", "Show settings, and where each comes from."),
+    "cursor": ("rt.cli.manage.cursor:cursor", "Show and move the positions of readers."),
     "demo": ("rt.demo.command:demo", "Run a whole stream on real data."),
-    "doctor": ("rt.cli.doctor:doctor", "Look for what is wrong, and say what to do."),
-    "dump": ("rt.cli.dump:dump", "Show the frames of a log."),
-    "export": ("rt.cli.export:export", "Convert a log to Parquet."),
-    "group": ("rt.cli.group:group", "Show and move groups of readers that divide a stream."),
-    "index": ("rt.cli.index:index", "Check or rebuild the index of a log."),
-    "log-history": ("rt.cli.log_history:log_history", "Show the history of a log's files."),
-    "node": ("rt.cli.node:node", "Run a node of a stream."),
-    "publish": ("rt.cli.publish:publish", "Publish lines to a session."),
-    "pull": ("rt.cli.pull:pull", "Copy the merged log from a node."),
-    "push": ("rt.cli.push:push", "Ship sessions to the nodes."),
-    "restore": ("rt.cli.restore:restore", "Make a log from offloaded copies."),
-    "service": ("rt.cli.service:service", "Install a program as a service of systemd."),
-    "session": ("rt.cli.session:session", "Show the sessions of a stream, and decide for them."),
-    "status": ("rt.cli.status:status", "Show the status of a stream's nodes."),
-    "stream": ("rt.cli.stream:stream", "Make, list and drop the streams of a node."),
-    "subscribe": ("rt.cli.subscribe:subscribe", "Read a stream."),
-    "trace": ("rt.cli.trace:trace", "Show where a message was, or where it waits."),
-    "up": ("rt.cli.up:up", "Run a whole cluster on this machine, for development."),
-    "verify": ("rt.cli.verify:verify", "Check every byte of a log, and compare copies."),
+    "doctor": ("rt.cli.look.doctor:doctor", "Look for what is wrong, and say what to do."),
+    "dump": ("rt.cli.logs.dump:dump", "Show the frames of a log."),
+    "export": ("rt.cli.logs.export:export", "Convert a log to Parquet."),
+    "group": ("rt.cli.manage.group:group", "Show and move groups of readers that divide a stream."),
+    "index": ("rt.cli.logs.index:index", "Check or rebuild the index of a log."),
+    "log-history": ("rt.cli.look.log_history:log_history", "Show the history of a log's files."),
+    "node": ("rt.cli.cluster.node:node", "Run a node of a stream."),
+    "publish": ("rt.cli.data.publish:publish", "Publish lines to a session."),
+    "pull": ("rt.cli.data.pull:pull", "Copy the merged log from a node."),
+    "push": ("rt.cli.data.push:push", "Ship sessions to the nodes."),
+    "restore": ("rt.cli.logs.restore:restore", "Make a log from offloaded copies."),
+    "service": ("rt.cli.cluster.service:service", "Install a program as a service of systemd."),
+    "session": ("rt.cli.manage.session:session", "Show sessions, and decide for them."),
+    "status": ("rt.cli.look.status:status", "Show the status of a stream's nodes."),
+    "stream": ("rt.cli.cluster.stream:stream", "Make, list and drop the streams of a node."),
+    "subscribe": ("rt.cli.data.subscribe:subscribe", "Read a stream."),
+    "trace": ("rt.cli.look.trace:trace", "Show where a message was, or where it waits."),
+    "up": ("rt.cli.cluster.up:up", "Run a whole cluster on this machine, for development."),
+    "verify": ("rt.cli.logs.verify:verify", "Check every byte of a log, and compare copies."),
 }
 
 

@@ -17,8 +17,8 @@ from rt.client.shared import GroupSubscriber
 from rt.client.subscription import Subscription
 from rt.errors import FlushTimeout, Misuse
 from rt.events import Dropped
-from rt.log.checked import Bytes, checked_seconds
-from rt.log.confirmations import Confirmations, Confirmed, Level
+from rt.log.notify.confirmations import Confirmations, Confirmed, Level
+from rt.log.write.checked import Bytes, checked_seconds
 from rt.position import Position
 from rt.subscriber import Subscriber
 

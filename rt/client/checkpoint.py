@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 
 from rt.errors import Misuse, RtError, spoken
 from rt.format.message import Message, Origin
-from rt.log.disk import make_private_directory
-from rt.log.lock import take_lock
-from rt.log.writer import WriterSettings
+from rt.log.files.disk import make_private_directory
+from rt.log.files.lock import take_lock
+from rt.log.write.writer import WriterSettings
 from rt.names import parse_session, stream_directory
 from rt.position import START, Position
 from rt.publisher import Publisher

@@ -23,12 +23,12 @@ from rt.client.subscription import Acknowledgement, Subscription
 from rt.config.settings import load
 from rt.errors import Misuse, Stopped
 from rt.events import Event
-from rt.log.batcher import Batching
-from rt.log.checked import as_bytes, checked_count, checked_seconds
-from rt.log.confirmations import Level
-from rt.log.disk_room import DiskLimit
-from rt.log.start import Start, checked_start
-from rt.log.writer import WriterSettings
+from rt.log.notify.confirmations import Level
+from rt.log.read.start import Start, checked_start
+from rt.log.write.batcher import Batching
+from rt.log.write.checked import as_bytes, checked_count, checked_seconds
+from rt.log.write.disk_room import DiskLimit
+from rt.log.write.writer import WriterSettings
 from rt.net.admin import AdminClient
 from rt.net.identity import CertificateRole
 from rt.position import Position

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from rt.errors import CorruptLog, Misuse, Stopped
 from rt.format.checksum import crc32
-from rt.log.disk import Disk, OsDisk, read_small
-from rt.log.lock import take_lock
+from rt.log.files.disk import Disk, OsDisk, read_small
+from rt.log.files.lock import take_lock
 from rt.names import is_cursor, parse_cursor, stream_directory
 from rt.position import Position
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from rt.errors import LimitReached, Misuse
-from rt.log.checked import checked_count, checked_seconds
-from rt.log.frame_gate import Room
+from rt.log.write.checked import checked_count, checked_seconds
+from rt.log.write.frame_gate import Room
 from rt.position import Position
 
 _GRANTS: Final = 8  # in so many parts a limit is granted

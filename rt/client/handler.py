@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from rt.errors import RtError, Stopped
-from rt.log.confirmations import Confirmed, Level
+from rt.log.notify.confirmations import Confirmed, Level
 
 _OWN: Final = ("rt", "replicator", "sequencer", "archiver")
 _FLUSH_S: Final = 5.0

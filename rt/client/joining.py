@@ -10,9 +10,9 @@ from rt.client.registered import Asking
 from rt.client.shared import GroupSubscriber, MemberReading
 from rt.client.stream_copy import StreamCopy
 from rt.errors import Misuse
-from rt.log.disk import make_private_directory
-from rt.log.start import Start, start_text
-from rt.log.watch import Watch
+from rt.log.files.disk import make_private_directory
+from rt.log.notify.watch import Watch
+from rt.log.read.start import Start, start_text
 from rt.net.admin import reading_answers
 from rt.position import Position
 

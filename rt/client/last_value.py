@@ -11,8 +11,8 @@ from rt.client.checkpoint import Checkpoint, Values
 from rt.errors import Misuse, RtError, Stopped, spoken
 from rt.events import CaughtUp, Event, Gap
 from rt.format.message import Message
-from rt.log.archived import is_own_gap, place_after
-from rt.log.directory import LogDirectory
+from rt.log.files.archived import is_own_gap, place_after
+from rt.log.files.directory import LogDirectory
 from rt.position import Position
 from rt.subscriber import Subscriber
 

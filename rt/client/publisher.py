@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any, Final, Self
 
-from replicator.push import PushClient
+from replicator.push.client import PushClient
 from rt.client.flight import Flight, FlightLimit
 from rt.client.receipts import Receipt, Receipts, shipped
 from rt.client.settings import ConnectionSettings
 from rt.errors import FlushTimeout, Misuse, Refused, Stopped
 from rt.events import Dropped
-from rt.log.batcher import Batching
-from rt.log.checked import Bytes, checked_seconds
-from rt.log.confirmations import Confirmations, ConfirmationsFile, Confirmed, Level
-from rt.log.disk_room import DiskLimit
-from rt.log.writer import WriterSettings
+from rt.log.notify.confirmations import Confirmations, ConfirmationsFile, Confirmed, Level
+from rt.log.write.batcher import Batching
+from rt.log.write.checked import Bytes, checked_seconds
+from rt.log.write.disk_room import DiskLimit
+from rt.log.write.writer import WriterSettings
 from rt.names import parse_cursor, session_directory
 from rt.net.admin import PASSING, NoLeader, reading_answers
 from rt.net.tls import Contexts

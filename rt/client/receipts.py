@@ -8,10 +8,10 @@ from concurrent.futures import Future
 from functools import cache, partial
 from typing import Final, NamedTuple
 
-from replicator.backoff import Complaint
+from replicator.wire.backoff import Complaint
 from rt.errors import FlushTimeout, MessagesDropped, RtError, Stopped, WriterFailed, spoken
 from rt.format.dropped_notice import DroppedSpan
-from rt.log.confirmations import Confirmations, ConfirmationsFile, Confirmed, Level
+from rt.log.notify.confirmations import Confirmations, ConfirmationsFile, Confirmed, Level
 from rt.position import START, Position
 from rt.publisher import Publisher
 

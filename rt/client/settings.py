@@ -9,7 +9,7 @@ from rt.net.admin import ask_any
 from rt.net.certificates import certificate_files, check_own
 from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, client_context
-from rt.node.settings import PORT, parse_address
+from rt.node.settings.node import PORT, parse_address
 
 
 @dataclass(frozen=True, slots=True)

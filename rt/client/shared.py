@@ -16,10 +16,10 @@ from rt.errors import ClaimLost, FrameError, GapError
 from rt.events import Event
 from rt.format.message import Batch, Message
 from rt.format.where import Where
-from rt.log.archived import is_own_gap
-from rt.log.follower import SessionFilter
-from rt.log.in_use import InUse
-from rt.log.watch import Watch
+from rt.log.files.archived import is_own_gap
+from rt.log.notify.watch import Watch
+from rt.log.read.follower import SessionFilter
+from rt.log.read.in_use import InUse
 from rt.position import Position
 from rt.subscriber import OnGap, Subscriber
 

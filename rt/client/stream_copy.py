@@ -8,14 +8,14 @@ from contextlib import closing
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from replicator.end_asks import EndAsks
-from replicator.end_wait import EndWait
-from replicator.pull import PullClient
+from replicator.pull.client import PullClient
+from replicator.pull.end_asks import EndAsks
+from replicator.pull.end_wait import EndWait
 from rt.client.settings import ConnectionSettings
 from rt.errors import Misuse, Stopped, WriterFailed
-from rt.log.archived import is_not_copied, place_after
-from rt.log.directory import LogDirectory
-from rt.log.start import Start, resolve
+from rt.log.files.archived import is_not_copied, place_after
+from rt.log.files.directory import LogDirectory
+from rt.log.read.start import Start, resolve
 from rt.names import MERGED_NAME, stream_directory
 from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts

@@ -8,7 +8,7 @@ from rt.client.cursor import LocalCursor
 from rt.client.registered import RegisteredReader
 from rt.errors import Misuse, Stopped
 from rt.format.message import Batch, Message
-from rt.log.directory import LogDirectory
+from rt.log.files.directory import LogDirectory
 from rt.position import Position
 from rt.subscriber import Subscriber
 

@@ -1,7 +1,8 @@
 """Settings: loads a program's dataclass from defaults, a TOML file, the environment and options.
 
 Each source overrides the ones before it. A field is called `frame_bytes` in the file,
-`RT_FRAME_BYTES` in the environment and `--frame-bytes` on the command line (`rt.cli.options`).
+`RT_FRAME_BYTES` in the environment and `--frame-bytes` on the command line
+(`rt.cli.common.options`).
 A field whose type is itself a dataclass is a part; its fields are settings on the same level.
 """
 

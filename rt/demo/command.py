@@ -13,20 +13,20 @@ from typing import Final
 
 import click
 
-from rt.cli.children import Child, Children
-from rt.cli.console import ProgressBar, note
-from rt.cli.up import start_nodes
+from rt.cli.cluster.up import start_nodes
+from rt.cli.common.console import ProgressBar, note
+from rt.cli.process.children import Child, Children
 from rt.demo.cursor import kill_reader
 from rt.demo.flights import AIRPORTS, flights_path, read_flights
 from rt.demo.report import DemoReport, show_counts, show_report
 from rt.demo.spark import Counts, check_counts, count_by_hand, count_by_spark, spark_is_there
 from rt.errors import RtError
 from rt.format.message import Batch
-from rt.log.disk import make_private_directory
+from rt.log.files.disk import make_private_directory
 from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
-from rt.node.cluster import Place, ask_status, free_addresses, init_cluster
-from rt.node.settings import parse_address
+from rt.node.founding.cluster_files import Place, ask_status, free_addresses, init_cluster
+from rt.node.settings.node import parse_address
 from rt.subscriber import Subscriber
 
 STREAM: Final = "flights"

@@ -9,10 +9,10 @@ from typing import Final
 
 import click
 
-from rt.cli.console import table
+from rt.cli.common.console import table
 from rt.demo.cursor import CursorReport
 from rt.demo.spark import Counts, carrier_rows, delay_rows
-from rt.log.start import Last
+from rt.log.read.start import Last
 from rt.subscriber import Subscriber
 
 _PEEK: Final = 5

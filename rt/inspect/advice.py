@@ -7,7 +7,7 @@ from typing import Final
 
 from rt.inspect.compare import Comparison
 from rt.inspect.verify import FileReport, LogReport, LogState
-from rt.log.indexing import IndexState
+from rt.log.files.indexing import IndexState
 
 
 class Finding(StrEnum):

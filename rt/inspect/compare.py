@@ -6,7 +6,7 @@ from typing import Final
 
 from rt.errors import Misuse
 from rt.limits import MIB
-from rt.log.directory import LogDirectory
+from rt.log.files.directory import LogDirectory
 from rt.position import START, Position
 
 _READ_BYTES: Final = MIB

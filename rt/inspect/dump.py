@@ -19,7 +19,7 @@ from rt.format.ranges import Range, decode_range
 from rt.format.scan import Frame, Scan
 from rt.format.seek import walk_before
 from rt.format.walk import Walk
-from rt.log.directory import LogDirectory
+from rt.log.files.directory import LogDirectory
 from rt.position import Position, file_position
 from rt.text import printable, text_field, time_text
 

@@ -11,12 +11,12 @@ from rt.format.index import SUFFIX
 from rt.format.manifest import FILE_NAME, Archived, Manifest, Rolled
 from rt.format.scan import next_header
 from rt.format.seek import walk_before
-from rt.log.absent import no_log
-from rt.log.active_file import Facts
-from rt.log.directory import LogDirectory
-from rt.log.disk import OsDisk
-from rt.log.files import manifest_size
-from rt.log.gc_pause import uncollected
+from rt.log.files.absent import no_log
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import OsDisk
+from rt.log.files.gc_pause import uncollected
+from rt.log.files.listing import manifest_size
+from rt.log.write.active_file import Facts
 from rt.position import Position, file_position
 
 STATES: Final = frozenset({"active", "rolled", "archived"})

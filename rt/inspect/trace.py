@@ -6,10 +6,10 @@ from typing import Final
 
 from rt.errors import Misuse
 from rt.format.message import Batch
-from rt.log.absent import no_log
-from rt.log.directory import LogDirectory
-from rt.log.reader import Reader
-from rt.log.start import at_number, end_of, readable_at
+from rt.log.files.absent import no_log
+from rt.log.files.directory import LogDirectory
+from rt.log.read.reader import Reader
+from rt.log.read.start import at_number, end_of, readable_at
 from rt.position import START, Position
 
 # How long before its publish time a message may have been merged: the publisher's and the leader's

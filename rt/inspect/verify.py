@@ -13,13 +13,13 @@ from rt.format.index import Indexer
 from rt.format.manifest import Rolled
 from rt.format.recovery import Clean, Corrupt, Gone, Torn, Verdict, judge
 from rt.format.walk import Walk
-from rt.log.absent import no_log
-from rt.log.active_file import Facts
-from rt.log.confirmations import ConfirmationsFile
-from rt.log.directory import LogDirectory
-from rt.log.disk import File
-from rt.log.files import log_files
-from rt.log.indexing import IndexCheck, IndexState
+from rt.log.files.absent import no_log
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import File
+from rt.log.files.indexing import IndexCheck, IndexState
+from rt.log.files.listing import log_files
+from rt.log.notify.confirmations import ConfirmationsFile
+from rt.log.write.active_file import Facts
 from rt.position import FILE_BYTES_MAX, START, Position
 
 _NOT_ROLLED: Final = "not rolled according to the manifest, yet a file follows it"

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from rt.errors import Misuse, spoken
-from rt.log.disk import make_private_directory, sync_directory
+from rt.log.files.disk import make_private_directory, sync_directory
 from rt.names import parse_glob, parse_peer, shown
 from rt.net.files import read_file, write_file
 from rt.net.granting import begin_grants, write_grant

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from rt.errors import Misuse
-from rt.log.disk import FILE_MODE
+from rt.log.files.disk import FILE_MODE
 
 _GROUP_READS: Final = 0o040
 

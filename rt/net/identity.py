@@ -148,7 +148,7 @@ class PeerIdentity:
 
 
 class NodeObjection(Protocol):
-    """Why the holder of a node's certificate is not let in; see `rt.node.node_door.NodeDoor`."""
+    """Why the holder of a node's certificate is not let in; see `rt.node.host.door.NodeDoor`."""
 
     def __call__(self, peer: PeerIdentity, *, greets: bool, is_live: bool) -> str:
         """Return the reason; "" if it is let in."""

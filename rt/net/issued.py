@@ -13,7 +13,7 @@ from io import FileIO
 from typing import Final
 
 from rt.errors import Misuse
-from rt.log.disk import FILE_MODE, sync_directory
+from rt.log.files.disk import FILE_MODE, sync_directory
 from rt.net.files import alone, read_file
 
 ISSUED_NAME: Final = "issued.jsonl"

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from rt.errors import Misuse
-from rt.log.disk import sync_directory
+from rt.log.files.disk import sync_directory
 from rt.names import parse_peer
 from rt.net.certificates import (
     AUTHORITY,

@@ -5,8 +5,8 @@ import tempfile
 
 from rt.errors import CorruptLog, Misuse
 from rt.format.manifest import encode_entry
-from rt.log.directory import LogDirectory
-from rt.log.disk import File, OsFile
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import File, OsFile
 from rt.offload.offload import OffloadedFile, copy_of, names_of_copies, proven
 from rt.offload.store import Store
 from rt.position import Position

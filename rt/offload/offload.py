@@ -24,10 +24,10 @@ from rt.format.manifest import (
 from rt.format.recovery import Corrupt, judge
 from rt.format.walk import Walk
 from rt.limits import MANIFEST_BYTES_MAX, READ_BYTES
-from rt.log.directory import LogDirectory
-from rt.log.disk import FILE_MODE, OsDisk, make_private_directory
-from rt.log.files import manifest_size
-from rt.log.indexing import rebuild_index
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import FILE_MODE, OsDisk, make_private_directory
+from rt.log.files.indexing import rebuild_index
+from rt.log.files.listing import manifest_size
 from rt.masking import demand_no_secret
 from rt.offload.offloaded import NOTE_BYTES_MAX, SUFFIX, Offloaded, gaps_of
 from rt.offload.store import Store

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rt.log.disk import OsDisk
+from rt.log.files.disk import OsDisk
 from rt.offload.private import create_private
 from rt.position import START, Position
 

@@ -4,7 +4,7 @@ import os
 from contextlib import suppress
 from typing import BinaryIO
 
-from rt.log.disk import FILE_MODE
+from rt.log.files.disk import FILE_MODE
 
 
 def create_private(path: str) -> BinaryIO:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import IO, Any, Final, Protocol
 
 from rt.errors import Misuse
-from rt.log.disk import make_private_directory, sync_directory
+from rt.log.files.disk import make_private_directory, sync_directory
 from rt.masking import without_secrets
 from rt.offload.private import create_private
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 from rt.limits import KIB
-from rt.log.disk import File
+from rt.log.files.disk import File
 
 # One read brings many headers of small frames; after a large frame the next read begins.
 HEADERS_BYTES: Final = 4 * KIB

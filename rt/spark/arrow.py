@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from rt.errors import Misuse
-from rt.log.start import AtTime, Last, Start, checked_start, nanoseconds, resolve
+from rt.log.read.start import AtTime, Last, Start, checked_start, nanoseconds, resolve
 from rt.names import parse_glob
 from rt.position import Position
 from rt.spark.options import Edges, Keys, ReadOptions, Selection

@@ -9,7 +9,7 @@ from rt.errors import FrameError
 from rt.format.checksum import crc32
 from rt.format.frame import HEADER_BYTES, KEYS_COLUMN, Codec, Header, body_matches, unpack_body
 from rt.limits import KIB, READ_BYTES
-from rt.log.disk import File
+from rt.log.files.disk import File
 from rt.spark.ahead import Ahead
 from rt.spark.storage import read_into
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from rt.errors import Misuse
 from rt.limits import MIB
-from rt.log.disk import make_private_directory, sync_directory
+from rt.log.files.disk import make_private_directory, sync_directory
 from rt.offload.private import create_private
 from rt.spark.arrow_reader import arrow_schema
 from rt.spark.schema import COLUMNS

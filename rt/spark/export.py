@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from rt.errors import CorruptLog, FrameError, GapError, Misuse
 from rt.limits import MIB
-from rt.log.absent import no_log
-from rt.log.disk import File, OsDisk, make_private_directory, sync_directory
-from rt.log.gaps import gaps_between
-from rt.log.lock import take_lock
+from rt.log.files.absent import no_log
+from rt.log.files.disk import File, OsDisk, make_private_directory, sync_directory
+from rt.log.files.lock import take_lock
+from rt.log.read.gaps import gaps_between
 from rt.names import shown
 from rt.offload.private import create_private
 from rt.position import START, Position

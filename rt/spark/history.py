@@ -7,7 +7,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from rt.errors import Misuse
-from rt.log.absent import no_log
+from rt.log.files.absent import no_log
 from rt.position import Position
 from rt.spark.plan import LogView
 

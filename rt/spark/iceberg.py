@@ -13,8 +13,8 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 
 from rt.errors import Misuse
 from rt.limits import MIB
-from rt.log.absent import no_log
-from rt.log.disk import make_private_directory
+from rt.log.files.absent import no_log
+from rt.log.files.disk import make_private_directory
 from rt.position import START, Position
 from rt.spark.dataset import SCHEMA
 from rt.spark.export import ArchivedBeforeExport, Exported, waiting_messages

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from rt.errors import Misuse
-from rt.log.disk import make_private_directory
+from rt.log.files.disk import make_private_directory
 from rt.spark.registration import register
 
 VERSION_MIN: Final = 17

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from rt.errors import Misuse
-from rt.log.start import AtTime, Last, Start, checked_start, nanoseconds, resolve
+from rt.log.read.start import AtTime, Last, Start, checked_start, nanoseconds, resolve
 from rt.position import Position
 from rt.spark.options import FAILFAST, read_options
 from rt.spark.places import log_paths

@@ -9,7 +9,7 @@ from rt.format.frame import HEADER_BYTES, MAGIC, FrameKind, Header, parse_header
 from rt.format.scan import next_header
 from rt.format.walk import Walk
 from rt.limits import MIB
-from rt.log.disk import File
+from rt.log.files.disk import File
 from rt.position import Position
 from rt.spark.ahead import Ahead
 from rt.spark.bodies import INCOMPLETE, NO_BODY, Block, Body, BodyReader

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from rt.format.manifest import FILE_NAME
-from rt.log.directory import LogDirectory
-from rt.log.disk import Disk, OsDisk
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import Disk, OsDisk
 from rt.spark.storage import open_storage
 
 _DEPTH_MAX: Final = 3  # ROOT/STREAM/in/SESSION

@@ -13,13 +13,13 @@ from rt.format.scan import Scan, next_header
 from rt.format.seek import walk_before
 from rt.format.walk import Walk
 from rt.limits import INDEX_EVERY_BYTES, MIB
-from rt.log.absent import no_log
-from rt.log.active_file import Facts
-from rt.log.directory import LogDirectory
-from rt.log.disk import File
-from rt.log.gaps import gaps_between
-from rt.log.growth import BadFrames, DamagedFrame
-from rt.log.start import end_before, readable_at, resolve
+from rt.log.files.absent import no_log
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import File
+from rt.log.read.gaps import gaps_between
+from rt.log.read.growth import BadFrames, DamagedFrame
+from rt.log.read.start import end_before, readable_at, resolve
+from rt.log.write.active_file import Facts
 from rt.position import START, Position
 from rt.spark.options import FAILFAST, ReadOptions, Selection
 from rt.spark.places import LogPlace, log_paths

@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 from rt.config.kinds import parse_seconds
 from rt.errors import Misuse
 from rt.format.checksum import crc32
-from rt.log.confirmations import Level
+from rt.log.notify.confirmations import Level
 from rt.names import parse_session, parse_stream
 from rt.publisher import Publisher
 from rt.spark.one_line import one_line_errors

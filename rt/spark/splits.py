@@ -8,7 +8,7 @@ from rt.errors import FrameError
 from rt.format.index import Index
 from rt.format.scan import next_header
 from rt.format.seek import walk_before
-from rt.log.disk import File
+from rt.log.files.disk import File
 from rt.position import Position
 from rt.spark.options import ReadOptions
 from rt.spark.pieces import Part

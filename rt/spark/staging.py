@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rt.errors import Misuse
-from rt.log.disk import sync_directory
+from rt.log.files.disk import sync_directory
 from rt.offload.private import create_private
 
 DIRECTORY: Final = ".spark"  # below the root; no stream's name begins with a dot

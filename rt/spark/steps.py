@@ -6,7 +6,7 @@ from typing import NamedTuple
 from rt.errors import FrameError
 from rt.format.frame import FrameKind
 from rt.format.walk import Walk
-from rt.log.disk import File
+from rt.log.files.disk import File
 from rt.position import Position
 from rt.spark.plan import LogView, headers
 

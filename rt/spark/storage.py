@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from rt.errors import Misuse
-from rt.log.disk import Disk, File, OsDisk, OsFile
+from rt.log.files.disk import Disk, File, OsDisk, OsFile
 
 _SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]*)://?")
 # One request to an object store waits 60 ms; this much takes about as long to arrive.

@@ -9,7 +9,7 @@ from rt.errors import CorruptLog, FrameError, Misuse
 from rt.format.frame import Header
 from rt.format.scan import next_header
 from rt.format.walk import Walk
-from rt.log.disk import File
+from rt.log.files.disk import File
 from rt.position import Position
 from rt.spark.options import ReadOptions
 from rt.spark.plan import LogSnapshot, LogView, take_snapshots

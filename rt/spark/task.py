@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from rt.errors import CorruptLog, FrameError, GapError, Misuse
 from rt.limits import MIB
-from rt.log.directory import LogDirectory
-from rt.log.gaps import gaps_between
+from rt.log.files.directory import LogDirectory
+from rt.log.read.gaps import gaps_between
 from rt.position import Position
 from rt.spark.arrays import PieceGroup
 from rt.spark.bodies import Block, Scratch

@@ -18,8 +18,8 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from rt.errors import Misuse, spoken
-from rt.node.answers import SharedAnswers
-from rt.node.status import without_directories
+from rt.node.admin.answers import SharedAnswers
+from rt.node.observe.status import without_directories
 from rt.web.budget import WebBudget
 from rt.web.collector import SiteCollector
 from rt.web.disclosure import encoded

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from replicator.admission import network_of
-from replicator.budgets import Budget
+from replicator.limits.admission import network_of
+from replicator.limits.budgets import Budget
 
 _SHARE: Final = 0.1  # of a processor
 _REQUEST_S: Final = 0.001  # of it, for what is not measured: reading a request, sending headers

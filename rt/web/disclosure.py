@@ -7,7 +7,7 @@ import re
 import secrets
 from typing import Any, Final
 
-from rt.node.status import without_directories
+from rt.node.observe.status import without_directories
 from rt.text import json_safe
 
 _SALT: Final = secrets.token_bytes(16)  # else a guessed address could be checked

@@ -12,7 +12,7 @@ from rt.errors import CorruptLog, Misuse
 from rt.format.manifest import FILE_NAME
 from rt.inspect.history import Row, history
 from rt.inspect.history_text import HistoryText
-from rt.node.retention import leases_of_notes, policy_of_notes
+from rt.node.retain.retention import leases_of_notes, policy_of_notes
 
 _LOOK_S: Final = 2.0  # reading a manifest of 100,000 lines takes 0.3 s
 SHOWN_MAX: Final = 400  # on the page; a time axis with more would be a grey bar

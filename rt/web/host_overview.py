@@ -4,8 +4,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from rt.node.sample import NodeSample
-from rt.node.settings import NodeSettings
+from rt.node.observe.sample import NodeSample
+from rt.node.settings.node import NodeSettings
 from rt.version import __version__
 from rt.web.node_overview import own_verdict
 from rt.web.site import Fields

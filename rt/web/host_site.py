@@ -8,7 +8,7 @@ from prometheus_client.core import Metric
 
 from rt.errors import Misuse, spoken
 from rt.names import shown
-from rt.node.stream_host import StreamHost
+from rt.node.host.stream_host import StreamHost
 from rt.web.host_overview import host_overview, stream_row
 from rt.web.node_metrics import StreamView, node_metrics
 from rt.web.node_overview import session_row, trouble

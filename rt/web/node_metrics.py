@@ -9,13 +9,13 @@ from typing import Final, NamedTuple
 
 from prometheus_client.core import Metric
 
-from replicator.clients import PULLS, PUSHES, ClientView
-from replicator.scrub import ScrubState
+from replicator.repair.scrub import ScrubState
+from replicator.serve.client_record import PULLS, PUSHES, ClientView
 from rt.inspect.history import Row
 from rt.latencies import LatencyCounts
-from rt.node.sample import NodeSample, SessionView, bytes_between
-from rt.node.sampler import HOPS
-from rt.node.settings import NodeSettings
+from rt.node.observe.sample import NodeSample, SessionView, bytes_between
+from rt.node.observe.sampler import HOPS
+from rt.node.settings.node import NodeSettings
 from rt.version import __version__
 from rt.web.collector import Labels, counter, gauge, histogram
 from rt.web.cursor_rows import CursorRow

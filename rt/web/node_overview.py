@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from replicator.clients import PULLS, PUSHES, ClientView
-from rt.node.sample import Hop, NodeSample, SessionView, bytes_between
-from rt.node.settings import NodeSettings
-from rt.node.stalled import stalls_of
+from replicator.serve.client_record import PULLS, PUSHES, ClientView
+from rt.node.observe.sample import Hop, NodeSample, SessionView, bytes_between
+from rt.node.observe.stall_reasons import stalls_of
+from rt.node.settings.node import NodeSettings
 from rt.position import Position
 from rt.text import printable
 from rt.version import __version__

@@ -9,15 +9,15 @@ from typing import Any, Final
 from cryptography import x509
 from prometheus_client.core import Metric
 
-from replicator.clients import PULLS, PUSHES, ClientView
+from replicator.serve.client_record import PULLS, PUSHES, ClientView
 from rt.errors import Misuse
 from rt.inspect.history import Row
 from rt.names import shown
 from rt.net.certificates import certificate_files, load_certificate
 from rt.net.contexts import Contexts, client_context
-from rt.node.node import STUCK_S, Node
-from rt.node.sample import NodeSample, SessionView
-from rt.node.settings import parse_address
+from rt.node.host.node import STUCK_S, Node
+from rt.node.observe.sample import NodeSample, SessionView
+from rt.node.settings.node import parse_address
 from rt.text import time_text
 from rt.web.cursor_rows import CursorRow, CursorRows
 from rt.web.files import MergedFiles, planned

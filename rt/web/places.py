@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Protocol
 
-from replicator.admission import network_of
+from replicator.limits.admission import network_of
 
 
 class Holder(Protocol):

@@ -6,10 +6,10 @@ from dataclasses import asdict
 
 from prometheus_client.core import Metric
 
-from replicator.pull import PullClient
-from replicator.scrub import ScrubState
-from replicator.scrubber import Scrubber
-from rt.node.sampler import PULL
+from replicator.pull.client import PullClient
+from replicator.repair.scrub import ScrubState
+from replicator.repair.scrubber import Scrubber
+from rt.node.observe.sampler import PULL
 from rt.text import counted, printable, size_text
 from rt.web.collector import counter, gauge
 from rt.web.files import MergedFiles, planned

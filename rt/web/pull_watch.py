@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from replicator.pull import PullClient
-from rt.node.sampler import PULL
-from rt.node.stalls import HopProgress
+from replicator.pull.client import PullClient
+from rt.node.observe.sampler import PULL
+from rt.node.observe.stall_clock import HopProgress
 from rt.text import printable
 from rt.web.watch import SiteWatch
 

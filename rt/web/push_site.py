@@ -6,8 +6,8 @@ from typing import Final
 
 from prometheus_client.core import Metric
 
-from replicator.progress import SessionStatus
-from replicator.push import PushClient
+from replicator.push.client import PushClient
+from replicator.push.progress import SessionStatus
 from rt.text import printable, size_text
 from rt.traffic import Traffic
 from rt.web.collector import counter, gauge

@@ -4,9 +4,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from replicator.progress import SessionStatus
-from replicator.push import PushClient
-from rt.node.stalls import HopProgress, Waits
+from replicator.push.client import PushClient
+from replicator.push.progress import SessionStatus
+from rt.node.observe.stall_clock import HopProgress, Waits
 from rt.position import Position
 from rt.text import printable
 from rt.web.watch import SiteWatch

@@ -7,10 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Final
 
-from replicator.backoff import Complaint
+from replicator.wire.backoff import Complaint
 from rt.errors import RtError, spoken
-from rt.node.lookout import LIVE_S
-from rt.node.stalls import HopProgress, Stalls
+from rt.node.observe.sampler_thread import LIVE_S
+from rt.node.observe.stall_clock import HopProgress, Stalls
 
 _log: Final = logging.getLogger("rt.client")
 STUCK_S: Final = 30.0

@@ -4,7 +4,7 @@ import struct
 from typing import Final
 
 from rt.format.checksum import crc32
-from rt.log.disk import Disk, File, read_or_rotten
+from rt.log.files.disk import Disk, File, read_or_rotten
 from sequencer.journal.identity import write_whole
 from sequencer.raft.consensus import Ballot
 

@@ -7,7 +7,7 @@ that was stored here, no power was cut since, and bytes that cannot be read were
 from typing import Final
 
 from rt.format.checksum import crc32
-from rt.log.disk import Disk, read_or_rotten
+from rt.log.files.disk import Disk, read_or_rotten
 from sequencer.journal.identity import write_whole
 
 BOOT_NAME: Final = "boot"

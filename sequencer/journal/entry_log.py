@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from rt.log.disk import Disk, File
+from rt.log.files.disk import Disk, File
 from sequencer.journal.identity import write_whole
 from sequencer.journal.records import RecordHeader, RecordScan, encode_mark, encode_records
 from sequencer.raft.consensus import Entry

@@ -7,7 +7,7 @@ from typing import Final
 
 from rt.errors import Misuse, Refused
 from rt.format.checksum import crc32
-from rt.log.disk import Disk
+from rt.log.files.disk import Disk
 
 IDENTITY_NAME: Final = "identity"
 IDENTITY_BYTES_MAX: Final = 16384  # 7 founders with names of 255 bytes and addresses of 300

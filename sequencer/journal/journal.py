@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from rt.errors import Refused, WriterFailed
-from rt.log.disk import Disk
+from rt.log.files.disk import Disk
 from sequencer.journal.ballot import SLOT_NAMES, Ballots
 from sequencer.journal.boot import BOOT_NAME, read_boot, write_boot
 from sequencer.journal.entry_log import LOG_NAME, MARKS_NAME, EntryLog

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rt.log.disk import Disk
+from rt.log.files.disk import Disk
 from sequencer.journal.ballot import SLOT_NAMES, read_ballot
 from sequencer.journal.boot import read_boot
 from sequencer.journal.entry_log import LOG_NAME, MARKS_BYTES_MAX, MARKS_NAME

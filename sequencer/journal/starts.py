@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rt.format.checksum import crc32
-from rt.log.disk import Disk, read_or_rotten
+from rt.log.files.disk import Disk, read_or_rotten
 from sequencer.journal.identity import write_whole
 from sequencer.raft.consensus import EngineState
 from sequencer.raft.starts import Claim, Memory, Reach, StartChain

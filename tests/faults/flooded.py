@@ -17,8 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from replicator.pull import PullClient
-from replicator.push import PushClient
+from replicator.pull.client import PullClient
+from replicator.push.client import PushClient
 from rt import Publisher
 from rt.net.admin import ask_any
 from rt.net.certificates import certificate_files, issue

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import cycle
 
-from replicator.messages import Ack, Data, Heartbeat, Open, RolledNotice
-from replicator.wire import PULL, PUSH, VERSION, Hello, encode
+from replicator.wire.codec import PULL, PUSH, VERSION, Hello, encode
+from replicator.wire.messages import Ack, Data, Heartbeat, Open, RolledNotice
 from rt.errors import RtError
 from rt.format.columns import encode_columns
 from rt.format.frame import encode_frame, session_tag
@@ -25,7 +25,7 @@ from rt.format.manifest import SESSION, LogIdentity, Rolled
 from rt.net.admin import ADMIN_ALPN
 from rt.net.certificates import certificate_files
 from rt.net.tls import client_context, connect, offering
-from rt.node.status import STATUS_ALPN
+from rt.node.observe.status import STATUS_ALPN
 from rt.position import START, Position
 
 HELD = 600

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import rt
-from rt.cli.children import Child, Children
-from rt.node.cluster import free_addresses, init_cluster
+from rt.cli.process.children import Child, Children
+from rt.node.founding.cluster_files import free_addresses, init_cluster
 
 from .reader_history import Fact
 

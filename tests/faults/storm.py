@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from rt import Publisher, Subscriber
-from rt.cli.children import Child, Children
-from rt.node.cluster import free_addresses, init_cluster
+from rt.cli.process.children import Child, Children
+from rt.node.founding.cluster_files import free_addresses, init_cluster
 from rt.position import Position
 
 from .network import Network

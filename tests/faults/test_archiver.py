@@ -72,7 +72,7 @@ def test_inputs_and_the_publishers_own_files_go_when_they_are_merged(tmp_path):
 
 def test_what_the_slowest_node_lacks_stays_at_the_publisher_if_so_configured(tmp_path):
     """`all` is for operators who never want a node to copy outputs."""
-    from replicator.progress import Release
+    from replicator.push.progress import Release
 
     with ArchiveCluster(tmp_path, 3) as cluster:
         cluster.stop("n3")

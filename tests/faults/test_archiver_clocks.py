@@ -6,7 +6,7 @@ import pytest
 from archive_cluster import ArchiveCluster
 from replicator_host import eventually
 
-from rt.node.retention import Machine
+from rt.node.retain.retention import Machine
 
 pytestmark = pytest.mark.faults
 HOUR_NS = 3600 * 10**9

@@ -8,17 +8,17 @@ import pytest
 from archive_cluster import STREAM, held_bytes
 from replicator_host import eventually
 
-from replicator.push import PushClient
-from rt.cli.children import Children
-from rt.cli.up import start_nodes
+from replicator.push.client import PushClient
+from rt.cli.cluster.up import start_nodes
+from rt.cli.process.children import Children
 from rt.errors import RtError
 from rt.inspect.history import history
-from rt.log.writer import WriterSettings
+from rt.log.write.writer import WriterSettings
 from rt.net.admin import ask, ask_any
 from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
-from rt.node.cluster import ask_status, init_local_cluster
-from rt.node.settings import parse_address
+from rt.node.founding.cluster_files import ask_status, init_local_cluster
+from rt.node.settings.node import parse_address
 from rt.publisher import Publisher
 
 MIB = 1 << 20

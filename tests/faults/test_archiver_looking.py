@@ -10,9 +10,9 @@ from commands import run
 from replicator_host import eventually
 
 from rt.position import START
-from sequencer.execution import Committed
-from sequencer.executor import Executor
-from sequencer.instruction import Merge, Slice
+from sequencer.execution.execution import Committed
+from sequencer.execution.executor import Executor
+from sequencer.ledger.instruction import Merge, Slice
 from sequencer.raft.consensus import Entry
 
 pytestmark = pytest.mark.faults

@@ -4,7 +4,7 @@ import pytest
 from archive_cluster import ArchiveCluster
 from replicator_host import eventually
 
-from sequencer.instruction import CARRIED_BYTES_MAX
+from sequencer.ledger.instruction import CARRIED_BYTES_MAX
 
 pytestmark = pytest.mark.faults
 

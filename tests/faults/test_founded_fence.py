@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from rt import Publisher, Subscriber
-from rt.cli.children import Children
-from rt.node.cluster import Place, founding_lines, free_addresses, init_cluster
-from rt.node.cluster_layout import ClusterLayout
+from rt.cli.process.children import Children
+from rt.node.founding.cluster_files import Place, founding_lines, free_addresses, init_cluster
+from rt.node.founding.layout import ClusterLayout
 
 STREAM = "fenced"
 PATIENCE_S = 60.0

@@ -13,8 +13,8 @@ from rt import Subscriber
 from rt.format.columns import encode_columns
 from rt.format.frame import encode_frame, session_tag
 from rt.format.manifest import SESSION, LogIdentity
-from rt.log.appender import Appender
-from rt.node.cluster import init_local_cluster
+from rt.log.write.appender import Appender
+from rt.node.founding.cluster_files import init_local_cluster
 from rt.position import START
 from tests.commands import start
 from tests.dialogue import FastDisk

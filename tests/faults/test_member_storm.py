@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rt.node.cluster import Place, free_addresses
+from rt.node.founding.cluster_files import Place, free_addresses
 
 from .storm import Storm
 

@@ -10,13 +10,13 @@ from contextlib import ExitStack
 
 import pytest
 
-from replicator.push import PushClient
-from rt.cli.node_versions import different_versions, node_version, strangers
+from replicator.push.client import PushClient
+from rt.cli.look.node_versions import different_versions, node_version, strangers
 from rt.errors import PeerError
 from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
-from rt.node.cluster import ask_status, init_local_cluster
-from rt.node.settings import parse_address
+from rt.node.founding.cluster_files import ask_status, init_local_cluster
+from rt.node.settings.node import parse_address
 from rt.publisher import Publisher
 from sequencer.raft.snapshots import decode_snapshot
 from tests.commands import PATIENCE_S, clean_environment, run

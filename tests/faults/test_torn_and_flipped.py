@@ -13,7 +13,7 @@ from rt.format.frame import FrameKind, parse_header
 from rt.format.message import Batch
 from rt.format.recovery import Clean, Corrupt, Torn, judge
 from rt.format.walk import Walk
-from rt.log.writer import Fsync, SessionWriter, WriterSettings
+from rt.log.write.writer import Fsync, SessionWriter, WriterSettings
 from rt.position import Position
 
 KIB = 1024

@@ -9,7 +9,7 @@ import pytest
 
 from rt import Publisher
 from rt.errors import FlushTimeout, RtError
-from rt.log.directory import LogDirectory
+from rt.log.files.directory import LogDirectory
 
 from .storm import STREAM, flip
 from .test_member_storm import MemberStorm

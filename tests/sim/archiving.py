@@ -7,17 +7,17 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from rt.errors import DiskFailed
-from rt.log.appender import Appender, Durable
-from rt.node.retention import Machine, Retention
-from rt.node.settings import NodeSettings
-from rt.node.snapshots import NodeSnapshots
-from rt.node.storage import StorageSettings
-from rt.node.sweep import Sweep
-from rt.node.sweeper import NodeSweeper
+from rt.log.write.appender import Appender, Durable
+from rt.node.retain.retention import Machine, Retention
+from rt.node.retain.snapshots import NodeSnapshots
+from rt.node.retain.sweep import Sweep
+from rt.node.retain.sweeper import NodeSweeper
+from rt.node.settings.node import NodeSettings
+from rt.node.settings.storage import StorageSettings
 from rt.position import Position
-from sequencer.execution import SnapshotPlan
+from sequencer.execution.execution import SnapshotPlan
 from sequencer.journal.journal import Journal
-from sequencer.ledger import decode_ledger
+from sequencer.ledger.ledger import decode_ledger
 
 from .stream import BEGIN_NS
 

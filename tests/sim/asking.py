@@ -6,13 +6,13 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from rt.errors import Misuse, PeerError, Refused, RtError
-from rt.log.directory import LogDirectory
+from rt.log.files.directory import LogDirectory
 from rt.net.exchange import Fields
 from rt.net.identity import CertificateRole, PeerIdentity
-from rt.node.cursors import NodeCursors
-from rt.node.groups import NodeGroups
-from rt.node.latest import confirmed, decided, latest
-from rt.node.steps import Ask, Need, Order, Steps, Until
+from rt.node.agree.latest import confirmed, decided, latest
+from rt.node.agree.steps import Ask, Need, Order, Steps, Until
+from rt.node.notes.cursors import NodeCursors
+from rt.node.notes.groups import NodeGroups
 
 from .stream import OUT
 
@@ -28,7 +28,7 @@ Reply = Callable[[Fields | None, Exception | None], None]
 
 
 class Answering:
-    """The requests that one life of a node answers (`rt.node.admin.NodeAdmin`)."""
+    """The requests that one life of a node answers (`rt.node.admin.node_admin.NodeAdmin`)."""
 
     def __init__(self, node: "ReadingNode") -> None:
         self._node, self._world, self._life = node, node.world, node.life

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
-from replicator.local_copy import PulledLog, set_end_aside
+from replicator.pull.local_copy import PulledLog, set_end_aside
 from rt.errors import CorruptLog, ManifestError, PeerError, Refused
 from rt.format.manifest import MERGED, LogIdentity, Rolled
-from rt.log.appender import Appender
-from rt.log.archived import finish_archiving, not_copied
-from rt.log.rolled_check import line_before
+from rt.log.files.archived import finish_archiving, not_copied
+from rt.log.write.appender import Appender
+from rt.log.write.rolled_check import line_before
 from rt.position import START, Position
 
 from .checkers import Violation
@@ -48,7 +48,7 @@ class Puller(Protocol):
 
 
 class Pull:
-    """Copies the merged log from one node after the other, as `replicator.pull` does."""
+    """Copies the merged log from one node after the other, as `replicator.pull.client` does."""
 
     def __init__(self, puller: Puller, chance: Random, begin: int = 0) -> None:
         """Begin to copy; the copy is useful once it is past `begin`."""
@@ -158,7 +158,7 @@ class Pull:
 
 
 class NodeFiles:
-    """Where a node's files are fetched from (`replicator.mend.FileSource`): as `FileFetch` does.
+    """Where a node's files are fetched from (`FileSource`): as `FileFetch` does.
 
     The connection is the simulation's, from one log directory to another, within a turn.
     """

@@ -7,7 +7,7 @@ from copy import deepcopy
 from functools import lru_cache
 from random import Random
 
-from rt.log.disk import File
+from rt.log.files.disk import File
 
 SECTOR_BYTES = 512
 

@@ -5,9 +5,9 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from rt.position import START
-from sequencer.instruction import Instruction
 from sequencer.journal.journal import Opened
-from sequencer.ledger import Ledger
+from sequencer.ledger.instruction import Instruction
+from sequencer.ledger.ledger import Ledger
 from sequencer.member import Member
 
 from .checkers import Violation

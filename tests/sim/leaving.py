@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rt.errors import Refused
 from rt.events import SessionChange
-from rt.node.session_policy import SESSIONS_NOTE, SessionPolicy
+from rt.node.sessions.policy import SESSIONS_NOTE, SessionPolicy
 from rt.position import START
-from sequencer.instruction import Note
-from sequencer.life import Life
+from sequencer.ledger.instruction import Note
+from sequencer.ledger.life import Life
 
 from .checkers import Violation
 from .publisher import FIRST_PEER, SESSIONS

@@ -6,8 +6,8 @@ from random import Random
 from typing import Protocol
 
 from rt.format.frame import Header, seal_header, session_tag
-from sequencer.instruction import Merge, Slice, decode_instruction, encode_instruction
-from sequencer.ledger import Ledger, decode_ledger
+from sequencer.ledger.instruction import Merge, Slice, decode_instruction, encode_instruction
+from sequencer.ledger.ledger import Ledger, decode_ledger
 from sequencer.raft.consensus import Entry, EntryKind
 
 from .checkers import Violation

@@ -6,10 +6,10 @@ from typing import Final
 
 from rt.errors import Refused
 from sequencer.departed import Departed
-from sequencer.greeting import Greeting
-from sequencer.holdings import Holdings
 from sequencer.journal.journal import Opened, found
 from sequencer.membership import Membership
+from sequencer.peers.restart_check import Greeting
+from sequencer.planning.holdings import Holdings
 from sequencer.raft.consensus import EntryKind, Ready, UnheardError
 from sequencer.raft.core import Core
 from sequencer.raft.engine import Raft

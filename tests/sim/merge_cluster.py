@@ -10,14 +10,14 @@ from archiver.lease import Lease
 from archiver.policy import Policy
 from rt.errors import Refused
 from rt.events import SessionChange
-from rt.log.appender import Appender
-from rt.node.duties import Timing
-from rt.node.put_back import read_instruction
-from rt.node.rest import Pulse
-from rt.node.retention import LEASE_NOTE, POLICY_NOTE
+from rt.log.write.appender import Appender
+from rt.node.agree.duties import Timing
+from rt.node.agree.idle_policy import Pulse
+from rt.node.ingest.restore_from_journal import read_instruction
+from rt.node.retain.retention import LEASE_NOTE, POLICY_NOTE
 from rt.position import START, Position
-from sequencer.instruction import Archive, Instruction, Merge, Note, Roll
-from sequencer.life import Life
+from sequencer.ledger.instruction import Archive, Instruction, Merge, Note, Roll
+from sequencer.ledger.life import Life
 from sequencer.raft.consensus import EntryKind, Ready
 
 from .archiving import paced_ns

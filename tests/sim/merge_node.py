@@ -10,9 +10,9 @@ from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from replicator.feeds import LogFeeds
 from replicator.host import Inbox
-from replicator.mend import mend_file
+from replicator.repair.mend import mend_file
+from replicator.serve.feeds import LogFeeds
 from rt.errors import (
     CorruptLog,
     DiskFailed,
@@ -23,31 +23,31 @@ from rt.errors import (
     WriterFailed,
 )
 from rt.format.manifest import LogIdentity
-from rt.log.appender import Durable
-from rt.log.confirmations import Confirmations
-from rt.node.begun import Begun
-from rt.node.damage import DamageFound
-from rt.node.duties import Duties, Mail
-from rt.node.inbox import NodeInbox
-from rt.node.inboxes import Inboxes
-from rt.node.ports import Ports
-from rt.node.put_back import put_back, read_instruction
-from rt.node.relay import held_copy
-from rt.node.session_watch import SessionWatch
+from rt.log.notify.confirmations import Confirmations
+from rt.log.write.appender import Durable
+from rt.node.agree.dependencies import Ports
+from rt.node.agree.duties import Duties, Mail
+from rt.node.ingest.damage import DamageFound
+from rt.node.ingest.inbox import NodeInbox
+from rt.node.ingest.inboxes import Inboxes
+from rt.node.ingest.relay import held_copy
+from rt.node.ingest.restore_from_journal import put_back, read_instruction
+from rt.node.ingest.session_epochs import Begun
+from rt.node.sessions.watch import SessionWatch
 from rt.position import START, Position
-from sequencer import execution
-from sequencer.execution import Readers
-from sequencer.greeting import Greeting
-from sequencer.holdings import decode_report
-from sequencer.instruction import Instruction, Merge, Slice
+from sequencer.execution import execution
+from sequencer.execution.execution import Readers
 from sequencer.journal.journal import Opened
 from sequencer.journal.starts import NONCE_END, begin_start, read_memories, write_memories
-from sequencer.ledger import Ledger, decode_ledger
+from sequencer.ledger.instruction import Instruction, Merge, Slice
+from sequencer.ledger.ledger import Ledger, decode_ledger
+from sequencer.ledger.session_facts import Ownership
 from sequencer.member import Member
-from sequencer.planner import Planner
+from sequencer.peers.restart_check import Greeting
+from sequencer.planning.holdings import decode_report
+from sequencer.planning.planner import Planner
+from sequencer.planning.session_log import SessionLogs
 from sequencer.raft.consensus import EngineRole, Entry, EntryKind
-from sequencer.remembered import Ownership
-from sequencer.session_log import SessionLogs
 
 from .archiving import SimSnapshots, SimSweeper, make_archiver, paced_ns
 from .checkers import Violation

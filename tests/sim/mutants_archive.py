@@ -3,15 +3,15 @@
 from typing import Any
 
 from archiver import decide as decisions
-from replicator.source_channel import SourceChannel
-from rt.node.retention import Retention
-from rt.node.retention_reports import RetentionReports
-from rt.node.sweep import Sweep
-from rt.node.sweeper import NodeSweeper
+from replicator.source.channel import SourceChannel
+from rt.node.retain.reports import RetentionReports
+from rt.node.retain.retention import Retention
+from rt.node.retain.sweep import Sweep
+from rt.node.retain.sweeper import NodeSweeper
 from rt.position import Position
-from sequencer.execution import Execution
-from sequencer.executor import Executor
-from sequencer.ledger import decode_ledger
+from sequencer.execution.execution import Execution
+from sequencer.execution.executor import Executor
+from sequencer.ledger.ledger import decode_ledger
 
 from .mutants_merge import merging
 from .mutation import Patch

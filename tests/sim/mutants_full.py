@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from rt.node.keep_up import KeepUp
+from rt.node.agree.keep_up import KeepUp
 
 from .mutation import Patch, mutant
 

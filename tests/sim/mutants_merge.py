@@ -3,25 +3,25 @@
 from collections.abc import Callable
 from typing import Any
 
-from rt.log import active_file as active_files
-from rt.log.appender import Appender, Durable
-from rt.node.inbox import NodeInbox
-from rt.node.inbox_syncer import InboxSyncer
-from rt.node.inboxes import Inboxes
+from rt.log.write import active_file as active_files
+from rt.log.write.appender import Appender, Durable
+from rt.node.ingest.inbox import NodeInbox
+from rt.node.ingest.inbox_syncer import InboxSyncer
+from rt.node.ingest.inboxes import Inboxes
 from rt.position import Position
-from sequencer import executor as executors
-from sequencer import planner
-from sequencer.carried import Carrier
-from sequencer.copies import Copies
-from sequencer.execution import Execution
-from sequencer.executor import Executor
+from sequencer.execution import executor as executors
+from sequencer.execution.copies import Copies
+from sequencer.execution.execution import Execution
+from sequencer.execution.executor import Executor
 from sequencer.hand_over import HandOver
-from sequencer.holdings import Holdings
-from sequencer.instruction import Instruction, Merge, Slice
-from sequencer.ledger import Ledger
-from sequencer.planner import Planner
-from sequencer.session_log import SessionLog
-from sequencer.wants import Wants
+from sequencer.ledger.instruction import Instruction, Merge, Slice
+from sequencer.ledger.ledger import Ledger
+from sequencer.planning import planner
+from sequencer.planning.carried import Carrier
+from sequencer.planning.holdings import Holdings
+from sequencer.planning.planner import Planner
+from sequencer.planning.session_log import SessionLog
+from sequencer.planning.wants import Wants
 
 from .mutation import MUTANTS, Patch, mutant
 

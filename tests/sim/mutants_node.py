@@ -1,25 +1,26 @@
 """Mistakes in what a node decides around sequencing: only worlds with merged logs see them."""
 
-from replicator import progress
-from replicator.messages import Ack
-from rt.log.active_file import ActiveFile
-from rt.log.appender import Appender, Durable
-from rt.log.confirmations import Confirmations
-from rt.log.disk import File
-from rt.node import duties, relay
-from rt.node.duties import Duties
-from rt.node.inbox import NodeInbox
-from rt.node.inboxes import Inboxes
-from rt.node.retention import Retention
-from rt.node.snapshots import NodeSnapshots
-from rt.node.view import NodeView
+from replicator.push import progress
+from replicator.wire.messages import Ack
+from rt.log.files.disk import File
+from rt.log.notify.confirmations import Confirmations
+from rt.log.write.active_file import ActiveFile
+from rt.log.write.appender import Appender, Durable
+from rt.node.agree import duties
+from rt.node.agree.duties import Duties
+from rt.node.agree.view import NodeView
+from rt.node.ingest import relay
+from rt.node.ingest.inbox import NodeInbox
+from rt.node.ingest.inboxes import Inboxes
+from rt.node.retain.retention import Retention
+from rt.node.retain.snapshots import NodeSnapshots
 from rt.position import START, Position
-from sequencer import greeting as greetings
-from sequencer import holdings
-from sequencer.execution import Execution
-from sequencer.greeting import Greeting
-from sequencer.holdings import Report, ReportKind, decode_report
+from sequencer.execution.execution import Execution
 from sequencer.member import Member
+from sequencer.peers import restart_check as greetings
+from sequencer.peers.restart_check import Greeting
+from sequencer.planning import holdings
+from sequencer.planning.holdings import Report, ReportKind, decode_report
 from sequencer.raft.consensus import EntryKind
 from sequencer.raft.entries import pack_member
 from sequencer.raft.leader import Leader

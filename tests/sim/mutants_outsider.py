@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from sequencer.execution import Committed
-from sequencer.instruction import decode_instruction
+from sequencer.execution.execution import Committed
+from sequencer.ledger.instruction import decode_instruction
 from sequencer.membership import Membership
 from sequencer.proposals import Proposals
 from sequencer.raft.consensus import Entry, EntryKind

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
-from replicator import mirror
-from replicator.end_question import EndQuestion
-from replicator.lag_watch import LagWatch
-from replicator.mirror import MirrorFeed
-from replicator.rotation import Rotation
-from rt.node import latest
-from rt.node.latest import LatestRead
+from replicator.pull import mirror
+from replicator.pull.end_question import EndQuestion
+from replicator.pull.lag_watch import LagWatch
+from replicator.pull.mirror import MirrorFeed
+from replicator.wire.rotation import Rotation
+from rt.node.agree import latest
+from rt.node.agree.latest import LatestRead
 from rt.position import START
 from sequencer.reading import LatestReads
 
@@ -106,7 +106,7 @@ def leaves_a_node_for_its_own_lag() -> list[Patch]:
             self._target = right(self)
 
     def right(self: LagWatch[str]) -> object:
-        from replicator.lag_watch import _Target
+        from replicator.pull.lag_watch import _Target
 
         node = max(self._heard, key=lambda each: self._heard[each].end)
         return _Target(self._heard[node].end, node, self._heard[node].asked_s)

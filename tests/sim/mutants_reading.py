@@ -11,10 +11,10 @@ from typing import Any
 from rt.client.held_cursor import HeldCursor
 from rt.client.member_claims import HeldClaim, MemberClaims
 from rt.errors import Fenced, Refused
-from rt.node import changed_notes
-from rt.node.retention import LEASE_NOTE, Retention
+from rt.node.notes import changed_notes
+from rt.node.retain.retention import LEASE_NOTE, Retention
 from rt.position import Position
-from sequencer.instruction import Note, encode_instruction
+from sequencer.ledger.instruction import Note, encode_instruction
 from sequencer.proposals import Proposals
 from sequencer.reading import LatestReads
 

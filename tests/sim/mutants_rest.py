@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from rt.node.duties import Duties, Mail
-from rt.node.rest import Rest
+from rt.node.agree.duties import Duties, Mail
+from rt.node.agree.idle_policy import Rest
 from sequencer.raft import calm
 
 from .mutation import Patch, mutant

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from replicator import mend
-from rt.log.damaged_files import DamagedFiles
+from replicator.repair import mend
+from rt.log.files.damaged_files import DamagedFiles
 
 from .mutation import Patch, mutant
 

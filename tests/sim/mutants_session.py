@@ -5,19 +5,20 @@ from dataclasses import replace
 from unittest.mock import patch
 
 from rt.format.ranges import Range
-from rt.node import duties, session_watch
-from rt.node.barred import BarredSessions
-from rt.node.begun import Begun, BegunCopies
-from rt.node.dropped import DroppableCopies
-from rt.node.inboxes import Inboxes
-from rt.node.session_watch import SessionWatch
+from rt.node.agree import duties
+from rt.node.ingest.dropped_copies import DroppableCopies
+from rt.node.ingest.inboxes import Inboxes
+from rt.node.ingest.session_blocks import BarredSessions
+from rt.node.ingest.session_epochs import Begun, BegunCopies
+from rt.node.sessions import watch as session_watch
+from rt.node.sessions.watch import SessionWatch
 from rt.position import Position
-from sequencer.executor import Executor
-from sequencer.instruction import Slice
-from sequencer.ledger import Ledger
-from sequencer.life import Life
+from sequencer.execution.executor import Executor
+from sequencer.ledger.instruction import Slice
+from sequencer.ledger.ledger import Ledger
+from sequencer.ledger.life import Life
+from sequencer.ledger.session_facts import Ownership, Remembered
 from sequencer.member import Member
-from sequencer.remembered import Ownership, Remembered
 
 from .mutants_merge import merging
 from .mutation import Patch

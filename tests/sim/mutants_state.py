@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 from rt.format.ranges import Range
-from sequencer.instruction import Slice
 from sequencer.journal import ballot as ballots
 from sequencer.journal import entry_log as entry_logs
 from sequencer.journal import journal as journals
@@ -13,7 +12,8 @@ from sequencer.journal.ballot import Ballots, encode_slot
 from sequencer.journal.entry_log import EntryLog
 from sequencer.journal.journal import Journal, Opened
 from sequencer.journal.records import RecordScan
-from sequencer.ledger import Ledger
+from sequencer.ledger.instruction import Slice
+from sequencer.ledger.ledger import Ledger
 from sequencer.raft.consensus import FOUNDER, Ballot, EngineState, Entry, Snapshot
 from sequencer.raft.core import Core
 from sequencer.raft.election import Election

@@ -5,15 +5,15 @@ from collections.abc import Iterator
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from rt.node.retention_reports import RetentionReport
+from rt.node.retain.reports import RetentionReport
 from rt.position import Position
-from sequencer.digests import encode_digest
-from sequencer.greeting import GreetingMessage, encode_greeting
-from sequencer.holdings import Report, ReportKind, encode_report
-from sequencer.instruction import Roll, encode_instruction
-from sequencer.ledger import Ledger
+from sequencer.ledger.digests import encode_digest
+from sequencer.ledger.instruction import Roll, encode_instruction
+from sequencer.ledger.ledger import Ledger
 from sequencer.member import REPORT, WANT, Member
-from sequencer.peer_notes import CONSENSUS
+from sequencer.peers.notes import CONSENSUS
+from sequencer.peers.restart_check import GreetingMessage, encode_greeting
+from sequencer.planning.holdings import Report, ReportKind, encode_report
 from sequencer.raft.codec import MessageCodec
 from sequencer.raft.consensus import Entry, EntryKind, Seat, Snapshot
 from sequencer.raft.core import Core

@@ -9,22 +9,22 @@ from random import Random
 from typing import Any, Final
 from zlib import crc32
 
-from replicator import progress
-from replicator.decoder import Decoder
-from replicator.frame_buffer import FrameBuffer
 from replicator.host import Inbox
-from replicator.messages import Ack, ArchivedNotice, CaughtUpNotice, Data, RolledNotice
-from replicator.sink_channel import SinkChannel
-from replicator.source_channel import SourceChannel
+from replicator.push import progress
+from replicator.sink.channel import SinkChannel
+from replicator.source.channel import SourceChannel
+from replicator.wire.decoder import Decoder
+from replicator.wire.frame_buffer import FrameBuffer
+from replicator.wire.messages import Ack, ArchivedNotice, CaughtUpNotice, Data, RolledNotice
 from rt.format.columns import encode_columns
 from rt.format.frame import encode_frame, session_tag
 from rt.format.manifest import SESSION, LogIdentity
 from rt.format.manifest import Archived as ArchivedLine
-from rt.log.appender import Appender
-from rt.log.confirmations import Confirmations
-from rt.log.damaged_files import DamagedFiles
-from rt.log.directory import LogDirectory
-from rt.log.disk import Disk
+from rt.log.files.damaged_files import DamagedFiles
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import Disk
+from rt.log.notify.confirmations import Confirmations
+from rt.log.write.appender import Appender
 from rt.position import START, Position
 
 from .disk import SimDisk
@@ -151,7 +151,7 @@ class Publisher:
         self._backup = self.disk.backed_up()
 
     def restore(self) -> None:
-        """Go back to the backup and publish on, as `rt.log.writer.Writer` does at a start."""
+        """Go back to the backup and publish on, as `rt.log.write.writer.Writer` does at a start."""
         self.news += 1
         self.lives += 1
         self._log.close()

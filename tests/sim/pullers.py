@@ -1,7 +1,8 @@
 """Simulated readers and mirrors: what decides is the code that ships, driven in turns.
 
-A copy is pulled as by `replicator.pull`, by its `Rotation` and `LagWatch`; the end of the stream is
-asked for by an `EndQuestion`, and answered as a node does by a `LatestRead`, and as a mirror does.
+A copy is pulled as by `replicator.pull.client`, by its `Rotation` and `LagWatch`; the end of the
+stream is asked for by an `EndQuestion`, and answered as a node does by a `LatestRead`, and as a
+mirror does.
 """
 
 from collections import deque
@@ -9,20 +10,20 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from replicator.end_question import EndQuestion, covers
-from replicator.feeds import LogFeeds
-from replicator.lag_watch import LagWatch
-from replicator.local_copy import PulledLog
-from replicator.mirror import MirrorFeed
-from replicator.rotation import Rotation
+from replicator.pull.end_question import EndQuestion, covers
+from replicator.pull.lag_watch import LagWatch
+from replicator.pull.local_copy import PulledLog
+from replicator.pull.mirror import MirrorFeed
+from replicator.serve.feeds import LogFeeds
+from replicator.wire.rotation import Rotation
 from rt.errors import CorruptLog, ManifestError, PeerError, Refused
 from rt.events import Gap
 from rt.format.message import Batch
-from rt.log.appender import Appender
-from rt.log.archived import finish_archiving, place_after
-from rt.log.directory import LogDirectory
-from rt.log.reader import Reader
-from rt.node.latest import LatestRead
+from rt.log.files.archived import finish_archiving, place_after
+from rt.log.files.directory import LogDirectory
+from rt.log.read.reader import Reader
+from rt.log.write.appender import Appender
+from rt.node.agree.latest import LatestRead
 from rt.position import START, Position
 
 from .checkers import Violation

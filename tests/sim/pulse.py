@@ -4,7 +4,7 @@ import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from rt.node.beat import decode_beat, encode_beat, group_of
+from rt.node.agree.heartbeat_codec import decode_beat, encode_beat, group_of
 from sequencer.raft.consensus import Calm
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class NoPulse:
 
 
 class SimPulse:
-    """Beats as `rt.node.pulse.ProcessPulse` does; a connection keeps them in order."""
+    """Beats as `ProcessPulse` does; a connection keeps them in order."""
 
     def __init__(self, node: "MergeNode", beat_us: int, lost_us: int) -> None:
         self._node, self._beat_us, self._lost_us = node, beat_us, lost_us

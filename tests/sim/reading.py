@@ -12,14 +12,14 @@ from rt.client.held_cursor import HeldCursor
 from rt.client.member_claims import HeldClaim, MemberClaims
 from rt.errors import ClaimLost, Fenced, Refused, RtError
 from rt.format.message import Batch
-from rt.log.directory import LogDirectory
-from rt.log.reader import Reader
+from rt.log.files.directory import LogDirectory
+from rt.log.read.reader import Reader
 from rt.net.exchange import Fields
-from rt.node.reading_group import GROUP_NOTE, ReadingGroup, parse_reading_group
-from rt.node.registered_cursor import CURSOR_NOTE, parse_registered
-from rt.node.retention import LEASE_NOTE
+from rt.node.notes.reading_group import GROUP_NOTE, ReadingGroup, parse_reading_group
+from rt.node.notes.registered_cursor import CURSOR_NOTE, parse_registered
+from rt.node.retain.retention import LEASE_NOTE
 from rt.position import START, Position
-from sequencer.instruction import Note
+from sequencer.ledger.instruction import Note
 
 from .archiving import paced_ns
 from .asking import Answering, SimAsking

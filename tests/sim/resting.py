@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from random import Random
 
-from rt.node.duties import Timing
+from rt.node.agree.duties import Timing
 from sequencer.raft.core import Settings
 
 from .checkers import Violation

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from random import Random
 
-from replicator.mend import Mended, mend_file
-from replicator.scrub import Scrub, ScrubPorts
-from replicator.scrub_record import ScrubRecord
+from replicator.repair.mend import Mended, mend_file
+from replicator.repair.scrub import Scrub, ScrubPorts
+from replicator.repair.scrub_record import ScrubRecord
 from rt.errors import CorruptLog
 from rt.format.manifest import Rolled
-from rt.log.appender import Appender
-from rt.node.damage import DamageFound
+from rt.log.write.appender import Appender
+from rt.node.ingest.damage import DamageFound
 from rt.position import Position
 
 from .copying import NodeFiles

@@ -12,13 +12,13 @@ from rt.format.columns import decode_columns
 from rt.format.frame import HEADER_BYTES, FrameKind, Header, parse_header
 from rt.format.manifest import Manifest
 from rt.format.ranges import Range, decode_range
-from rt.node.retention import leases_of_notes
+from rt.node.retain.retention import leases_of_notes
 from rt.position import START, Position
-from sequencer.carried import frames_of
-from sequencer.instruction import Archive, Slice
-from sequencer.ledger import GrowingFile, Ledger
+from sequencer.ledger.instruction import Archive, Slice
+from sequencer.ledger.ledger import GrowingFile, Ledger
+from sequencer.ledger.session_facts import Remembered
+from sequencer.planning.carried import frames_of
 from sequencer.raft.consensus import Entry
-from sequencer.remembered import Remembered
 
 from .checkers import Violation
 from .disk import SimDisk

@@ -3,25 +3,25 @@
 from random import Random
 from typing import NamedTuple
 
-from replicator.local_copy import PulledLog
-from replicator.source import Looked, Source, Wait
+from replicator.pull.local_copy import PulledLog
+from replicator.source.source import Looked, Source, Wait
 from rt.format import manifest
 from rt.format.columns import encode_columns
 from rt.format.frame import encode_frame, session_tag
 from rt.format.index import ENTRY_BYTES
 from rt.format.manifest import SESSION, LogIdentity
-from rt.log.appender import Appender
-from rt.node.sweep import Input, Sweep
-from rt.node.sweeper import NodeSweeper
+from rt.log.write.appender import Appender
+from rt.node.retain.sweep import Input, Sweep
+from rt.node.retain.sweeper import NodeSweeper
 from rt.position import START, Position
-from sequencer.execution import Execution
-from sequencer.executor import Executor
-from sequencer.holdings import Holdings
-from sequencer.instruction import Archive, ArchivedFile, Roll
-from sequencer.ledger import Ledger, decode_ledger
-from sequencer.planner import Planner
+from sequencer.execution.execution import Execution
+from sequencer.execution.executor import Executor
+from sequencer.ledger.instruction import Archive, ArchivedFile, Roll
+from sequencer.ledger.ledger import Ledger, decode_ledger
+from sequencer.planning.holdings import Holdings
+from sequencer.planning.planner import Planner
+from sequencer.planning.session_log import SessionLogs
 from sequencer.raft.consensus import Snapshot
-from sequencer.session_log import SessionLogs
 
 from .copying import IDENTITY
 from .disk import SimDisk

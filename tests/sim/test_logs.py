@@ -8,9 +8,9 @@ from logs import TIME_NS, make_frame
 from rt.errors import DiskFailed
 from rt.format.manifest import SESSION, LogIdentity
 from rt.limits import INDEX_EVERY_BYTES
-from rt.log.appender import Appender
-from rt.log.directory import LogDirectory
-from rt.log.indexing import rebuild_index
+from rt.log.files.directory import LogDirectory
+from rt.log.files.indexing import rebuild_index
+from rt.log.write.appender import Appender
 from rt.position import START
 
 from .disk import SimDisk

@@ -6,19 +6,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from replicator import wire
-from replicator.local_copy import PulledLog
-from replicator.sink_channel import SinkChannel
+from replicator.pull.local_copy import PulledLog
+from replicator.sink.channel import SinkChannel
+from replicator.wire import codec as wire
 from rt.errors import CorruptLog, DiskFailed
 from rt.format.manifest import SESSION, Archived, LogIdentity, Rolled
-from rt.log.appender import Appender
+from rt.log.write.appender import Appender
 from rt.position import START, Position
-from sequencer.executor import Executor
-from sequencer.holdings import Holdings, decode_report
-from sequencer.instruction import Merge, Roll
-from sequencer.ledger import Ledger
-from sequencer.planner import Planner
-from sequencer.session_log import SessionLogs
+from sequencer.execution.executor import Executor
+from sequencer.ledger.instruction import Merge, Roll
+from sequencer.ledger.ledger import Ledger
+from sequencer.planning.holdings import Holdings, decode_report
+from sequencer.planning.planner import Planner
+from sequencer.planning.session_log import SessionLogs
 
 from .copying import IDENTITY
 from .disk import SimDisk

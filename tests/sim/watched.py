@@ -4,12 +4,13 @@ from typing import TYPE_CHECKING
 
 from rt.errors import PeerError
 from rt.events import SessionChange
-from sequencer.executor import Executor
-from sequencer.instruction import Archive, Instruction, lives_of
+from sequencer.execution.executor import Executor
 from sequencer.journal.journal import Journal
-from sequencer.ledger import Ledger, decode_ledger
+from sequencer.ledger.instruction import Archive, Instruction, lives_of
+from sequencer.ledger.ledger import Ledger, decode_ledger
 from sequencer.member import Member
-from sequencer.peer_notes import CONSENSUS
+from sequencer.peers.notes import CONSENSUS
+from sequencer.planning.session_log import SessionLogs
 from sequencer.raft.consensus import (
     Configuration,
     Fork,
@@ -18,7 +19,6 @@ from sequencer.raft.consensus import (
     Snapshot,
     UnheardError,
 )
-from sequencer.session_log import SessionLogs
 
 from .checkers import Violation
 from .copying import IDENTITY

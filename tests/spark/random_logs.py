@@ -11,18 +11,18 @@ import zstandard
 
 from rt import Publisher
 from rt.format.manifest import MERGED, Archived
-from rt.log.batcher import Batching
-from rt.log.confirmations import Level
-from rt.log.directory import LogDirectory
-from rt.log.disk import OsDisk
-from rt.log.identity import new_identity
-from rt.log.start import end_of
-from rt.log.writer import WriterSettings
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import OsDisk
+from rt.log.files.identity import new_identity
+from rt.log.notify.confirmations import Level
+from rt.log.read.start import end_of
+from rt.log.write.batcher import Batching
+from rt.log.write.writer import WriterSettings
 from rt.position import FILE_BYTES_MAX, Position
-from sequencer.executor import Executor
-from sequencer.ledger import Ledger
-from sequencer.planner import Planner
-from sequencer.session_log import SessionLogs
+from sequencer.execution.executor import Executor
+from sequencer.ledger.ledger import Ledger
+from sequencer.planning.planner import Planner
+from sequencer.planning.session_log import SessionLogs
 
 STREAM = "flights"
 NOW_NS = 1_357_017_420_000_000_000

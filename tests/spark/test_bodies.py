@@ -8,7 +8,7 @@ from logs import make_frame
 
 from rt.errors import FrameError
 from rt.format.frame import HEADER_BYTES, KEYS_COLUMN, encode_frame
-from rt.log.disk import OsDisk
+from rt.log.files.disk import OsDisk
 from rt.position import Position
 from rt.spark.ahead import Ahead
 from rt.spark.arrays import PieceGroup

@@ -11,7 +11,7 @@ from rt import Publisher
 from rt.errors import CorruptLog, Misuse, PoisonError
 from rt.events import Poisoned
 from rt.format.frame import parse_header
-from rt.log import disk
+from rt.log.files import disk
 from rt.position import Position
 from rt.spark.arrow import read_arrow
 from tests.spark.random_logs import STREAM, plain_rows, random_log

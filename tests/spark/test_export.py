@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from rt import Publisher
 from rt.cli.program import rt
 from rt.errors import GapError, Misuse
-from rt.log.writer import WriterSettings
+from rt.log.write.writer import WriterSettings
 from rt.position import Position
 from rt.spark import export, to_parquet
 from rt.spark.export import ExportSettings

@@ -10,7 +10,7 @@ import pytest
 import rt.spark
 from rt import Publisher
 from rt.errors import CorruptLog, Misuse
-from rt.log.directory import LogDirectory
+from rt.log.files.directory import LogDirectory
 from rt.position import Position
 from tests.spark.random_logs import STREAM, plain_rows, random_log
 

@@ -74,7 +74,7 @@ def _write_as_host(frame, host, root, fields):
 
         import pyarrow as pa
 
-        from rt.log.confirmations import Level
+        from rt.log.notify.confirmations import Level
         from rt.spark.sink import SinkOptions, write_partition
 
         os.environ["RT_HOST"] = host

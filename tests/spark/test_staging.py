@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 
 from rt import Publisher
 from rt.errors import Misuse
-from rt.log.confirmations import Level
+from rt.log.notify.confirmations import Level
 from rt.spark import sink
 from rt.spark.sink import SinkOptions, Written, abort, commit
 from rt.spark.staging import Record, StagingArea

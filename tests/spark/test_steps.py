@@ -9,12 +9,12 @@ import pytest
 from rt import Publisher, SessionChange
 from rt.errors import CorruptLog, GapError, Misuse
 from rt.format.index import ENTRY_BYTES
-from rt.log.directory import LogDirectory
+from rt.log.files.directory import LogDirectory
 from rt.position import Position
 from rt.spark.options import read_options
 from rt.spark.plan import LogView
 from rt.spark.steps import after_bytes, after_messages, unread
-from sequencer.life import Life
+from sequencer.ledger.life import Life
 from tests.spark.random_logs import NOW_NS, STREAM, plain_rows, publish_random, random_log
 from tests.spark.reading import Load
 from tests.unit.test_sequencing import Bench, publish

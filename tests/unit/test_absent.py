@@ -18,10 +18,10 @@ from rt import (
 from rt.format.manifest import Archived, encode_entry
 from rt.format.where import Where
 from rt.limits import KIB
-from rt.log.absent import no_log
-from rt.log.archived import MERGED
-from rt.log.directory import LogDirectory
-from rt.log.follower import Follower, SessionFilter
+from rt.log.files.absent import no_log
+from rt.log.files.archived import MERGED
+from rt.log.files.directory import LogDirectory
+from rt.log.read.follower import Follower, SessionFilter
 
 
 def publish(root, session="jfk", stream="flights", count=3):

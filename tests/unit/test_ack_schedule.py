@@ -2,7 +2,7 @@
 
 import threading
 
-from replicator.ack_schedule import AckSchedule, ChannelBell
+from replicator.sink.ack_schedule import AckSchedule, ChannelBell
 from tests.dialogue import Dialogue, Log, NoWake
 
 CHANNELS = 5

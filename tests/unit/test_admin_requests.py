@@ -18,10 +18,10 @@ from rt.net import admin as admin_client
 from rt.net.admin import ADMIN_ALPN, NoLeader, ask, ask_any, parse_history
 from rt.net.exchange import decode_fields
 from rt.net.tls import Contexts, accept, connect, offering, server_context
-from rt.node import admin as node_admin_module
-from rt.node import cursors
-from rt.node.audit import AuditLog
-from rt.node.cluster import ask_status
+from rt.node.admin import node_admin as node_admin_module
+from rt.node.admin.audit import AuditLog
+from rt.node.founding.cluster_files import ask_status
+from rt.node.notes import cursors
 from rt.position import Position
 from sequencer.journal.ballot import decode_slot, encode_slot
 from sequencer.raft.consensus import Ballot
@@ -168,7 +168,7 @@ ASKING = {
 def test_an_answer_that_is_trickled_ends_at_the_deadline(certs, subscriber, monkeypatch, protocol):
     """A timeout per receive lets a trickle of bytes keep a caller for ever."""
     monkeypatch.setattr(admin_client, "_ANSWER_S", 0.4)
-    monkeypatch.setattr("rt.node.cluster.STATUS_S", 0.4)
+    monkeypatch.setattr("rt.node.founding.cluster_files.STATUS_S", 0.4)
     node = SlowNode(certs)
     thread = served(node.trickle)
     began = time.monotonic()

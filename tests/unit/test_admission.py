@@ -2,7 +2,7 @@
 
 import pytest
 
-from replicator.admission import Admission, ServerLimits
+from replicator.limits.admission import Admission, ServerLimits
 from rt.errors import Misuse, Refused
 from rt.limits import MIB
 from rt.net.identity import CertificateRole, PeerIdentity

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from rt.cli import exits
+from rt.cli.common import exits
 from rt.format.manifest import Archived
 from rt.position import Position
 from tests.commands import publish, run

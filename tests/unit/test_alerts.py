@@ -9,7 +9,7 @@ import time
 import pytest
 import yaml
 
-from replicator.clients import REASONS
+from replicator.serve.client_record import REASONS
 from rt.net.certificates import certificate_files
 from rt.web.node_metrics import StreamView, node_metrics
 from rt.web.program import ShownProgram

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from replicator.admission import Admission, ServerLimits
+from replicator.limits.admission import Admission, ServerLimits
 from rt.errors import Refused
 from rt.net.identity import CertificateRole, PeerIdentity
-from rt.node.answers import SharedAnswers, dated
+from rt.node.admin.answers import SharedAnswers, dated
 from rt.web.budget import WebBudget
 from tests.control_fuzz import Archiver, node_admin
 from tests.replicator_host import eventually

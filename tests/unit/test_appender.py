@@ -12,8 +12,8 @@ from rt.errors import CorruptLog, DiskFailed, ManifestError, Misuse
 from rt.format.index import ENTRY_BYTES, IndexEntry, encode_index
 from rt.format.manifest import Archived, LogIdentity, Rolled
 from rt.limits import KIB
-from rt.log.appender import Appender
-from rt.log.disk import OsDisk
+from rt.log.files.disk import OsDisk
+from rt.log.write.appender import Appender
 from rt.position import START, Position
 
 LOG = LogIdentity("session", "flights", "jfk", "0" * 32, TIME_NS)

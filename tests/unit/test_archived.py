@@ -14,18 +14,18 @@ from logs import MergedLog
 
 from archiver.keep import parse_keep
 from archiver.policy import Policy
-from replicator import releaser as releaser_module
-from replicator.progress import Release
-from replicator.releaser import Releaser
-from replicator.sessions import SessionBook
+from replicator.push import releaser as releaser_module
+from replicator.push.progress import Release
+from replicator.push.releaser import Releaser
+from replicator.push.session_book import SessionBook
 from rt.errors import Misuse, PeerError
 from rt.format.manifest import Archived
-from rt.log.appender import Appender
-from rt.log.archived import empty_files, finish_archiving
-from rt.log.directory import LogDirectory
+from rt.log.files.archived import empty_files, finish_archiving
+from rt.log.files.directory import LogDirectory
+from rt.log.write.appender import Appender
 from rt.names import parse_glob
 from rt.position import Position
-from sequencer.instruction import (
+from sequencer.ledger.instruction import (
     FILES_MAX,
     NOTE_BYTES_MAX,
     Archive,
@@ -34,7 +34,7 @@ from sequencer.instruction import (
     decode_instruction,
     encode_instruction,
 )
-from sequencer.ledger import NOTES_MAX, Ledger, decode_ledger
+from sequencer.ledger.ledger import NOTES_MAX, Ledger, decode_ledger
 
 FILES = [Position.of(0, roll, 0) for roll in range(4)]
 LINES = [Archived(file, 5, "time", 7) for file in FILES[:3]]

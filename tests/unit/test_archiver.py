@@ -18,14 +18,14 @@ from archiver.policy import MINUTE_NS, Policy, parse_limit, parse_policy, policy
 from rt.client.settings import ConnectionSettings
 from rt.errors import Misuse, Refused
 from rt.format.manifest import MERGED, Archived, LogIdentity, Manifest, Rolled
-from rt.node import admin as node_admin
-from rt.node.admin import NodeAdmin
-from rt.node.retention import LEASE_NOTE, Machine, Retention, leases_of_notes
-from rt.node.retention_reports import decode_retention_report
-from rt.node.sweeper import NodeSweeper, Saved
+from rt.node.admin import node_admin
+from rt.node.admin.node_admin import NodeAdmin
+from rt.node.retain.reports import decode_retention_report
+from rt.node.retain.retention import LEASE_NOTE, Machine, Retention, leases_of_notes
+from rt.node.retain.sweeper import NodeSweeper, Saved
 from rt.position import START, Position
-from sequencer.instruction import Note, Roll, decode_instruction, encode_instruction
-from sequencer.ledger import Ledger
+from sequencer.ledger.instruction import Note, Roll, decode_instruction, encode_instruction
+from sequencer.ledger.ledger import Ledger
 from sequencer.member import Member
 from tests.commands import run
 from tests.control_fuzz import Confirmed

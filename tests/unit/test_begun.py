@@ -8,9 +8,9 @@ import pytest
 from faulty import FaultyDisk
 
 from rt.errors import Misuse, Refused
-from rt.log.disk import OsDisk
-from rt.node.begun import Begun, BegunCopies
-from rt.node.inboxes import Inboxes
+from rt.log.files.disk import OsDisk
+from rt.node.ingest.inboxes import Inboxes
+from rt.node.ingest.session_epochs import Begun, BegunCopies
 
 
 def noted(begun, **ended):

@@ -11,10 +11,10 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from replicator.pull import PullClient
+from replicator.pull.client import PullClient
 from rt.net.certificates import certificate_files
-from rt.node.fork import FoundFork
-from rt.node.http import HttpSettings
+from rt.node.agree.fork_watch import FoundFork
+from rt.node.settings.http import HttpSettings
 from rt.position import Position
 from rt.web.program import ShownProgram
 from rt.web.pull_site import PullSite

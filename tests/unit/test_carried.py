@@ -15,30 +15,30 @@ from rt import Publisher
 from rt.errors import CorruptLog, PeerError, SessionDiverged
 from rt.format.frame import parse_header
 from rt.limits import KIB
-from rt.log.appender import Appender, Durable
-from rt.log.directory import LogDirectory
-from rt.log.disk import OsDisk, OsFile
-from rt.log.start import end_of
-from rt.node import inbox_syncer
-from rt.node.inbox import NodeInbox
-from rt.node.inbox_syncer import InboxSyncer, PutOff
-from rt.node.inboxes import Inboxes
-from rt.node.put_back import put_back
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import OsDisk, OsFile
+from rt.log.read.start import end_of
+from rt.log.write.appender import Appender, Durable
+from rt.node.ingest import inbox_syncer
+from rt.node.ingest.inbox import NodeInbox
+from rt.node.ingest.inbox_syncer import InboxSyncer, PutOff
+from rt.node.ingest.inboxes import Inboxes
+from rt.node.ingest.restore_from_journal import put_back
 from rt.position import START, Position
-from sequencer.carried import Carrier, frames_of
-from sequencer.copies import Copies
-from sequencer.executor import Executor
-from sequencer.holdings import Holdings
-from sequencer.instruction import (
+from sequencer.execution.copies import Copies
+from sequencer.execution.executor import Executor
+from sequencer.ledger.instruction import (
     CARRIED_BYTES_MAX,
     Merge,
     decode_instruction,
     encode_instruction,
 )
-from sequencer.ledger import Ledger
-from sequencer.planner import Planner
+from sequencer.ledger.ledger import Ledger
+from sequencer.planning.carried import Carrier, frames_of
+from sequencer.planning.holdings import Holdings
+from sequencer.planning.planner import Planner
+from sequencer.planning.session_log import SessionLogs
 from sequencer.raft.consensus import Entry, EntryKind
-from sequencer.session_log import SessionLogs
 from tests.unit.test_sequencing import IDENTITY
 
 

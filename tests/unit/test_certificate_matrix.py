@@ -12,13 +12,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from replicator.decoder import Decoder
-from replicator.wire import PULL, PUSH, VERSION, Hello, encode
+from replicator.wire.codec import PULL, PUSH, VERSION, Hello, encode
+from replicator.wire.decoder import Decoder
 from rt.errors import PeerError, Refused
 from rt.net.admin import ADMIN_ALPN
 from rt.net.revocation import revoke
 from rt.net.tls import client_context, connect, offering
-from rt.node.status import STATUS_ALPN
+from rt.node.observe.status import STATUS_ALPN
 from tests.forged_certificates import CLIENT, LOCAL, SERVER, Authority
 from tests.live_site import PEER_ALPN, Site
 from tests.replicator_host import STREAM

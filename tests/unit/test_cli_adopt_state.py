@@ -6,12 +6,12 @@ from contextlib import closing
 
 import pytest
 
-from rt.cli import adopt_state
+from rt.cli.cluster import adopt_state
 from rt.config.settings import load
 from rt.errors import Refused
-from rt.node.directory import NodeDirectory
-from rt.node.settings import NodeSettings
-from rt.node.state import open_state
+from rt.node.host.state import open_state
+from rt.node.resources.node_directory import NodeDirectory
+from rt.node.settings.node import NodeSettings
 from tests.commands import run
 
 CONFIG = "c/n1.toml"

@@ -8,8 +8,8 @@ import tarfile
 
 import pytest
 
-from rt.cli import bundle as cli_bundle
-from rt.cli.bundle import log_end
+from rt.cli.look import bundle as cli_bundle
+from rt.cli.look.bundle import log_end
 from rt.errors import Misuse
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.commands import run

@@ -7,7 +7,7 @@ from dataclasses import astuple
 import pytest
 from click.testing import CliRunner
 
-from rt.cli.certs import certs
+from rt.cli.cluster.certs import certs
 from rt.client.settings import ConnectionSettings
 from rt.errors import Misuse
 from rt.net.certificates import CertificateFiles, certificate_files

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from rt.cli import asking, exits
+from rt.cli.common import asking, exits
 from rt.client.settings import ConnectionSettings
 from rt.errors import PeerError, Refused
 from tests.commands import run

@@ -8,13 +8,13 @@ from archive_cluster import ArchiveCluster
 from commands import run
 from replicator_host import eventually
 
-from rt.cli.cluster_members import leaves_first
+from rt.cli.cluster.members import leaves_first
 from rt.config.settings import load
 from rt.net.certificates import certificate_files, load_certificate
 from rt.net.renewal import hosts_of
-from rt.node.cluster import free_addresses
-from rt.node.node import Node
-from rt.node.settings import NodeSettings
+from rt.node.founding.cluster_files import free_addresses
+from rt.node.host.node import Node
+from rt.node.settings.node import NodeSettings
 
 
 @pytest.fixture

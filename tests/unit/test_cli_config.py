@@ -5,7 +5,7 @@ import json
 import click
 import pytest
 
-from rt.cli.config import commands_with_settings
+from rt.cli.common.config import commands_with_settings
 from rt.cli.program import rt
 from tests.commands import run
 

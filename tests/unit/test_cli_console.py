@@ -5,7 +5,7 @@ import pty
 
 import pytest
 
-from rt.cli import console
+from rt.cli.common import console
 from tests.commands import PATIENCE_S, clean_environment, run, start
 
 

@@ -6,14 +6,15 @@ import time
 
 import pytest
 
-from rt.cli import asking, doctor_machine
-from rt.cli.asking import NodeAnswer
-from rt.cli.diagnosis import Grade
-from rt.cli.doctor_cluster import cluster_findings
-from rt.cli.status import report_of
+from rt.cli.common import asking
+from rt.cli.common.asking import NodeAnswer
+from rt.cli.look import doctor_machine
+from rt.cli.look.diagnosis import Grade
+from rt.cli.look.doctor_cluster import cluster_findings
+from rt.cli.look.status import report_of
 from rt.config.settings import load
-from rt.node.cluster import init_cluster
-from rt.node.settings import NodeSettings
+from rt.node.founding.cluster_files import init_cluster
+from rt.node.settings.node import NodeSettings
 from rt.version import __version__
 from tests.archive_cluster import ArchiveCluster
 from tests.commands import run

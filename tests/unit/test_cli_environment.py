@@ -6,7 +6,7 @@ import click
 import pytest
 from commands import run
 
-from rt.cli.environment import FOREIGN, KNOWN, check_environment, variables
+from rt.cli.common.environment import FOREIGN, KNOWN, check_environment, variables
 from rt.cli.program import rt
 from rt.errors import Misuse
 

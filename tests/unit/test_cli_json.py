@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from replicator.progress import SessionStatus
-from replicator.pull import PullStatus
-from rt.cli import exits, link
-from rt.cli import pull as cli_pull
-from rt.cli import push as cli_push
+from replicator.pull.client import PullStatus
+from replicator.push.progress import SessionStatus
+from rt.cli.common import exits, link
+from rt.cli.data import pull as cli_pull
+from rt.cli.data import push as cli_push
 from rt.client.settings import ConnectionSettings
 from rt.position import START
 from tests.commands import publish, run

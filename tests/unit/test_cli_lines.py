@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rt.cli.lines import LineCutter
-from rt.cli.pace import Pace, parse_rate
+from rt.cli.data.lines import LineCutter
+from rt.cli.data.pace import Pace, parse_rate
 from rt.errors import Misuse
 from rt.text import parse_time
 

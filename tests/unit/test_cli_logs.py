@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from rt.cli.logs import JSON, configure_log, use_format
+from rt.cli.common.logs import JSON, configure_log, use_format
 from rt.web.recent import forget_events, keep_events
 from tests.commands import run
 

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from rt.cli import exits
+from rt.cli.common import exits
 from rt.publisher import Publisher
 from tests.commands import publish, run
 from tests.logs import MergedLog

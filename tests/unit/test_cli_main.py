@@ -15,11 +15,11 @@ import click
 import pytest
 from replicator_host import eventually
 
-from rt.cli import exits
-from rt.cli import pull as cli_pull
-from rt.cli.children import Children
+from rt.cli.common import exits
+from rt.cli.data import pull as cli_pull
+from rt.cli.process.children import Children
+from rt.cli.process.stop_signals import StopSignals
 from rt.cli.program import COMMANDS, rt
-from rt.cli.stop_signals import StopSignals
 from rt.client.settings import ConnectionSettings
 from rt.errors import (
     CorruptLog,
@@ -32,7 +32,7 @@ from rt.errors import (
     WriterFailed,
 )
 from rt.events import Gap
-from rt.log.confirmations import Level
+from rt.log.notify.confirmations import Level
 from rt.position import START
 from tests.commands import PATIENCE_S, clean_environment, finish, publish, run, start
 
@@ -92,7 +92,7 @@ def test_command_imports_only_what_it_needs():
         )
         heavy = {
             "rt.net.tls",
-            "rt.node.node",
+            "rt.node.host.node",
             "cryptography",
             "rich",
             "pyarrow",
@@ -120,7 +120,7 @@ def test_completion_of_a_command_needs_no_import_of_it():
         text=True, check=False,
     )  # fmt: skip
     assert done.stdout == "plain,subscribe\n"
-    assert "rt.cli.subscribe" not in done.stderr
+    assert "rt.cli.data.subscribe" not in done.stderr
 
 
 def test_unknown_command_is_bad_use():

@@ -10,11 +10,11 @@ from logs import MergedLog
 from rt.client.settings import ConnectionSettings
 from rt.config.settings import load
 from rt.errors import Misuse
-from rt.log.disk import OsDisk
+from rt.log.files.disk import OsDisk
 from rt.net import certificates
-from rt.node.cluster import init_cluster, is_founded
-from rt.node.settings import NodeSettings
-from rt.node.state import open_state
+from rt.node.founding.cluster_files import init_cluster, is_founded
+from rt.node.host.state import open_state
+from rt.node.settings.node import NodeSettings
 from tests.commands import publish, run
 
 HUGE = "9" * 40

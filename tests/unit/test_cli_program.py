@@ -11,12 +11,12 @@ import sys
 import click
 import pytest
 
-from rt.cli import console, exits
-from rt.cli.console import table
-from rt.cli.help import folded
-from rt.cli.logs import LineFormatter
+from rt.cli.common import console, exits
+from rt.cli.common.console import table
+from rt.cli.common.help import folded
+from rt.cli.common.logs import LineFormatter
+from rt.cli.data.render import Output, render_payloads
 from rt.cli.program import COMMANDS, rt
-from rt.cli.render import Output, render_payloads
 from rt.client.cursor import LocalCursor
 from rt.position import Position
 from rt.text import json_text, printable

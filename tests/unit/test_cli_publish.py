@@ -10,8 +10,8 @@ import threading
 import pytest
 from replicator_host import eventually
 
-from rt.cli import exits
-from rt.log.confirmations import Confirmations, ConfirmationsFile
+from rt.cli.common import exits
+from rt.log.notify.confirmations import Confirmations, ConfirmationsFile
 from rt.position import Position
 from rt.publisher import Publisher
 from rt.subscriber import Subscriber

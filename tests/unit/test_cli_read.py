@@ -7,11 +7,11 @@ import signal
 
 import pytest
 
-from rt.cli import exits
+from rt.cli.common import exits
 from rt.format.manifest import SESSION, Archived, LogIdentity
-from rt.log.appender import Appender
-from rt.log.disk import OsDisk
-from rt.log.writer import WriterSettings
+from rt.log.files.disk import OsDisk
+from rt.log.write.appender import Appender
+from rt.log.write.writer import WriterSettings
 from rt.position import START, Position
 from rt.publisher import Publisher
 from tests.commands import PATIENCE_S, finish, publish, run, start

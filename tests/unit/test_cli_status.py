@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rt.cli import asking, console
-from rt.cli.status_report import (
+from rt.cli.common import asking, console
+from rt.cli.look.status_report import (
     Health,
     NodeReport,
     cluster_report,
     node_report,
 )
-from rt.cli.status_tables import TOP_SHOWN, Top, merged_sessions, status_text
+from rt.cli.look.status_tables import TOP_SHOWN, Top, merged_sessions, status_text
 from rt.client.settings import ConnectionSettings
 from rt.errors import PeerError
 from tests.commands import run

@@ -8,7 +8,7 @@ import pytest
 
 from rt.errors import Misuse
 from rt.inspect.trace import find_merged, find_own
-from rt.log.writer import WriterSettings
+from rt.log.write.writer import WriterSettings
 from rt.publisher import Publisher
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.commands import run
@@ -84,7 +84,7 @@ def test_what_does_not_lead_is_named_where_a_majority_holds_the_message(tmp_path
         status = cluster.nodes["n1"].status()
         session = {"session": "jfk", "durable": "0.0.4096", "merged": "0.0.0"}
         monkeypatch.setattr(
-            "rt.cli.asking.ask_status",
+            "rt.cli.common.asking.ask_status",
             lambda *_: status | {"sessions": [session], "leader": "", "role": "candidate"},
         )
         _, fields, text = traced(cluster, "jfk:0")

@@ -13,11 +13,11 @@ import tomllib
 
 import pytest
 
-from rt.cli import exits
-from rt.cli.up import up as up_command
-from rt.cli.up_control import ControlRequest, ControlServer, ask_cluster
+from rt.cli.cluster.up import up as up_command
+from rt.cli.cluster.up_control import ControlRequest, ControlServer, ask_cluster
+from rt.cli.common import exits
 from rt.errors import Misuse, RtError
-from rt.log.lock import take_lock
+from rt.log.files.lock import take_lock
 from tests.commands import PATIENCE_S, finish, run, start
 from tests.replicator_host import eventually
 

@@ -9,7 +9,7 @@ import rt
 from rt.client import aio
 from rt.client import publisher as publisher_module
 from rt.errors import Misuse, Stopped
-from rt.log.writer import SessionWriter
+from rt.log.write.writer import SessionWriter
 from tests.unit.test_unreachable import STREAM, certs, closed, connected
 
 __all__ = ["certs", "closed"]

@@ -14,8 +14,8 @@ from faulty import FaultyDisk
 from logs import MergedLog
 
 import rt
-from replicator.end_wait import EndWait
-from replicator.pull import PullStatus
+from replicator.pull.client import PullStatus
+from replicator.pull.end_wait import EndWait
 from rt.client import stream_copy
 from rt.client.cursor import CursorState, LocalCursor, decode_cursor, read_cursors
 from rt.client.settings import ConnectionSettings

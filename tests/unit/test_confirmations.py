@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rt.log.confirmations import (
+from rt.log.notify.confirmations import (
     FILE_NAME,
     Confirmations,
     ConfirmationsFile,

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rt.errors import Misuse, PeerError, Refused
-from rt.node.agreement import AgreementSettings
-from rt.node.engine import engine_of
-from rt.node.node import Node
-from rt.node.settings import NodeSettings
+from rt.node.host.node import Node
+from rt.node.settings.agreement import AgreementSettings
+from rt.node.settings.engine import engine_of
+from rt.node.settings.node import NodeSettings
 from sequencer.journal.journal import found, open_journal
 from sequencer.raft.codec import MessageCodec
 from sequencer.raft.consensus import Ballot, EngineRole, Entry, Ready

@@ -8,12 +8,12 @@ import pytest
 from commands import run
 from logs import MergedLog
 
-from rt.cli import exits
+from rt.cli.common import exits
 from rt.errors import CorruptLog, GapError, Misuse
 from rt.format.manifest import Archived, decode_entry, encode_entry
-from rt.log.archived import empty_files
-from rt.log.disk import OsDisk
-from rt.log.start import AtTime, Last
+from rt.log.files.archived import empty_files
+from rt.log.files.disk import OsDisk
+from rt.log.read.start import AtTime, Last
 from rt.offload.offload import offload
 from rt.offload.store import open_store
 from rt.position import Position

@@ -7,9 +7,9 @@ import pytest
 
 from rt.errors import SessionDiverged
 from rt.position import START, Position
-from sequencer.copies import Copies
-from sequencer.holdings import Holdings
-from sequencer.remembered import Remembered
+from sequencer.execution.copies import Copies
+from sequencer.ledger.session_facts import Remembered
+from sequencer.planning.holdings import Holdings
 
 END = Position(1_000)
 

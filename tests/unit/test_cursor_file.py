@@ -3,7 +3,7 @@
 import os
 
 from rt.client.cursor import LocalCursor
-from rt.log.disk import OsDisk
+from rt.log.files.disk import OsDisk
 from rt.position import Position
 
 

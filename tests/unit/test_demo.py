@@ -9,7 +9,7 @@ from rt.demo import command as demo
 from rt.demo.command import LeaderKiller
 from rt.demo.cursor import kill_reader
 from rt.errors import RtError
-from rt.node.cluster import Place
+from rt.node.founding.cluster_files import Place
 
 
 def killer_of(monkeypatch, *answers):

@@ -8,8 +8,8 @@ import click
 import pytest
 import yaml
 
-from rt.cli.environment import KNOWN
-from rt.cli.node import node as node_command
+from rt.cli.cluster.node import node as node_command
+from rt.cli.common.environment import KNOWN
 from tests.commands import run
 from tests.layout import ROOT
 

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from rt.log.disk import make_private_directory
+from rt.log.files.disk import make_private_directory
 from rt.net.identity import CertificateRole, PeerIdentity
-from rt.node.admin import NodeAdmin
-from rt.node.status import for_clients
+from rt.node.admin.node_admin import NodeAdmin
+from rt.node.observe.status import for_clients
 from rt.web.disclosure import encoded
 from tests.control_fuzz import Sequencer
 from tests.layout import PACKAGES, python_files, source
@@ -87,4 +87,4 @@ def test_every_directory_is_made_by_the_two_functions_that_make_it_private():
     """The next `os.makedirs` would be for everyone again."""
     makes = re.compile(r"os\.(?:makedirs|mkdir)\(|\.mkdir\(")
     found = {path for path in python_files(*PACKAGES) if makes.search(source(path))}
-    assert found == {"rt/log/disk.py"}
+    assert found == {"rt/log/files/disk.py"}

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from rt.log.disk import COPY_BYTES, IOV_MAX, OsDisk, OsFile, set_aside, sync_directory
+from rt.log.files.disk import COPY_BYTES, IOV_MAX, OsDisk, OsFile, set_aside, sync_directory
 
 DISK = OsDisk()
 

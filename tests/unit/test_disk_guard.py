@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from rt.errors import Refused
-from rt.node.guard import DiskGuard
+from rt.node.resources.disk_guard import DiskGuard
 
 
 def test_a_disk_that_takes_data_again_is_a_warning_and_no_error(tmp_path, caplog):

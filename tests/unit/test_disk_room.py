@@ -11,8 +11,8 @@ from archive_cluster import STREAM, ArchiveCluster, held_bytes
 
 import rt
 from rt.errors import Misuse, SessionFull
-from rt.log.archived import given_up_files
-from rt.log.confirmations import FILE_NAME, Confirmations, ConfirmationsFile
+from rt.log.files.archived import given_up_files
+from rt.log.notify.confirmations import FILE_NAME, Confirmations, ConfirmationsFile
 from rt.position import Position
 
 PATIENCE_S = 60

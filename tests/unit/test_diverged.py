@@ -8,10 +8,10 @@ import pytest
 from archive_cluster import STREAM, ArchiveCluster
 from replicator_host import eventually
 
-from replicator import sessions
-from replicator.push import PushClient
+from replicator.push import session_book as sessions
+from replicator.push.client import PushClient
 from rt.errors import FlushTimeout
-from rt.log.confirmations import Level
+from rt.log.notify.confirmations import Level
 from rt.publisher import Publisher
 from rt.subscriber import Subscriber
 

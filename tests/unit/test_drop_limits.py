@@ -13,8 +13,8 @@ import rt
 from rt.client.flight import Flight, FlightLimit
 from rt.client.receipts import Receipts
 from rt.errors import LimitReached, MessagesDropped, SessionFull
-from rt.log.confirmations import Confirmations, ConfirmationsFile, Level
-from rt.log.sending import sending
+from rt.log.notify.confirmations import Confirmations, ConfirmationsFile, Level
+from rt.log.write.sending import sending
 from rt.position import START, Position
 from tests.replicator_host import eventually
 

@@ -11,21 +11,21 @@ import pytest
 from archive_cluster import STREAM, ArchiveCluster, held_bytes
 
 import rt
-from replicator.cursor_file import CursorFile
-from replicator.progress import Release
-from replicator.releaser import Releaser
-from replicator.sessions import SessionBook
+from replicator.push.progress import Release
+from replicator.push.releaser import Releaser
+from replicator.push.session_book import SessionBook
+from replicator.source.cursor_file import CursorFile
 from rt.errors import FlushTimeout, MessagesDropped, Misuse
 from rt.format.dropped_notice import NOTICE_BYTES
-from rt.log.confirmations import Confirmations, ConfirmationsFile
-from rt.log.directory import LogDirectory
-from rt.log.disk import OsDisk
-from rt.log.dropping import Dropping, notice_of
-from rt.log.sending import sending
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import OsDisk
+from rt.log.notify.confirmations import Confirmations, ConfirmationsFile
+from rt.log.write.dropping import Dropping, notice_of
+from rt.log.write.sending import sending
 from rt.position import Position
-from sequencer.ledger import Ledger
-from sequencer.planner import Planner
-from sequencer.session_log import SessionLogs
+from sequencer.ledger.ledger import Ledger
+from sequencer.planning.planner import Planner
+from sequencer.planning.session_log import SessionLogs
 from tests.faulty import FaultyDisk
 
 KIB = 1 << 10

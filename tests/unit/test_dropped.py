@@ -2,11 +2,11 @@
 
 from types import SimpleNamespace
 
-from rt.log.appender import Durable
-from rt.node.dropped import bind_copies, drop_copies
+from rt.log.write.appender import Durable
+from rt.node.ingest.dropped_copies import bind_copies, drop_copies
 from rt.position import Position
-from sequencer.ledger import Ledger
-from sequencer.remembered import Ownership, Remembered
+from sequencer.ledger.ledger import Ledger
+from sequencer.ledger.session_facts import Ownership, Remembered
 
 HELD = Durable(Position(304))
 

@@ -6,12 +6,12 @@ import pytest
 from logs import MergedLog
 from replicator_host import Certificates, DiskHost, HostEnd, Merge, eventually, frames
 
-from replicator import pull as pull_module
-from replicator.end_question import NODES_MAX, EndQuestion, covers
-from replicator.lag_watch import AVOID_S, LagWatch
-from replicator.rotation import Rotation
-from replicator.server import Server
-from replicator.streams import only
+from replicator.pull import client as pull_module
+from replicator.pull.end_question import NODES_MAX, EndQuestion, covers
+from replicator.pull.lag_watch import AVOID_S, LagWatch
+from replicator.serve.server import Server
+from replicator.serve.streams import only
+from replicator.wire.rotation import Rotation
 from rt.format.frame import FrameKind
 from rt.position import START, Position
 

@@ -8,16 +8,17 @@ import tarfile
 
 import pytest
 
-from replicator.pull import PullStatus
-from rt.cli import asking, render
-from rt.cli import pull as cli_pull
-from rt.cli import push as cli_push
-from rt.cli.console import note
-from rt.cli.exits import OUR_FAULT
-from rt.cli.logs import JsonFormatter, LineFormatter
+from replicator.pull.client import PullStatus
+from rt.cli.common import asking
+from rt.cli.common.console import note
+from rt.cli.common.exits import OUR_FAULT
+from rt.cli.common.logs import JsonFormatter, LineFormatter
+from rt.cli.data import pull as cli_pull
+from rt.cli.data import push as cli_push
+from rt.cli.data import render
 from rt.client.settings import ConnectionSettings
 from rt.errors import FlushTimeout, Refused
-from rt.log.shipping import ShippingNote
+from rt.log.notify.shipping import ShippingNote
 from rt.net.admin import AdminClient
 from rt.position import START
 from rt.web import app, recent

@@ -10,9 +10,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from rt.log.confirmations import ConfirmationsFile
-from rt.log.writer import WriterSettings
-from rt.node.cluster import init_local_cluster
+from rt.log.notify.confirmations import ConfirmationsFile
+from rt.log.write.writer import WriterSettings
+from rt.node.founding.cluster_files import init_local_cluster
 from rt.position import START, file_position
 from rt.publisher import Publisher
 from tests.commands import PATIENCE_S, clean_environment, finish, start

@@ -6,8 +6,8 @@ from archive_cluster import ArchiveCluster
 from replicator_host import eventually
 
 from rt.errors import Refused
-from rt.node import node
-from rt.node.farewell import hand_over
+from rt.node.agree.leadership_handover import hand_over
+from rt.node.host import node
 from sequencer.raft.engine import Raft
 
 

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from replicator import feeds as feeds_module
-from replicator.feeds import LogFeeds
+from replicator.serve import feeds as feeds_module
+from replicator.serve.feeds import LogFeeds
 from rt.errors import Refused
-from rt.node.pipeline import NodePipeline
+from rt.node.host.pipeline import NodePipeline
 from rt.position import Position
 
 END = Position(64)

@@ -13,7 +13,7 @@ import rt
 from rt.client import aio
 from rt.client.flight import Flight, FlightLimit
 from rt.errors import LimitReached, Misuse, Stopped
-from rt.log.frame_gate import FrameGate
+from rt.log.write.frame_gate import FrameGate
 from rt.position import Position
 
 PATIENCE_S = 30

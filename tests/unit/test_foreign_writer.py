@@ -10,7 +10,7 @@ import pytest
 from rt import Last, Publisher, Subscriber
 from rt.format.recovery import Clean, judge
 from rt.format.walk import Walk
-from rt.log.directory import LogDirectory
+from rt.log.files.directory import LogDirectory
 from rt.position import Position
 
 PROGRAM = os.path.join(os.path.dirname(__file__), "..", "foreign_writer.py")

@@ -10,14 +10,14 @@ import pytest
 from logs import MergedLog
 from replicator_host import STREAM, Certificates, DiskHost, HostEnd, eventually
 
-from replicator.pull import PullClient
-from replicator.push import PushClient
-from replicator.server import Server
-from replicator.streams import only
+from replicator.pull.client import PullClient
+from replicator.push.client import PushClient
+from replicator.serve.server import Server
+from replicator.serve.streams import only
 from rt import Batching, Fsync, Misuse, Publisher, RtError, Subscriber, WriterSettings
 from rt.inspect.verify import LogState, open_log, verify_log
-from rt.log.forked import ForkGuard
-from rt.log.watch import Watch
+from rt.log.notify.fork_guard import ForkGuard
+from rt.log.notify.watch import Watch
 
 # From Python 3.12 on a fork beside threads warns; that it is safe for us is what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

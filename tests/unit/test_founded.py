@@ -8,24 +8,24 @@ from itertools import count
 
 import pytest
 
-from replicator.push import PushClient
+from replicator.push.client import PushClient
 from rt import Publisher, SessionChange, Subscriber
 from rt.config.settings import load
 from rt.errors import CorruptLog, Misuse
 from rt.format.frame import HEADER_BYTES
 from rt.format.manifest import Archived, encode_entry
 from rt.inspect.verify import open_log, verify_log
-from rt.log.disk import OsDisk
+from rt.log.files.disk import OsDisk
 from rt.net.certificates import issue
 from rt.net.identity import CertificateRole
-from rt.node.cluster import founding_lines, init_local_cluster
-from rt.node.founding import parse_groups, read_founding
-from rt.node.settings import NodeSettings
-from rt.node.state import found_state, open_state
+from rt.node.founding.cluster_files import founding_lines, init_local_cluster
+from rt.node.founding.from_copy import parse_groups, read_founding
+from rt.node.host.state import found_state, open_state
+from rt.node.settings.node import NodeSettings
 from rt.position import FILE_BYTES_MAX, START, Position
-from sequencer.founded import FOUNDED_NOTE, Founded, obstacle
-from sequencer.ledger import Ledger
-from sequencer.life import Life
+from sequencer.ledger.founded import FOUNDED_NOTE, Founded, obstacle
+from sequencer.ledger.ledger import Ledger
+from sequencer.ledger.life import Life
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.replicator_host import eventually
 from tests.rot import flip_bit

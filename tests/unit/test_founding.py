@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from rt.errors import PeerError, Refused
-from rt.log.disk import OsDisk
-from rt.node.settings import NodeSettings
-from rt.node.state import open_state
-from rt.node.storage import StorageSettings
+from rt.log.files.disk import OsDisk
+from rt.node.host.state import open_state
+from rt.node.settings.node import NodeSettings
+from rt.node.settings.storage import StorageSettings
 from sequencer.raft.codec import MessageCodec
 from sequencer.raft.messages import RequestVote
 

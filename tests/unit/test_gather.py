@@ -6,14 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from replicator import gather as gather_module
-from replicator.dialer import Destination
-from replicator.gather import GatherWindow
-from replicator.gathered import GatheredFrames
-from replicator.messages import PUSH
-from replicator.push_connection import PushConnection
+from replicator.push.connection import PushConnection
+from replicator.source import gather_window as gather_module
+from replicator.source.gather_window import GatherWindow
+from replicator.source.gathered_frames import GatheredFrames
+from replicator.wire.dialer import Destination
+from replicator.wire.messages import PUSH
 from rt.limits import SMALL_BYTES
-from rt.log.local_news import WrittenFrame
+from rt.log.notify.in_process_notify import WrittenFrame
 from rt.position import Position
 
 END = Position(1000)

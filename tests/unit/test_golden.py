@@ -8,7 +8,7 @@ import pytest
 from golden_logs import HERE, KINDS, contents, fixed, read
 
 from rt.format.frame import HEADER_BYTES, Codec, parse_header
-from rt.log.writer import SessionWriter
+from rt.log.write.writer import SessionWriter
 
 VERSIONS = sorted(name for name in os.listdir(HERE) if name.isdigit())
 

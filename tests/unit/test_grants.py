@@ -11,9 +11,9 @@ from rt.net.certificates import init_authority, issue
 from rt.net.granting import entry_text, write_grant
 from rt.net.grants import GRANTS_NAME, Grant, Grants, parse_grants, read_grants
 from rt.net.identity import GLOBS_MAX, CertificateRole, PeerIdentity
-from rt.node.cluster import init_local_cluster
-from rt.node.node import Node
-from rt.node.settings import NodeSettings
+from rt.node.founding.cluster_files import init_local_cluster
+from rt.node.host.node import Node
+from rt.node.settings.node import NodeSettings
 
 JFK = PeerIdentity("jfk", CertificateRole.PUBLISHER)
 SPARK = PeerIdentity("spark", CertificateRole.SUBSCRIBER)

@@ -18,7 +18,7 @@ from rt.client.registered import Registered, RegisteredReader
 from rt.client.shared import Choice, GroupSubscriber, MemberReading, OnTrouble
 from rt.errors import CorruptLog, GapError, PeerError
 from rt.format.manifest import Archived
-from rt.log.watch import Watch
+from rt.log.notify.watch import Watch
 from rt.position import START
 from rt.subscriber import Subscriber
 

@@ -12,9 +12,9 @@ from rt.errors import CorruptLog, FrameError
 from rt.format.manifest import Archived
 from rt.format.scan import Scan
 from rt.format.walk import Walk
-from rt.log.directory import LogDirectory
-from rt.log.growth import BadFrames, DamagedFrame, EmptiedFile, UnwrittenFrame
-from rt.log.reader import Reader
+from rt.log.files.directory import LogDirectory
+from rt.log.read.growth import BadFrames, DamagedFrame, EmptiedFile, UnwrittenFrame
+from rt.log.read.reader import Reader
 from rt.position import START, Position
 from rt.spark.plan import LogView
 

@@ -9,17 +9,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from rt.cli import exits
+from rt.cli.common import exits
 from rt.errors import CorruptLog, Misuse
 from rt.format.manifest import MERGED, Archived, LogIdentity, Rolled, encode_entry
 from rt.inspect import history as history_module
 from rt.inspect.history import Row, history, rolled_rows
 from rt.inspect.history_text import HistoryText
-from rt.log.appender import Appender
-from rt.log.disk import OsDisk
-from rt.log.identity import new_identity
+from rt.log.files.disk import OsDisk
+from rt.log.files.identity import new_identity
+from rt.log.write.appender import Appender
 from rt.net import admin
-from rt.node.admin import NodeAdmin
+from rt.node.admin.node_admin import NodeAdmin
 from rt.position import START, Position
 from rt.publisher import Publisher
 from tests.commands import publish, run

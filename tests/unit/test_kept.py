@@ -12,7 +12,7 @@ from replicator_host import Certificates
 from rt.errors import PeerError, Refused, RtError
 from rt.net.admin import ADMIN_ALPN, AdminClient
 from rt.net.tls import Contexts, accept, offering, server_context
-from rt.node import admin as node_admin_module
+from rt.node.admin import node_admin as node_admin_module
 from tests.control_fuzz import NODE, node_admin
 
 PATIENCE_S = 60

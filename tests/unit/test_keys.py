@@ -7,7 +7,7 @@ import pytest
 from rt.errors import Misuse
 from rt.net.certificates import init_authority, issue
 from rt.net.identity import CertificateRole
-from rt.node.http import HttpSettings
+from rt.node.settings.http import HttpSettings
 from rt.web.server import WebServer
 from tests.commands import run
 

@@ -10,8 +10,8 @@ from replicator_host import eventually
 
 from rt.errors import Misuse, Refused
 from rt.net.admin import ask, ask_any
-from rt.node.latest import await_latest, confirmed, decided
-from rt.node.steps import Until, perform
+from rt.node.agree.latest import await_latest, confirmed, decided
+from rt.node.agree.steps import Until, perform
 from sequencer.raft.consensus import Read
 from sequencer.reading import LatestReads
 

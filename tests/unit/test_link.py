@@ -9,12 +9,12 @@ from contextlib import ExitStack
 import pytest
 from replicator_host import Certificates
 
-from replicator import link as link_module
-from replicator.link import Link
-from replicator.messages import Data, Heartbeat, Hello
-from replicator.wire import encode
+from replicator.wire import link as link_module
+from replicator.wire.codec import encode
+from replicator.wire.link import Link
+from replicator.wire.messages import Data, Heartbeat, Hello
 from rt.errors import PeerError
-from rt.log.watch import Wake
+from rt.log.notify.watch import Wake
 from rt.net.tls import accept, connect
 from rt.position import START
 

@@ -11,10 +11,10 @@ from contextlib import suppress
 
 import pytest
 
-from replicator.mirror import Mirror
-from replicator.pull import PullClient
-from replicator.push import PushClient
-from replicator.wire import PULL, PUSH, VERSION, Hello, encode
+from replicator.pull.client import PullClient
+from replicator.pull.mirror import Mirror
+from replicator.push.client import PushClient
+from replicator.wire.codec import PULL, PUSH, VERSION, Hello, encode
 from rt import Publisher
 from rt.errors import Refused
 from rt.net.admin import ADMIN_ALPN
@@ -27,7 +27,7 @@ from rt.net.repeated import RepeatedLines
 from rt.net.revocation import revoke
 from rt.net.tls import Contexts, client_context, connect, offering, server_context
 from rt.net.trust import trust_of
-from rt.node.status import STATUS_ALPN
+from rt.node.observe.status import STATUS_ALPN
 from tests.forged_certificates import CLIENT, LOCAL, SERVER, Authority
 from tests.live_site import PEER_ALPN, Site
 from tests.replicator_host import STREAM, HostEnd, Merge, eventually

@@ -5,15 +5,15 @@ import os
 import threading
 import time
 
-from replicator import watcher as watcher_module
-from replicator.gather import GatherWindow
-from replicator.progress import Release
-from replicator.sessions import SessionBook
-from replicator.watcher import SessionWatcher
+from replicator.push import session_watcher as watcher_module
+from replicator.push.progress import Release
+from replicator.push.session_book import SessionBook
+from replicator.push.session_watcher import SessionWatcher
+from replicator.source.gather_window import GatherWindow
 from rt import Publisher, Subscriber
-from rt.log import local_news as news_module
-from rt.log.local_news import Announcer, NewsPlace, local_news, place_of
-from rt.log.watch import Watch
+from rt.log.notify import in_process_notify as news_module
+from rt.log.notify.in_process_notify import Announcer, NewsPlace, local_news, place_of
+from rt.log.notify.watch import Watch
 from rt.names import parse_glob
 from rt.position import Position
 

@@ -26,11 +26,11 @@ from rt.format.index import ENTRY_BYTES
 from rt.format.manifest import MERGED, LogIdentity
 from rt.format.ranges import EMPTY_DIGEST, Range
 from rt.inspect.verify import open_log, verify_log
-from rt.log.appender import Appender
-from rt.log.directory import LogDirectory
-from rt.log.disk import OsDisk
-from rt.log.reader import Reader
-from rt.log.writer import Fsync, SessionWriter, WriterSettings
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import OsDisk
+from rt.log.read.reader import Reader
+from rt.log.write.appender import Appender
+from rt.log.write.writer import Fsync, SessionWriter, WriterSettings
 from rt.position import START
 
 PATH = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "LOG_FORMAT.md")

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from replicator.clients import PULLS, ClientView, ServedClient, ServerRecord
+from replicator.serve.client_record import PULLS, ClientView, ServedClient, ServerRecord
 from rt.errors import Misuse
 from rt.latencies import BOUNDS_S, Latencies
-from rt.node.leadership import Leadership, RoleChange, RoleCommand
-from rt.node.lookout import Lookout
-from rt.node.stalled import stall_words
-from rt.node.stalls import HopProgress, Stalls, Waits
+from rt.node.agree.leadership import Leadership, RoleChange, RoleCommand
+from rt.node.observe.sampler_thread import Lookout
+from rt.node.observe.stall_clock import HopProgress, Stalls, Waits
+from rt.node.observe.stall_reasons import stall_words
 from rt.position import Position
 from rt.traffic import Traffic
 from sequencer.raft.consensus import EngineRole, Status

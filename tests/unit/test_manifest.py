@@ -16,7 +16,7 @@ from rt.format.manifest import (
     read_block,
 )
 from rt.limits import MANIFEST_LINE_BYTES_MAX
-from rt.log.identity import new_identity
+from rt.log.files.identity import new_identity
 from rt.position import FILE_BYTES_MAX, Position
 
 NUMBERS = st.integers(0, (1 << 63) - 1)

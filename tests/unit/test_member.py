@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from rt.position import START, Position
-from sequencer.execution import NO_READERS, SLICE, Committed, Readers
-from sequencer.instruction import Merge, Slice, encode_instruction
-from sequencer.ledger import Ledger
+from sequencer.execution.execution import NO_READERS, SLICE, Committed, Readers
+from sequencer.ledger.instruction import Merge, Slice, encode_instruction
+from sequencer.ledger.ledger import Ledger
 from sequencer.member import Member
 from sequencer.raft.consensus import Entry, EntryKind, LastChange, Ready, Seat, Snapshot
 from sequencer.raft.starts import Reach
@@ -194,7 +194,7 @@ def entries(first, last):
 @pytest.fixture
 def copying(monkeypatch):
     """A member that copies the merged log, with ten instructions waiting."""
-    monkeypatch.setattr("sequencer.execution.WAITING_MAX", 9)
+    monkeypatch.setattr("sequencer.execution.execution.WAITING_MAX", 9)
     member = member_of(Engine(), Executor())
     member.suspended = True
     member._execution.append(entries(1, 10))

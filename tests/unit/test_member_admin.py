@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from rt.cli import cluster_members
-from rt.cli.cluster_members import ChangeRequests, replace_member
+from rt.cli.cluster import members as cluster_members
+from rt.cli.cluster.members import ChangeRequests, replace_member
 from rt.errors import Refused
-from rt.node import member_admin
-from rt.node.member_admin import MemberAdmin
+from rt.node.admin import member_admin
+from rt.node.admin.member_admin import MemberAdmin
 from sequencer.raft.consensus import EngineRole, Seat, Status
 
 TERM, INDEX = 3, 9

@@ -3,9 +3,9 @@
 import pytest
 
 from sequencer.departed import Departed
-from sequencer.greeting import PATIENCE_TICKS, Greeting, GreetingMessage, encode_greeting
-from sequencer.holdings import Holdings
 from sequencer.membership import CUT_OFF_TICKS, Membership
+from sequencer.peers.restart_check import PATIENCE_TICKS, Greeting, GreetingMessage, encode_greeting
+from sequencer.planning.holdings import Holdings
 from sequencer.raft.consensus import LastChange, Seat, UnheardError
 from sequencer.raft.starts import Claim, Reach, StartChain
 

@@ -14,12 +14,12 @@ from replicator_host import eventually, log_bytes, manifest_lines
 
 import rt
 from archiver.keep import parse_keep
-from replicator.end_asks import HOPS_MAX, EndAsks, NoEnd
-from replicator.mirror import Mirror
-from replicator.pull import PullClient
-from replicator.push import PushClient
+from replicator.pull.client import PullClient
+from replicator.pull.end_asks import HOPS_MAX, EndAsks, NoEnd
+from replicator.pull.mirror import Mirror
+from replicator.push.client import PushClient
 from rt.format.manifest import Manifest
-from rt.log.appender import Appender
+from rt.log.write.appender import Appender
 from rt.net.certificates import certificate_files, issue
 from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, server_context

@@ -3,7 +3,7 @@
 import pytest
 
 from rt.errors import FlushTimeout
-from rt.log.confirmations import Level
+from rt.log.notify.confirmations import Level
 from rt.publisher import Publisher
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.replicator_host import eventually

@@ -8,7 +8,7 @@ from rt.errors import Misuse
 from rt.net.certificates import init_authority, issue, load_certificate, remember_cluster
 from rt.net.identity import CertificateRole, PeerIdentity, identity_of
 from rt.net.renewal import renew
-from rt.node.node_door import CERTIFICATES_NOTE, NodeDoor, demand_own
+from rt.node.host.door import CERTIFICATES_NOTE, NodeDoor, demand_own
 from sequencer.membership import Doors
 
 OURS = "4f1c"

@@ -8,26 +8,27 @@ from unittest.mock import Mock
 import pytest
 from replicator_host import Certificates, eventually
 
-from replicator import local_copy, pull
-from replicator.feeds import LogFeeds
+from replicator.pull import client as pull
+from replicator.pull import local_copy
+from replicator.serve.feeds import LogFeeds
 from rt.errors import CorruptLog, DiskFailed, Diverged, Refused
-from rt.log.confirmations import Confirmations
-from rt.log.disk import OsDisk
+from rt.log.files.disk import OsDisk
+from rt.log.notify.confirmations import Confirmations
 from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
-from rt.node.catch_up import CatchUp
-from rt.node.damage import DamageFound, is_elsewhere
-from rt.node.duties import Duties, Mail, Timing
-from rt.node.pipeline import NodePipeline
-from rt.node.places import Places
-from rt.node.ports import Ports
-from rt.node.snapshots import NodeSnapshots
+from rt.node.agree.catch_up import CatchUp
+from rt.node.agree.dependencies import Ports
+from rt.node.agree.duties import Duties, Mail, Timing
+from rt.node.host.pipeline import NodePipeline
+from rt.node.ingest.damage import DamageFound, is_elsewhere
+from rt.node.resources.peer_addresses import Places
+from rt.node.retain.snapshots import NodeSnapshots
 from rt.position import START, Position
-from sequencer.execution import SnapshotPlan
-from sequencer.holdings import Holdings, encode_reports
-from sequencer.instruction import Roll
-from sequencer.ledger import Ledger
-from sequencer.presence import Presence
+from sequencer.execution.execution import SnapshotPlan
+from sequencer.ledger.instruction import Roll
+from sequencer.ledger.ledger import Ledger
+from sequencer.planning.holdings import Holdings, encode_reports
+from sequencer.planning.presence import Presence
 from sequencer.raft.consensus import Calm, Fork
 
 TIMING = Timing(tick_s=0.02, missing_s=1, look_s=0.25, patience=4)

@@ -13,19 +13,19 @@ from faulty import FaultyDisk
 from rt.errors import CorruptLog, Misuse, Refused
 from rt.events import SessionChange
 from rt.format.manifest import SESSION, Archived, LogIdentity
-from rt.log.appender import Appender
-from rt.log.confirmations import Confirmations
-from rt.log.directory import LogDirectory
-from rt.log.disk import OsDisk
-from rt.log.writer import WriterSettings
-from rt.node.begun import Begun
-from rt.node.inbox import NodeInbox
-from rt.node.inboxes import Inboxes
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import OsDisk
+from rt.log.notify.confirmations import Confirmations
+from rt.log.write.appender import Appender
+from rt.log.write.writer import WriterSettings
+from rt.node.ingest.inbox import NodeInbox
+from rt.node.ingest.inboxes import Inboxes
+from rt.node.ingest.session_epochs import Begun
 from rt.position import START, Position
 from rt.publisher import Publisher
-from sequencer.instruction import decode_instruction, encode_instruction
-from sequencer.life import ANY_LOG, Life
-from sequencer.remembered import Ownership
+from sequencer.ledger.instruction import decode_instruction, encode_instruction
+from sequencer.ledger.life import ANY_LOG, Life
+from sequencer.ledger.session_facts import Ownership
 
 PATIENCE_S = 10
 

@@ -8,13 +8,13 @@ import pytest
 from archive_cluster import ArchiveCluster
 from replicator_host import eventually
 
-from rt.log.confirmations import Level
-from rt.node.duties import Duties
-from rt.node.pipeline import NodePipeline
-from rt.node.view import NodeView, TickView, Waiting
+from rt.log.notify.confirmations import Level
+from rt.node.agree.duties import Duties
+from rt.node.agree.view import NodeView, TickView, Waiting
+from rt.node.host.pipeline import NodePipeline
 from rt.position import START
-from sequencer.ledger import Ledger
-from sequencer.peer_versions import CARRYING
+from sequencer.ledger.ledger import Ledger
+from sequencer.peers.versions import CARRYING
 from sequencer.raft.codec import MessageCodec
 from sequencer.raft.consensus import EngineRole, Entry
 from sequencer.raft.messages import AppendEntries, AppendReply

@@ -7,10 +7,10 @@ import pytest
 from archive_cluster import ArchiveCluster
 
 from rt.errors import Refused
-from rt.node import sequencer as node_sequencer
-from rt.node.duties import Stepped
-from rt.node.sequencer import NodeSequencer
-from sequencer.instruction import Roll
+from rt.node.agree import sequencer as node_sequencer
+from rt.node.agree.duties import Stepped
+from rt.node.agree.sequencer import NodeSequencer
+from sequencer.ledger.instruction import Roll
 
 PATIENCE_S = 10
 

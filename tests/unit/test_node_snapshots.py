@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rt.node.snapshots import NodeSnapshots
+from rt.node.retain.snapshots import NodeSnapshots
 from rt.position import Position
 from sequencer.member import SnapshotPlan
 

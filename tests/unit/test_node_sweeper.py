@@ -6,10 +6,10 @@ from replicator_host import eventually
 
 from rt.errors import DiskFailed
 from rt.format.manifest import SESSION, LogIdentity
-from rt.log.appender import Appender
-from rt.log.disk import OsDisk
-from rt.node.sweep import Sweep
-from rt.node.sweeper import NodeSweeper
+from rt.log.files.disk import OsDisk
+from rt.log.write.appender import Appender
+from rt.node.retain.sweep import Sweep
+from rt.node.retain.sweeper import NodeSweeper
 from rt.position import START, Position
 
 

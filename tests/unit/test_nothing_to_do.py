@@ -7,7 +7,7 @@ from archive_cluster import STREAM, ArchiveCluster
 from commands import run
 from replicator_host import eventually
 
-from replicator.push import PushClient
+from replicator.push.client import PushClient
 from rt.publisher import Publisher
 
 PATIENCE_S = 20

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from logs import MergedLog
 
-from rt.cli import exits
-from rt.cli import offload as cli_offload
-from rt.cli.restore import restore as restore_command
+from rt.cli.common import exits
+from rt.cli.logs.restore import restore as restore_command
+from rt.cli.manage import offload as cli_offload
 from rt.errors import CorruptLog, GapError, Misuse
 from rt.format.manifest import Archived, decode_entry, encode_entry
 from rt.inspect.history import history

@@ -12,10 +12,10 @@ from rt.errors import Misuse, Refused
 from rt.net.certificates import certificate_files, init_authority, issue, load_certificate
 from rt.net.grants import GRANTS_NAME, Grant, read_grants
 from rt.net.identity import CertificateRole, PeerIdentity
-from rt.node import audit as audit_module
-from rt.node.audit import AuditLog
-from rt.node.cluster import ask_status, init_cluster
-from rt.node.cluster_layout import ClusterLayout
+from rt.node.admin import audit as audit_module
+from rt.node.admin.audit import AuditLog
+from rt.node.founding.cluster_files import ask_status, init_cluster
+from rt.node.founding.layout import ClusterLayout
 from tests.archive_cluster import ArchiveCluster
 from tests.commands import run
 from tests.control_fuzz import REQUESTS, node_admin

@@ -8,22 +8,22 @@ from contextlib import suppress
 
 import pytest
 
-from replicator.decoder import Decoder
-from replicator.wire import PULL, PUSH, VERSION, Hello, encode
+from replicator.wire.codec import PULL, PUSH, VERSION, Hello, encode
+from replicator.wire.decoder import Decoder
 from rt.errors import Misuse, PeerError, Refused
 from rt.net.admin import ADMIN_ALPN, ask_any
 from rt.net.certificates import AUTHORITY, certificate_files, copy_authority, issue
 from rt.net.identity import CertificateRole
 from rt.net.renewal import renew
 from rt.net.tls import Contexts, client_context, connect, offering
-from rt.node.cluster import ask_status, free_addresses
-from rt.node.node_door import CERTIFICATES_NOTE
-from rt.node.pulse import PULSE_ALPN
-from rt.node.retention import LEASE_NOTE, POLICY_NOTE
-from rt.node.status import STATUS_ALPN
+from rt.node.agree.idle_heartbeat import PULSE_ALPN
+from rt.node.founding.cluster_files import ask_status, free_addresses
+from rt.node.host.door import CERTIFICATES_NOTE
+from rt.node.observe.status import STATUS_ALPN
+from rt.node.retain.retention import LEASE_NOTE, POLICY_NOTE
 from rt.version import SOFTWARE
-from sequencer.instruction import Note, encode_instruction
-from sequencer.peer_versions import INTRODUCED, PEER_VERSIONS, alpn_of
+from sequencer.ledger.instruction import Note, encode_instruction
+from sequencer.peers.versions import INTRODUCED, PEER_VERSIONS, alpn_of
 from sequencer.raft.codec import MessageCodec
 from sequencer.raft.consensus import Entry
 from sequencer.raft.messages import AppendEntries, TimeoutNow

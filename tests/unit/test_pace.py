@@ -3,9 +3,9 @@
 import threading
 import time
 
-from replicator.pace import SessionSweep, paced
-from rt.log.confirmations import Level
-from rt.log.shipping import FRESH_S
+from replicator.push.pace import SessionSweep, paced
+from rt.log.notify.confirmations import Level
+from rt.log.notify.shipping import FRESH_S
 from tests.archive_cluster import ArchiveCluster
 
 NAMES = [f"s{number}" for number in range(50)]

@@ -11,22 +11,22 @@ from rt.config.settings import load
 from rt.errors import PeerError
 from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context, offering
-from rt.node.cluster import init_local_cluster
-from rt.node.node import Node
-from rt.node.settings import NodeSettings
+from rt.node.founding.cluster_files import init_local_cluster
+from rt.node.host.node import Node
+from rt.node.settings.node import NodeSettings
 from rt.version import SOFTWARE
-from sequencer.dialling import PeerDialer, Turns, UnansweredError
-from sequencer.peer_versions import (
+from sequencer.peers.connections import Outbox, Peers
+from sequencer.peers.dialling import PeerDialer, Turns, UnansweredError
+from sequencer.peers.versions import (
     PEER_VERSIONS,
     PeerVersion,
     alpn_of,
     alpns_of,
     version_of,
 )
-from sequencer.peers import Outbox, Peers
 from tests.replicator_host import eventually
 
-SCOUTED = "sequencer.dialling.SCOUT_S"
+SCOUTED = "sequencer.peers.dialling.SCOUT_S"
 
 
 def no_context():
@@ -207,7 +207,7 @@ def test_a_member_with_two_addresses_is_dialled_at_the_other_one_at_once():
 
     turned.at = attempt
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sequencer.dialling._TURNS", turned)
+        patch.setattr("sequencer.peers.dialling._TURNS", turned)
         with pytest.raises(UnansweredError):
             waits.dial()
     assert dialled == [("127.0.0.1", 1), ("127.0.0.1", 2)]

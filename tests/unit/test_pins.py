@@ -2,10 +2,10 @@
 
 from rt.net.grants import Grants
 from rt.net.identity import CertificateRole
-from rt.node.pins import Pins, is_due, may_lease_by, pins_of
-from rt.node.reading_group import GROUP_NOTE, ReadingGroup
-from rt.node.registered_cursor import CURSOR_NOTE, RegisteredCursor
-from rt.node.retention import leases_of_notes
+from rt.node.notes.pins import Pins, is_due, may_lease_by, pins_of
+from rt.node.notes.reading_group import GROUP_NOTE, ReadingGroup
+from rt.node.notes.registered_cursor import CURSOR_NOTE, RegisteredCursor
+from rt.node.retain.retention import leases_of_notes
 
 NS = 1_000_000_000
 DAY_NS = 24 * 3600 * NS

@@ -11,14 +11,14 @@ from contextlib import closing
 
 import pytest
 
-from replicator.scrub_record import NAME, ScrubRecord
-from rt.cli.exits import OUR_FAULT
+from replicator.repair.scrub_record import NAME, ScrubRecord
+from rt.cli.common.exits import OUR_FAULT
 from rt.client.checkpoint import Checkpoint, Values
 from rt.client.cursor import DIRECTORY, LocalCursor
 from rt.errors import Misuse
-from rt.log.confirmations import Confirmations, ConfirmationsFile
-from rt.log.lock import take_lock
-from rt.log.shipping import ShippingNote
+from rt.log.files.lock import take_lock
+from rt.log.notify.confirmations import Confirmations, ConfirmationsFile
+from rt.log.notify.shipping import ShippingNote
 from rt.net.certificates import init_authority, issue
 from rt.net.identity import CertificateRole
 from rt.position import START, Position

@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 import zstandard
 
-from replicator import columns_check
-from replicator.columns_check import ColumnsCheck
-from replicator.late_check import LateCheck
-from replicator.push import PushClient
-from replicator.server import Server
-from replicator.streams import only
-from rt.cli import exits
-from rt.cli.status_report import cluster_report, node_report
-from rt.cli.status_tables import status_text
+from replicator.push.client import PushClient
+from replicator.serve.server import Server
+from replicator.serve.streams import only
+from replicator.sink import columns_check
+from replicator.sink.columns_check import ColumnsCheck
+from replicator.sink.late_check import LateCheck
+from rt.cli.common import exits
+from rt.cli.look.status_report import cluster_report, node_report
+from rt.cli.look.status_tables import status_text
 from rt.config.settings import load
 from rt.errors import PoisonError, Refused
 from rt.events import Poisoned
@@ -24,17 +24,17 @@ from rt.format.checksum import crc32
 from rt.format.frame import HEADER_BYTES, Encoded, encode_frame, parse_header, seal_header
 from rt.format.manifest import SESSION
 from rt.limits import KIB, MIB
-from rt.log import writer
-from rt.log.appender import Appender
-from rt.log.disk import OsDisk
-from rt.log.identity import new_identity
+from rt.log.files.disk import OsDisk
+from rt.log.files.identity import new_identity
+from rt.log.write import writer
+from rt.log.write.appender import Appender
 from rt.net.certificates import certificate_files, issue
 from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, client_context
-from rt.node.cluster import init_local_cluster
-from rt.node.node import Node
-from rt.node.sample import PoisonView
-from rt.node.settings import NodeSettings
+from rt.node.founding.cluster_files import init_local_cluster
+from rt.node.host.node import Node
+from rt.node.observe.sample import PoisonView
+from rt.node.settings.node import NodeSettings
 from rt.position import START, Position
 from rt.publisher import Publisher
 from rt.subscriber import Subscriber

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from rt.log.disk import OsDisk
-from rt.log.pooled_disk import PooledDisk
+from rt.log.files.disk import OsDisk
+from rt.log.files.pooled_disk import PooledDisk
 
 
 def descriptors():

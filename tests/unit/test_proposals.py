@@ -9,18 +9,19 @@ import pytest
 
 from rt import Publisher
 from rt.errors import Refused
-from rt.log.directory import LogDirectory
-from rt.log.disk import OsDisk
-from rt.log.start import end_of
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import OsDisk
+from rt.log.read.start import end_of
 from rt.position import START, Position
-from sequencer import newcomers, planner
-from sequencer.holdings import Holdings, Report, ReportKind, encode_report
-from sequencer.instruction import Merge, Note, decode_instruction
-from sequencer.ledger import Ledger
-from sequencer.planner import Planner
+from sequencer.ledger.instruction import Merge, Note, decode_instruction
+from sequencer.ledger.ledger import Ledger
+from sequencer.ledger.session_facts import Sample
+from sequencer.planning import group_join_check as newcomers
+from sequencer.planning import planner
+from sequencer.planning.holdings import Holdings, Report, ReportKind, encode_report
+from sequencer.planning.planner import Planner
+from sequencer.planning.session_log import SessionLog, SessionLogs
 from sequencer.proposals import Proposals
-from sequencer.remembered import Sample
-from sequencer.session_log import SessionLog, SessionLogs
 
 IDLE = [f"idle{number}" for number in range(20)]
 NEXT_FILE = Position.of(1, 0, 0)

@@ -25,7 +25,7 @@ from rt import (
     WriterSettings,
 )
 from rt.limits import KIB
-from rt.log.confirmations import ConfirmationsFile
+from rt.log.notify.confirmations import ConfirmationsFile
 from rt.position import Position
 
 PATIENT = Batching(linger_s=30, frame_bytes=64 * KIB)

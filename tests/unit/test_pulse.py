@@ -11,8 +11,8 @@ from rt.errors import PeerError
 from rt.net.certificates import certificate_files, issue
 from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, accept, client_context, offering, server_context
-from rt.node.beat import BEAT_BYTES_MAX, decode_beat, encode_beat, group_of
-from rt.node.pulse import PULSE_ALPN, ProcessPulse
+from rt.node.agree.heartbeat_codec import BEAT_BYTES_MAX, decode_beat, encode_beat, group_of
+from rt.node.agree.idle_heartbeat import PULSE_ALPN, ProcessPulse
 from sequencer.raft.consensus import Calm
 from tests.forged_certificates import Authority
 from tests.replicator_host import eventually
@@ -152,7 +152,7 @@ def test_a_stream_whose_thread_hangs_is_listed_no_more(processes, monkeypatch):
     flights, there = meet(first, second, "flights")
     there.show(PLACE)
     assert eventually(lambda: flights.heard() == {"n2": PLACE}, 60)
-    monkeypatch.setattr("rt.node.pulse.SHOWN_S", 0.0)
+    monkeypatch.setattr("rt.node.agree.idle_heartbeat.SHOWN_S", 0.0)
     assert eventually(lambda: first.woken == ["flights"], 60)
 
 

@@ -4,14 +4,14 @@ import os
 
 import pytest
 
-from replicator.dialer import Destination
-from replicator.gather import GatherWindow
-from replicator.hello import PUSH
-from replicator.messages import Ack, Standing
-from replicator.push_connection import PushConnection
-from replicator.sessions import SessionBook
+from replicator.push.connection import PushConnection
+from replicator.push.session_book import SessionBook
+from replicator.source.gather_window import GatherWindow
+from replicator.wire.dialer import Destination
+from replicator.wire.hello import PUSH
+from replicator.wire.messages import Ack, Standing
 from rt import Publisher
-from rt.log.confirmations import ConfirmationsFile
+from rt.log.notify.confirmations import ConfirmationsFile
 from rt.names import parse_glob
 from rt.position import START, Position
 

@@ -8,7 +8,7 @@ import pytest
 
 from rt import NewRun, Publisher, ReplacedLog, Subscriber, WriterSettings
 from rt.limits import KIB
-from rt.log import watch
+from rt.log.notify import watch
 
 STREAM, SESSION = "flights", "jfk"
 PATIENCE_S = 20.0

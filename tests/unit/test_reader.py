@@ -16,10 +16,10 @@ from rt.format.message import Batch
 from rt.format.recovery import judge
 from rt.format.scan import Scan
 from rt.format.walk import Walk
-from rt.log.appender import Appender
-from rt.log.directory import LogDirectory
-from rt.log.disk import OsDisk
-from rt.log.reader import Reader
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import OsDisk
+from rt.log.read.reader import Reader
+from rt.log.write.appender import Appender
 from rt.position import Position
 from rt.subscriber import Subscriber
 
@@ -554,7 +554,8 @@ def test_a_bad_tail_is_judged_once_until_something_changes(session, reader, monk
     judged = []
     real = judge
     monkeypatch.setattr(
-        "rt.log.growth.judge", lambda *args, **kwargs: judged.append(1) or real(*args, **kwargs)
+        "rt.log.read.growth.judge",
+        lambda *args, **kwargs: judged.append(1) or real(*args, **kwargs),
     )
     session.add(b"a")
     path = os.path.join(session.path, "log.0.0")

@@ -12,11 +12,11 @@ from reading_groups import ALICE, NAS, SPARK, Nodes
 from archiver.decide import RolledFile
 from rt.errors import Misuse, Refused
 from rt.format.message import Batch
-from rt.log.directory import LogDirectory
-from rt.log.reader import Reader
-from rt.node import groups
-from rt.node.claims_heard import ClaimsHeard
-from rt.node.reading_group import (
+from rt.log.files.directory import LogDirectory
+from rt.log.read.reader import Reader
+from rt.node.notes import groups
+from rt.node.notes.claims_heard import ClaimsHeard
+from rt.node.notes.reading_group import (
     CLAIMS_MAX,
     GROUP_NOTE,
     RangeClaim,
@@ -24,10 +24,10 @@ from rt.node.reading_group import (
     groups_of_notes,
     parse_reading_group,
 )
-from rt.node.registered_cursor import CURSOR_NOTE, RegisteredCursor
-from rt.node.retention import LEASE_NOTE, leases_of_notes
+from rt.node.notes.registered_cursor import CURSOR_NOTE, RegisteredCursor
+from rt.node.retain.retention import LEASE_NOTE, leases_of_notes
 from rt.position import Position
-from sequencer.instruction import NOTE_BYTES_MAX
+from sequencer.ledger.instruction import NOTE_BYTES_MAX
 
 JOIN = {"name": "etl", "silence_s": 1.0, "max_deliveries": 3}
 

@@ -18,16 +18,17 @@ from logs import MergedLog
 
 import rt
 from archiver.decide import RolledFile
-from rt.cli.link import look
+from rt.cli.common.link import look
 from rt.errors import Misuse, PeerError, Refused, Stopped
 from rt.format.manifest import Archived
-from rt.log.directory import LogDirectory
+from rt.log.files.directory import LogDirectory
 from rt.net.admin import NoLeader, ask, ask_any
 from rt.net.identity import CertificateRole, PeerIdentity
-from rt.node import sequencer
-from rt.node.cursors import NodeCursors
-from rt.node.latest import confirmed
-from rt.node.registered_cursor import (
+from rt.node.agree import sequencer
+from rt.node.agree.latest import confirmed
+from rt.node.agree.steps import Order, Until, perform
+from rt.node.notes.cursors import NodeCursors
+from rt.node.notes.registered_cursor import (
     CURSOR_NOTE,
     CURSORS_MAX,
     CURSORS_PER_OWNER_MAX,
@@ -35,11 +36,10 @@ from rt.node.registered_cursor import (
     cursors_of_notes,
     parse_registered,
 )
-from rt.node.retention import leases_of_notes
-from rt.node.steps import Order, Until, perform
+from rt.node.retain.retention import leases_of_notes
 from rt.position import START, Position
-from sequencer.instruction import Note, decode_instruction, encode_instruction, note_digest
-from sequencer.ledger import Ledger
+from sequencer.ledger.instruction import Note, decode_instruction, encode_instruction, note_digest
+from sequencer.ledger.ledger import Ledger
 
 PATIENCE_S = 30
 SPARK = PeerIdentity("spark", CertificateRole.SUBSCRIBER, streams=("*",))

@@ -9,26 +9,26 @@ import pytest
 from archive_cluster import STREAM, ArchiveCluster
 from replicator_host import Certificates, DiskHost, Inbox, eventually, frames, log_bytes
 
-from replicator import relay as relay_module
-from replicator import sessions as sessions_module
-from replicator.relay import HeldCopy, Relay
-from replicator.server import Server
-from replicator.streams import only
+from replicator.push import relay as relay_module
+from replicator.push import session_book as sessions_module
+from replicator.push.relay import HeldCopy, Relay
+from replicator.serve.server import Server
+from replicator.serve.streams import only
 from rt.errors import CorruptLog, Refused
 from rt.format.manifest import SESSION, LogIdentity
-from rt.log.confirmations import Level
+from rt.log.notify.confirmations import Level
 from rt.net.certificates import issue
 from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, client_context
-from rt.node.damage import DamageFound
-from rt.node.inbox import InboxPorts, NodeInbox
+from rt.node.ingest.damage import DamageFound
+from rt.node.ingest.inbox import InboxPorts, NodeInbox
 from rt.position import START, Position
 from rt.publisher import Publisher
 from rt.subscriber import Subscriber
-from sequencer.holdings import Holdings, encode_reports
-from sequencer.instruction import CARRIED_BYTES_MAX
-from sequencer.ledger import Ledger
-from sequencer.wants import Wants
+from sequencer.ledger.instruction import CARRIED_BYTES_MAX
+from sequencer.ledger.ledger import Ledger
+from sequencer.planning.holdings import Holdings, encode_reports
+from sequencer.planning.wants import Wants
 
 PATIENCE_S = 20
 # If the node that a publisher reaches led, it would carry the messages to those without a copy.

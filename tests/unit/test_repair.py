@@ -13,12 +13,12 @@ from logs import MergedLog
 from replicator_host import eventually, log_bytes
 from rot import contents, flip_bit, rolled_files, rot
 
-from replicator import scrubber
-from replicator.copy_scrubber import copy_scrubber
-from replicator.pull import PullClient
+from replicator.pull.client import PullClient
+from replicator.repair import scrubber
+from replicator.repair.copy_scrubber import copy_scrubber
 from rt.errors import CorruptLog
 from rt.inspect.verify import open_log, verify_log
-from rt.log.confirmations import Level
+from rt.log.notify.confirmations import Level
 from rt.net.certificates import issue
 from rt.net.identity import CertificateRole
 from rt.subscriber import Subscriber

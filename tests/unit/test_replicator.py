@@ -22,30 +22,30 @@ from replicator_host import (
     manifest_lines,
 )
 
-from replicator import dialer as dialer_module
-from replicator import link as link_module
-from replicator import push as push_module
-from replicator import server as server_module
-from replicator import sessions as sessions_module
-from replicator import watcher as watcher_module
-from replicator.admission import ServerLimits
-from replicator.hello import common_version
-from replicator.link import Link
-from replicator.messages import CONNECTION, PULL, PUSH, Hello, Open, Refusal, Standing
-from replicator.pull import PullClient
-from replicator.push import PushClient
-from replicator.server import Server
-from replicator.streams import only
-from replicator.wire import VERSION, encode
+from replicator.limits.admission import ServerLimits
+from replicator.pull.client import PullClient
+from replicator.push import client as push_module
+from replicator.push import session_book as sessions_module
+from replicator.push import session_watcher as watcher_module
+from replicator.push.client import PushClient
+from replicator.serve import server as server_module
+from replicator.serve.server import Server
+from replicator.serve.streams import only
+from replicator.wire import dialer as dialer_module
+from replicator.wire import link as link_module
+from replicator.wire.codec import VERSION, encode
+from replicator.wire.hello import common_version
+from replicator.wire.link import Link
+from replicator.wire.messages import CONNECTION, PULL, PUSH, Hello, Open, Refusal, Standing
 from rt import Publisher, WriterSettings
 from rt.errors import FlushTimeout, Misuse, Refused
 from rt.format.manifest import MERGED, SESSION, LogIdentity
-from rt.log.confirmations import ConfirmationsFile
-from rt.log.watch import Wake, Watch
+from rt.log.notify.confirmations import ConfirmationsFile
+from rt.log.notify.watch import Wake, Watch
 from rt.net.certificates import issue
 from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, accept, client_context, connect
-from rt.node.catch_up import CatchUp
+from rt.node.agree.catch_up import CatchUp
 from rt.position import Position
 
 SMALL = WriterSettings(file_bytes_max=64 * 1024)

@@ -7,7 +7,7 @@ from archive_cluster import STREAM, ArchiveCluster
 from replicator_host import eventually, frames, log_bytes
 
 from rt.format.frame import HEADER_BYTES, FrameKind
-from rt.log.confirmations import Level
+from rt.log.notify.confirmations import Level
 
 PATIENCE_S = 20
 

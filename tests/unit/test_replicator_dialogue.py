@@ -21,14 +21,15 @@ from dialogue import (
 from logs import MergedLog, make_frame
 from replicator_host import log_bytes, manifest_lines
 
-from replicator import ack_schedule, messages
-from replicator.link import HungUp
-from replicator.messages import CONNECTION, Data
-from replicator.wire import encode
+from replicator.sink import ack_schedule
+from replicator.wire import messages
+from replicator.wire.codec import encode
+from replicator.wire.link import HungUp
+from replicator.wire.messages import CONNECTION, Data
 from rt.errors import CorruptLog, PeerError, Refused
 from rt.format.manifest import SESSION, LogIdentity, Rolled
-from rt.log.directory import LogDirectory
-from rt.log.local_news import WrittenFrame
+from rt.log.files.directory import LogDirectory
+from rt.log.notify.in_process_notify import WrittenFrame
 from rt.position import START, Position
 
 

@@ -9,12 +9,16 @@ import pytest
 from logs import make_frame
 from replicator_host import STREAM, Certificates, DiskHost, eventually
 
-from replicator.admission import ServerLimits
-from replicator.backoff import FIRST_S
-from replicator.dialer import Destination, Dialer
-from replicator.large_messages import LargeMessages
-from replicator.link import Link
-from replicator.messages import (
+from replicator.limits.admission import ServerLimits
+from replicator.limits.large_messages import LargeMessages
+from replicator.push.client import PushClient
+from replicator.serve.server import Server
+from replicator.serve.streams import only
+from replicator.wire.backoff import FIRST_S
+from replicator.wire.codec import VERSION, encode
+from replicator.wire.dialer import Destination, Dialer
+from replicator.wire.link import Link
+from replicator.wire.messages import (
     PULL,
     PUSH,
     Ack,
@@ -26,18 +30,14 @@ from replicator.messages import (
     Refusal,
     RolledNotice,
 )
-from replicator.push import PushClient
-from replicator.server import Server
-from replicator.streams import only
-from replicator.wire import VERSION, encode
 from rt import Publisher
 from rt.errors import PeerError
 from rt.format.manifest import MERGED, SESSION, Archived, LogIdentity, Rolled
 from rt.limits import MIB
-from rt.log.appender import Appender
-from rt.log.disk import OsDisk
-from rt.log.identity import new_identity
-from rt.log.watch import Wake
+from rt.log.files.disk import OsDisk
+from rt.log.files.identity import new_identity
+from rt.log.notify.watch import Wake
+from rt.log.write.appender import Appender
 from rt.net.tls import connect
 from rt.position import START, Position
 

@@ -11,22 +11,22 @@ from archive_cluster import STREAM, ArchiveCluster
 from dialogue import Dialogue, Inbox, Log, NoWake, assert_equal, copy_all
 from replicator_host import eventually, log_bytes
 
-from replicator.dialer import Destination
-from replicator.frame_buffer import FrameBuffer
-from replicator.gather import GatherWindow
-from replicator.hello import PUSH
-from replicator.messages import Ack, Data, RolledNotice, Standing
-from replicator.progress import Release, SessionProgress
-from replicator.push_connection import PushConnection
-from replicator.quiet import LogReplaced
-from replicator.sessions import SessionBook
-from replicator.sink import EMPTY_FILES_MAX
-from replicator.sink_channel import SinkChannel
-from replicator.wire import encode
+from replicator.push.connection import PushConnection
+from replicator.push.progress import Release, SessionProgress
+from replicator.push.session_book import SessionBook
+from replicator.sink.channel import SinkChannel
+from replicator.sink.sink import EMPTY_FILES_MAX
+from replicator.source.change_detector import LogReplaced
+from replicator.source.gather_window import GatherWindow
+from replicator.wire.codec import encode
+from replicator.wire.dialer import Destination
+from replicator.wire.frame_buffer import FrameBuffer
+from replicator.wire.hello import PUSH
+from replicator.wire.messages import Ack, Data, RolledNotice, Standing
 from rt.errors import FlushTimeout, Refused
 from rt.format.manifest import Archived, Rolled
-from rt.log.confirmations import ConfirmationsFile, Level
-from rt.log.disk import OsFile, open_small
+from rt.log.files.disk import OsFile, open_small
+from rt.log.notify.confirmations import ConfirmationsFile, Level
 from rt.names import parse_glob
 from rt.position import START, Position
 from rt.publisher import Publisher
@@ -350,7 +350,7 @@ def test_the_file_of_confirmations_stays_open_while_its_session_is_busy(tmp_path
         opened.append(open_small(path))
         return opened[-1]
 
-    monkeypatch.setattr("rt.log.confirmations.open_small", counted)
+    monkeypatch.setattr("rt.log.notify.confirmations.open_small", counted)
     progress = SessionProgress(str(tmp_path), 1)
     for end in (100, 200):
         progress.take("n1", said(end, end))

@@ -11,9 +11,9 @@ from rt.events import Gap
 from rt.format.manifest import Archived
 from rt.format.message import Batch
 from rt.inspect.verify import open_log, verify_log
-from rt.log.directory import LogDirectory
-from rt.log.reader import Reader
-from rt.log.start import resolve
+from rt.log.files.directory import LogDirectory
+from rt.log.read.reader import Reader
+from rt.log.read.start import resolve
 from rt.position import START, Position
 
 FILES = 6

@@ -3,7 +3,7 @@
 from dialogue import Dialogue, Log
 from replicator_host import log_bytes
 
-from rt.log.directory import LogDirectory
+from rt.log.files.directory import LogDirectory
 
 
 def test_a_turn_sends_the_little_of_several_logs_and_no_more_than_a_turn_may(tmp_path):

@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from rt.node.rest import Rest
+from rt.node.agree.idle_policy import Rest
 from rt.position import Position
-from sequencer.holdings import Holdings, encode_reports
+from sequencer.planning.holdings import Holdings, encode_reports
+from sequencer.planning.wants import is_even
 from sequencer.raft.consensus import Calm
-from sequencer.wants import is_even
 
 PLACE, LATER = Calm(3, 14), Calm(3, 15)
 

@@ -11,22 +11,22 @@ from commands import publish
 from faulty import FaultyDisk
 from rot import flip_bit, rolled_files
 
-from replicator.cursor_file import CursorFile
-from replicator.file_fetch import FileFetch
-from replicator.mend import Mended, mend_file
-from replicator.scrub import Scrub, ScrubPorts
-from replicator.scrub_record import ScrubRecord
+from replicator.repair.file_fetch import FileFetch
+from replicator.repair.mend import Mended, mend_file
+from replicator.repair.scrub import Scrub, ScrubPorts
+from replicator.repair.scrub_record import ScrubRecord
+from replicator.source.cursor_file import CursorFile
 from rt.errors import CorruptLog, ManifestError, Refused
 from rt.format.checksum import crc32
 from rt.format.frame import HEADER_BYTES, parse_header
 from rt.format.manifest import Archived
 from rt.inspect.verify import open_log
-from rt.log.appender import Appender
-from rt.log.damaged_files import DamagedFiles
-from rt.log.directory import LogDirectory
-from rt.log.disk import OsDisk, put_in_place
-from rt.log.replaced import replace_rolled
-from rt.log.rolled_check import RolledCheck, check_rolled
+from rt.log.files.damaged_files import DamagedFiles
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import OsDisk, put_in_place
+from rt.log.write.appender import Appender
+from rt.log.write.replaced import replace_rolled
+from rt.log.write.rolled_check import RolledCheck, check_rolled
 from rt.position import START, Position
 from tests.logs import TIME_NS, MergedLog
 from tests.sim.disk import PowerCut, SimDisk
@@ -279,7 +279,7 @@ def test_a_connection_that_does_not_end_is_waited_for_before_the_next_begins(tmp
         def status(self):
             return SimpleNamespace(error="it cannot be reached", next_place=START)
 
-    monkeypatch.setattr("replicator.file_fetch.PullClient", Slow)
+    monkeypatch.setattr("replicator.repair.file_fetch.PullClient", Slow)
     fetch = FileFetch(log.directory, lambda: [("n1", 1), ("n2", 2)], None, OsDisk())
     line = log.appender.manifest.rolled[SECOND]
     for _ in range(2):
@@ -318,9 +318,10 @@ def test_a_node_that_sends_a_file_byte_by_byte_is_passed_over(tmp_path, monkeypa
         clock.now_s += 9
         Dripping.at = Position(Dripping.at + 1)
 
-    monkeypatch.setattr("replicator.file_fetch.PullClient", Dripping)
+    monkeypatch.setattr("replicator.repair.file_fetch.PullClient", Dripping)
     monkeypatch.setattr(
-        "replicator.file_fetch.time", SimpleNamespace(monotonic=lambda: clock.now_s, sleep=sleep)
+        "replicator.repair.file_fetch.time",
+        SimpleNamespace(monotonic=lambda: clock.now_s, sleep=sleep),
     )
     fetch = FileFetch(log.directory, lambda: [("n1", 1)], None, OsDisk())
     with pytest.raises(Refused, match="n1:1: it sends less than 32 KiB a second"):

@@ -23,16 +23,15 @@ from rt.format.frame import (
 )
 from rt.format.manifest import MERGED, SESSION, LogIdentity
 from rt.format.ranges import EMPTY_DIGEST
-from rt.log.appender import Appender
-from rt.log.directory import LogDirectory
-from rt.log.disk import OsDisk
-from rt.log.start import end_of
-from rt.node.fork import first_range_from
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import OsDisk
+from rt.log.read.start import end_of
+from rt.log.write.appender import Appender
+from rt.node.agree.fork_watch import first_range_from
 from rt.position import START
-from sequencer.disagreement import disagreement
-from sequencer.executor import Executor
-from sequencer.holdings import Holdings, Report, ReportKind, decode_report, encode_report
-from sequencer.instruction import (
+from sequencer.execution.disagreement import disagreement
+from sequencer.execution.executor import Executor
+from sequencer.ledger.instruction import (
     Instruction,
     Merge,
     Roll,
@@ -40,10 +39,11 @@ from sequencer.instruction import (
     decode_instruction,
     encode_instruction,
 )
-from sequencer.ledger import Ledger, decode_ledger
-from sequencer.planner import SLICE_BYTES_MAX, Planner
-from sequencer.remembered import Remembered, Sample
-from sequencer.session_log import SessionLog, SessionLogs
+from sequencer.ledger.ledger import Ledger, decode_ledger
+from sequencer.ledger.session_facts import Remembered, Sample
+from sequencer.planning.holdings import Holdings, Report, ReportKind, decode_report, encode_report
+from sequencer.planning.planner import SLICE_BYTES_MAX, Planner
+from sequencer.planning.session_log import SessionLog, SessionLogs
 from tests.logs import make_frame
 
 IDENTITY = LogIdentity(MERGED, "s", "out", "0" * 32, 1)

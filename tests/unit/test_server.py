@@ -9,11 +9,11 @@ import time
 import pytest
 from replicator_host import STREAM, Certificates, DiskHost, eventually
 
-from replicator.admission import ServerLimits
-from replicator.push import PushClient
-from replicator.server import Server
-from replicator.streams import only
-from replicator.wire import PUSH, VERSION, Hello, encode
+from replicator.limits.admission import ServerLimits
+from replicator.push.client import PushClient
+from replicator.serve.server import Server
+from replicator.serve.streams import only
+from replicator.wire.codec import PUSH, VERSION, Hello, encode
 from rt import Publisher
 from rt.errors import Refused
 from rt.net.certificates import issue
@@ -215,7 +215,7 @@ def test_stopping_ends_handshakes_at_once(serve):
 
 def test_a_peer_that_says_hello_too_late_gives_its_place_back(serve, publisher, monkeypatch):
     """A certificate opens the door; it does not let anyone block it."""
-    monkeypatch.setattr("replicator.link.GREETING_S", 0.3)
+    monkeypatch.setattr("replicator.wire.link.GREETING_S", 0.3)
     server = serve()
     silent, _ = connect(("localhost", server.address[1]), publisher.current())
     assert eventually(lambda: server.connections == 0, 3)

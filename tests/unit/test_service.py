@@ -10,11 +10,11 @@ from contextlib import suppress
 
 import pytest
 
-from rt.cli.service_manager import ServiceManager
+from rt.cli.process.service_manager import ServiceManager
 from rt.config.settings import load
-from rt.node.cluster import init_cluster
-from rt.node.node import Node
-from rt.node.settings import NodeSettings
+from rt.node.founding.cluster_files import init_cluster
+from rt.node.host.node import Node
+from rt.node.settings.node import NodeSettings
 from tests.commands import PATIENCE_S, clean_environment, run
 
 ANALYZE = shutil.which("systemd-analyze")

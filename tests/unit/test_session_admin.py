@@ -6,14 +6,14 @@ import pytest
 
 from rt import Position
 from rt.errors import Misuse, Refused
-from rt.node import session_admin
-from rt.node.session_admin import SessionAdmin
+from rt.node.admin import session_admin
+from rt.node.admin.session_admin import SessionAdmin
 from rt.position import START
-from sequencer.holdings import Holdings
-from sequencer.ledger import Ledger
-from sequencer.life import Life
-from sequencer.presence import HEARD_S, PresencePart, Pushed, encode_part
-from sequencer.remembered import Ownership
+from sequencer.ledger.ledger import Ledger
+from sequencer.ledger.life import Life
+from sequencer.ledger.session_facts import Ownership
+from sequencer.planning.holdings import Holdings
+from sequencer.planning.presence import HEARD_S, PresencePart, Pushed, encode_part
 
 LOG = "0123456789abcdef" * 2
 FILES = [Position.of(0, roll, 0) for roll in range(5)]

@@ -8,23 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from replicator.messages import Ack
-from replicator.progress import SessionProgress
+from replicator.push.progress import SessionProgress
+from replicator.wire.messages import Ack
 from rt import Position, SessionChange
 from rt.errors import FlushTimeout, Refused, SessionDiverged
-from rt.log.confirmations import ConfirmationsFile, Level
-from rt.log.directory import LogDirectory
-from rt.log.disk import OsDisk
-from rt.log.start import end_of
-from rt.node.begun import Begun, BegunCopies
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import OsDisk
+from rt.log.notify.confirmations import ConfirmationsFile, Level
+from rt.log.read.start import end_of
+from rt.node.ingest.session_epochs import Begun, BegunCopies
 from rt.position import START
-from sequencer.copies import Copies
-from sequencer.holdings import Holdings
-from sequencer.instruction import Merge
-from sequencer.ledger import decode_ledger
-from sequencer.life import Life
-from sequencer.planner import Planner
-from sequencer.remembered import Ownership
+from sequencer.execution.copies import Copies
+from sequencer.ledger.instruction import Merge
+from sequencer.ledger.ledger import decode_ledger
+from sequencer.ledger.life import Life
+from sequencer.ledger.session_facts import Ownership
+from sequencer.planning.holdings import Holdings
+from sequencer.planning.planner import Planner
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.commands import run
 from tests.replicator_host import eventually

@@ -13,11 +13,11 @@ from rt.format.scan import Scan
 from rt.format.session_event import decode_event, event_frame, is_event
 from rt.format.walk import Walk
 from rt.inspect.verify import open_log, verify_log
-from rt.log.confirmations import Level
+from rt.log.notify.confirmations import Level
 from rt.position import START
-from sequencer.instruction import decode_instruction, encode_instruction
-from sequencer.ledger import decode_ledger
-from sequencer.life import Life
+from sequencer.ledger.instruction import decode_instruction, encode_instruction
+from sequencer.ledger.ledger import decode_ledger
+from sequencer.ledger.life import Life
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.commands import run
 from tests.replicator_host import eventually

@@ -6,14 +6,14 @@ import shutil
 
 import pytest
 
-from replicator import sessions
-from replicator.push import PushClient
+from replicator.push import session_book as sessions
+from replicator.push.client import PushClient
 from rt import SessionChange
 from rt.errors import FlushTimeout
-from rt.log.confirmations import Level
+from rt.log.notify.confirmations import Level
 from rt.net.certificates import issue
 from rt.net.identity import CertificateRole
-from rt.node import duties
+from rt.node.agree import duties
 from rt.publisher import Publisher
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.commands import run

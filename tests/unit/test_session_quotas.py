@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from replicator import sessions
-from replicator.push import PushClient
-from replicator.quotas import NO_QUOTA, Quota, Quotas
-from replicator.server import Server
-from replicator.streams import only
+from replicator.limits.quotas import NO_QUOTA, Quota, Quotas
+from replicator.push import session_book as sessions
+from replicator.push.client import PushClient
+from replicator.serve.server import Server
+from replicator.serve.streams import only
 from rt import Publisher
 from rt.errors import Misuse, Refused
 from rt.limits import MIB
-from rt.log.confirmations import Level
-from rt.node.session_quotas import QUOTAS_NOTE, SessionQuotas, parse_quotas, quotas_of_notes
+from rt.log.notify.confirmations import Level
+from rt.node.sessions.quotas import QUOTAS_NOTE, SessionQuotas, parse_quotas, quotas_of_notes
 from tests.archive_cluster import ArchiveCluster
 from tests.replicator_host import STREAM, Certificates, DiskHost, eventually
 from tests.unit.test_session_ends import PATIENCE_S, decided

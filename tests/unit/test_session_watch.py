@@ -7,18 +7,25 @@ import pytest
 
 from rt import Position
 from rt.errors import Misuse, PeerError
-from rt.node.session_policy import (
+from rt.node.sessions.policy import (
     SESSIONS_NOTE,
     SessionPolicy,
     session_policy_of,
     session_policy_of_notes,
 )
-from rt.node.session_watch import PRESENCE, SessionWatch
-from sequencer.holdings import Holdings, encode_reports
-from sequencer.instruction import LIVES_MAX, decode_instruction, encode_instruction
-from sequencer.ledger import Ledger, decode_ledger
-from sequencer.presence import PUSHED_MAX, Presence, PresencePart, Pushed, decode_part, encode_part
-from sequencer.remembered import Ownership
+from rt.node.sessions.watch import PRESENCE, SessionWatch
+from sequencer.ledger.instruction import LIVES_MAX, decode_instruction, encode_instruction
+from sequencer.ledger.ledger import Ledger, decode_ledger
+from sequencer.ledger.session_facts import Ownership
+from sequencer.planning.holdings import Holdings, encode_reports
+from sequencer.planning.presence import (
+    PUSHED_MAX,
+    Presence,
+    PresencePart,
+    Pushed,
+    decode_part,
+    encode_part,
+)
 
 LOG, NEXT = "0123456789abcdef" * 2, "f" * 32
 NS = 10**9

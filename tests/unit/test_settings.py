@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rt.cli.options import click_options
+from rt.cli.common.options import click_options
 from rt.config.kinds import (
     Bytes,
     Seconds,
@@ -23,7 +23,7 @@ from rt.config.kinds import (
 )
 from rt.config.settings import changed, explain, load
 from rt.errors import Misuse
-from rt.node.settings import parse_address
+from rt.node.settings.node import parse_address
 
 
 class Sync(StrEnum):

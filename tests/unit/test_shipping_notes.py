@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from replicator.push import PushClient
+from replicator.push.client import PushClient
 from rt.errors import NAME_TAKEN, FlushTimeout, Refused
-from rt.log.confirmations import Level
-from rt.log.shipping import FILE_NAME, FRESH_S, ShippingNote
+from rt.log.notify.confirmations import Level
+from rt.log.notify.shipping import FILE_NAME, FRESH_S, ShippingNote
 from rt.publisher import Publisher
 from tests.archive_cluster import STREAM, ArchiveCluster, connect
 from tests.replicator_host import eventually

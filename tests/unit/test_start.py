@@ -13,10 +13,10 @@ from rt import AtTime, GapError, Last, Misuse, Publisher, Subscriber, WriterSett
 from rt.format.manifest import Archived
 from rt.format.message import Batch
 from rt.limits import KIB
-from rt.log.batcher import Batching
-from rt.log.directory import LogDirectory
-from rt.log.reader import Reader
-from rt.log.start import checked_start, end_before, end_of, parse_start, readable_at, resolve
+from rt.log.files.directory import LogDirectory
+from rt.log.read.reader import Reader
+from rt.log.read.start import checked_start, end_before, end_of, parse_start, readable_at, resolve
+from rt.log.write.batcher import Batching
 from rt.position import START, Position
 
 

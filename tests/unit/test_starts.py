@@ -8,14 +8,6 @@ from random import Random
 import pytest
 
 from rt.errors import PeerError
-from sequencer.greeting import (
-    PATIENCE_TICKS,
-    SAVE_TICKS,
-    Greeting,
-    GreetingMessage,
-    decode_greeting,
-    encode_greeting,
-)
 from sequencer.journal.ballot import SLOT_NAMES, Ballots, read_ballot
 from sequencer.journal.boot import BOOT_NAME, read_boot, write_boot
 from sequencer.journal.starts import (
@@ -24,6 +16,14 @@ from sequencer.journal.starts import (
     begin_start,
     read_memories,
     write_memories,
+)
+from sequencer.peers.restart_check import (
+    PATIENCE_TICKS,
+    SAVE_TICKS,
+    Greeting,
+    GreetingMessage,
+    decode_greeting,
+    encode_greeting,
 )
 from sequencer.raft.consensus import Ballot, EngineState, Entry
 from sequencer.raft.starts import (

@@ -15,9 +15,9 @@ from rt.net.certificates import certificate_files
 from rt.net.exchange import decode_fields, receive_all, send_all
 from rt.net.kept import KeptConnection
 from rt.net.tls import Contexts, client_context, connect, offering
-from rt.node.cluster import ask_status, init_local_cluster
-from rt.node.node import Node
-from rt.node.settings import NodeSettings
+from rt.node.founding.cluster_files import ask_status, init_local_cluster
+from rt.node.host.node import Node
+from rt.node.settings.node import NodeSettings
 from rt.publisher import Publisher
 from tests.commands import run
 
@@ -162,7 +162,7 @@ def test_a_change_that_names_no_stream_is_refused_and_a_question_is_answered(sit
 
 def test_a_node_of_an_earlier_version_is_not_sent_a_request_about_another_stream(site, monkeypatch):
     """It would carry the change out for the stream that it serves."""
-    monkeypatch.setattr("rt.node.admin.NodeAdmin._demand_stream", lambda *_: None)
+    monkeypatch.setattr("rt.node.admin.node_admin.NodeAdmin._demand_stream", lambda *_: None)
     before = site.notes
     for verb in site.verbs():
         with pytest.raises(Refused, match="does not serve the stream 'trains'") as caught:

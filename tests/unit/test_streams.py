@@ -9,21 +9,21 @@ from types import SimpleNamespace
 
 import pytest
 
-from replicator.pull import PullClient
-from replicator.push import PushClient
-from replicator.streams import ServedStream, Streams
+from replicator.pull.client import PullClient
+from replicator.push.client import PushClient
+from replicator.serve.streams import ServedStream, Streams
 from rt.config.settings import load
 from rt.errors import Misuse, PeerError, Refused
 from rt.net.admin import ask_any
 from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
-from rt.node import lookout
-from rt.node.cluster import ask_status, init_local_cluster
-from rt.node.node import Node
-from rt.node.settings import STREAMS_MAX, NodeSettings
-from rt.node.storage import StorageSettings
-from rt.node.stream_host import StreamHost
-from rt.node.stream_list import listed_streams, with_streams
+from rt.node.founding.cluster_files import ask_status, init_local_cluster
+from rt.node.host.node import Node
+from rt.node.host.stream_host import StreamHost
+from rt.node.observe import sampler_thread as lookout
+from rt.node.settings.node import STREAMS_MAX, NodeSettings
+from rt.node.settings.storage import StorageSettings
+from rt.node.settings.stream_list import listed_streams, with_streams
 from rt.position import START
 from rt.publisher import Publisher
 from sequencer.member import Member

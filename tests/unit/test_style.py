@@ -30,10 +30,11 @@ PURE_FOLDERS = ("rt/format/", "sequencer/raft/")
 # Modules that are pure though their folder is not.
 PURE_MODULES = {
     "archiver/ages.py", "archiver/policy.py", "archiver/decide.py", "archiver/lease.py",
-    "archiver/clock.py", "replicator/messages.py", "replicator/wire.py", "replicator/decoder.py",
-    "replicator/source.py", "replicator/sink.py",
-    "sequencer/instruction.py", "sequencer/ledger.py",
-    "sequencer/holdings.py", "sequencer/wants.py", "sequencer/journal/records.py",
+    "archiver/clock.py", "replicator/wire/messages.py", "replicator/wire/codec.py",
+    "replicator/wire/decoder.py",
+    "replicator/source/source.py", "replicator/sink/sink.py",
+    "sequencer/ledger/instruction.py", "sequencer/ledger/ledger.py",
+    "sequencer/planning/holdings.py", "sequencer/planning/wants.py", "sequencer/journal/records.py",
 }  # fmt: skip
 NOT_PURE = {
     "os", "socket", "ssl", "threading", "asyncio", "time", "random", "secrets", "subprocess",
@@ -49,10 +50,11 @@ FILE_LINES_MANY, TEST_FILE_LINES_MANY, FIELDS_MANY = 600, 800, 16
 # The callers of `recovery.judge`: a file's writer, readers of files that have ended, and `growth`,
 # which answers for every reader of a growing one.
 JUDGES = {
-    "rt/format/recovery.py", "rt/log/active_file.py", "rt/log/appender.py", "rt/log/growth.py",
+    "rt/format/recovery.py", "rt/log/write/active_file.py", "rt/log/write/appender.py",
+    "rt/log/read/growth.py",
     "rt/inspect/verify.py", "rt/offload/offload.py",
 }  # fmt: skip
-DURABLE_MAKERS = {"rt/log/appender.py", "rt/log/syncer.py", "rt/log/writer.py"}
+DURABLE_MAKERS = {"rt/log/write/appender.py", "rt/log/write/syncer.py", "rt/log/write/writer.py"}
 # A class that makes one of these is used by more than one thread, and says who may touch what.
 THREADED = re.compile(
     r"\b(threading\.(Thread|Lock|RLock|Condition|Semaphore)|ThreadPoolExecutor)\("
@@ -217,9 +219,9 @@ def test_durability_is_made_only_where_something_was_synced():
     """An acknowledgement is built from it; an invented one promises what is not so."""
     makers = {path for path in CODE if re.search(r"\bDurable\(", source(path))}
     assert makers <= DURABLE_MAKERS
-    assert source("rt/log/appender.py").count("Durable(") == 1
+    assert source("rt/log/write/appender.py").count("Durable(") == 1
     made = re.findall(
-        r"Durable\(([^)]*)\)", source("rt/log/writer.py") + source("rt/log/syncer.py")
+        r"Durable\(([^)]*)\)", source("rt/log/write/writer.py") + source("rt/log/write/syncer.py")
     )
     # the end as recovery found it, and a wish, which is compared and never given out
     assert sorted(made) == ["self._appender.end", "target"]

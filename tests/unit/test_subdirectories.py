@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from rt.log import subdirectories
-from rt.log.subdirectories import Subdirectories
+from rt.log.notify import subdirectories
+from rt.log.notify.subdirectories import Subdirectories
 
 
 class Clock:

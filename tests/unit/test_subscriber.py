@@ -32,8 +32,8 @@ from rt.format.frame import HEADER_BYTES, parse_header, seal_header
 from rt.format.manifest import Archived, encode_entry
 from rt.inspect.verify import open_log, verify_log
 from rt.limits import KIB
-from rt.log import directory as log_directory_module
-from rt.log.follower import Follower
+from rt.log.files import directory as log_directory_module
+from rt.log.read.follower import Follower
 
 PAUSE_S = 10.0  # far more than it takes; a test that waits so long has failed
 

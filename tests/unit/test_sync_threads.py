@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from rt import Fsync, Publisher, WriterSettings
-from rt.log import sync_threads as module
-from rt.log.sync_threads import SyncThreads, sync_threads
+from rt.log.write import sync_threads as module
+from rt.log.write.sync_threads import SyncThreads, sync_threads
 from tests.replicator_host import eventually
 
 LONG_S = 3600.0

@@ -8,11 +8,11 @@ import click
 import pytest
 
 import rt
-from rt.cli.environment import FOREIGN, variables
+from rt.cli.common.environment import FOREIGN, variables
 from rt.cli.program import rt as program
 from rt.client import aio
-from rt.log.confirmations import Level
-from rt.node.settings import NodeSettings
+from rt.log.notify.confirmations import Level
+from rt.node.settings.node import NodeSettings
 from tests.layout import source
 
 DOCUMENTS = ("docs/FEATURES.md", "docs/COMING-FROM.md")

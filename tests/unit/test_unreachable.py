@@ -10,11 +10,11 @@ import pytest
 from faulty import FaultyDisk
 
 import rt
-from replicator import shipping_notes
+from replicator.push import shipping_notes
 from rt.client import aio
 from rt.client.receipts import Receipts
 from rt.errors import FlushTimeout, Stopped
-from rt.log.confirmations import Confirmations, ConfirmationsFile, Level
+from rt.log.notify.confirmations import Confirmations, ConfirmationsFile, Level
 from rt.net.certificates import init_authority, issue
 from rt.net.identity import CertificateRole
 from tests.replicator_host import eventually

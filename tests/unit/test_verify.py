@@ -10,12 +10,12 @@ from rt.format.manifest import Archived
 from rt.inspect import verify as verify_module
 from rt.inspect.compare import compare_logs
 from rt.inspect.verify import LogState, open_log, verify_log
-from rt.log.appender import Appender
-from rt.log.batcher import Batching
-from rt.log.disk import OsDisk
-from rt.log.files import log_files
-from rt.log.indexing import IndexState, check_index, rebuild_index
-from rt.log.writer import WriterSettings
+from rt.log.files.disk import OsDisk
+from rt.log.files.indexing import IndexState, check_index, rebuild_index
+from rt.log.files.listing import log_files
+from rt.log.write.appender import Appender
+from rt.log.write.batcher import Batching
+from rt.log.write.writer import WriterSettings
 from rt.position import START
 from tests.commands import publish
 from tests.logs import TIME_NS, MergedLog

@@ -6,15 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from replicator.frame_buffer import FrameBuffer
-from replicator.large_messages import LargeMessages
-from replicator.messages import Open, Standing
-from replicator.pull_connection import BEGIN_S, PullConnection
-from replicator.wire import DATA_HEAD_BYTES, encode
+from replicator.limits.large_messages import LargeMessages
+from replicator.serve.pull_connection import BEGIN_S, PullConnection
+from replicator.wire.codec import DATA_HEAD_BYTES, encode
+from replicator.wire.frame_buffer import FrameBuffer
+from replicator.wire.messages import Open, Standing
 from rt.errors import Refused
 from rt.limits import KIB, MIB
-from rt.log.damaged_files import DamagedFiles
-from rt.log.disk import OsDisk
+from rt.log.files.damaged_files import DamagedFiles
+from rt.log.files.disk import OsDisk
 from rt.position import START, Position
 from tests.dialogue import Log, Pipe
 

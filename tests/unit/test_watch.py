@@ -8,8 +8,8 @@ import time
 import pytest
 
 from rt.errors import Misuse
-from rt.log import watch
-from rt.log.watch import POLL_S, Changes, Wake, Watch, directories_in
+from rt.log.notify import watch
+from rt.log.notify.watch import POLL_S, Changes, Wake, Watch, directories_in
 
 MODES = ["inotify", "poll"]
 

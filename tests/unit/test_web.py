@@ -16,14 +16,14 @@ import pytest
 from openmetrics_text import families_of
 from prometheus_client import CollectorRegistry, exposition
 
-from replicator.clients import PULLS, ClientView
-from rt.cli import node as cli_node
+from replicator.serve.client_record import PULLS, ClientView
+from rt.cli.cluster import node as cli_node
 from rt.errors import Misuse
 from rt.net.certificates import certificate_files
-from rt.node.fork import FoundFork
-from rt.node.http import HttpSettings
-from rt.node.registered_cursor import CURSOR_NOTE, RegisteredCursor
-from rt.node.sample import SessionView
+from rt.node.agree.fork_watch import FoundFork
+from rt.node.notes.registered_cursor import CURSOR_NOTE, RegisteredCursor
+from rt.node.observe.sample import SessionView
+from rt.node.settings.http import HttpSettings
 from rt.position import Position
 from rt.traffic import Traffic
 from rt.web import protocol

@@ -11,13 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from replicator.progress import SessionStatus
-from replicator.push import PushClient
-from rt.cli.link import ServiceSettings
+from replicator.push.client import PushClient
+from replicator.push.progress import SessionStatus
+from rt.cli.common.link import ServiceSettings
 from rt.config.settings import load
 from rt.net.certificates import certificate_files
-from rt.node.http import HttpSettings
-from rt.node.stalls import HopProgress
+from rt.node.observe.stall_clock import HopProgress
+from rt.node.settings.http import HttpSettings
 from rt.position import Position
 from rt.web.program import ShownProgram
 from rt.web.pull_site import PullSite

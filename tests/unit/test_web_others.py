@@ -7,7 +7,7 @@ import time
 import pytest
 
 from rt.net.tls import Contexts, client_context
-from rt.node.status import STATUS_S
+from rt.node.observe.status import STATUS_S
 from rt.web.others import AFTER, BEFORE, OtherNodes
 from tests.live_site import Site
 from tests.replicator_host import eventually

@@ -13,7 +13,7 @@ import pytest
 from rt.net.certificates import certificate_files, issue
 from rt.net.identity import CertificateRole
 from rt.net.revocation import revoke
-from rt.node.http import HttpSettings
+from rt.node.settings.http import HttpSettings
 from rt.web import door
 from rt.web.places import HttpPlaces
 from rt.web.server import WebServer

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry, exposition
 
-from replicator.server import Server
+from replicator.serve.server import Server
 from rt.web.collector import SiteCollector
 from rt.web.node_metrics import (
     SERIES_MAX,

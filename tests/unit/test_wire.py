@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from logs import make_frame
 
-from replicator import wire
-from replicator.decoder import Decoder
-from replicator.large_messages import LargeMessages
-from replicator.messages import (
+from replicator.limits.large_messages import LargeMessages
+from replicator.wire import codec as wire
+from replicator.wire.codec import DATA_HEAD_BYTES, encode, put_data_head
+from replicator.wire.decoder import Decoder
+from replicator.wire.messages import (
     CONNECTION,
     PULL,
     PUSH,
@@ -32,7 +33,6 @@ from replicator.messages import (
     Standing,
     TailSpan,
 )
-from replicator.wire import DATA_HEAD_BYTES, encode, put_data_head
 from rt.errors import PeerError, Refused
 from rt.format import manifest
 from rt.position import FILE_BYTES_MAX, START, Position

@@ -13,9 +13,9 @@ from logs import TIME_NS
 from rt import Subscriber
 from rt.errors import CorruptLog, Misuse, RtError, WriterFailed
 from rt.limits import KIB
-from rt.log import syncer as syncer_module
-from rt.log.confirmations import Confirmations, ConfirmationsFile
-from rt.log.writer import Fsync, SessionWriter, WriterSettings
+from rt.log.notify.confirmations import Confirmations, ConfirmationsFile
+from rt.log.write import syncer as syncer_module
+from rt.log.write.writer import Fsync, SessionWriter, WriterSettings
 from rt.position import RUN_END, Position
 from tests.replicator_host import eventually
 
@@ -77,7 +77,7 @@ def test_files_roll_before_they_would_pass_their_size(tmp_path):
 def test_a_file_rolls_when_it_is_old_though_nothing_is_written(tmp_path, monkeypatch):
     """Only a rolled file can be archived."""
     now = [100.0]
-    monkeypatch.setattr("rt.log.writer.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("rt.log.write.writer.time.monotonic", lambda: now[0])
     writer = opened(tmp_path, WriterSettings(fsync=Fsync.NEVER, file_age_s=60))
     write(writer, b"a")
     writer.roll_if_old()

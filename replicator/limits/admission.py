@@ -1,0 +1,276 @@
+"""Admission: which connections a server takes, before and after it has seen their certificates."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from ipaddress import IPv6Address
+from typing import Final, NamedTuple
+
+from replicator.limits.budgets import Budget, DaySessions
+from replicator.limits.large_messages import LARGEST_BYTES
+from rt.errors import Misuse, Refused
+from rt.limits import GIB, MIB
+from rt.net.identity import CertificateRole, PeerIdentity
+
+_BURST_S: Final = 10.0  # connections of so many seconds may come at once
+_REQUEST_TOKENS: Final = 0.125  # of a connection: 0.6 ms of processor time, of 5 ms
+_NODE_MESSAGES: Final = 5  # times what others may send: it relays a thousand sessions
+# Of a processor, for the answers to one name's questions: status, sessions, cursors, history.
+_ANSWER_SHARE: Final = 0.05
+_ANSWER_HELD_S: Final = 3.0  # at most, before an answer; who asks for a status waits 10 s for it
+_PREFIX_BITS: Final = 64  # of an IPv6 address; its holder has all addresses below it
+_RESERVED_ROLES: Final = frozenset({CertificateRole.NODE, CertificateRole.OPERATOR})
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """How much of a server strangers, and the holders of one certificate, may take.
+
+    Attributes:
+        connections: all that are served at once: a thread and 100 KiB each, or 2 MiB while a
+            backlog passes.
+        reserved: of them, for the nodes of the cluster and its operators.
+        identity_connections: of the holders of one certificate's name.
+        identity_connects_s: new ones a second, of one name; ten seconds' worth may come at once.
+        identity_sessions: different sessions that one name may push within a day.
+        identity_bytes_s: bytes a second that one name may send and receive, over all of its
+            connections; it is slowed down to that.
+        identity_messages_s: messages a second that one name may send on pushing and pulling
+            connections; it is slowed down to that. A short one takes 2 to 50 us of a processor. A
+            node of the cluster may send five times as many, of any size.
+        identity_memory_bytes: of messages on their way from one name, over all of its connections;
+            beyond them a connection is refused. A node may use twice as much for a moment.
+        handshakes: connections whose certificate has not been seen yet.
+        address_handshakes: of them, from one address (one /64 of IPv6).
+        handshake_s: seconds that a handshake may take.
+    """
+
+    connections: int = 512
+    reserved: int = 32
+    identity_connections: int = 128
+    identity_connects_s: int = 50
+    identity_sessions: int = 1024
+    identity_bytes_s: int = GIB  # more than a node merges: lower it where others need their share
+    identity_messages_s: int = 10_000
+    identity_memory_bytes: int = 64 * MIB
+    handshakes: int = 128
+    address_handshakes: int = 64
+    handshake_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) <= 0:
+                raise Misuse(f"{name} is {getattr(self, name)}; use a number above 0")
+        if self.identity_bytes_s < MIB:
+            words = "use at least 1Mi, so that a turn of a connection fits into it"
+            raise Misuse(f"identity_bytes_s is {self.identity_bytes_s}; {words}")
+        if self.identity_memory_bytes < LARGEST_BYTES:
+            words = "use at least 33Mi, so that the largest message fits into it"
+            raise Misuse(f"identity_memory_bytes is {self.identity_memory_bytes}; {words}")
+        if self.reserved >= self.connections:
+            raise Misuse(f"reserved is {self.reserved}; use less than connections")
+
+
+@dataclass(slots=True)
+class _Account:
+    """What the holders of one name have taken."""
+
+    connections: int = 0
+    tokens: float = 0.0  # connections that may be begun now
+    filled_s: float = 0.0
+    sessions: DaySessions = field(default_factory=DaySessions)
+    budget: Budget = field(default_factory=Budget)  # of bytes and messages
+    answers: Budget = field(default_factory=Budget)
+    answer_s: float = 0.0  # of `answers`, that the last one took
+
+
+class AnswerTurn(NamedTuple):
+    """When a question may be answered.
+
+    Attributes:
+        held_s: seconds to wait first.
+        expected_s: of the budget for answers, what was charged in advance.
+    """
+
+    held_s: float
+    expected_s: float
+
+
+class Admission:
+    """Counts places, and decides which connections go without one.
+
+    A newcomer is never refused for want of a handshake slot: the oldest handshake of the address
+    that has most ends instead. So a flood pushes out its own connections; a genuine handshake
+    takes milliseconds, and would have to be the oldest of its address to be among them.
+
+    Threads: any thread may call any method; `_lock` guards all fields but `limits`,
+    which is replaced as a whole.
+    """
+
+    def __init__(self, limits: ServerLimits, clock: Callable[[], float] = time.monotonic) -> None:
+        self.limits = limits
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._handshakes: dict[object, str] = {}  # address of each, oldest first
+        self._admitted: dict[object, str] = {}  # holder of each
+        self._accounts: dict[str, _Account] = {}  # by holder
+
+    def knock(self, key: object, host: str) -> object | None:
+        """Count a new handshake.
+
+        Args:
+            key: of the connection, for the other methods.
+            host: the address it comes from.
+
+        Returns:
+            The key of the handshake that has to end to make room, if any.
+        """
+        address = network_of(host)
+        with self._lock:
+            victim = self._victim(address)
+            if victim is not None:
+                del self._handshakes[victim]
+            self._handshakes[key] = address
+            return victim
+
+    def admit(self, key: object, identity: PeerIdentity) -> None:
+        """Give a connection whose certificate was verified a place of its own.
+
+        Raises:
+            Refused: `displaced` (its handshake was ended for another), or `busy`: there is no
+                place, or this name has too many or takes them too fast.
+        """
+        with self._lock:
+            if key not in self._handshakes:
+                raise Refused("displaced", "this handshake was ended for a newer one")
+            holder = _holder(identity)
+            account = self._account(holder)
+            self._check(account, identity)
+            account.tokens -= 1
+            account.connections += 1
+            self._admitted[key] = holder
+            del self._handshakes[key]
+
+    def leave(self, key: object) -> None:
+        """Give back what a connection had; does nothing if it had nothing."""
+        with self._lock:
+            self._handshakes.pop(key, None)
+            holder = self._admitted.pop(key, None)
+            if holder is not None:
+                self._accounts[holder].connections -= 1
+
+    def spend(self, identity: PeerIdentity, size: int, messages: int) -> float:
+        """Count what has passed; return for how many seconds to let nothing pass.
+
+        Args:
+            identity: of the peer.
+            size: bytes in both directions.
+            messages: that the peer has sent.
+        """
+        limits = self.limits
+        if identity.is_node:
+            cost_s = messages / (_NODE_MESSAGES * limits.identity_messages_s)
+        else:
+            cost_s = max(size / limits.identity_bytes_s, messages / limits.identity_messages_s)
+        with self._lock:
+            return self._account(_holder(identity)).budget.spend(cost_s, self._clock())
+
+    def request(self, identity: PeerIdentity) -> float:
+        """Count a request on a connection that was kept; return for how many seconds to hold it.
+
+        It takes a part of what a new connection takes, of the same budget.
+        """
+        with self._lock:
+            account = self._account(_holder(identity))
+            account.tokens -= _REQUEST_TOKENS
+            return max(0.0, -account.tokens / self.limits.identity_connects_s)
+
+    def ask(self, identity: PeerIdentity) -> AnswerTurn:
+        """Count a question that is about to be answered; `answered` has to follow.
+
+        What the last answer took is charged at once, so those who ask at the same time come in
+        turn and not together.
+        """
+        with self._lock:
+            account = self._account(_holder(identity))
+            expected_s, now_s = account.answer_s, self._clock()
+            held_s = account.answers.spend(expected_s, now_s) - expected_s
+            return AnswerTurn(min(max(0.0, held_s), _ANSWER_HELD_S), expected_s)
+
+    def answered(self, identity: PeerIdentity, turn: AnswerTurn, seconds: float, size: int) -> None:
+        """Charge for an answer.
+
+        Args:
+            identity: of the peer.
+            turn: from `ask`.
+            seconds: of processor time that it took.
+            size: in bytes.
+        """
+        cost_s = max(seconds / _ANSWER_SHARE, size / self.limits.identity_bytes_s)
+        with self._lock:
+            account = self._account(_holder(identity))
+            account.answers.spend(cost_s - turn.expected_s, self._clock())
+            account.answers.spent_s = min(account.answers.spent_s, _ANSWER_HELD_S)
+            account.answer_s = cost_s
+
+    def claim_session(self, identity: PeerIdentity, session: str) -> None:
+        """Count a session that a peer pushes.
+
+        Raises:
+            Refused: `sessions`: its name has pushed too many different ones within a day.
+        """
+        if identity.is_node:
+            return  # it passes on what publishers were granted
+        now_s, most = self._clock(), self.limits.identity_sessions
+        with self._lock:
+            sessions = self._account(_holder(identity)).sessions
+            if not sessions.claim(session, most, now_s):
+                words = f"{identity.name!r} pushes {len(sessions.claimed_s)} sessions a day already"
+                raise Refused("sessions", f"{words}; identity_sessions allows no more")
+
+    def _victim(self, address: str) -> object | None:
+        counts = Counter(self._handshakes.values())
+        if counts[address] < self.limits.address_handshakes:
+            if len(self._handshakes) < self.limits.handshakes:
+                return None
+            address = max(counts, key=counts.__getitem__)
+        return next(key for key, each in self._handshakes.items() if each == address)
+
+    def _account(self, holder: str) -> _Account:
+        """Return an account; there are at most as many as certificates were issued."""
+        now_s, rate = self._clock(), self.limits.identity_connects_s
+        full = _BURST_S * rate
+        account = self._accounts.setdefault(holder, _Account(0, full, now_s))
+        account.tokens = min(full, account.tokens + rate * (now_s - account.filled_s))
+        account.filled_s = now_s
+        return account
+
+    def _check(self, account: _Account, identity: PeerIdentity) -> None:
+        limits, name = self.limits, identity.name
+        if account.connections >= limits.identity_connections:
+            words = f"{name!r} has {account.connections} connections already"
+            raise Refused("busy", f"{words}; identity_connections allows no more")
+        if account.tokens < 1:
+            words = f"{name!r} connects more than {limits.identity_connects_s} times a second"
+            raise Refused("busy", f"{words}; identity_connects_s allows no more")
+        places = limits.connections
+        if identity.role not in _RESERVED_ROLES:
+            places -= limits.reserved
+        if len(self._admitted) >= places:
+            words = f"{len(self._admitted)} connections are served already"
+            raise Refused("busy", f"{words}, and no place is left for {name!r}")
+
+
+def _holder(identity: PeerIdentity) -> str:
+    return f"{identity.role}/{identity.name}"
+
+
+def network_of(host: str) -> str:
+    """Return what addresses of one holder have in common."""
+    host = host.partition("%")[0]  # the zone of a link-local address
+    if ":" not in host:
+        return host
+    number = int(IPv6Address(host)) >> _PREFIX_BITS
+    return f"{number:x}::/{_PREFIX_BITS}"

@@ -1,0 +1,109 @@
+"""Quotas: what each publisher may take of one stream, beside what it may take of a node."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from replicator.limits.budgets import Budget, DaySessions
+from rt.config.kinds import show_bytes
+from rt.errors import Misuse, Refused
+from rt.limits import MIB
+from rt.names import PeerName
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What one publisher may take of a stream, at each node; None is no limit but the node's.
+
+    Attributes:
+        bytes_s: bytes a second over all of its connections.
+        sessions: different sessions within a day.
+    """
+
+    bytes_s: int | None = None
+    sessions: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.bytes_s is not None and self.bytes_s < MIB:
+            words = "use at least 1Mi, so that a turn of a connection fits into it"
+            raise Misuse(f"bytes_s is {self.bytes_s}; {words}")
+        if self.sessions is not None and self.sessions < 1:
+            raise Misuse(f"sessions is {self.sessions}; use a number above 0")
+
+    def __str__(self) -> str:
+        """Return it for a reader.
+
+        >>> str(Quota(bytes_s=4 << 20)), str(Quota(sessions=3))
+        ('4Mi bytes a second', '3 sessions a day')
+        """
+        size = "" if self.bytes_s is None else f"{show_bytes(self.bytes_s)} bytes a second"
+        sessions = "" if self.sessions is None else f"{self.sessions} sessions a day"
+        return " and ".join(filter(None, (size, sessions))) or "no quota"
+
+
+NO_QUOTA: Final = Quota()
+
+
+@dataclass(slots=True)
+class _Account:
+    """What one publisher has taken of a stream."""
+
+    quota: Quota
+    budget: Budget
+    sessions: DaySessions
+
+
+class Quotas:
+    """Holds the publishers of one stream to their quotas, which may change at any time.
+
+    Threads: any thread may call any method; `_lock` guards `_accounts`.
+    """
+
+    def __init__(
+        self, quota: Callable[[PeerName], Quota], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Prepare.
+
+        Args:
+            quota: returns the quota that a publisher has now; any thread may call it.
+            clock: only goes forward.
+        """
+        self.quota = quota
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._accounts: dict[PeerName, _Account] = {}  # at most one for each certificate's name
+
+    def spend(self, publisher: PeerName, size: int) -> float:
+        """Count bytes that have passed; return for how many seconds to let nothing pass."""
+        quota = self.quota(publisher)
+        if quota.bytes_s is None:
+            return 0.0
+        with self._lock:
+            return self._account(publisher, quota).budget.spend(size / quota.bytes_s, self._clock())
+
+    def claim_session(self, publisher: PeerName, session: str) -> None:
+        """Count a session that a publisher pushes.
+
+        Raises:
+            Refused: `sessions`: it has pushed too many different ones within a day.
+        """
+        quota = self.quota(publisher)
+        with self._lock:
+            sessions, now_s = self._account(publisher, quota).sessions, self._clock()
+            most = len(sessions.claimed_s) + 1 if quota.sessions is None else quota.sessions
+            if not sessions.claim(session, most, now_s):
+                words = f"{publisher!r} pushes {len(sessions.claimed_s)} sessions a day already"
+                raise Refused("sessions", f"{words}; its quota allows no more (rt session quota)")
+
+    def _account(self, publisher: PeerName, quota: Quota) -> _Account:
+        """Return an account; what was spent of another rate is forgiven."""
+        account = self._accounts.get(publisher)
+        if account is None:
+            account = _Account(quota, Budget(), DaySessions())
+            self._accounts[publisher] = account
+        if account.quota.bytes_s != quota.bytes_s:
+            account.budget = Budget(0.0, self._clock())
+        account.quota = quota
+        return account

@@ -1,0 +1,332 @@
+"""PullClient: keeps a copy of a merged log, from whichever node will give it."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from replicator.host import Bell
+from replicator.pull.end_asks import HOPS_MAX, EndAsks
+from replicator.pull.end_wait import EndWait
+from replicator.pull.lag_watch import LagWatch
+from replicator.pull.local_copy import LocalCopy, PulledLog
+from replicator.sink.ack_schedule import AckSchedule
+from replicator.sink.connection import SinkConnection
+from replicator.wire.dialer import Address, Destination, Dialer, address_text
+from replicator.wire.link import HungUp, Link
+from replicator.wire.messages import BEHIND, NO_SUCH_STREAM, PULL, CaughtUpNotice
+from rt.about import carried
+from rt.errors import CorruptLog, Misuse, PeerError, Refused
+from rt.format.manifest import FILE_NAME, Archived, LogIdentity
+from rt.log.files.disk import Disk, OsDisk
+from rt.log.notify.fork_guard import ForkGuard
+from rt.log.read.start import Start, start_text
+from rt.log.write.appender import Appender
+from rt.names import MERGED_NAME, stream_directory
+from rt.net.contexts import Contexts
+from rt.position import START, Position
+from rt.traffic import Traffic
+
+_log: Final = logging.getLogger(__name__)
+LAGGING: Final = "lagging"  # why this side leaves a node
+_STOP_S: Final = 2.0
+_LOOK_S: Final = 0.5  # how often to see whether a look at a node is due
+
+
+@dataclass(frozen=True, slots=True)
+class PullStatus:
+    """The status of a copy.
+
+    Attributes:
+        node: where it is copied from; "" while there is no connection.
+        position: up to where it is copied.
+        next_place: where it continues: `position`, or the next file.
+        durable: up to where it is durable.
+        has_all: whether the node has said, on this connection, that it has nothing more.
+        is_ahead: whether the node that answered last had less than the copy.
+        error: why there is no connection, or why the copy has ended by itself.
+        complete_to: everything that was merged at `asked_ns` is before this place, and copied; None
+            before that was asked (`PullClient.ask_end`).
+        asked_ns: when that was, in ns since the epoch.
+        furthest: the furthest end that any node has named of late.
+        lag: how far the node lags behind another one; "" if that is not known.
+    """
+
+    node: str
+    position: Position
+    next_place: Position
+    durable: Position
+    has_all: bool
+    is_ahead: bool
+    error: str
+    complete_to: Position | None = None
+    asked_ns: int = 0
+    furthest: Position = START
+    lag: str = ""
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the node has nothing more, and no other node is known to have."""
+        return self.has_all and self.next_place >= self.furthest
+
+
+class PullClient:
+    """Copies the merged log of a stream into `root/<stream>/out`, until stopped.
+
+    It also looks now and then how far the other nodes have merged, and leaves a node that lags
+    (`replicator.pull.lag_watch`).
+
+    Threads: the dialer's thread runs `_serve` and alone sets `_has_all`, `_is_ahead` and
+    `_is_accepted`; a thread of its own runs `_look`; the others belong to `_copy`, and to each
+    `EndWait`. `_watching` guards `_watch`. `_complete` and `_leaving` are replaced as a whole. The
+    public methods may be called from any thread, `stop` from one at a time.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        stream: str,
+        nodes: Sequence[Address],
+        contexts: Contexts,
+        keep: Callable[[Archived], bool] = lambda _entry: False,
+        *,
+        sweep: Callable[[Appender], object] = lambda _log: None,
+        start: Start = "earliest",
+        grown: Callable[[Position], object] | None = None,
+        disk: Disk | None = None,
+        asks: EndAsks | None = None,
+        compares: bool = True,
+    ) -> None:
+        """Dial nothing before `start` is called.
+
+        Args:
+            root: directory under which streams live.
+            stream: name of the stream.
+            nodes: host and port of each node; one is used at a time.
+            contexts: of `rt.net.tls.client_context`.
+            keep: whether to keep the bytes of a file that the cluster has archived.
+            sweep: is called about once a second to give up what is not to be kept.
+            start: where a new copy begins: at the file that holds this place. One that holds
+                anything goes on where it ends.
+            grown: is called with the end of the copy whenever it has moved, for one that is served.
+            disk: where; the real one if not given.
+            asks: asks nodes where the stream ends; with `contexts` if not given.
+            compares: whether to look at other nodes; False for a copy that takes what one has.
+
+        Raises:
+            Misuse: a name is invalid, there is no node, or another pulls into the directory.
+        """
+        if not nodes:
+            raise Misuse("nothing can be pulled: name at least one node, such as localhost:7700")
+        self._stream, self._nodes = stream, list(dict.fromkeys(nodes))
+        self._start_at = "" if start == "earliest" else start_text(start)
+        self._has_all = self._is_ahead = False
+        self._is_accepted = False  # the node that answered last has gone on from the copy's end
+        self._nodes = list(dict.fromkeys(nodes))
+        self._asks = asks or EndAsks(contexts)
+        self._complete: tuple[Position | None, int] = (None, 0)
+        self._leaving = ""
+        self._watch: LagWatch[str] = LagWatch(map(address_text, self._nodes))
+        self._watching = threading.Lock()
+        self._stopped = threading.Event()
+        self._compares = compares and len(self._nodes) > 1
+        directory = os.path.join(stream_directory(root, stream), MERGED_NAME)
+        self._is_new = not os.path.exists(os.path.join(directory, FILE_NAME))
+        destination = Destination(self._nodes, contexts, PULL, stream)
+        self._dialer = Dialer(destination, self._serve, avoids=self._avoids)
+        try:
+            self._copy = LocalCopy(
+                directory, keep, sweep, disk or OsDisk(), self._dialer.stop, grown=grown
+            )
+        except BaseException:
+            self._dialer.join(0)
+            raise
+        self._guard = ForkGuard("a PullClient", self._abandon)
+
+    def start(self) -> None:
+        """Begin to copy; `CorruptLog` if a copy that is also served is damaged."""
+        self._guard.demand_owner()
+        self._copy.open()
+        self._dialer.start()
+        self._copy.start()
+        if self._compares:
+            threading.Thread(target=carried(self._look), name="look", daemon=True).start()
+
+    def ask_end(self, hops: int = HOPS_MAX) -> EndWait:
+        """Ask where the stream ends now; to be closed.
+
+        Args:
+            hops: over how many mirrors the question may go on.
+
+        Returns:
+            What waits until the copy has everything that was merged by now.
+        """
+        self._guard.demand_owner()
+        asks = partial(self._asks.latest, hops=hops)
+        return EndWait(self._nodes, asks, self._next_place, self._completed, self._is_sound)
+
+    def wait_caught_up(self, timeout_s: float | None = None) -> bool:
+        """Wait until the copy has everything that was merged when this was called."""
+        with closing(self.ask_end()) as asked:
+            return asked.wait(timeout_s)
+
+    def stop(self, wait_s: float = _STOP_S) -> bool:
+        """End the connection, sync the copy, and release the directory.
+
+        Args:
+            wait_s: how long to wait for a dial, or a write, that is under way.
+
+        Returns:
+            Whether it has ended. If not, the directory is still locked: call again.
+        """
+        if self._guard.is_copy:
+            return True
+        deadline = time.monotonic() + wait_s
+        self._stopped.set()
+        self._dialer.stop()
+        has_ended = self._dialer.join(wait_s)
+        has_ended &= self._copy.stop(max(0.0, deadline - time.monotonic()))
+        self._copy.sync()
+        if has_ended:
+            self._copy.close()
+            self._asks.close()
+        return has_ended
+
+    @property
+    def directory(self) -> str:
+        """Where the copy is."""
+        return self._copy.directory
+
+    @property
+    def log(self) -> Appender | None:
+        """The copy's log; None before a node has said which it is."""
+        return None if self._copy.log is None else self._copy.log.appender
+
+    def on_damage(self, suspect: Callable[[CorruptLog], None]) -> None:
+        """Have damage in a rolled file reported; before `start`."""
+        self._copy.suspect = suspect
+
+    @property
+    def running(self) -> bool:
+        """Whether it is still copying; not after `stop`, nor after the disk has failed."""
+        return not self._dialer.stopping
+
+    @property
+    def is_served_nowhere(self) -> bool:
+        """Whether every node has answered last that it does not serve the stream."""
+        known = [self._dialer.codes.get(node) for node in self._nodes]
+        return all(code == NO_SUCH_STREAM for code in known)
+
+    @property
+    def traffic(self) -> Traffic:
+        """What was copied since the start."""
+        log = self._copy.log
+        return Traffic() if log is None else log.traffic
+
+    def status(self) -> PullStatus:
+        """Return the status of the copy."""
+        self._guard.demand_owner()
+        log, node = self._copy.log, self._dialer.node
+        with self._watching:
+            known = *self._complete, self._watch.furthest, self._watch.lag(time.monotonic())
+        error = self._copy.failure or self._dialer.error
+        last = self._has_all, self._is_ahead, error, *known
+        if log is None:
+            return PullStatus(node, START, START, START, *last)
+        appender = log.appender
+        return PullStatus(node, appender.end, appender.next_place, log.durable, *last)
+
+    def _abandon(self) -> None:
+        """In a forked child: release what it inherited."""
+        self._dialer.abandon()
+        self._copy.abandon()
+
+    def _serve(self, link: Link) -> None:
+        refused: list[Refused] = []
+        side = SinkConnection(
+            link, AckSchedule(self._dialer.wake), self._claim,
+            caught_up=self._take_caught_up, refused=refused.append, start=self._start_at,
+        )  # fmt: skip
+        began = self._next_place()
+        self._connected(self._dialer.node)
+        try:
+            while not self._dialer.stopping:
+                self._turn(side, refused)
+                if self._has_all or self._next_place() > began:
+                    self._is_accepted = True
+                    self._dialer.progressed()
+                if self._leaving:
+                    raise Refused(LAGGING, self._leaving)
+                link.wait(side.pause_s)
+        finally:
+            side.close()
+            self._connected("")
+            self._has_all = False
+
+    def _turn(self, side: SinkConnection, refused: list[Refused]) -> None:
+        """Take what has come; raise the refusal rather than that the node hung up after it."""
+        try:
+            side.turn()
+        except HungUp:
+            if not refused:
+                raise
+        if refused:
+            self._is_ahead = refused[0].code == BEHIND
+            self._is_accepted &= self._is_ahead
+            raise refused[0]
+
+    def _claim(self, identity: LogIdentity, bell: Bell) -> PulledLog:
+        if not identity.merged or identity.stream != self._stream:
+            raise PeerError(f"it offers a {identity.kind} log of another stream")
+        return self._copy.claim(identity, bell)
+
+    def _take_caught_up(self, _message: CaughtUpNotice) -> None:
+        self._is_ahead = False
+        self._has_all = True
+
+    # How far the others are
+
+    def _next_place(self) -> Position:
+        log = self._copy.log
+        return START if log is None else log.appender.next_place
+
+    def _is_sound(self) -> bool:
+        """Whether a node has found the copy to be one of its log; a new, empty one is."""
+        return self._is_accepted or (self._is_new and not self._next_place())
+
+    def _completed(self, end: Position, asked_ns: int) -> None:
+        """Take note that the copy has everything that was merged at a time."""
+        if asked_ns >= self._complete[1]:
+            self._complete = end, asked_ns
+
+    def _connected(self, node: str) -> None:
+        self._leaving = ""
+        with self._watching:
+            self._watch.connected(node or None, time.monotonic())
+
+    def _avoids(self, node: Address) -> bool:
+        with self._watching:
+            return self._watch.avoids(address_text(node), time.monotonic())
+
+    def _look(self) -> None:
+        """Look at a node whenever that is due, and have one left that lags."""
+        by_text = {address_text(each): each for each in self._nodes}
+        while not self._stopped.wait(_LOOK_S):
+            now_s = time.monotonic()
+            with self._watching:
+                self._watch.grown(self._next_place(), now_s)
+                node = self._watch.due(now_s)
+            if node is not None:
+                end = self._asks.served(by_text[node])
+                with self._watching:
+                    self._watch.heard(node, end, now_s)
+            with self._watching:
+                why = self._watch.why_leave(now_s)
+            if why:
+                self._leaving = why
+                self._dialer.wake.set()

@@ -1,0 +1,265 @@
+"""LocalCopy: the directory that a copy is pulled into, and the thread that syncs it."""
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from contextlib import closing, suppress
+from typing import Final
+
+from replicator.host import Bell
+from rt.about import carried
+from rt.errors import CorruptLog, Refused, RtError, spoken
+from rt.format.index import SUFFIX
+from rt.format.manifest import Archived, LogIdentity
+from rt.log.files.archived import finish_archiving
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import Disk, set_aside
+from rt.log.files.lock import take_lock
+from rt.log.notify.confirmations import Confirmations
+from rt.log.notify.in_process_notify import Announcer, News
+from rt.log.write.appender import Appender
+from rt.position import Position
+from rt.traffic import Traffic
+
+_log: Final = logging.getLogger(__name__)
+_SYNC_S: Final = 1.0  # what a power cut takes from a copy is fetched again
+
+
+class PulledLog:
+    """The subscriber's copy as its connection sees it (`replicator.host.Inbox`)."""
+
+    def __init__(
+        self,
+        appender: Appender,
+        keep: Callable[[Archived], bool],
+        grown: Callable[[Position], object],
+    ) -> None:
+        self.appender = appender
+        self._grown = grown
+        self.traffic = Traffic()
+        self.durable: Position = appender.sync()
+        self.news = Announcer(appender.directory)
+        self._keep = keep
+        self._bell: Bell | None = None
+        self.damage: CorruptLog | None = None  # in what the copy ends with
+
+    def claim(self, bell: Bell) -> "PulledLog":
+        """Ring this bell from now on."""
+        self._bell = bell
+        self.written()
+        return self
+
+    leave = None  # no other connection fills a copy
+
+    def written(self) -> None:
+        """Report the new end, to subscribers here too; the copy is synced about once a second."""
+        end = self.appender.end
+        self._grown(end)
+        self.news.grown(News(end=end if self.appender.is_open else None))
+
+    def confirmed(self) -> Confirmations:
+        """Return what is durable here."""
+        return Confirmations(received=self.durable)
+
+    def keeps(self, entry: Archived) -> bool:
+        """Ask the policy."""
+        return self._keep(entry)
+
+    def needs(self, _end: Position) -> bool:
+        """Nothing is merged from a copy."""
+        return False
+
+    def doubted(self) -> None:
+        """Check what the node compared: the copy's end, which the disk may have lost."""
+        known = self.appender.manifest
+        try:
+            self.appender.verify(known.frames_end(self.appender.end.file))
+        except CorruptLog as damage:
+            self.damage = damage
+
+    def release(self) -> None:
+        """Record that the connection has ended."""
+        self._bell = None
+
+    def sync(self) -> None:
+        """Make durable what has arrived; `OSError` if that failed, which is final."""
+        durable = self.appender.sync()
+        if durable != self.durable:
+            self.durable, bell = durable, self._bell
+            if bell is not None:
+                bell.set()
+
+
+class LocalCopy:
+    """The directory of a copy, locked, and the thread that syncs it.
+
+    Threads: the owner calls `open` before there is another thread, and `start`, `stop` and `close`;
+    the connection's thread calls `claim` and appends to `log`; the sync thread syncs and sweeps it.
+    `log` is set when it is whole, and replaced when its end was damaged; `failure` is set by the
+    sync thread only, `suspect` before there is another thread.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        keep: Callable[[Archived], bool],
+        sweep: Callable[[Appender], object],
+        disk: Disk,
+        failed: Callable[[], None],
+        *,
+        grown: Callable[[Position], object] | None = None,
+    ) -> None:
+        """Lock the directory, creating it if need be.
+
+        Args:
+            directory: of the copy.
+            keep: whether to keep the bytes of a file that the cluster has archived.
+            sweep: is called about once a second to give up what is not to be kept.
+            disk: where.
+            failed: is called when the copy has ended by itself.
+            grown: is called with the end of the copy whenever it has moved.
+
+        Raises:
+            Misuse: another process pulls into it.
+        """
+        self.directory = directory
+        self.log: PulledLog | None = None  # once a node has said which log it is
+        self.failure = ""  # why the copy has ended by itself
+        self.suspect: Callable[[CorruptLog], None] = _say_damaged  # of a rolled file
+        self._keep = keep
+        self._sweep = sweep
+        self._disk = disk
+        self._failed = failed
+        self._grown = grown
+        disk.make_directory(directory)
+        self._lock_fd = take_lock(
+            directory, f"{directory} is being pulled into already; stop that, or use another"
+        )
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=carried(self._run), name="sync copy", daemon=True)
+
+    def open(self) -> None:
+        """Open a copy that is also served, as nodes may be away; before a connection claims it."""
+        if self._grown is not None and self.log is None:
+            with closing(LogDirectory(self.directory, self._disk)) as log:
+                log.refresh()
+                identity = log.manifest.identity
+            if identity is not None:
+                self.log = self._open(identity)
+                self.log.written()
+
+    def start(self) -> None:
+        """Begin to sync."""
+        self._thread.start()
+
+    def claim(self, identity: LogIdentity, bell: Bell) -> PulledLog:
+        """Return the copy for a connection to fill.
+
+        Raises:
+            Refused: it is a copy of another log.
+        """
+        if self.log is None:
+            self.log = self._open(identity)
+        elif self.log.damage is not None:
+            self._mend(self.log, self.log.damage)
+        ours = self.log.appender.identity
+        if ours.id != identity.id:
+            words = (
+                f"{self.directory} is a copy of the log {ours.id}, the node's is {identity.id}; "
+                "move the copy away to begin another"
+            )
+            raise Refused("other-log", words)
+        return self.log.claim(bell)
+
+    def stop(self, wait_s: float) -> bool:
+        """End the sync thread; return whether it has ended within `wait_s`."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(wait_s)
+        return not self._thread.is_alive()
+
+    def sync(self) -> None:
+        """Make durable what has arrived, unless that has failed before."""
+        if self._lock_fd >= 0 and self.log is not None and not self.failure:
+            self.log.sync()
+
+    def close(self) -> None:
+        """Release the files and the directory, when no thread uses them any more; idempotent."""
+        if self._lock_fd < 0:
+            return
+        try:
+            if self.log is not None:
+                self.log.news.close()
+                self.log.appender.close()
+        finally:
+            fd, self._lock_fd = self._lock_fd, -1  # then a child forked here closes no other file
+            os.close(fd)
+
+    def abandon(self) -> None:
+        """In a forked child: release the files and the lock, which the parent still uses."""
+        fd, self._lock_fd = self._lock_fd, -1
+        if self.log is not None:
+            self.log.appender.abandon()
+        if fd >= 0:
+            with suppress(OSError):  # the parent may have been closing it
+                os.close(fd)
+
+    def _open(self, identity: LogIdentity) -> PulledLog:
+        appender = Appender(self._disk, self.directory, identity)
+        try:
+            appender.recover()
+            finish_archiving(self._disk, self.directory, appender.manifest)
+            return PulledLog(appender, self._keep, self._grown or (lambda _end: None))
+        except BaseException:
+            appender.close()
+            raise
+
+    def _mend(self, log: PulledLog, damage: CorruptLog) -> None:
+        """Set the active file aside if it is damaged, so that it is copied again."""
+        log.damage = None
+        if not set_end_aside(log.appender, damage):
+            self.suspect(damage)
+            return
+        log.news.close()
+        self.log = self._open(log.appender.identity)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(_SYNC_S):
+            log = self.log
+            try:
+                self.sync()
+                if log is not None:
+                    self._sweep(log.appender)
+            except (OSError, RtError) as error:
+                if log is not self.log:
+                    continue  # it was set aside meanwhile
+                self.failure = f"{self.directory}: {spoken(error)}; this copy has ended"
+                _log.critical("%s", self.failure)
+                self._failed()
+                return
+
+
+def set_end_aside(copy: Appender, damage: CorruptLog) -> bool:
+    """Set aside the active file of a copy, which is damaged, so that it is copied again.
+
+    Args:
+        copy: is closed; open it again.
+        damage: in one of its files.
+
+    Returns:
+        Whether it was done: not if a file is damaged that has ended.
+    """
+    file = damage.position.file
+    if file in copy.manifest.rolled:
+        return False
+    _log.error("%s; it is set aside and copied again", damage)
+    copy.close()
+    for name in (file.file_name, file.file_name + SUFFIX):
+        with suppress(FileNotFoundError):
+            set_aside(copy.disk, os.path.join(copy.directory, name))
+    return True
+
+
+def _say_damaged(damage: CorruptLog) -> None:
+    _log.error("%s; rt verify --repair fetches the file again", damage)

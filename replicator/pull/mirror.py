@@ -1,0 +1,212 @@
+"""Mirror: serves a copy of a merged log to others, as a node serves its own."""
+
+import json
+import logging
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, Self
+
+from replicator.host import Bell, Inbox
+from replicator.limits.admission import ServerLimits
+from replicator.limits.quotas import NO_QUOTA, Quota
+from replicator.pull.end_asks import HOPS_MAX
+from replicator.pull.end_question import covers
+from replicator.pull.end_wait import EndWait
+from replicator.serve.client_record import ServerRecord
+from replicator.serve.feeds import LogFeed, LogFeeds
+from replicator.serve.server import Server
+from replicator.serve.streams import ServedStream, Streams
+from rt.errors import CorruptLog, Refused, RtError, spoken
+from rt.format.manifest import LogIdentity
+from rt.log.files.damaged_files import DamagedFiles
+from rt.names import PeerName
+from rt.net.admin import ADMIN_ALPN, END
+from rt.net.contexts import offering
+from rt.net.exchange import Fields, decode_request, receive_line, send_all
+from rt.net.identity import PeerIdentity
+from rt.net.tls import Contexts, server_context
+from rt.position import Position
+
+_log: Final = logging.getLogger(__name__)
+_REQUEST_BYTES_MAX: Final = 4 << 10
+_REQUEST_S: Final = 10.0  # for a request to come, and for its answer to be taken
+_UPSTREAM_S: Final = 10.0  # for a node to answer; the reader waits for a little longer
+
+
+class MirrorFeed:
+    """The copy as one connection sees it: complete once that was proven since it connected."""
+
+    def __init__(self, feed: LogFeed, began_s: float, proven: Callable[[float], bool]) -> None:
+        self.directory, self.damaged = feed.directory, feed.damaged
+        self.end, self.release = feed.end, feed.release
+        self._began_s = began_s
+        self._proven = proven
+
+    def is_whole(self) -> bool:
+        """Whether the copy has had, since this connection, all that was merged when it began."""
+        return self._proven(self._began_s)
+
+
+class Mirror:
+    """The host of a server that only lets subscribers pull (`replicator.host.Host`).
+
+    Its certificate says `mirror`: publishers refuse it, and it can push, vote and operate nowhere.
+    It answers no further than it is sure of: asked where the stream ends, it asks its own nodes,
+    and it calls no copy complete before its own has come to such an end.
+
+    Threads: connections call the host's methods; `grown` is called by the thread that fills the
+    copy. `_feeds` has rules of its own; `suspect` and `ask_end` are set before `start`. `_proving`
+    guards `_proof`. `_asking` guards `_asked`, and is held while that is answered: all that came
+    meanwhile share the next question. The other fields never change.
+    """
+
+    is_first = False  # nothing is merged here
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        contexts: Contexts,
+        stream: str,
+        directory: str,
+        limits: ServerLimits | None = None,
+    ) -> None:
+        """Listen; nothing is served before `start`.
+
+        Args:
+            address: host and port to listen on; port 0 takes a free one, see `address`.
+            contexts: of `rt.net.tls.server_context`, with a mirror's certificate.
+            stream: the one that is served.
+            directory: of the copy, which another object fills.
+            limits: how much strangers, and the holders of one certificate, may take.
+
+        Raises:
+            OSError: the address is not available.
+        """
+        self.stream = stream
+        self.suspect: Callable[[CorruptLog], None] = lambda _damage: None  # has it repaired
+        self.ask_end: Callable[[int], EndWait] | None = None  # of what fills the copy
+        self._feeds = LogFeeds(directory)
+        self._proving, self._asking = threading.Lock(), threading.Lock()
+        self._proof: EndWait | None = None  # the last question whether the copy is complete
+        self._asked: EndWait | None = None  # the last one where the stream ends
+        record = ServerRecord(logging.getLogger("replicator.server"))
+        served = ServedStream(self, record, questions={ADMIN_ALPN: self._serve_question})
+        streams = Streams(served)
+        offered = Contexts(
+            contexts.files, lambda *paths: offering(server_context(*paths), *streams.protocols)
+        )
+        self._server = Server(address, offered, streams, limits)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        return self._server.address
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._server.start()
+
+    def stop(self) -> None:
+        """End all connections."""
+        self._server.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+
+    def grown(self, end: Position) -> None:
+        """Serve up to this position, and let all connections know."""
+        self._feeds.grown(end)
+
+    def is_member(self, name: str) -> bool:  # noqa: ARG002 - the host's
+        """Return False: a mirror knows no cluster, so no node may have anything of it."""
+        return False
+
+    def quota(self, publisher: PeerName) -> Quota:  # noqa: ARG002 - the host's
+        """Return no limit: nothing is pushed here."""
+        return NO_QUOTA
+
+    def claim(self, identity: LogIdentity, peer: str, wake: Bell, *, relays: bool) -> Inbox:  # noqa: ARG002 - the host's
+        """Refuse: nothing is pushed to a copy."""
+        raise Refused("role", "this is a mirror, which takes no sessions; push to a node")
+
+    def settle(self) -> None:
+        """Do nothing: nothing is pushed here."""
+
+    def feed(self, wake: Bell, *, relays: bool) -> MirrorFeed:
+        """Give a pulling connection the copy."""
+        feed = self._feeds.open(wake, relays=relays)
+        return MirrorFeed(feed, time.monotonic(), self._is_proven)
+
+    def damaged(self, error: CorruptLog, growing: bool) -> None:
+        """Log it, and have a rolled file fetched from the nodes again."""
+        _log.error("%s; nothing after it is served from here; run `rt verify`", error)
+        if not growing:
+            self.suspect(error)
+
+    @property
+    def barred(self) -> DamagedFiles:
+        """The files that are not served; the scrubber of the copy adds to them."""
+        return self._feeds.damaged
+
+    # Where the stream ends
+
+    def _is_proven(self, since_s: float) -> bool:
+        """Whether the copy has all that was merged at some time after `since_s`; ask, if not."""
+        with self._proving:
+            proof = self._proof
+            if proof is not None and covers(proof.asked_s, since_s) and proof.is_reached:
+                return True
+            if self.ask_end is not None and (proof is None or proof.is_over):
+                self._proof = self.ask_end(HOPS_MAX)
+        return False
+
+    def _serve_question(self, sock: ssl.SSLSocket, peer: PeerIdentity) -> None:
+        """Answer one request: where the stream ends. Nothing else is known here."""
+        with sock:
+            line = receive_line(sock, _REQUEST_BYTES_MAX, time.monotonic() + _REQUEST_S)
+            answer = self._answer(decode_request(line) or {}, peer)
+            send_all(sock, json.dumps(answer).encode(), time.monotonic() + _REQUEST_S)
+
+    def _answer(self, request: Fields, peer: PeerIdentity) -> Fields:
+        try:
+            if not peer.may_look(self.stream):
+                raise Refused("role", f"{peer.title} may not ask this")
+            if request.get("do") != END:
+                return {"error": f"a mirror answers {END} only; ask a node", "code": "misuse"}
+            if request.get("latest") is not True:
+                return {"end": str(self._feeds.end)}
+            return {"end": str(self._latest(request.get("hops")))}
+        except Refused as error:
+            return {"error": str(error), "code": error.code}
+        except (RtError, OSError) as error:
+            return {"error": spoken(error), "code": "undecided"}
+
+    def _latest(self, hops: object) -> Position:
+        """Return where the stream ends, as the nodes say it now.
+
+        Raises:
+            Refused: they do not, or too many mirrors copy from each other.
+        """
+        left = hops - 1 if isinstance(hops, int) and 0 < hops <= HOPS_MAX else 0
+        if not left:
+            raise Refused("hops", f"more than {HOPS_MAX} mirrors copy one from another")
+        arrived_s = time.monotonic()
+        if self.ask_end is None or not self._asking.acquire(timeout=_UPSTREAM_S):
+            raise Refused("undecided", "this mirror waits for its nodes to say it; ask again")
+        try:
+            if self._asked is None or not covers(self._asked.asked_s, arrived_s):
+                self._asked = self.ask_end(left)
+            end = self._asked.wait_answered(_UPSTREAM_S)
+            self._asked.close()
+        finally:
+            self._asking.release()
+        if end is None:
+            why = self._asked.why_not()
+            raise Refused("undecided", f"this mirror cannot say where the stream ends: {why}")
+        return end

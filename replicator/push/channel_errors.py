@@ -1,0 +1,68 @@
+"""ChannelErrors: why sessions are not being shipped on a connection, and when each is retried."""
+
+import logging
+import time
+from typing import Final
+
+from replicator.wire.backoff import Complaint
+from rt.errors import Refused
+
+_log: Final = logging.getLogger(__name__)
+
+
+class ChannelErrors:
+    """The failures of one connection's channels, by session.
+
+    Threads: all methods run with the connection's turn held, except `get` and `code`, which any
+    thread may call.
+    """
+
+    def __init__(self, node: str) -> None:
+        """Start without a failure.
+
+        Args:
+            node: what to call the other side in the log.
+        """
+        self._node = node
+        self._reasons: dict[str, str] = {}
+        self._codes: dict[str, str] = {}  # of those that are refusals
+        self._complaints: dict[str, Complaint] = {}
+        self._retry_at_s: dict[str, float] = {}
+
+    def get(self, session: str) -> str:
+        """Return why a session is not shipped; "" if it is."""
+        return self._reasons.get(session, "")
+
+    def code(self, session: str) -> str:
+        """Return the code of the refusal that keeps a session from being shipped, or ""."""
+        return self._codes.get(session, "")
+
+    def refused(self, session: str, why: Refused, retry_s: float) -> None:
+        """Record that a channel has ended, and log it unless that repeats the last refusal."""
+        self._reasons[session], self._codes[session] = str(why), why.code
+        self._retry_at_s[session] = time.monotonic() + retry_s
+        found = self._complaints.get(session)
+        if found is None:
+            found = Complaint(_log, f"session {session} is not pushed to {self._node}")
+            self._complaints[session] = found
+        found.say(str(why), why.code)
+
+    def note(self, session: str, reason: str) -> None:
+        """Record trouble that does not end the channel; "" clears it."""
+        self._codes.pop(session, None)
+        if reason:
+            self._reasons[session] = reason
+        else:
+            self._reasons.pop(session, None)
+
+    def is_due(self, session: str) -> bool:
+        """Whether the session may be offered now."""
+        return time.monotonic() >= self._retry_at_s.get(session, 0.0)
+
+    def progressed(self, session: str) -> None:
+        """Record that the session moves again, so that the next failure is logged."""
+        self._complaints.pop(session, None)
+
+    def reconnected(self) -> None:
+        """Forget the reasons: a new connection tries every session again."""
+        self._reasons, self._codes, self._retry_at_s = {}, {}, {}

@@ -1,0 +1,225 @@
+"""PushClient: ships the sessions of a stream to each of its nodes."""
+
+import time
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from replicator.push.connection import PushConnection
+from replicator.push.progress import Release, SessionStatus
+from replicator.push.releaser import Releaser
+from replicator.push.session_book import SessionBook
+from replicator.push.session_watcher import SessionWatcher
+from replicator.push.shipping_notes import ShippingNotes
+from replicator.source.gather_window import GatherWindow
+from replicator.wire.dialer import Address, Destination
+from replicator.wire.messages import PUSH
+from rt.errors import NAME_TAKEN, Misuse
+from rt.log.notify.fork_guard import ForkGuard
+from rt.names import parse_glob
+from rt.net.tls import Contexts
+from rt.traffic import Traffic
+
+# Refusals that last until somebody does something about them.
+_LASTING: Final = frozenset({
+    "corrupt", "diverged", "name", NAME_TAKEN, "not-a-member", "other-log", "other-stream",
+    "owned", "poisoned", "role", "session", "sessions", "stream", "too-large",
+})  # fmt: skip
+_DRAIN_POLL_S: Final = 0.01
+_STOP_S: Final = 2.0
+_BLOCKED_S: Final = 3.0  # a node that has just started says what it has merged within a second
+
+
+class PushClient:
+    """Ships sessions to nodes over one connection each, until stopped; reconnects by itself.
+
+    What the nodes confirm goes into a file in each session's directory, where its publisher reads
+    it. So this may run in the publisher's process or in one of its own.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        stream: str,
+        nodes: Sequence[Address],
+        contexts: Contexts,
+        sessions: Sequence[str] = ("*",),
+        *,
+        release: Release = Release.MERGED,
+    ) -> None:
+        """Dial nothing before `start`.
+
+        Args:
+            root: directory under which streams live; it may be created later.
+            stream: name of the stream.
+            nodes: host and port of each node.
+            contexts: of `rt.net.tls.client_context`.
+            sessions: names or globs of the sessions to ship; those that appear later too.
+            release: when the sessions' own rolled files may be archived.
+
+        Raises:
+            Misuse: a name is invalid, or there is no node.
+        """
+        if not nodes:
+            raise Misuse("nothing can be pushed: name at least one node, such as localhost:7700")
+        nodes = list(dict.fromkeys(nodes))
+        globs = [parse_glob(each) for each in sessions]
+        self._book = SessionBook(root, stream, globs, len(nodes), release)
+        gather = GatherWindow(len(nodes))
+        self._connections = [
+            PushConnection(Destination([node], contexts, PUSH, stream), self._book, gather)
+            for node in nodes
+        ]
+        self._watcher = SessionWatcher(self._book, self._connections, gather)
+        self._releaser = Releaser(self._book, release)
+        self._notes = ShippingNotes(self._book, self._connections, self._errors)
+        self._guard = ForkGuard("a PushClient", self._abandon)
+        self._blocked_since_s: dict[str, float] = {}  # by session
+
+    def start(self) -> None:
+        """Begin to ship."""
+        self._guard.demand_owner()
+        for connection in self._connections:
+            connection.start()
+        self._watcher.start()
+        self._releaser.start()
+        self._notes.start()
+
+    def wake(self, session: str | None = None) -> None:
+        """Announce that a session was written to, or any of them.
+
+        A publisher in the same process saves the wait for the file system's notification.
+        """
+        self._guard.demand_owner()
+        for connection in self._connections:
+            if session is None:
+                connection.look()
+            else:
+                connection.offer(session)
+
+    def stop(self, drain_s: float = 0.0) -> bool:
+        """End all connections.
+
+        Args:
+            drain_s: how long to go on until a majority of the nodes have synced everything.
+
+        Returns:
+            Whether they have; False for a copy in a forked child, which has nothing to end.
+        """
+        if self._guard.is_copy:
+            return False
+        deadline = time.monotonic() + drain_s
+        while not (drained := self.drained()) and time.monotonic() < deadline:
+            time.sleep(_DRAIN_POLL_S)
+        for connection in self._connections:
+            connection.stop()
+        self._watcher.stop()
+        self._notes.stop()
+        deadline = time.monotonic() + _STOP_S
+        for connection in self._connections:
+            connection.join(max(0.0, deadline - time.monotonic()))
+        self._releaser.stop()
+        return drained
+
+    def drained(self, *, merged: bool = False, but: Collection[str] = ()) -> bool:
+        """Whether a majority of the nodes have synced, or merged, everything in the sessions.
+
+        Args:
+            merged: whether to ask for what is merged, and not for what is synced.
+            but: sessions that do not count.
+        """
+        self._guard.demand_owner()
+        return all(
+            self._is_drained(name, merged=merged)
+            for name in self._book.names()
+            if name not in but and self._book.has_log(name)
+        )
+
+    def blocked(self) -> list[str]:
+        """Return the sessions that cannot be merged, since no node knows their archived beginning.
+
+        They were shipped to another cluster before, or this one has lost its state.
+        """
+        now_s, lacking = (
+            time.monotonic(),
+            [each for each in self._book.names() if self._lacks(each)],
+        )
+        since = self._blocked_since_s
+        self._blocked_since_s = {each: since.get(each, now_s) for each in lacking}
+        return [each for each in lacking if now_s - self._blocked_since_s[each] >= _BLOCKED_S]
+
+    def refused(self) -> list[str]:
+        """Return the sessions that no majority takes until somebody does something about them."""
+        return [each for each in self._book.names() if self._is_refused(each, _LASTING)]
+
+    def is_shipped_elsewhere(self) -> bool:
+        """Whether all that is not known to be merged is shipped by another program.
+
+        The nodes take a session from one connection at a time, and this one hears nothing of it.
+        """
+        left = [each for each in self._book.names() if not self._is_drained(each, merged=True)]
+        return bool(left) and all(self._is_refused(each, frozenset({"busy"})) for each in left)
+
+    def _is_refused(self, session: str, codes: frozenset[str]) -> bool:
+        refusing = sum(each.refusal(session) in codes for each in self._connections)
+        return refusing > (len(self._connections) - 1) // 2
+
+    def status(self) -> list[SessionStatus]:
+        """Return the status of each session with each node."""
+        self._guard.demand_owner()
+        names = sorted(self._book.names())
+        return [each for name in names for each in self._statuses(name)]
+
+    def traffic(self) -> dict[str, Traffic]:
+        """Return what was sent to each node since the start."""
+        return {each.name: each.traffic for each in self._connections}
+
+    def _abandon(self) -> None:
+        """In a forked child: close the connections that it inherited."""
+        for connection in self._connections:
+            connection.abandon()
+
+    def _is_drained(self, session: str, *, merged: bool) -> bool:
+        """Whether a majority of the given nodes have it, and one says that a majority of all do."""
+        progress, settled = self._book.progress(session), set()
+        for connection in self._connections:
+            end = connection.all_sent(session)
+            if end is None:
+                continue
+            reached = progress.reached(connection.name)
+            is_there = (reached.merged if merged else reached.durable) >= end
+            if is_there and progress.is_replicated(end):
+                settled.add(self._book.holder(connection.name))
+        return len(settled) > len(self._connections) // 2
+
+    def _lacks(self, session: str) -> bool:
+        archived_to = max(each.archived_to(session) for each in self._connections)
+        return bool(archived_to) and self._book.progress(session).lacks_beginning(archived_to)
+
+    def _statuses(self, session: str) -> list[SessionStatus]:
+        errors = self._errors(session)
+        return [self._status(session, each, errors[each.name]) for each in self._connections]
+
+    def _status(self, session: str, connection: PushConnection, error: str) -> SessionStatus:
+        position, left = connection.sent(session)
+        progress = self._book.progress(session)
+        durable, known = progress.reached(connection.name).durable, progress.known
+        is_open = position is not None
+        if position is None:
+            position = durable or known.received
+            left = self._book.bytes_after(session, position)
+        replicated = max(known.replicated, known.merged)
+        return SessionStatus(
+            session, connection.name, is_open, position, durable, left, error, replicated
+        )
+
+    def _errors(self, session: str) -> dict[str, str]:
+        """Return, by node, why a session is not shipped to it; "" where it is."""
+        errors = {each.name: each.error(session) for each in self._connections}
+        if self._lacks(session):
+            for each in self._connections:
+                errors[each.name] = errors[each.name] or (
+                    f"session {session} is archived up to {each.archived_to(session)}, which no "
+                    "node has merged: it was shipped to another cluster, or this one has lost its "
+                    f"state; rt session adopt {session} lets it continue with what is there"
+                )
+        return errors

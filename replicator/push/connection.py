@@ -1,0 +1,315 @@
+"""PushConnection: ships the sessions of a book to one node."""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from functools import lru_cache
+from typing import Protocol
+
+from replicator.push.channel_errors import ChannelErrors
+from replicator.push.pace import SessionSweep
+from replicator.source.channel import SourceChannel
+from replicator.source.connection import SourceConnection
+from replicator.source.gather_window import GatherWindow
+from replicator.wire.dialer import Destination, Dialer, address_text
+from replicator.wire.link import HEARTBEAT_S, Link
+from replicator.wire.messages import Ack
+from rt.errors import CorruptLog, Refused, spoken
+from rt.log.files.archived import last_archived
+from rt.log.files.directory import LogDirectory
+from rt.log.notify.in_process_notify import WrittenFrame
+from rt.position import START, Position
+from rt.traffic import Traffic
+
+
+class ShippedSessions(Protocol):
+    """Which sessions a connection ships, and where its news of them goes.
+
+    All of it may be called from any thread.
+    """
+
+    look_s: float | None  # how often to look at all sessions; None where `look` is called for it
+
+    def is_wanted(self) -> bool:
+        """Whether a connection is needed at all; it is closed when not."""
+
+    def names(self) -> Sequence[str]:
+        """Return the sessions to ship now."""
+
+    def open(self, session: str) -> tuple[LogDirectory, Callable[[], Position] | None] | None:
+        """Return a session's log and up to where it may be sent now; None if it is gone."""
+
+    def answered(self, node: str, holder: str) -> None:
+        """Learn whose certificate answered at the address of a node."""
+
+    def acked(self, session: str, node: str, ack: Ack, log: str) -> bool:
+        """Take an acknowledgement of the log of this id; return whether it says anything new."""
+
+    def note(self, session: str, *, whole: bool) -> None:
+        """Write down what was acknowledged; `OSError` if that failed.
+
+        Args:
+            session: its name.
+            whole: whether to write also what nothing waits for.
+        """
+
+    def rest(self, session: str) -> None:
+        """Hold nothing open for a session while nothing happens."""
+
+    def refused(self, session: str, why: Refused) -> float:
+        """Take a refusal; return after how many seconds to offer the session again."""
+
+
+class PushConnection:
+    """Keeps a connection to one node, with a channel for each session.
+
+    The thread that announces an update sends it, if it is small and the node takes it at once, so
+    that a lone message waits for no other thread. The connection's own thread sends the rest.
+
+    Threads: the dialer's thread runs `_serve`. `_turn` guards `_side`, `_channels` and what they
+    hold, and `_errors`: it is held by the connection's thread during a turn and tried by `offer`,
+    which any thread may call. Any thread adds to `_hints` and asks for a `_sweep`; both are used
+    during a turn. `traffic` is added to during a turn, and read by any. `all_sent`, `sent`,
+    `error` and `refusal` read without the turn: they see whole entries.
+    """
+
+    def __init__(
+        self, destination: Destination, book: ShippedSessions, gather: GatherWindow
+    ) -> None:
+        """Dial nothing before `start`.
+
+        Args:
+            destination: the node.
+            book: the sessions.
+            gather: is notified of what was sent and merged.
+        """
+        self.name = destination.member or address_text(destination.nodes[0])
+        self._book = book
+        self._gather = gather
+        self._dialer = Dialer(destination, self._serve, is_wanted=book.is_wanted)
+        self._errors = ChannelErrors(f"node {self.name}" if destination.member else self.name)
+        self._channels: dict[str, SourceChannel] = {}  # by session
+        self._hints: set[str] = set()  # sessions to be looked at
+        self._sweep = SessionSweep()  # over all of them
+        self.traffic = Traffic()  # what was sent
+        self._turn = threading.Lock()
+        self._side: SourceConnection | None = None
+
+    def start(self) -> None:
+        """Begin; idempotent. `RuntimeError` if the system allows no further thread."""
+        self._dialer.start()
+
+    def stop(self) -> None:
+        """End soon."""
+        self._dialer.stop()
+
+    def abandon(self) -> None:
+        """In a forked child: close the connection that the parent still uses."""
+        self._dialer.abandon()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end; return whether it has come."""
+        return self._dialer.join(timeout_s)
+
+    def offer(self, session: str, frame: WrittenFrame | None = None) -> None:
+        """Announce that this session may have grown, and by what if that is known."""
+        if self._side is None or self._sent_now(session, frame):
+            return  # all are looked at as soon as it is connected
+        if session in self._channels or not self._errors.get(session):
+            self._hints.add(session)  # else it is retried when all are looked at
+            self._dialer.wake.set()
+
+    def look(self, *, urgent: bool = True) -> None:
+        """Announce that any session may have changed, or be new; not urgent if that is unlikely."""
+        self._sweep.ask(urgent=urgent)
+        if self._side is not None:  # else all are looked at as soon as it is connected
+            self._dialer.wake.set()
+
+    def request(self) -> None:
+        """Announce that the book's `is_wanted` may have changed."""
+        self._dialer.wake.set()
+
+    def all_sent(self, session: str) -> Position | None:
+        """Return where the session's frames end, if all of them were sent; else None."""
+        channel = self._channels.get(session)
+        if channel is None or channel.has_news():
+            return None
+        # a file without a frame holds nothing that a node could confirm
+        return channel.log.manifest.frames_end(channel.position)
+
+    def sent(self, session: str) -> tuple[Position | None, int]:
+        """Return up to where a session was sent, if it is, and how much of its file is left."""
+        channel = self._channels.get(session)
+        return (None, 0) if channel is None else (channel.position, channel.bytes_left())
+
+    def archived_to(self, session: str) -> Position:
+        """Return where the last file ends that was archived here, the start if there is none."""
+        channel = self._channels.get(session)
+        if channel is None:
+            return START
+        known = channel.log.manifest
+        last = last_archived(known)
+        return Position(last + (known.rolled_end(last) or 0)) if last in known.archived else START
+
+    def error(self, session: str) -> str:
+        """Return why a session is not shipped; "" if it is."""
+        return self._errors.get(session) or self._dialer.error
+
+    def refusal(self, session: str) -> str:
+        """Return the code with which the node refuses a session; "" if it does not."""
+        return self._errors.code(session)
+
+    def _serve(self, link: Link) -> None:
+        with ExitStack() as undo:
+            side = self._begin(link)
+            undo.callback(self._end)
+            while not self._dialer.stopping and self._book.is_wanted():
+                link.wait(self._take_turn(side))
+
+    def _begin(self, link: Link) -> SourceConnection:
+        self._errors.reconnected()
+        self._book.answered(self.name, self._dialer.holder)
+        self._sweep.ask(urgent=True)
+        self._side = SourceConnection(
+            link, acked=self._take_ack, refused=self._take_refusal, traffic=self.traffic
+        )
+        return self._side
+
+    def _end(self) -> None:
+        with self._turn:
+            side, self._side = self._side, None
+            channels, self._channels = self._channels, {}
+            for session, channel in channels.items():
+                self._note_last(session, channel)
+            if side is not None:
+                side.close()
+
+    def _take_turn(self, side: SourceConnection) -> float:
+        """Do what there is to do; return how long to wait then."""
+        look_s = self._book.look_s
+        with self._turn:
+            if look_s is not None:
+                self._sweep.ask(urgent=True)
+            if self._sweep.is_asked:
+                self._begin_sweep()
+            self._look_at_some(side)
+            hinted: list[tuple[str, SourceChannel, Position]] = []
+            while self._hints:
+                session = self._hints.pop()
+                channel = self._channels.get(session)
+                if channel is None:
+                    self._sweep.add(session)
+                    continue
+                side.mark(channel)
+                hinted.append((session, channel, channel.position))
+            side.turn()
+            for session, channel, before in hinted:
+                if channel.position > before:
+                    self._gather.sent(session, channel.position)
+            return 0.0 if side.busy else self._sweep.wait_s(look_s or HEARTBEAT_S)
+
+    def _sent_now(self, session: str, frame: WrittenFrame | None) -> bool:
+        if not self._turn.acquire(blocking=False):
+            return False
+        try:
+            channel = self._channels.get(session)
+            if self._side is None or channel is None:
+                return False
+            if not self._side.send_now(channel, frame):
+                return False
+            self._gather.sent(session, channel.position)
+            return True
+        finally:
+            self._turn.release()
+
+    def _begin_sweep(self) -> None:
+        self._sweep.answer()
+        names = self._book.names()
+        new = [each for each in names if each not in self._channels and self._errors.is_due(each)]
+        self._sweep.begin(new, self._channels)
+
+    def _look_at_some(self, side: SourceConnection) -> None:
+        """Find what changed without a notification, and what is new, at a few sessions."""
+        for session in self._sweep.some():
+            channel = self._channels.get(session)
+            if channel is None:
+                if self._errors.is_due(session):  # it may have been refused meanwhile
+                    self._open(side, session)
+                continue
+            if channel.has_news():
+                side.mark(channel)
+                self._note_whole(session, channel)
+            else:
+                self._note(session, whole=True)  # the look has shown that the log is in place
+                if channel.has_idled():  # what is busy would open its files again at once
+                    channel.rest()
+                    self._rest(session)
+
+    def _open(self, side: SourceConnection, session: str) -> None:
+        found = self._book.open(session)
+        if found is None:
+            return
+        log, end = found
+        try:
+            if log.refresh():
+                self._channels[session] = side.open(log, end)
+                self._errors.note(session, "")
+                return
+        except (CorruptLog, OSError) as error:
+            self._refuse(session, Refused("corrupt", str(error)))
+        log.close()
+
+    def _take_ack(self, channel: SourceChannel, ack: Ack) -> None:
+        session = _session(channel)
+        self._gather.merged(session, ack.merged)
+        if self._book.acked(session, self.name, ack, channel.identity.id):
+            self._dialer.progressed()
+            self._errors.progressed(session)
+            self._note(session, whole=False)
+
+    def _note(self, session: str, *, whole: bool) -> None:
+        """Let the publisher know what was confirmed; a failure is retried at the next look."""
+        try:
+            self._book.note(session, whole=whole)
+        except OSError as error:
+            self._errors.note(session, f"what the node confirmed cannot be noted: {spoken(error)}")
+        else:
+            self._errors.note(session, "")
+
+    def _note_whole(self, session: str, channel: SourceChannel) -> None:
+        """Note all that was confirmed, unless the session's directory was put back from a backup.
+
+        Then its publisher learns nothing of what was there before.
+        """
+        if channel.is_in_place():
+            self._note(session, whole=True)
+
+    def _note_last(self, session: str, channel: SourceChannel) -> None:
+        with suppress(OSError):  # its directory cannot be looked at: the next channel says why
+            self._note_whole(session, channel)
+        self._rest(session)
+
+    def _rest(self, session: str) -> None:
+        with suppress(OSError):  # one session's file must not end the connection of all
+            self._book.rest(session)
+
+    def _take_refusal(self, channel: SourceChannel, why: Refused) -> None:
+        session = _session(channel)
+        known = self._channels.pop(session, None)
+        if known is not None:
+            self._note_last(session, known)
+        self._refuse(session, why)
+
+    def _refuse(self, session: str, why: Refused) -> None:
+        self._errors.refused(session, why, self._book.refused(session, why))
+
+
+def _session(channel: SourceChannel) -> str:
+    """Return the session's name by its directory; its manifest may name another."""
+    return _name_of(channel.log.path)
+
+
+@lru_cache(4096)
+def _name_of(path: str) -> str:
+    return os.path.basename(path)  # some six calls, and asked for with each acknowledgement

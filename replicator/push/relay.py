@@ -1,0 +1,161 @@
+"""Relay: pushes a node's copies of sessions to another node that requested them."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from replicator.push.connection import PushConnection
+from replicator.source.gather_window import GatherWindow
+from replicator.wire.backoff import Complaint
+from replicator.wire.dialer import Destination
+from replicator.wire.messages import PUSH, Ack
+from rt.errors import Refused
+from rt.log.files.directory import LogDirectory
+from rt.net.tls import Contexts
+from rt.position import Position
+
+_log: Final = logging.getLogger(__name__)
+_POLL_S: Final = 0.02
+# A served node stops asking, so keep sending for this long after its last acknowledgement.
+_IDLE_S: Final = 10.0
+_BUSY_RETRY_S: Final = 0.5  # the connection that fills the session there has been told to end
+_RETRY_S: Final = 5.0  # anything else; requests in between are ignored
+_STOP_S: Final = 2.0
+_DOUBTFUL: Final = frozenset({"corrupt", "diverged"})  # our own copy may be the damaged one
+
+
+class HeldCopy(NamedTuple):
+    """A node's copy of a session.
+
+    Attributes:
+        directory: where it is.
+        durable: returns up to where it may be relayed now; `Refused` if it was set aside.
+        doubted: is called when the copy was found damaged, or different from another.
+    """
+
+    directory: str
+    durable: Callable[[], Position]
+    doubted: Callable[[], None]
+
+
+class RequestedSessions:
+    """The sessions that one other node has requested, up to where this node holds them durably.
+
+    Threads: any thread may call any method; `_lock` guards all three dictionaries.
+    """
+
+    look_s: float | None = _POLL_S  # no notification says that a copy became durable
+
+    def __init__(self, copy_of: Callable[[str], HeldCopy | None]) -> None:
+        """Start without a request.
+
+        Args:
+            copy_of: returns the copy of a session; None if there is none.
+        """
+        self._copy_of = copy_of
+        self._lock = threading.Lock()
+        self._needed_s: dict[str, float] = {}  # by session, when it was last needed
+        self._not_before_s: dict[str, float] = {}  # by session that was refused
+        self._copies: dict[str, HeldCopy] = {}  # by session that was opened
+
+    def request(self, session: str) -> bool:
+        """Take a request, unless the session was refused a moment ago; return whether it counts."""
+        now_s = time.monotonic()
+        with self._lock:
+            if now_s < self._not_before_s.get(session, 0.0):
+                return False
+            self._needed_s[session] = now_s
+        return True
+
+    def is_wanted(self) -> bool:
+        """Whether any session is needed."""
+        return bool(self.names())
+
+    def names(self) -> list[str]:
+        """Return the sessions needed now: requested, or acknowledged, a short while ago."""
+        oldest_s = time.monotonic() - _IDLE_S
+        with self._lock:
+            return [each for each, at_s in self._needed_s.items() if at_s > oldest_s]
+
+    def open(self, session: str) -> tuple[LogDirectory, Callable[[], Position] | None] | None:
+        """Return the copy of a session; None if it was set aside since it was requested."""
+        copy = self._copy_of(session)
+        if copy is None:
+            return None
+        with self._lock:
+            self._copies[session] = copy
+        return LogDirectory(copy.directory), copy.durable
+
+    def answered(self, _node: str, _holder: str) -> None:
+        """Nothing: the certificate has to be the member's."""
+
+    def acked(self, session: str, _node: str, _ack: Ack, _log: str) -> bool:
+        """Keep relaying a session that the other node is taking."""
+        with self._lock:
+            self._needed_s[session] = time.monotonic()
+        return True
+
+    def note(self, session: str, *, whole: bool) -> None:
+        """Write nothing: the publisher hears from the node that it pushes to."""
+
+    def rest(self, session: str) -> None:
+        """Nothing: nothing is written."""
+
+    def refused(self, session: str, why: Refused) -> float:
+        """Drop the request; the other node repeats it while it lacks the session."""
+        retry_s = _BUSY_RETRY_S if why.code == "busy" else _RETRY_S
+        with self._lock:
+            self._needed_s.pop(session, None)
+            self._not_before_s[session] = time.monotonic() + retry_s
+            copy = self._copies.get(session)
+        if copy is not None and why.code in _DOUBTFUL:
+            copy.doubted()
+        return retry_s
+
+
+class Relay:
+    """Keeps a connection to one node while that lacks something; remembers nothing."""
+
+    def __init__(
+        self,
+        name: str,
+        address: tuple[str, int],
+        contexts: Contexts,
+        stream: str,
+        copy_of: Callable[[str], HeldCopy | None],
+    ) -> None:
+        """Dial nothing before `want`.
+
+        Args:
+            name: of the node, which its certificate has to prove.
+            address: where it listens.
+            contexts: of `rt.net.tls.client_context`.
+            stream: name of the stream.
+            copy_of: returns the copy of a session; None if there is none.
+        """
+        self.name = name
+        self._requested = RequestedSessions(copy_of)
+        destination = Destination([address], contexts, PUSH, stream, member=name)
+        self._connection = PushConnection(destination, self._requested, GatherWindow(1))
+        self._complaint = Complaint(_log, f"relay to node {name}")
+
+    def want(self, session: str) -> None:
+        """Push this session to the node, which lacks it; repeated as long as it does.
+
+        Any thread may call it.
+        """
+        if not self._requested.request(session):
+            return
+        try:
+            self._connection.start()
+        except RuntimeError as error:  # the system allows no further thread
+            self._complaint.say(str(error))
+        else:
+            self._connection.request()
+
+    def stop(self) -> None:
+        """End the connection."""
+        self._connection.stop()
+        self._connection.join(_STOP_S)

@@ -1,0 +1,114 @@
+"""Releaser: archives the rolled files of sessions whose publishers have ended."""
+
+import logging
+import os
+import threading
+import time
+from typing import Final
+
+from replicator.push.pace import paced
+from replicator.push.progress import Release
+from replicator.push.session_book import SessionBook
+from rt.errors import RtError
+from rt.log.files.archived import finish_archiving, released_files
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import OsDisk
+from rt.log.files.lock import take_lock
+from rt.log.write.appender import Appender
+from rt.log.write.dropping import finish_dropping
+from rt.position import START, Position
+
+_log: Final = logging.getLogger(__name__)
+_LOOK_S: Final = 1.0
+
+
+class Releaser:
+    """Looks once a second, or, at a thousand sessions, every few.
+
+    A live publisher archives its own files, as its `confirmed` file says.
+
+    Threads: the releaser's thread runs `look`; `start` and `stop` are called by the owner. Only
+    `_stopping` is shared.
+    """
+
+    def __init__(self, book: SessionBook, release: Release) -> None:
+        """Do nothing before `start`.
+
+        Args:
+            book: the sessions.
+            release: when their files may go.
+        """
+        self._book = book
+        self._release = release
+        self._disk = OsDisk()
+        self._done: dict[str, Position] = {}  # by session: up to where it was archived
+        self._seen: dict[str, Position] = {}  # by session: what was released at the last look
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="release", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        if self._release is not Release.NEVER:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Look a last time, and end."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(_LOOK_S):
+            self.look()
+        self._seen.clear()
+        self.look()
+
+    def look(self) -> None:
+        """Archive what may go, of every session that has no live publisher."""
+        try:
+            sessions = self._book.names()
+        except OSError as error:
+            _log.warning("no session is archived: %s", error)
+            return
+        for session in paced(sessions, self._stopping):
+            try:
+                self._look_at(session)
+            except (RtError, OSError) as error:
+                _log.warning("session %s is not archived: %s", session, error)
+
+    def _look_at(self, session: str) -> None:
+        released = self._book.progress(session).released
+        if released == START or self._done.get(session) == released:
+            return
+        before = self._seen.get(session, START)
+        self._seen[session] = released
+        if before and before != released and before.file == released.file:
+            return  # in the middle of a file, so that no more may go; or at its end, as seen next
+        path = self._book.path(session)
+        try:
+            lock = take_lock(path, f"session {session!r} has a live writer")
+        except ValueError:
+            return
+        try:
+            self._archive(path, released)
+            self._done[session] = released
+        finally:
+            os.close(lock)
+
+    def _archive(self, path: str, released: Position) -> None:
+        log = LogDirectory(path, self._disk)
+        try:
+            log.refresh()
+            identity = log.manifest.identity
+        finally:
+            log.close()
+        if identity is None:
+            return
+        appender = Appender(self._disk, path, identity)
+        try:
+            finish_archiving(self._disk, path, appender.manifest)
+            finish_dropping(appender)
+            if gone := released_files(appender.manifest, released, time.time_ns()):
+                appender.archive_all(gone)
+        finally:
+            appender.close()

@@ -1,0 +1,160 @@
+"""SessionBook: the sessions of a stream that a publisher's machine ships."""
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from typing import Final
+
+from replicator.push.progress import Release, SessionProgress
+from replicator.source.change_detector import LogReplaced
+from replicator.wire.messages import Ack
+from rt.errors import Misuse, Refused
+from rt.format.manifest import FILE_NAME
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import OsDisk
+from rt.log.notify.subdirectories import Subdirectories
+from rt.names import (
+    NameGlob,
+    glob_matches,
+    parse_session,
+    session_directory,
+    stream_directory,
+)
+from rt.position import Position, file_position
+
+_log: Final = logging.getLogger(__name__)
+_BUSY_RETRY_S: Final = 0.5  # the node may still hold the connection that we have lost
+_REFUSED_RETRY_S: Final = 30.0  # something has to be repaired first
+_SOON: Final = frozenset({"busy", "reserve", "behind"})
+
+
+class SessionBook:
+    """The sessions of a stream that are to be shipped, as found in its directory.
+
+    Threads: any thread may call any method; `_progress` only grows, by atomic `setdefault`, and
+    each entry of `_holders` is replaced by one thread.
+    """
+
+    look_s: float | None = None  # the watcher says when to look
+
+    def __init__(
+        self,
+        root: str,
+        stream: str,
+        globs: Sequence[NameGlob],
+        nodes: int = 1,
+        release: Release = Release.MERGED,
+    ) -> None:
+        """Look nothing up yet.
+
+        Args:
+            root: directory under which streams live.
+            stream: name of the stream.
+            globs: which sessions to ship.
+            nodes: how many nodes they are shipped to.
+            release: when the sessions' own rolled files may be archived.
+        """
+        self.directory = stream_directory(root, stream)
+        self.stream = stream
+        self._root = root
+        self._globs = tuple(globs)
+        self._found = Subdirectories(self.directory, self.ships)
+        self._nodes = nodes
+        self._release = release
+        self._progress: dict[str, SessionProgress] = {}
+        self._holders: dict[str, str] = {}  # by node: whose certificate answered there last
+
+    def is_wanted(self) -> bool:
+        """Keep connections open even when there is no session, so that its first is fast."""
+        return True
+
+    def names(self) -> Sequence[str]:
+        """Return the sessions there are now."""
+        return self._found.names()
+
+    def ships(self, name: str) -> bool:
+        """Whether this is the name of a session that is to be shipped."""
+        return _is_shipped(name, self._globs)
+
+    def path(self, session: str) -> str:
+        """Return the directory of a session."""
+        return session_directory(self._root, self.stream, session)
+
+    def open(self, session: str) -> tuple[LogDirectory, Callable[[], Position] | None] | None:
+        """Return a session's log, all of which may be shipped; None if it is not to be."""
+        if not self.ships(session):
+            return None
+        return LogDirectory(self.path(session)), None
+
+    def has_log(self, session: str) -> bool:
+        """Whether there is anything to ship; a crash may leave a directory without a log."""
+        try:
+            return os.stat(os.path.join(self.path(session), FILE_NAME)).st_size > 0
+        except FileNotFoundError:
+            return False
+
+    def bytes_after(self, session: str, position: Position) -> int:
+        """Return the bytes after a position; at least those of the last file, if one lies between.
+
+        For a session that no connection carries, and whose log is therefore not open.
+        """
+        path = self.path(session)
+        files = (file_position(name) for name in OsDisk().names(path))
+        last = max((each for each in files if each is not None), default=None)
+        if last is None or last < position.file:
+            return 0
+        with suppress(FileNotFoundError):  # it was archived meanwhile
+            size = os.stat(os.path.join(path, last.file_name)).st_size
+            return max(0, size - position.offset) if last == position.file else size
+        return 0
+
+    def answered(self, node: str, holder: str) -> None:
+        """Learn whose certificate answered at the address of a node; each holder has one voice."""
+        self._holders[node] = holder
+        others = [each for each, who in self._holders.copy().items() if who == holder]
+        if len(others) > 1:
+            words = "%s is one node, and counts as one: name each node once"
+            _log.warning(words, " and ".join(sorted(others)))
+
+    def holder(self, node: str) -> str:
+        """Return whose certificate answered at the address of a node; the address if none did."""
+        return self._holders.get(node, node)
+
+    def acked(self, session: str, node: str, ack: Ack, log: str) -> bool:
+        """Take a node's acknowledgement of a log; return whether it says anything new."""
+        return self.progress(session).take(node, ack, log, self.holder(node))
+
+    def note(self, session: str, *, whole: bool) -> None:
+        """Write down for the publisher what was confirmed; `OSError` if that failed."""
+        self.progress(session).note(whole=whole)
+
+    def rest(self, session: str) -> None:
+        """Hold nothing open for a session while nothing happens."""
+        known = self._progress.get(session)
+        if known is not None:
+            known.rest()
+
+    def refused(self, session: str, why: Refused) -> float:
+        """Return after how many seconds to offer a refused session again."""
+        if isinstance(why, LogReplaced):
+            self.progress(session).forget()
+        return _BUSY_RETRY_S if why.code in _SOON else _REFUSED_RETRY_S
+
+    def progress(self, session: str) -> SessionProgress:
+        """Return what is known of a session; the same for all nodes."""
+        known = self._progress.get(session)
+        if known is None:
+            made = SessionProgress(self.path(session), self._nodes, self._release)
+            known = self._progress.setdefault(session, made)
+        return known
+
+
+@lru_cache(1 << 16)
+def _is_shipped(name: str, globs: tuple[NameGlob, ...]) -> bool:
+    try:
+        session = parse_session(name)
+    except Misuse:
+        return False  # `in`, `out`, `state`, or a directory of another program
+    return any(glob_matches(glob, session) for glob in globs)

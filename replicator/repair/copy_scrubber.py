@@ -1,0 +1,56 @@
+"""CopyScrubber: what reads a subscriber's copy, and fetches what its disk has lost."""
+
+import threading
+import time
+from collections.abc import Sequence
+
+from replicator.pull.client import PullClient
+from replicator.repair.file_fetch import FileFetch
+from replicator.repair.mend import mend_file
+from replicator.repair.scrub import Scrub, ScrubPorts
+from replicator.repair.scrub_record import ScrubRecord
+from replicator.repair.scrubber import SCRUB_EVERY_S, Scrubber
+from replicator.wire.dialer import Address
+from rt.errors import CorruptLog
+from rt.log.files.damaged_files import DamagedFiles
+from rt.log.files.disk import OsDisk
+from rt.log.write.appender import Appender
+from rt.net.contexts import Contexts
+
+
+def copy_scrubber(
+    client: PullClient,
+    nodes: Sequence[Address],
+    contexts: Contexts,
+    bytes_s: int,
+    barred: DamagedFiles | None = None,
+    *,
+    every_s: float = SCRUB_EVERY_S,
+) -> Scrubber:
+    """Return what scrubs the copy that a client keeps; it has to be started.
+
+    Args:
+        client: not started yet.
+        nodes: where files are fetched from.
+        contexts: of `rt.net.tls.client_context`.
+        bytes_s: how much is read each second; 0 reads only what is found damaged otherwise.
+        barred: files that are not served while they are damaged, if the copy is served.
+        every_s: from the end of one round to the beginning of the next.
+    """
+    stopping = threading.Event()
+    fetch = FileFetch(client.directory, lambda: nodes, contexts, OsDisk(), stopping.is_set)
+
+    def logs() -> list[Appender]:
+        return [] if client.log is None else [client.log]
+
+    def report(_damage: CorruptLog, _log: Appender) -> None:
+        """Do nothing: a copy of a merged log has no sessions."""
+
+    ports = ScrubPorts(
+        logs, lambda log, line: mend_file(fetch, log, line), report, barred or DamagedFiles(),
+        time.time_ns,
+    )  # fmt: skip
+    scrub = Scrub(ports, ScrubRecord(client.directory), every_s=every_s if bytes_s else None)
+    scrubber = Scrubber(scrub, bytes_s, stopping)
+    client.on_damage(scrubber.suspect)
+    return scrubber

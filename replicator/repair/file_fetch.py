@@ -1,0 +1,132 @@
+"""FileFetch: copies one rolled file of a merged log from another node."""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Final
+
+from replicator.pull.client import PullClient
+from replicator.wire.dialer import Address, address_text
+from replicator.wire.link import MESSAGE_BYTES_PER_S
+from rt.errors import Refused, Stopped
+from rt.format.manifest import Rolled
+from rt.limits import KIB
+from rt.log.files.archived import not_copied
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import Disk
+from rt.log.write.appender import Appender
+from rt.log.write.rolled_check import line_before
+from rt.names import MERGED_NAME, stream_directory
+from rt.net.contexts import Contexts
+from rt.position import Position
+
+DIRECTORY: Final = "repair"  # inside the log's: one file system, and no program reads it
+_QUIET_S: Final = 10.0  # a node that has sent nothing for so long is passed over
+_LOOK_S: Final = 0.02
+
+
+class FileFetch:
+    """Fetches files for one log directory (`replicator.repair.mend.FileSource`).
+
+    The file is pulled as any subscriber would pull it, into a log of its own that seems to have
+    passed over everything before: the node proves by its line of the file before that its log is
+    the same. One thread uses it.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        nodes: Callable[[], Sequence[Address]],
+        contexts: Contexts,
+        disk: Disk,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Prepare, and remove what an earlier process left.
+
+        Args:
+            directory: of the log.
+            nodes: returns where other nodes, or mirrors, are reached now.
+            contexts: of `rt.net.tls.client_context`.
+            disk: where the copy is written.
+            is_stopping: whether to give up.
+        """
+        self._directory = os.path.join(directory, DIRECTORY)
+        self._addresses = nodes
+        self._contexts = contexts
+        self._disk = disk
+        self._is_stopping = is_stopping
+        self._ending: PullClient | None = None  # has not ended yet, and holds descriptors
+        self.clear()
+
+    def nodes(self) -> Sequence[str]:
+        """Return the addresses of all that may be asked."""
+        return [address_text(each) for each in self._addresses()]
+
+    def fetch(self, node: str, log: Appender, line: Rolled) -> str:
+        """Copy a rolled file from a node; see `replicator.repair.mend.FileSource`."""
+        self._demand_ended()
+        self.clear()
+        address = next((each for each in self._addresses() if address_text(each) == node), None)
+        if address is None:
+            raise Refused("not-a-member", "it was removed just now")
+        identity, known = log.identity, log.manifest
+        directory = os.path.join(stream_directory(self._directory, identity.stream), MERGED_NAME)
+        with closing(Appender(self._disk, directory, identity)) as begun:
+            before = line_before(known, line)
+            if before is not None:
+                begun.skip_archived(before, not_copied(before))
+        client = PullClient(
+            self._directory,
+            identity.stream,
+            [address],
+            self._contexts,
+            disk=self._disk,
+            compares=False,
+        )
+        try:
+            client.start()
+            self._wait(client, line)
+        except RuntimeError as error:
+            raise Refused("busy", f"the system allows no further thread: {error}") from error
+        finally:
+            self._ending = None if client.stop() else client  # a dial may take its time
+        self._demand_ended()
+        with closing(LogDirectory(directory, self._disk)) as got:
+            got.refresh()
+            if got.is_gone(line.file):
+                raise Refused("archived", "it has archived the file")
+        return os.path.join(directory, line.file.file_name)
+
+    def clear(self) -> None:
+        """Remove what was fetched and is not used."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _demand_ended(self) -> None:
+        """Release what the last connection held; raise `Refused` while it still ends."""
+        if self._ending is not None and not self._ending.stop():
+            raise Refused("busy", "the last connection has not ended yet")
+        self._ending = None
+
+    def _wait(self, client: PullClient, line: Rolled) -> None:
+        """Wait until the file is here; raise `Refused` when the node does not give it."""
+        began_s = since_s = time.monotonic()
+        reached = Position(0)
+        idle = client.status().error  # what it says before it has dialled
+        while (status := client.status()).next_place <= line.file + line.end:
+            if self._is_stopping():
+                raise Stopped("the repair was stopped")
+            if status.error not in ("", idle) or not client.running:
+                raise Refused("unrepaired", status.error)
+            if status.has_all or status.is_ahead:
+                raise Refused("behind", "it does not have the file yet")
+            if status.position > reached:
+                reached, since_s = status.position, time.monotonic()
+            elif time.monotonic() - since_s > _QUIET_S:
+                raise Refused("quiet", f"it has sent nothing for {_QUIET_S:.0f} s")
+            copied = max(0, status.position - line.file)
+            if time.monotonic() - began_s > _QUIET_S + copied / MESSAGE_BYTES_PER_S:
+                rate = MESSAGE_BYTES_PER_S // KIB
+                raise Refused("slow", f"it sends less than {rate} KiB a second")
+            time.sleep(_LOOK_S)

@@ -1,0 +1,83 @@
+"""Mend: replaces a damaged rolled file by another node's copy, once that is proven."""
+
+import os
+from collections.abc import Sequence
+from contextlib import closing
+from typing import NamedTuple, Protocol
+
+from rt.errors import CorruptLog, DiskFailed, ManifestError, Misuse, Refused, spoken
+from rt.format.manifest import Rolled
+from rt.log.write.appender import Appender
+from rt.log.write.replaced import replace_rolled
+from rt.log.write.rolled_check import check_rolled
+
+
+class FileSource(Protocol):
+    """Where copies of a log's files come from."""
+
+    def nodes(self) -> Sequence[str]:
+        """Return what may be asked, by name or address."""
+
+    def fetch(self, node: str, log: Appender, line: Rolled) -> str:
+        """Copy a rolled file from a node; return its path, on the log's file system, synced.
+
+        Raises:
+            Refused: the node does not give it.
+            Stopped: it was told to give up.
+            OSError: the disk failed, or is full.
+        """
+
+    def clear(self) -> None:
+        """Remove what was fetched and is not used."""
+
+
+class Mended(NamedTuple):
+    """How a file was repaired.
+
+    Attributes:
+        node: which node gave the copy.
+        kept: the name under which the damaged file is kept, or "".
+    """
+
+    node: str
+    kept: str
+
+
+def mend_file(source: FileSource, log: Appender, line: Rolled) -> Mended | None:
+    """Replace a damaged rolled file of a merged log; None if it was archived meanwhile.
+
+    Raises:
+        Refused: no node has the file whole; the message says what each answered.
+        Stopped: it was told to give up.
+        OSError: it could not be written.
+    """
+    reasons = []
+    for node in source.nodes():
+        try:
+            fresh = source.fetch(node, log, line)
+            _demand_agreed(log, line, fresh)
+            kept = replace_rolled(log, line.file, fresh)
+        except (Refused, Misuse, DiskFailed, CorruptLog, ManifestError) as error:
+            reasons.append(f"{node}: {spoken(error)}")
+        else:
+            return None if kept is None else Mended(node, kept)
+        finally:
+            source.clear()
+    raise Refused("unrepaired", "; ".join(reasons) or "there is no other node to fetch it from")
+
+
+def _demand_agreed(log: Appender, line: Rolled, fresh: str) -> None:
+    """Prove a copy by the manifest here, which no damage to the file can have changed.
+
+    Raises:
+        Refused: it is another file.
+    """
+    try:
+        check_rolled(log.disk, fresh, log.identity, log.manifest, line)
+        with closing(log.disk.open_read(fresh)) as file:
+            if file.size() > line.end:  # the digest says nothing of what follows
+                raise CorruptLog(fresh, line.file, "it is longer than that")
+    except CorruptLog as error:
+        name = os.path.basename(fresh)
+        words = f"what it sent is not the {name} that the manifest lists: {error.reason}"
+        raise Refused("corrupt", words) from None

@@ -1,0 +1,314 @@
+"""Scrub: reads rolled files again and again, and has the damaged ones replaced."""
+
+import logging
+import os
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from replicator.repair.mend import Mended
+from replicator.repair.scrub_record import ScrubRecord
+from rt.errors import CorruptLog, Refused, spoken
+from rt.format.manifest import Rolled
+from rt.log.files.damaged_files import DamagedFiles
+from rt.log.write.appender import Appender
+from rt.log.write.rolled_check import RolledCheck
+from rt.position import Position
+
+_log: Final = logging.getLogger(__name__)
+_RETRY_S: Final = 30.0  # until a file that no node could give is asked for again
+_SUSPECTS_MAX: Final = 1024  # more are found by the next round
+
+Place = tuple[str, Position]  # a log's directory, and a file of it
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubState:
+    """What scrubbing has come to; never changed once made.
+
+    Attributes:
+        finished_ns: when all rolled files had last been read; 0 if they never were.
+        files: how many were read since the start.
+        corrupt: how many of them were damaged.
+        repaired: how many of these are whole again.
+        unrepaired: by path, why a damaged file is not repaired yet.
+    """
+
+    finished_ns: int = 0
+    files: int = 0
+    corrupt: int = 0
+    repaired: int = 0
+    unrepaired: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubPorts:
+    """What a scrub reads, and what becomes of what it finds.
+
+    Attributes:
+        logs: returns the open logs; it reads their rolled files. Merged logs come first.
+        mend: replaces a damaged file of a merged log; `Refused` if no node has it.
+        report: takes damage in the copy of a session, which is repaired elsewhere.
+        barred: the damaged files of the merged log, which are not served.
+        now_ns: returns the time.
+    """
+
+    logs: Callable[[], Sequence[Appender]]
+    mend: Callable[[Appender, Rolled], Mended | None]
+    report: Callable[[CorruptLog, Appender], None]
+    barred: DamagedFiles
+    now_ns: Callable[[], int]
+
+
+@dataclass(slots=True)
+class _Bad:
+    """A damaged file that is not repaired yet."""
+
+    log: Appender
+    end: Position  # of the file
+    why: str
+    retry_s: float
+
+
+class _Reading(NamedTuple):
+    """The file that is being read."""
+
+    log: Appender
+    line: Rolled
+    check: RolledCheck
+
+
+class Scrub:
+    """Checks what is suspected, what could not be repaired before, then one file after another.
+
+    It has no thread, clock or socket, so a simulation can drive it.
+
+    Threads: any thread may call `suspect` and read `state`, a value that is replaced and never
+    changed. One thread calls the rest.
+    """
+
+    def __init__(self, ports: ScrubPorts, record: ScrubRecord, *, every_s: float | None) -> None:
+        """Prepare.
+
+        Args:
+            ports: what to read, and how to repair.
+            record: how far it had come before a restart.
+            every_s: from the end of one round to the beginning of the next; None begins none,
+                and reads only what is suspected.
+        """
+        self.state = ScrubState(record.finished_ns)
+        self._ports = ports
+        self._record = record
+        self._every_s = every_s
+        self._suspects: deque[Place] = deque(maxlen=_SUSPECTS_MAX)
+        self._todo: deque[Place] | None = None  # of this round; None between two
+        self._next_round_s: float | None = None
+        self._reading: _Reading | None = None
+        self._bad: dict[Place, _Bad] = {}
+        self._awaited: dict[str, Position] = {}  # by directory of a session's copy, set aside
+        self._has_retried = False  # instead of going on with the round
+
+    def suspect(self, damage: CorruptLog) -> None:
+        """Check a file soon, because someone else met damage in it."""
+        place = (os.path.dirname(damage.path), damage.position.file)
+        if place not in self._suspects and place not in self._bad:
+            self._suspects.append(place)
+
+    def turn(self, now_s: float, bytes_max: int) -> bool:
+        """Read a little further; return whether there was something to read.
+
+        Args:
+            now_s: by a clock that only goes forward.
+            bytes_max: how much to read; a repair copies a whole file at once.
+
+        Raises:
+            Stopped: it was told to stop during a repair.
+            OSError: a file cannot be read, and not because it is damaged.
+        """
+        if self._reading is None:
+            logs = {log.directory: log for log in self._ports.logs() if not log.is_closed}
+            self._follow(logs)
+            place = self._next(now_s, logs)
+            if place is None:
+                return False
+            self._reading = self._opened(place, logs)
+        if self._reading is not None:
+            self._read(self._reading, now_s, bytes_max)
+        return True
+
+    def close(self) -> None:
+        """Release the file that is being read, and save how far it came."""
+        self._drop_reading()
+        self._record.save()
+
+    def _next(self, now_s: float, logs: Mapping[str, Appender]) -> Place | None:
+        if self._suspects:
+            return self._suspects.popleft()
+        if self._todo is None and self._is_time(now_s):
+            self._todo = deque(self._places(logs.values()))
+        is_turn_of_round = self._has_retried and self._todo is not None
+        retry = None if is_turn_of_round else self._retry(now_s, logs)
+        self._has_retried = retry is not None
+        if retry is not None:
+            return retry
+        if self._todo:
+            place = self._todo.popleft()
+            self._record.note(*place)
+            return place
+        if self._todo is not None:
+            self._end_round(now_s)
+        return None
+
+    def _retry(self, now_s: float, logs: Mapping[str, Appender]) -> Place | None:
+        """Return the damaged file that has waited longest for another attempt, if one is due.
+
+        An attempt may take longer than the pause after it: the file is read again, and copied.
+        """
+        due = [place for place, bad in self._bad.items() if place[0] in logs]
+        first = min(due, key=lambda place: self._bad[place].retry_s, default=None)
+        if first is None or now_s < self._bad[first].retry_s:
+            return None
+        self._bad[first].retry_s = now_s + _RETRY_S
+        return first
+
+    def _is_time(self, now_s: float) -> bool:
+        if self._every_s is None:
+            return False
+        if self._next_round_s is None:  # after a start
+            past_s = (self._ports.now_ns() - self.state.finished_ns) / 1e9
+            left_s = self._every_s - past_s if past_s >= 0 else 0.0
+            self._next_round_s = now_s + left_s
+        return now_s >= self._next_round_s
+
+    def _places(self, logs: Iterable[Appender]) -> Iterator[Place]:
+        """Return all rolled files that have their bytes, from where the last process ended."""
+        for log in logs:
+            known = log.manifest
+            files = list(known.order)
+            begin = bisect_left(files, self._record.place(log.directory))
+            yield from (
+                (log.directory, each) for each in files[begin:] if each not in known.archived
+            )
+
+    def _end_round(self, now_s: float) -> None:
+        self._todo, self._next_round_s = None, now_s + (self._every_s or 0.0)
+        self.state = replace(self.state, finished_ns=self._ports.now_ns())
+        self._record.finish(self.state.finished_ns)
+
+    def _opened(self, place: Place, logs: Mapping[str, Appender]) -> _Reading | None:
+        directory, file = place
+        log = logs.get(directory)
+        line = None if log is None else log.manifest.rolled.get(file)
+        if log is None or line is None:
+            return None  # it is closed, or was copied again and is not so far yet
+        if file in log.manifest.archived:
+            self._forget(place)
+            return None
+        path = os.path.join(directory, file.file_name)
+        return _Reading(log, line, RolledCheck(log.disk, path, log.identity, log.manifest, line))
+
+    def _read(self, reading: _Reading, now_s: float, bytes_max: int) -> None:
+        log, line, check = reading
+        damage = None
+        try:
+            if not check.step(bytes_max):
+                return
+        except CorruptLog as found:
+            damage = found
+        finally:
+            if check.is_closed:
+                self._reading = None
+        place = (log.directory, line.file)
+        if log.is_closed or line.file in log.manifest.archived:
+            self._forget(place)  # it changed during the read
+            return
+        self.state = replace(self.state, files=self.state.files + 1)
+        if damage is None:
+            self._found_whole(place)
+        else:
+            self._found_damage(place, log, line, damage, now_s)
+
+    def _found_whole(self, place: Place) -> None:
+        if place in self._bad:
+            _log.warning("%s is whole again", os.path.join(place[0], place[1].file_name))
+            self._forget(place, repaired=True)
+
+    def _found_damage(
+        self, place: Place, log: Appender, line: Rolled, damage: CorruptLog, now_s: float
+    ) -> None:
+        bad = self._bad.get(place)
+        if bad is None:
+            end = Position(line.file + line.end)
+            bad = self._bad[place] = _Bad(log, end, "", now_s + _RETRY_S)
+            self.state = replace(self.state, corrupt=self.state.corrupt + 1)
+            _log.error("%s", damage, extra={"event": "corrupt"})
+        bad.log, bad.retry_s = log, now_s + _RETRY_S  # it may have been closed, and opened again
+        if log.identity.merged:
+            self._ports.barred.bar(damage)
+            self._mend(place, bad, line)
+        else:
+            self._ports.report(damage, log)
+            self._say(place, bad, "no other node is known to have it")
+        self._show()
+
+    def _mend(self, place: Place, bad: _Bad, line: Rolled) -> None:
+        path = os.path.join(place[0], line.file.file_name)
+        try:
+            mended = self._ports.mend(bad.log, line)
+        except (Refused, OSError) as error:
+            self._say(place, bad, spoken(error))
+            return
+        if mended is not None:
+            kept = f"; the damaged file is kept as {mended.kept}" if mended.kept else ""
+            extra = {"event": "repaired"}
+            _log.warning("%s: repaired with the copy of %s%s", path, mended.node, kept, extra=extra)
+        self._forget(place, repaired=mended is not None)
+
+    def _say(self, place: Place, bad: _Bad, why: str) -> None:
+        """Log why a file is not repaired, once for each reason."""
+        if why != bad.why:
+            bad.why = why
+            path = os.path.join(place[0], place[1].file_name)
+            _log.error("%s is damaged and not repaired: %s; it is tried again", path, why)
+
+    def _follow(self, logs: Mapping[str, Appender]) -> None:
+        """Forget damage that is archived; watch copies of sessions that were set aside.
+
+        Those are repaired once they reach as far as before.
+        """
+        for place, bad in list(self._bad.items()):
+            log = logs.get(place[0])
+            if log is not None and place[1] in log.manifest.archived:
+                self._forget(place)
+            elif bad.log.is_closed and not bad.log.identity.merged:
+                self._awaited[place[0]] = bad.end
+                self._forget(place)
+        for directory, end in list(self._awaited.items()):
+            log = logs.get(directory)
+            if log is not None and log.end >= end:
+                del self._awaited[directory]
+                self.state = replace(self.state, repaired=self.state.repaired + 1)
+                _log.warning("%s: copied again", directory, extra={"event": "repaired"})
+
+    def _forget(self, place: Place, *, repaired: bool = False) -> None:
+        """Serve a file again, if it was damaged: it is whole, or archived."""
+        bad = self._bad.pop(place, None)
+        if bad is not None:
+            if bad.log.identity.merged:
+                self._ports.barred.clear(place[1])
+            count = self.state.repaired + repaired
+            self.state = replace(self.state, repaired=count)
+            self._show()
+
+    def _show(self) -> None:
+        unrepaired = {
+            os.path.join(place[0], place[1].file_name): bad.why for place, bad in self._bad.items()
+        }
+        self.state = replace(self.state, unrepaired=unrepaired)
+
+    def _drop_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.check.close()
+            self._reading = None

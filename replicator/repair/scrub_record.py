@@ -1,0 +1,72 @@
+"""ScrubRecord: how far scrubbing a directory has come, kept from one process to the next."""
+
+import json
+import os
+from contextlib import suppress
+from typing import Any, Final
+
+from rt.log.files.disk import open_small, read_small
+from rt.position import START, Position, file_position
+
+NAME: Final = "scrub"  # in the log's directory, whose other names no reader looks at
+_BYTES_MAX: Final = 1024
+_NOTES_A_SAVE: Final = 64  # files; so many are read again after a crash
+
+
+class ScrubRecord:
+    """A file of two facts. It is not synced, and one that cannot be read is one that is not there.
+
+    One thread uses it.
+    """
+
+    def __init__(self, directory: str = "") -> None:
+        """Read the record of the merged log in `directory`; "" keeps none."""
+        self._directory = directory
+        found = _read(os.path.join(directory, NAME)) if directory else {}
+        self.finished_ns = _whole_number(found.get("finished_ns"))
+        self._next = file_position(str(found.get("next"))) or START
+        self._notes = 0
+
+    def place(self, directory: str) -> Position:
+        """Return the file of a log at which this round goes on."""
+        return self._next if directory == self._directory else START
+
+    def note(self, directory: str, file: Position) -> None:
+        """Record that a file is about to be read."""
+        if directory == self._directory:
+            self._next = file
+            self._notes += 1
+            if self._notes % _NOTES_A_SAVE == 0:
+                self.save()
+
+    def finish(self, now_ns: int) -> None:
+        """Record the end of a round."""
+        self.finished_ns, self._next = now_ns, START
+        self.save()
+
+    def save(self) -> None:
+        """Write the record; a disk that is full loses it, and nothing else."""
+        if not self._directory:
+            return
+        path = os.path.join(self._directory, NAME)
+        text = json.dumps({"finished_ns": self.finished_ns, "next": self._next.file_name})
+        with suppress(OSError):
+            fd = open_small(f"{path}.tmp")
+            try:
+                os.ftruncate(fd, 0)
+                os.write(fd, text.encode())
+            finally:
+                os.close(fd)
+            os.replace(f"{path}.tmp", path)
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        found = json.loads(read_small(path, _BYTES_MAX))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _whole_number(value: object) -> int:
+    return value if type(value) is int and value > 0 else 0

@@ -1,0 +1,133 @@
+"""LogFeeds: the merged log as the pulling connections see it, and how they learn of more."""
+
+import threading
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Final
+
+from replicator.host import Bell
+from rt.errors import Refused
+from rt.log.files.damaged_files import DamagedFiles
+from rt.position import START, Position
+
+# Each is sent to by the thread that merges, in 0.1 ms, while the publisher waits to hear of it.
+_AT_ONCE: Final = 4
+
+
+class LogFeed:
+    """The merged log as one connection sees it (`replicator.host.Feed`)."""
+
+    def __init__(self, feeds: "LogFeeds", wake: Bell, *, relays: bool) -> None:
+        self.directory = feeds.directory
+        self.damaged = feeds.damaged
+        self.wake = wake
+        self._feeds = feeds
+        self._relays = relays
+
+    def end(self) -> Position:
+        """Serve no byte past this: it may yet be cut and written again after a crash.
+
+        Raises:
+            Refused: this node serves nothing any more.
+        """
+        self._feeds.demand_open()
+        return self._feeds.end
+
+    def is_whole(self) -> bool:
+        """Whether a copy up to the end is complete; not while more was decided than is here.
+
+        A node takes what there is: this one may be waiting for something that it has.
+        """
+        return self._relays or self._feeds.is_whole()
+
+    def release(self) -> None:
+        """Forget the connection, which has ended."""
+        self._feeds.forget(self)
+
+
+class LogFeeds:
+    """The feeds of all pulling connections of a node or mirror.
+
+    Threads:
+        `open` and `forget` are called by connections and replace `_feeds` under `_lock`; `grown`,
+        `begin`, `go_on` and `refuse` are called by the one thread that appends, and read whichever
+        set is there, without the lock. `end`, `_left` and `_refusal` are written by that thread
+        alone; `end` only grows.
+        `damaged` has a lock of its own; `is_whole` and `_closed` are never replaced.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        closed: Callable[[], Refused | None] = lambda: None,
+        is_whole: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Prepare to serve a merged log.
+
+        Args:
+            directory: where it is.
+            closed: returns why no connection is taken now, if so; any thread may call it.
+            is_whole: returns whether nothing is missing at its end; any thread may call it.
+        """
+        self.directory = directory
+        self.is_whole = is_whole
+        self._closed = closed
+        self.damaged = DamagedFiles()
+        self.end: Position = START
+        self._refusal: Refused | None = None
+        self._feeds: frozenset[LogFeed] = frozenset()
+        self._left: Iterable[LogFeed] = ()  # to be told of what has grown
+        self._lock = threading.Lock()
+
+    @property
+    def has_readers(self) -> bool:
+        """Whether any connection pulls the log now."""
+        return bool(self._feeds)
+
+    def open(self, wake: Bell, *, relays: bool = False) -> LogFeed:
+        """Return the feed of a new connection; `Refused` if nothing is served any more, or now.
+
+        Args:
+            wake: of the connection.
+            relays: whether the peer is a node; one is refused only if nothing is served any more.
+        """
+        self.demand_open()
+        if not relays and (why := self._closed()) is not None:
+            raise why
+        feed = LogFeed(self, wake, relays=relays)
+        with self._lock:
+            self._feeds |= {feed}
+        return feed
+
+    def forget(self, feed: LogFeed) -> None:
+        """Drop a connection that has ended."""
+        with self._lock:
+            self._feeds -= {feed}
+
+    def demand_open(self) -> None:
+        """Raise `Refused` if nothing is served any more."""
+        if self._refusal is not None:
+            raise self._refusal
+
+    def refuse(self, why: Refused) -> None:
+        """Turn all connections away from now on."""
+        self._refusal, self._left = why, self._feeds
+        self.go_on()
+
+    def grown(self, end: Position) -> None:
+        """Let all connections know at once that there is more, or that something was rolled."""
+        self.begin(end)
+        self.go_on()
+
+    def begin(self, end: Position) -> None:
+        """Let the first few connections know that there is more; `go_on` has to follow soon."""
+        self.end = end
+        self._left = iter(self._feeds)
+        for feed in islice(self._left, _AT_ONCE):
+            feed.wake.set()
+
+    def go_on(self) -> None:
+        """Let the connections know that `begin` has left."""
+        left, self._left = self._left, ()
+        for feed in left:
+            feed.wake.set()

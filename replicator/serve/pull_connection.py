@@ -1,0 +1,158 @@
+"""PullConnection: serves the merged log to one connection that pulls it."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from replicator.host import Bell, Feed
+from replicator.source.channel import SourceChannel
+from replicator.source.connection import SourceConnection
+from replicator.wire.link import Link, pauses
+from replicator.wire.messages import BEHIND
+from rt.errors import CorruptLog, Refused
+from rt.log.files.directory import LogDirectory
+from rt.log.notify.watch import Wake
+from rt.position import START, Position
+from rt.traffic import Traffic
+
+_log: Final = logging.getLogger(__name__)
+# A sink is silent while it looks at its copy, and after 15 s of that it is taken for dead anyway.
+BEGIN_S: Final = 30.0
+_POLL_S: Final = 1.0  # how often to look at the log even if the host never rang
+
+
+class PullConnection:
+    """Sends a log as it grows.
+
+    The thread that rings the bell sends what is new, if it is small and the peer takes it at once,
+    so that a lone message need not wait for the connection's thread to wake up.
+
+    Threads: the connection's thread calls `run`; any thread may call `set`. `_turn` guards `_side`,
+    `_channel`, `_log`, `_begin_by_s` and `_refused`: it is held during a turn, and tried by `set`.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        wake: Wake,
+        feed: Callable[[Bell], Feed],
+        damaged: Callable[[CorruptLog, bool], None],
+        traffic: Traffic | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Serve what `feed` returns to the peer of `link`, which waits for `wake`.
+
+        Args:
+            link: both sides have greeted.
+            wake: the one that the link waits for.
+            feed: returns the log to serve.
+            damaged: as `replicator.host.Host.damaged`.
+            traffic: counts what is sent.
+            clock: a clock that only goes forward.
+
+        Raises:
+            Refused: the host does not serve now.
+        """
+        self._link = link
+        self._wake = wake
+        self._damaged = damaged
+        self._clock = clock
+        self._begin_by_s = float("inf")
+        self._turn = threading.Lock()
+        self._refused: list[Refused] = []
+        self._side = SourceConnection(
+            link, refused=lambda _channel, why: self._refused.append(why), damaged=self._report,
+            traffic=traffic,
+        )  # fmt: skip
+        self._channel: SourceChannel | None = None
+        self._feed = feed(self)
+        self._log = LogDirectory(self._feed.directory, damaged=self._feed.damaged)
+
+    @property
+    def position(self) -> Position:
+        """Up to where the log was sent; the start before that is known. Any thread may ask."""
+        channel = self._channel  # read once: the connection's thread may end it
+        return START if channel is None else channel.position
+
+    def set(self) -> None:
+        """Announce that there is more (`replicator.host.Bell`)."""
+        channel = self._channel
+        if channel is not None and not channel.has_begun:
+            return  # it looks when it begins; until then no one is there to send to
+        if not self._send_now():
+            self._wake.set()
+
+    def run(
+        self, is_stopping: Callable[[], bool], held_s: Callable[[], float] = lambda: 0.0
+    ) -> None:
+        """Serve until the channel has ended, or `is_stopping`.
+
+        Args:
+            is_stopping: whether to end.
+            held_s: for how many seconds nothing more may pass; asked once when enough has passed.
+
+        Raises:
+            PeerError: the peer broke the protocol, or has gone.
+            Refused: the manifest is damaged, or the peer does not say where its copy ends.
+        """
+        try:
+            while not is_stopping() and not self._refused:
+                with self._turn:
+                    self._look()
+                    self._side.turn()
+                    pause_s = 0.0 if self._side.busy else _POLL_S
+                    wait_s = held_s() if self._link.is_metered else 0.0
+                self._hold(wait_s, is_stopping)
+                self._link.wait(pause_s)
+            for why in self._refused:
+                level = logging.INFO if why.code == BEHIND else logging.WARNING
+                _log.log(level, "%s: %s", self._link.name, why)
+        finally:
+            self._feed.release()
+            with self._turn:
+                self._channel = None
+                self._side.close()
+                self._log.close()
+
+    def _hold(self, wait_s: float, is_stopping: Callable[[], bool]) -> None:
+        """Let nothing pass for so long but heartbeats."""
+        for _ in pauses(wait_s, is_stopping):
+            with self._turn:
+                self._link.beat()
+
+    def _look(self) -> None:
+        """Look at the log; open the channel once the log is there."""
+        if self._channel is not None:
+            self._demand_begun(self._channel)
+            self._side.mark(self._channel)
+        elif self._is_there():
+            self._channel = self._side.open(self._log, self._feed.end, is_whole=self._feed.is_whole)
+            self._begin_by_s = self._clock() + BEGIN_S
+
+    def _demand_begun(self, channel: SourceChannel) -> None:
+        """Refuse a peer that was offered the log and does not say from where on it wants it."""
+        if not channel.has_begun and self._clock() > self._begin_by_s:
+            words = f"it did not say within {BEGIN_S:g} s where its copy of the log ends"
+            raise Refused("protocol", words)
+
+    def _is_there(self) -> bool:
+        try:
+            self._log.refresh()
+        except CorruptLog as error:
+            raise Refused("corrupt", str(error)) from error
+        return self._log.is_there
+
+    def _report(self, error: CorruptLog) -> None:
+        """Pass on what was found, and whether the file still grows."""
+        self._damaged(error, error.position.file not in self._log.manifest.rolled)
+
+    def _send_now(self) -> bool:
+        if not self._turn.acquire(blocking=False):
+            return False
+        try:
+            return self._channel is not None and self._side.send_now(self._channel)
+        finally:
+            self._turn.release()

@@ -1,0 +1,422 @@
+"""Server: lets publishers push to a node, and subscribers pull from it."""
+
+import errno
+import logging
+import os
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from replicator.host import Bell, Host, Inbox
+from replicator.limits.admission import Admission, ServerLimits
+from replicator.limits.large_messages import LargeMessages
+from replicator.serve.client_record import PULLS, PUSHES, ServedClient
+from replicator.serve.greeting import answer_hello
+from replicator.serve.listener import listen_at
+from replicator.serve.pull_connection import PullConnection
+from replicator.serve.streams import ServedStream, Streams
+from replicator.sink.ack_schedule import AckSchedule
+from replicator.sink.columns_check import ColumnsCheck
+from replicator.sink.connection import SinkConnection
+from replicator.wire.hello import check_log
+from replicator.wire.link import HungUp, Link, Passed, pause, pauses, shut
+from replicator.wire.messages import PUSH
+from rt.about import speak_of
+from rt.config.kinds import show_bytes
+from rt.errors import PeerError, Refused, RtError
+from rt.format.manifest import LogIdentity
+from rt.log.notify.watch import Wake
+from rt.net.grants import Grants, grants_path
+from rt.net.identity import PeerIdentity
+from rt.net.live import live_connections
+from rt.net.repeated import RepeatedLines
+from rt.net.tls import Contexts, accept
+from rt.text import printable
+
+_log: Final = logging.getLogger(__name__)
+_STOP_S: Final = 2.0
+_FLUSH_S: Final = 1.0  # how often summaries of repeated log lines are looked at
+_NO_RESOURCE_S: Final = 0.1
+# A handshake costs a millisecond of processor time, so a peer that is refused, and dials again
+# at once, is refused slowly.
+_REFUSAL_S: Final = 0.5
+_PATIENCE_S: Final = 0.01  # a leader that is not overloaded has merged by then
+_LATER_S: Final = 0.025  # another node, which merges at its next tick at the latest, too
+
+
+@dataclass(slots=True, eq=False)
+class ServedConnection:
+    """One accepted connection, from TCP to its end."""
+
+    name: str  # host:port
+    host: str
+    sock: socket.socket  # the plain one, then the TLS one
+    wake: Wake
+    is_ended: bool = False  # by us; its thread may not know yet
+    is_admitted: bool = False  # its certificate was seen, and is good
+    alpn: str = ""  # what it speaks besides the wire, once that is known
+    stream: str = ""  # that it is about, once that is known
+    about: str = ""  # what its log lines begin with from then on, if there are several streams
+
+
+@dataclass(frozen=True, slots=True)
+class Reception:
+    """What peers and their frames are checked by; the parts have locks of their own."""
+
+    contexts: Contexts
+    grants: Grants
+    columns: ColumnsCheck
+
+    def __post_init__(self) -> None:
+        live_connections.remind(os.path.abspath(self.grants.path), self.grants.warning)
+
+
+class Server:
+    """Accepts connections and serves each in a thread of its own.
+
+    Threads: the acceptor begins connections; each connection's thread serves it and removes it;
+    `stop` may be called by any other. `_lock` guards `_connections`, and of each in it `sock`,
+    `is_ended` and `stream`; `about` is its thread's own. `_admission`, `_streams` and `_lines`
+    have locks of their own. `_stopping` is set once and read by all. `__init__` sets the others.
+    """
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        contexts: Contexts,
+        streams: Streams,
+        limits: ServerLimits | None = None,
+        columns: ColumnsCheck | None = None,
+    ) -> None:
+        """Listen; nothing is served before `start`.
+
+        Args:
+            address: host and port to listen on; port 0 takes a free one, see `address`.
+            contexts: of `rt.net.tls.server_context`.
+            streams: that are served.
+            limits: how much strangers, and the holders of one certificate, may take, whatever
+                streams they are about.
+            columns: looks into the frames of publishers; one of its own if None.
+
+        Raises:
+            OSError: the address is not available.
+            Misuse: the file of grants cannot be read.
+        """
+        self._reception = Reception(
+            contexts, Grants(grants_path(contexts.files.ca)), columns or ColumnsCheck()
+        )
+        self._streams = streams
+        self._listener = listen_at(address, _FLUSH_S)
+        self.address: tuple[str, int] = self._listener.getsockname()[:2]
+        limits = limits or ServerLimits()
+        self._admission = Admission(limits)
+        self._large = LargeMessages(limits.identity_memory_bytes)
+        self._lines = RepeatedLines(_log)
+        self._connections: dict[ServedConnection, threading.Thread] = {}
+        self._lock = threading.Lock()
+        self._stopping = False
+        self._acceptor = threading.Thread(target=self._accept_loop, name="accept", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._acceptor.start()
+
+    def stop(self) -> None:
+        """End all connections; whole messages that were received are appended first."""
+        self._stopping = True
+        shut(self._listener)  # ends the accept; a close would not
+        self._listener.close()
+        with self._lock:
+            for connection in self._connections:
+                connection.wake.set()
+                _end(connection)
+            threads = [self._acceptor, *self._connections.values()]
+        _join(threads)
+
+    def end(self, stream: str) -> None:
+        """End the connections that are about a stream, which is served no more."""
+        with self._lock:
+            about = {each: thread for each, thread in self._connections.items()
+                     if each.stream == stream}  # fmt: skip
+            for connection in about:
+                connection.wake.set()
+                _end(connection)
+        _join(about.values())
+
+    def use_limits(self, limits: ServerLimits) -> None:
+        """Use other limits for connections that begin from now on."""
+        self._admission.limits = limits
+        self._large.share_bytes = limits.identity_memory_bytes
+
+    @property
+    def admission(self) -> Admission:
+        """What the holders of one certificate's name may take."""
+        return self._admission
+
+    @property
+    def connections(self) -> int:
+        """How many there are now."""
+        return len(self._connections)
+
+    def _accept_loop(self) -> None:
+        while not self._stopping:
+            self._flush()
+            try:
+                plain, address = self._listener.accept()
+                self._begin(plain, address[0], f"{address[0]}:{address[1]}")
+            except TimeoutError:
+                continue
+            except OSError as error:
+                if not self._stopping:
+                    self._lines.say(logging.ERROR, "accept", f"cannot accept: {error}")
+                    time.sleep(_NO_RESOURCE_S)  # no descriptor or thread is left; one may end
+
+    def _flush(self) -> None:
+        self._lines.flush()
+        for served in self._streams.every:
+            served.record.lines.flush()
+
+    def _is_about(self, connection: ServedConnection, stream: str) -> None:
+        """Take note of a connection's stream; it ends if that was dropped meanwhile."""
+        with self._lock:
+            connection.stream = stream
+        if stream:
+            speak_of(self._streams.named(stream).record.about)
+
+    def _begin(self, plain: socket.socket, host: str, name: str) -> None:
+        connection = ServedConnection(name, host, plain, Wake())
+        thread = threading.Thread(
+            target=self._run, args=(connection,), name=f"serve {name}", daemon=True
+        )
+        with self._lock:
+            is_room = len(self._connections) < self._threads_max and not self._stopping
+            if is_room:
+                self._connections[connection] = thread
+        if not is_room:
+            self._drop(connection)
+            self._lines.warn("full", f"{name}: closed, all threads are taken")
+            return
+        self._displace(self._admission.knock(connection, host))
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system gives us no more threads
+            self._drop(connection)
+            raise OSError(errno.EAGAIN, f"{name} was hung up on: {error}") from error
+
+    @property
+    def _threads_max(self) -> int:
+        """Handshakes that were ended for others take a moment to go, so they count twice."""
+        limits = self._admission.limits
+        return limits.connections + 2 * limits.handshakes
+
+    def _displace(self, connection: object) -> None:
+        if isinstance(connection, ServedConnection):
+            with self._lock:
+                _end(connection)
+            kind = f"displaced {connection.host}"
+            self._lines.warn(kind, f"{connection.name}: its handshake was ended for a newer one")
+
+    def _drop(self, connection: ServedConnection) -> None:
+        """Release all that a connection has."""
+        self._admission.leave(connection)
+        with self._lock:
+            self._connections.pop(connection, None)
+            connection.sock.close()
+        connection.wake.close()
+
+    def _run(self, connection: ServedConnection) -> None:
+        name = connection.name
+        try:
+            self._talk(connection)
+        except HungUp:
+            return  # the record has said that it left
+        except (RtError, OSError) as error:
+            if not connection.is_ended:
+                self._count(connection, error)
+                words = str(error).removeprefix(f"{name}: ")
+                line = f"{connection.about}{name}: {words}"
+                self._lines.warn(f"{connection.host} {words}", line)
+        finally:
+            self._drop(connection)
+
+    def _count(self, connection: ServedConnection, error: Exception) -> None:
+        """Count why a peer was turned away; a connection that broke later is not a refusal.
+
+        It counts for its stream, or for the first one if it came to none, so that a sum over the
+        streams counts it once.
+        """
+        code = error.code if isinstance(error, Refused) else "tls"
+        if isinstance(error, Refused) or not connection.is_admitted:
+            every = self._streams.every
+            its = [each for each in every if each.host.stream == connection.stream]
+            for served in its or list(every)[:1]:
+                served.record.refuse(code)
+
+    def _talk(self, connection: ServedConnection) -> None:
+        sock, peer = accept(
+            connection.sock, self._reception.contexts.current(),
+            self._admission.limits.handshake_s,
+            admit=partial(self._admit, connection), grants=self._reception.grants,
+            wrapped=partial(self._take_over, connection),
+            change=partial(self._has_left, connection),
+        )  # fmt: skip
+        if route := self._streams.speaking(sock.selected_alpn_protocol()):
+            stream, handler = route
+            self._is_about(connection, stream)
+            handler(sock, peer)
+        else:
+            memory = self._large.of(peer.title)
+            link = Link(sock, connection.wake, _named(peer, connection), memory)
+            try:
+                self._replicate(connection, link, peer)
+            finally:
+                link.close()
+
+    def _take_over(self, connection: ServedConnection, sock: ssl.SSLSocket) -> None:
+        """Replace the plain socket, which is empty now: ending the connection takes this one."""
+        with self._lock:
+            connection.sock = sock
+            if connection.is_ended:
+                raise PeerError("the connection was ended before TLS began")
+
+    def _admit(self, connection: ServedConnection, peer: PeerIdentity) -> None:
+        try:
+            sock = connection.sock
+            alpn = sock.selected_alpn_protocol() if isinstance(sock, ssl.SSLSocket) else None
+            connection.alpn = alpn or ""
+            if peer.is_node and (why := self._streams.objection(peer, connection.alpn)):
+                raise Refused("not-a-member", why)
+            self._admission.admit(connection, peer)
+            connection.is_admitted = True
+        except Refused:
+            pause(connection.wake, _REFUSAL_S)
+            raise
+
+    def _has_left(self, connection: ServedConnection, peer: PeerIdentity) -> str:
+        """Return why a node that was let in is not any more; "" if it is, or is not a node."""
+        if not peer.is_node:
+            return ""
+        alpn, stream = connection.alpn, connection.stream
+        return self._streams.objection(peer, alpn, stream, is_live=True)
+
+    def _replicate(self, connection: ServedConnection, link: Link, peer: PeerIdentity) -> None:
+        try:
+            hello, served = answer_hello(link, self._streams, peer)
+            self._is_about(connection, hello.stream)
+            connection.about = served.record.about
+            link.name = f"{connection.about}{link.name}"
+            pushes = hello.direction == PUSH
+            client = ServedClient(
+                peer.name, PUSHES if pushes else PULLS, connection.name,
+                software=printable(hello.software),
+            )  # fmt: skip
+            served.record.join(client)
+            try:
+                if pushes:
+                    self._fill(connection, link, peer, served)
+                else:
+                    self._feed(connection, link, peer, served.host, client)
+            finally:
+                served.record.leave(client)
+        except Refused as error:
+            link.refuse(error.code, str(error))
+            raise
+        except HungUp:
+            raise
+        except PeerError as error:
+            link.refuse("protocol", str(error))
+            raise
+
+    def _fill(
+        self, connection: ServedConnection, link: Link, peer: PeerIdentity, served: ServedStream
+    ) -> None:
+        host = served.host
+        schedule = AckSchedule(
+            connection.wake, _PATIENCE_S, lambda: host.is_first, later_s=_LATER_S
+        )
+        claim = partial(self._claim, peer, served)
+        # What a node relays was taken by it, and may have been merged.
+        columns = None if peer.is_node else self._reception.columns
+        side = SinkConnection(
+            link, schedule, claim, columns=columns, settle=host.settle,
+            refused=lambda why: served.record.refuse(why.code),
+        )  # fmt: skip
+        try:
+            while not (self._stopping or connection.is_ended):
+                side.turn()
+                if link.is_metered:
+                    self._hold(side, link, peer, served)
+                link.wait(side.pause_s)
+        finally:
+            side.close()
+
+    def _hold(
+        self, side: SinkConnection, link: Link, peer: PeerIdentity, served: ServedStream
+    ) -> None:
+        """Let nothing pass until a pusher has kept to its limits, or has another quota."""
+        passed, quotas = link.take_passed(), served.quotas
+        held_s, quota = self._charge(peer, passed), quotas.quota(peer.name)
+        if not peer.is_node and (quota_s := quotas.spend(peer.name, passed.bytes)):
+            held_s = max(held_s, quota_s)
+            line = f"{served.record.about}{peer.title} is slowed down to {quota}"
+            served.record.lines.warn(f"quota {peer.title}", line)
+        for _ in pauses(held_s, lambda: self._stopping or quotas.quota(peer.name) != quota):
+            side.beat()
+
+    def _charge(self, peer: PeerIdentity, passed: Passed) -> float:
+        """Return for how many seconds nothing more may pass on a connection."""
+        held_s = self._admission.spend(peer, passed.bytes, passed.messages)
+        if held_s:
+            limits = self._admission.limits
+            most = f"{show_bytes(limits.identity_bytes_s)} bytes (identity_bytes_s)"
+            most += f" and {limits.identity_messages_s} messages (identity_messages_s) a second"
+            self._lines.warn(f"spent {peer.title}", f"{peer.title} is slowed down to {most}")
+        return held_s
+
+    def _feed(
+        self,
+        connection: ServedConnection,
+        link: Link,
+        peer: PeerIdentity,
+        host: Host,
+        client: ServedClient,
+    ) -> None:
+        feed = partial(host.feed, relays=peer.is_node)
+        pulling = PullConnection(link, connection.wake, feed, host.damaged, client.sent)
+        client.position = lambda: pulling.position
+        pulling.run(
+            lambda: self._stopping or connection.is_ended,
+            lambda: self._charge(peer, link.take_passed()),
+        )
+
+    def _claim(
+        self, peer: PeerIdentity, served: ServedStream, log: LogIdentity, bell: Bell
+    ) -> Inbox:
+        host = served.host
+        check_log(log, host.stream, peer)
+        self._admission.claim_session(peer, f"{host.stream}/{log.name}")
+        if not peer.is_node:
+            served.quotas.claim_session(peer.name, log.name)
+        return host.claim(log, peer.name, bell, relays=peer.is_node)
+
+
+def _join(threads: Iterable[threading.Thread]) -> None:
+    deadline = time.monotonic() + _STOP_S
+    for thread in threads:
+        if thread.is_alive():
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def _end(connection: ServedConnection) -> None:
+    """End what its thread does with a connection; the server's lock is held."""
+    connection.is_ended = True
+    shut(connection.sock)
+
+
+def _named(peer: PeerIdentity, connection: ServedConnection) -> str:
+    return f"{peer.name} at {connection.name}"

@@ -1,0 +1,205 @@
+"""Streams: which streams a server serves, and which of them a connection is about."""
+
+import json
+import logging
+import ssl
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from replicator.host import Host
+from replicator.limits.quotas import Quotas
+from replicator.serve.client_record import ServerRecord
+from rt.errors import Misuse, Refused
+from rt.names import shown
+from rt.net.exchange import send_all
+from rt.net.identity import NodeObjection, PeerIdentity
+
+Handler = Callable[[ssl.SSLSocket, PeerIdentity], None]
+_log: Final = logging.getLogger("replicator.server")
+_ANSWER_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServedStream:
+    """One stream of a server.
+
+    Attributes:
+        host: the node that has it.
+        record: of its clients, and of what was refused.
+        others: serves a connection that speaks another protocol, by its ALPN name.
+        greets: those of them that nodes speak, and may that this one has not heard of yet.
+        questions: serves a connection that asks about a stream, by the ALPN name of the question;
+            `NAME/STREAM` asks about that stream, and `NAME` about the only one.
+        is_own: whether a publisher may push to it that is granted no stream by name.
+        door: why a node is not let in; the host's members are if it is None.
+        quotas: that its publishers are held to.
+    """
+
+    host: Host
+    record: ServerRecord
+    others: Mapping[str, Handler] = field(default_factory=lambda: MappingProxyType({}))
+    greets: Collection[str] = ()
+    questions: Mapping[str, Handler] = field(default_factory=lambda: MappingProxyType({}))
+    is_own: bool = True
+    door: NodeObjection | None = None
+    quotas: Quotas = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "quotas", Quotas(self.host.quota))
+
+    def objection(self, peer: PeerIdentity, alpn: str = "", *, is_live: bool = False) -> str:
+        """Return why a node is not let in; "" if it is.
+
+        Args:
+            peer: the node.
+            alpn: the protocol that it speaks; "" for the wire.
+            is_live: whether it was let in before.
+        """
+        if self.door is not None:
+            return self.door(peer, greets=alpn in self.greets, is_live=is_live)
+        is_known = self.host.is_member(peer.name)
+        return "" if is_known else f"{peer.name!r} is not a node of this cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class _Routes:
+    """Where connections go; never changed, replaced as a whole."""
+
+    streams: Mapping[str, ServedStream] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)  # why it is served no more, by name
+    by_alpn: Mapping[str, tuple[str, Handler]] = field(default_factory=dict)  # stream and handler
+
+
+def only(host: Host) -> "Streams":
+    """Return the streams of a server that has a single one, and speaks nothing but the wire."""
+    return Streams(ServedStream(host, ServerRecord(_log)))
+
+
+class Streams:
+    """The streams of a server, which may come and go while it serves.
+
+    Threads: any thread may call any method. `_lock` is held while `_routes` is replaced, which any
+    thread may read. `changed` and `shared` are set before the first stream is added.
+    """
+
+    def __init__(self, *served: ServedStream) -> None:
+        """Serve these; `add` adds others."""
+        self.changed: Callable[[], None] = lambda: None  # called when `protocols` may be others
+        self.shared: Mapping[str, Handler] = {}  # by ALPN, what is about all streams, for any node
+        self._lock = threading.Lock()
+        self._routes = _Routes()
+        self._has_several = False  # once true, a question has to name its stream
+        for each in served:
+            self.add(each)
+
+    def add(self, served: ServedStream) -> None:
+        """Serve a stream from now on.
+
+        Raises:
+            Misuse: it is served already, or its nodes' protocol has the name of another's.
+        """
+        name = served.host.stream
+        with self._lock:
+            now = self._routes
+            if name in now.streams:
+                raise Misuse(f"stream {name!r} is served already")
+            if taken := served.others.keys() & now.by_alpn.keys():
+                other, _ = now.by_alpn[min(taken)]
+                raise Misuse(f"stream {name!r} cannot be told from {other!r}; name it otherwise")
+            failed = {each: why for each, why in now.failed.items() if each != name}
+            self._replace({**now.streams, name: served}, failed)
+        self.changed()
+
+    def drop(self, name: str, why: str = "") -> None:
+        """Serve a stream no more; `why` is what peers that ask for it are answered."""
+        with self._lock:
+            now = self._routes
+            streams = {each: served for each, served in now.streams.items() if each != name}
+            self._replace(streams, {**now.failed, name: why} if why else now.failed)
+        self.changed()
+
+    @property
+    def every(self) -> Collection[ServedStream]:
+        """All streams that are served."""
+        return self._routes.streams.values()
+
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        """The names, for ALPN, of all that is spoken besides the wire, in order of preference."""
+        return tuple(self._routes.by_alpn)
+
+    def named(self, name: str, peer: PeerIdentity | None = None) -> ServedStream:
+        """Return a stream; `Refused` if it is not served, for what reason only some peers learn.
+
+        Args:
+            name: of the stream, as the peer said it.
+            peer: that asks.
+        """
+        routes = self._routes
+        found = routes.streams.get(name)
+        if found is not None:
+            return found
+        if why := routes.failed.get(name):
+            raise Refused("stopping", _not_served(name, why, peer))
+        if len(routes.streams) == 1:
+            [only] = routes.streams
+            raise Refused("stream", f"this node serves the stream {only!r} and no other")
+        raise Refused("stream", f"this node serves no stream {shown(name)}")
+
+    def speaking(self, alpn: str | None) -> tuple[str, Handler] | None:
+        """Return the stream that a protocol is about, "" for any, and what serves it."""
+        return self._routes.by_alpn.get(alpn or "")
+
+    def objection(
+        self, peer: PeerIdentity, alpn: str, stream: str = "", *, is_live: bool = False
+    ) -> str:
+        """Return why a node may not speak a protocol; "" if it may.
+
+        Args:
+            peer: the node.
+            alpn: the protocol; "" for the wire.
+            stream: that it is about, if that is known; otherwise what the protocol says, or any.
+            is_live: whether it was let in before.
+        """
+        routes = self._routes
+        named = stream or routes.by_alpn.get(alpn, ("", None))[0]
+        about = [routes.streams[named]] if named in routes.streams else routes.streams.values()
+        why = "no stream is served here now"
+        for each in about:
+            if not (why := each.objection(peer, alpn, is_live=is_live)):
+                break  # a process may serve hundreds of streams
+        return why
+
+    def _replace(self, streams: Mapping[str, ServedStream], failed: Mapping[str, str]) -> None:
+        """Route to these streams; the lock is held."""
+        self._has_several = self._has_several or len(streams) + len(failed) > 1
+        routes: dict[str, tuple[str, Handler]] = {}
+        unnamed: dict[str, tuple[str, Handler]] = {}  # last: a peer may offer both
+        for name, served in streams.items():
+            routes |= {alpn: (name, handler) for alpn, handler in served.others.items()}
+            for question, handler in served.questions.items():
+                routes[f"{question}/{name}"] = name, handler
+                unnamed[question] = ("", self._refuse) if self._has_several else (name, handler)
+        shared = {alpn: ("", handler) for alpn, handler in self.shared.items()}
+        self._routes = _Routes(streams, failed, routes | shared | unnamed)
+
+    def _refuse(self, sock: ssl.SSLSocket, peer: PeerIdentity) -> None:
+        """Answer a question about a stream that is not served, or that is not named."""
+        routes = self._routes
+        words = "this node serves several streams, and not the one that is asked for"
+        for name, why in routes.failed.items():
+            words += f"; {_not_served(name, why, peer)}"
+        with sock:
+            answer = {"error": words, "code": "stream"}
+            send_all(sock, json.dumps(answer).encode(), time.monotonic() + _ANSWER_S)
+
+
+def _not_served(name: str, why: str, peer: PeerIdentity | None) -> str:
+    """Say that a stream has failed, and why to those who may mend it: `why` may name files."""
+    if peer is not None and peer.may_operate:
+        return f"stream {name!r} is not served now: {why}"
+    return f"stream {name!r} is not served now; the node's log says why"

@@ -1,0 +1,271 @@
+"""SinkChannel: takes what a source sends of one log, checks it, and appends it to a copy."""
+
+from collections.abc import Sequence
+from typing import Final, NoReturn
+
+from replicator.host import Inbox
+from replicator.sink.columns_check import ColumnsCheck
+from replicator.sink.late_check import poisoned_words, refusal
+from replicator.sink.sink import (
+    Do,
+    SinkEnd,
+    check_frames,
+    demand_frames,
+    place_archived,
+    place_data,
+    place_rolled,
+)
+from replicator.wire.messages import (
+    TAIL_BYTES_MAX,
+    Ack,
+    ArchivedNotice,
+    Data,
+    RolledNotice,
+    Standing,
+    TailSpan,
+)
+from rt.errors import Refused
+from rt.format.checksum import crc32
+from rt.format.frame import HEADER_BYTES, FrameKind, Header
+from rt.format.manifest import Manifest
+from rt.log.files.archived import NOT_OFFERED, is_not_copied
+from rt.log.files.directory import LogDirectory
+from rt.log.write.appender import Appender
+from rt.position import START, Position
+
+_MESSAGES: Final = int(FrameKind.MESSAGES)  # a member of an enumeration takes 0.1 us to look up
+
+
+class SinkChannel:
+    """One channel's sink side: the end of a copy, which only this appends to."""
+
+    def __init__(
+        self,
+        channel: int,
+        inbox: Inbox,
+        start: str | None = None,
+        columns: ColumnsCheck | None = None,
+    ) -> None:
+        """Take over the copy in `inbox`.
+
+        Args:
+            channel: its number on the connection.
+            inbox: the copy.
+            start: where a reader's copy is to begin if it holds nothing; "" is the oldest file.
+                None for other copies.
+            columns: checks that the messages of frames can be decoded; None to take them as is.
+        """
+        self.channel = channel
+        self.inbox = inbox
+        self._columns = columns
+        self._appender: Appender = inbox.appender
+        self._start = start
+        self._acked: Ack | None = None
+
+    def standing(self) -> Standing:
+        """Return where the copy ends, and proof of what it holds.
+
+        Raises:
+            Refused: a frame of it cannot be decoded, which was found after it was taken.
+        """
+        appender = self._appender
+        if self._columns is not None:
+            self._columns.late.begin(appender)
+        known, end = appender.manifest, appender.end
+        archived_to = max(known.archived).next_file() if known.archived else START
+        rolled = known.rolled[known.order[-1]] if known.order else None
+        spans = last_spans(known, end, appender.last_frame)
+        try:
+            tail = b"".join(self._read(span.position, span.length) for span in spans)
+        except FileNotFoundError:  # a power cut left only the file's line, which is the proof
+            spans, tail = (), b""
+        start = (self._start or "") if _holds_nothing(appender) else ""
+        return Standing(self.channel, end, archived_to, rolled, spans, crc32(tail), start)
+
+    def take_data(self, message: Data) -> None:
+        """Append frames, once each of them was checked.
+
+        Raises:
+            Refused: they are damaged, differ from those that are here, or leave a gap; or the
+                messages of one cannot be decoded, which ends the log here.
+            OSError: they could not be written.
+        """
+        position, payload = message.position, message.payload
+        do = place_data(position, self._end)
+        if do is Do.COMPARE:
+            payload = self._new_part(position, payload)
+            position = Position(message.position + len(message.payload) - len(payload))
+            if not payload:
+                return
+            do = place_data(position, self._end)
+        if do is Do.BEGIN:
+            self._appender.begin_file(position)
+        after = self._appender.walk.copy()
+        headers = check_frames(payload, after)
+        columns = self._columns
+        skipped = self._look(columns, payload, headers) if columns is not None else ()
+        self._appender.append((payload,), headers, after)
+        if skipped and columns is not None:
+            columns.late.note(self._appender, skipped)
+        self.inbox.traffic.add(len(payload), messages_in(headers), len(headers))
+        self.inbox.written()
+
+    def _look(
+        self, columns: ColumnsCheck, payload: memoryview, headers: Sequence[Header]
+    ) -> Sequence[Position]:
+        """Return what there was no budget to look into; `Refused` if messages cannot be decoded."""
+        columns.late.demand_sound(self._appender)
+        poison, skipped = columns.look(payload, headers)
+        if poison is not None:
+            self._end_before(payload, *poison)
+        return skipped
+
+    def _end_before(self, payload: memoryview, length: int, reason: str) -> NoReturn:
+        """Append the frames before a poisoned one, and refuse that; it is refused every time."""
+        after = self._appender.walk.copy()
+        if length:
+            headers = check_frames(payload[:length], after)
+            self._appender.append((payload[:length],), headers, after)
+            self.inbox.traffic.add(length, messages_in(headers), len(headers))
+            self.inbox.written()
+        raise refusal(poisoned_words(after.position, reason))
+
+    def take_rolled(self, message: RolledNotice) -> None:
+        """End the active file; errors as for `take_data`."""
+        line = message.line
+        do = place_rolled(line, self._end, self._appender.manifest.rolled.get(line.file))
+        if do is Do.NOTHING:
+            return
+        if do is Do.BEGIN_AND_ROLL:
+            demand_frames(self._appender.manifest)
+            self._appender.begin_file(line.file)
+        self._appender.follow_roll(line)
+        self.inbox.written()
+
+    def take_archived(self, message: ArchivedNotice) -> None:
+        """Give up the bytes of a file, if the host agrees; errors as for `take_data`.
+
+        A source that begins later never had the file: that is no reason to give it up here.
+
+        Raises:
+            Refused: part of the file is here and the host still needs it; it is asked again soon.
+                Or the source lacks what comes next here, and another may have it.
+        """
+        known = self._appender.manifest
+        file = message.line.file
+        if file in known.archived and file in known.rolled:
+            return
+        do = place_archived(message.rolled, self._end, known.rolled.get(message.line.file))
+        if do is Do.SKIP:
+            self._skip(message)
+            return
+        if do is Do.ROLL:
+            self._appender.follow_roll(message.rolled)
+            self.inbox.written()
+        if not is_not_copied(message.line) and not self.inbox.keeps(message.line):
+            self._appender.archive(message.line)
+
+    def _skip(self, message: ArchivedNotice) -> None:
+        file, end, line = message.line.file, self._appender.end, message.line
+        if is_not_copied(line) and _has_bytes(self._appender):
+            words = f"the source begins after {file.file_name}, and this log ends at {end}"
+            raise Refused("begins-later", words)
+        if end.file == file and end.offset and self.inbox.needs(end):
+            words = f"{file.file_name} was archived before it was merged here up to {end}"
+            raise Refused("busy", words)
+        if not message.rolled.end:
+            demand_frames(self._appender.manifest)
+        if is_not_copied(line) and self._start == "":
+            line = line._replace(reason=NOT_OFFERED)
+        self._appender.skip_archived(message.rolled, line)
+        self.inbox.written()
+
+    @property
+    def is_merging(self) -> bool:
+        """Whether more of the log is durable than merged."""
+        reached = self.inbox.confirmed()
+        return reached.merged < reached.received
+
+    def news(self) -> Ack | None:
+        """Return how far the log has come, if the source does not know yet."""
+        reached = self.inbox.confirmed()
+        ack = Ack(
+            self.channel, self._appender.end, reached.received, reached.replicated,
+            reached.merged, reached.merged_at,
+        )  # fmt: skip
+        if ack == self._acked:
+            return None
+        self._acked = ack
+        return ack
+
+    @property
+    def _end(self) -> SinkEnd:
+        appender = self._appender
+        if appender.is_closed:
+            raise Refused("busy", "this copy was set aside; another is about to be begun")
+        return SinkEnd(appender.end, appender.is_open)
+
+    def _new_part(self, position: Position, payload: memoryview) -> memoryview:
+        """Compare what is here already; return what goes beyond it."""
+        file, appender = position.file, self._appender
+        if file in appender.manifest.archived:
+            return payload[:0]
+        ours = appender.manifest.rolled_end(file)
+        if ours is None:
+            ours = appender.end.offset if appender.end.file == file else 0
+        length = min(len(payload), max(0, ours - position.offset))
+        beyond = length < len(payload) and file in appender.manifest.rolled
+        if beyond or self._read(position, length) != payload[:length]:
+            words = f"other bytes came for {position} than are here; both are kept"
+            raise Refused("diverged", words)
+        return payload[length:]
+
+    def _read(self, position: Position, length: int) -> bytes:
+        if not length:
+            return b""
+        log = LogDirectory(self._appender.directory, self._appender.disk)
+        file = log.open_file(position.file)
+        try:
+            return file.pread(length, position.offset)
+        finally:
+            file.close()
+
+
+def _holds_nothing(appender: Appender) -> bool:
+    """Whether no byte was copied yet; files that are passed over may have been recorded."""
+    known = appender.manifest
+    last = known.archived.get(known.order[-1]) if known.order else None
+    passed_over = not known.order or (last is not None and is_not_copied(last))
+    return passed_over and not appender.is_open
+
+
+def _has_bytes(appender: Appender) -> bool:
+    """Whether the copy has a file that is not archived; it must not pass over the next one."""
+    return appender.is_open or len(appender.manifest.archived) < len(appender.manifest.order)
+
+
+def messages_in(headers: Sequence[Header]) -> int:
+    """Return how many messages frames hold; a range only counts those of the frames after it."""
+    return sum([each.messages for each in headers if each.kind == _MESSAGES])
+
+
+def last_spans(known: Manifest, end: Position, last_frame: Position | None) -> tuple[TailSpan, ...]:
+    """Return which bytes prove what a copy holds before `end`, none if all of them are archived.
+
+    Of an active file these are the header of the last frame, which says its number, its time and
+    the CRC of its body, and the last page. Of a file that has ended the page is enough: its line
+    says the rest. Where the active file is empty the one before it has the last bytes.
+    """
+    if last_frame is not None:
+        return TailSpan(last_frame, HEADER_BYTES), _page_before(end)
+    for file in reversed(known.order):
+        if file in known.archived:
+            return ()
+        if length := known.rolled[file].end:
+            return (_page_before(Position(file + length)),)
+    return ()
+
+
+def _page_before(end: Position) -> TailSpan:
+    length = min(end.offset, TAIL_BYTES_MAX)
+    return TailSpan(Position(end - length), length)

@@ -1,0 +1,276 @@
+"""SinkConnection: takes logs from the source at the other end of a connection, a channel each."""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from replicator.host import Bell, Inbox
+from replicator.sink.ack_schedule import AckSchedule, ChannelBell
+from replicator.sink.channel import SinkChannel
+from replicator.sink.columns_check import ColumnsCheck
+from replicator.wire import messages
+from replicator.wire.codec import encode
+from replicator.wire.link import Link, refusal_of
+from replicator.wire.messages import (
+    BEHIND,
+    CONNECTION,
+    ArchivedNotice,
+    CaughtUpNotice,
+    Data,
+    Heartbeat,
+    Message,
+    Open,
+    RolledNotice,
+)
+from rt.errors import CorruptLog, ManifestError, Misuse, PeerError, Refused
+from rt.format.manifest import LogIdentity
+
+_log: Final = logging.getLogger(__name__)
+# A node serves 1,000 sessions; one connection may bring all of them, and as many again that ended.
+CHANNELS_MAX: Final = 4096
+
+# What a node does for one of these, in messages of 20 us: a file is two files, lines and syncs. One
+# without a frame is left by a publisher that was killed, so few are honest. A session is opened in
+# 0.4 ms; one that is new in 3 ms, for its directory, its manifest and their syncs.
+_FILE_MESSAGES: Final = 100
+_EMPTY_FILE_MESSAGES: Final = 2000
+_OPEN_MESSAGES: Final = 20
+_BEGIN_MESSAGES: Final = 130
+
+_IDLE_S: Final = 60.0  # the link wakes up by itself when it has to
+
+Claim = Callable[[LogIdentity, Bell], Inbox]
+
+
+class SinkConnection:
+    """The channels of one connection that are filled; each acknowledged when it has news.
+
+    Threads: the connection's thread calls everything but `acknowledge`, which any other thread may
+    call. The schedule's `turn` is held during a turn and tried by `acknowledge`; it guards
+    `_channels`, what they hold, the schedule and sending on `_link`. The rest is the connection
+    thread's, or set once.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        schedule: AckSchedule,
+        claim: Claim,
+        *,
+        columns: ColumnsCheck | None = None,
+        settle: Callable[[], None] = lambda: None,
+        caught_up: Callable[[CaughtUpNotice], None] = lambda _message: None,
+        refused: Callable[[Refused], None] = lambda _why: None,
+        start: str | None = None,
+    ) -> None:
+        """Start without a channel.
+
+        Args:
+            link: both sides have greeted.
+            schedule: when to acknowledge; it wakes the link.
+            claim: returns the inbox of a log, or raises `Refused`.
+            columns: checks that the messages of frames can be decoded; None for copies of what
+                others have taken.
+            settle: is called when everything that had arrived was appended.
+            caught_up: is called when the source has nothing more.
+            refused: is called with the reason when a channel has ended.
+            start: where a reader's copy that holds nothing yet is to begin; "" is the oldest
+                file. None for other copies.
+        """
+        self._link = link
+        self._schedule = schedule
+        self._claim = claim
+        self._columns = columns
+        self._settle = settle
+        self._caught_up = caught_up
+        self._refused = refused
+        self._start = start
+        self._channels: dict[int, SinkChannel] = {}
+        self._opened = -1  # the last channel that was
+        self._has_written = False  # since `settle` was called
+        self._last_codes: dict[str, str] = {}  # by log that was refused last, to log it once
+
+    def turn(self) -> None:
+        """Take what has arrived, and acknowledge what has become of it.
+
+        Raises:
+            PeerError: the peer broke the protocol, or has gone.
+            Refused: the peer refuses the connection.
+        """
+        with self._schedule.turn:
+            for message in self._link.receive():
+                self._take(message)
+            self._settle_written()
+            self._link.beat()  # first: what was posted has to go before there is room for more
+            if self._schedule.look() and self._link.can_send():
+                due = map(self._acknowledgement, self._schedule.due(self._channels))
+                if acks := b"".join(due):
+                    self._link.send(acks)
+
+    @property
+    def pause_s(self) -> float:
+        """How long there is nothing to do unless something arrives."""
+        with self._schedule.turn:
+            return min(_IDLE_S, self._schedule.pause_s)
+
+    def acknowledge(self, number: int) -> bool:
+        """Acknowledge a channel from another thread, which must not wait.
+
+        Returns:
+            False if that is left to the connection's thread, which has to be woken.
+        """
+        if not self._schedule.turn.acquire(blocking=False):
+            return False
+        try:
+            channel, link = self._channels.get(number), self._link
+            if channel is None or channel.inbox.leave is not None or not link.can_send():
+                return False
+            if not self._schedule.take(channel):
+                return False
+            if (ack := channel.news()) is not None:
+                link.post(encode(ack))
+            return not link.has_left
+        except PeerError:
+            return False  # the connection's thread meets the same obstacle, and reports it
+        finally:
+            self._schedule.turn.release()
+
+    def beat(self) -> None:
+        """Send a heartbeat if one is due, between two turns that are far apart.
+
+        Raises:
+            PeerError: the peer has gone.
+        """
+        with self._schedule.turn:
+            self._link.beat()
+
+    def close(self) -> None:
+        """Release all logs; what arrived right before the end is settled like all before it."""
+        with self._schedule.turn:
+            try:
+                self._settle_written()
+            finally:
+                while self._channels:
+                    _, channel = self._channels.popitem()
+                    channel.inbox.release()
+
+    def _settle_written(self) -> None:
+        if self._has_written:
+            self._has_written = False
+            self._settle()
+
+    def _take(self, message: Message) -> None:
+        if type(message) is Data and (channel := self._channels.get(message.channel)) is not None:
+            self._act(channel, message)
+            return
+        if isinstance(message, Heartbeat):
+            return
+        if isinstance(message, Open):
+            self._open(message)
+            return
+        if isinstance(message, messages.Refusal) and message.channel == CONNECTION:
+            raise refusal_of(message)
+        if not isinstance(
+            message, Data | RolledNotice | ArchivedNotice | CaughtUpNotice | messages.Refusal
+        ):
+            raise PeerError(f"a source does not send {type(message).__name__}")
+        channel = self._channels.get(message.channel)
+        if channel is not None:
+            self._act(channel, message)
+        elif message.channel > self._opened:
+            raise PeerError(f"it uses channel {message.channel}, which was not opened")
+
+    def _open(self, message: Open) -> None:
+        if not self._opened < message.channel < CHANNELS_MAX:
+            raise PeerError(f"it opens channel {message.channel} after {self._opened}")
+        number = self._opened = message.channel
+        self._link.charge(_OPEN_MESSAGES)
+        try:
+            bell = ChannelBell(number, self._schedule, self.acknowledge)
+            inbox = self._claim(message.identity, bell)
+            channel = SinkChannel(number, inbox, self._start, self._columns)
+            self._channels[number] = channel
+            standing = channel.standing()
+        except (Refused, CorruptLog, ManifestError, Misuse, OSError) as error:
+            if (begun := self._channels.get(number)) is not None:
+                self._end(begun)
+            self._refuse(number, message.identity.name, _refusal(error))
+            return
+        if not standing.end:
+            self._link.charge(_BEGIN_MESSAGES)
+        self._schedule.note(number)
+        self._link.send(encode(standing))
+
+    def _act(
+        self,
+        channel: SinkChannel,
+        message: Data | RolledNotice | ArchivedNotice | CaughtUpNotice | messages.Refusal,
+    ) -> None:
+        self._has_written = True
+        try:
+            if isinstance(message, Data):
+                channel.take_data(message)
+                if self._last_codes:
+                    self._last_codes.pop(_name(channel), None)
+            elif isinstance(message, RolledNotice):
+                is_empty = not message.line.end
+                self._link.charge(_EMPTY_FILE_MESSAGES if is_empty else _FILE_MESSAGES)
+                channel.take_rolled(message)
+            elif isinstance(message, ArchivedNotice):
+                channel.take_archived(message)
+            elif isinstance(message, CaughtUpNotice):
+                self._caught_up(message)
+            else:
+                raise refusal_of(message)
+        except (Refused, ManifestError, Misuse, OSError) as error:
+            self._fail(channel, error, by_source=isinstance(message, messages.Refusal))
+
+    def _fail(self, channel: SinkChannel, error: Exception, *, by_source: bool) -> None:
+        """End a channel, and only that; tell the source, unless it has told us."""
+        if isinstance(error, Refused) and error.code == "diverged":
+            channel.inbox.doubted()
+        self._end(channel)
+        if by_source:
+            self._report(_name(channel), _refusal(error))
+        else:
+            self._refuse(channel.channel, _name(channel), _refusal(error))
+
+    def _acknowledgement(self, number: int) -> bytes:
+        """Return what to send of a channel's news; one that has to leave ends instead."""
+        channel = self._channels.get(number)
+        if channel is None:
+            return b""
+        if (why := channel.inbox.leave) is not None:
+            self._end(channel)
+            self._refuse(number, _name(channel), why)
+        elif (ack := channel.news()) is not None:
+            return encode(ack)
+        return b""
+
+    def _refuse(self, channel: int, log: str, why: Refused) -> None:
+        self._link.send(encode(messages.Refusal(channel, why.code, str(why))))
+        self._report(log, why)
+
+    def _report(self, log: str, why: Refused) -> None:
+        """Log why a log is not taken; once, though it may be offered again every half second."""
+        if self._last_codes.get(log) != why.code:
+            self._last_codes[log] = why.code
+            level = logging.INFO if why.code == BEHIND else logging.WARNING  # it will catch up
+            _log.log(level, "%s: %s: %s", self._link.name, why.code, why)
+        self._refused(why)
+
+    def _end(self, channel: SinkChannel) -> None:
+        del self._channels[channel.channel]
+        channel.inbox.release()
+
+
+def _name(channel: SinkChannel) -> str:
+    return channel.inbox.appender.identity.name
+
+
+def _refusal(error: Exception) -> Refused:
+    if isinstance(error, Refused):
+        return error
+    if isinstance(error, Misuse):
+        return Refused("name", str(error))
+    return Refused("disk" if isinstance(error, OSError) else "corrupt", str(error))

@@ -1,0 +1,256 @@
+"""LateCheck: looks into compressed frames later that came when there was no budget for them."""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rt.errors import FrameError, Refused, spoken
+from rt.format.columns import check_columns
+from rt.format.frame import FrameKind, Header
+from rt.format.scan import Frame, Scan
+from rt.format.walk import Walk
+from rt.limits import KIB
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import File
+from rt.log.write.appender import Appender
+from rt.position import Position
+
+_log: Final = logging.getLogger(__name__)
+PERIOD_S: Final = 1.0
+_FAILED_S: Final = 30.0  # after an error of the disk
+_MARK: Final = "poisoned"  # a file beside a copy's own; it goes when the copy goes
+_MARK_BYTES_MAX: Final = 1024
+_FRAME_BYTES: Final = 16 * KIB  # a small frame costs as much to read as these to decompress
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Of a copy, from the first to the last frame that were not looked into."""
+
+    log: Appender
+    first: Position
+    last: Position
+
+
+class LateCheck:
+    """Checks what was taken unchecked, as far as a budget allows, and refuses a session it proves.
+
+    One span is kept of each copy, so memory grows with the copies, and nothing is forgotten before
+    a restart. What proved to be poisoned is in a file of the copy, and outlasts one.
+
+    Threads: any thread may call any method but `turn`, which one thread calls. `_lock` guards
+    `_spans`; `_poisoned` is replaced under it as a whole, and read without it.
+    """
+
+    def __init__(self, has_budget: Callable[[int], bool]) -> None:
+        """Begin with nothing to check.
+
+        Args:
+            has_budget: takes so many decompressed bytes from the budget, if it has them.
+        """
+        self._has_budget = has_budget
+        self._lock = threading.Lock()
+        self._spans: dict[str, _Span] = {}  # by directory
+        self._poisoned: Mapping[tuple[str, str], str] = {}  # why, by directory and log id
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any copy is refused or still to be checked."""
+        return bool(self._poisoned) or bool(self._spans)
+
+    def why_refused(self, log: Appender) -> str:
+        """Return why a copy takes no more of its log; "" if it does.
+
+        A publisher chooses the id of its log, so the id alone would let it have another's session
+        refused. The directory is this node's, and belongs to one session and its owner.
+        """
+        return self._poisoned.get(_key(log), "")
+
+    @property
+    def unchecked(self) -> frozenset[str]:
+        """The directories of copies that hold frames that were not looked into."""
+        with self._lock:
+            return frozenset(self._spans)
+
+    def note(self, log: Appender, skipped: Sequence[Position]) -> None:
+        """Remember frames that were taken unchecked; they are in the copy by now."""
+        if not skipped:
+            return
+        with self._lock:
+            known = self._spans.get(log.directory)
+            first = known.first if known is not None and known.log is log else skipped[0]
+            self._spans[log.directory] = _Span(log, first, skipped[-1])
+
+    def begin(self, log: Appender) -> None:
+        """Take note that a copy is about to be filled.
+
+        Raises:
+            Refused: it proved to be poisoned, perhaps before a restart.
+            OSError: what is recorded of it cannot be read.
+        """
+        if why := _marked(log):
+            self._remember(log, why)
+        self.demand_sound(log)
+
+    def demand_sound(self, log: Appender) -> None:
+        """Raise `Refused` if a frame of this log proved to be poisoned after it was taken."""
+        if why := self.why_refused(log):
+            raise refusal(why)
+
+    def turn(self) -> None:
+        """Check what the budget allows.
+
+        Raises:
+            OSError: a log cannot be read, or it cannot be recorded that one is poisoned.
+        """
+        with self._lock:
+            spans = list(self._spans.values())
+        for span in spans:
+            self._advance(span, self._check(span))
+
+    def _advance(self, span: _Span, reached: Position) -> None:
+        """Remember how far a span was checked; forget it at its end."""
+        directory = span.log.directory
+        with self._lock:
+            now = self._spans.get(directory)
+            if now is None or now.log is not span.log:
+                return  # another copy was begun
+            if reached > now.last:
+                del self._spans[directory]
+            else:
+                self._spans[directory] = _Span(now.log, reached, now.last)
+
+    def _check(self, span: _Span) -> Position:
+        """Check frames from the first on; return up to where, beyond the last if all are done."""
+        at = span.first
+        for frame in _frames(span):
+            header = frame.header
+            if not self._has_budget(max(_FRAME_BYTES, header.raw_length)):
+                return frame.position
+            try:
+                _check(header, frame.body)
+            except FrameError as error:
+                self._bar(span.log, poisoned_words(frame.position, str(error)))
+                break
+            at = Position(frame.position + header.size)
+        return max(at, Position(span.last + 1))
+
+    def _bar(self, log: Appender, why: str) -> None:
+        _log.warning("session %s: %s; it is taken no further", log.identity.name, why)
+        _mark(log, why)
+        self._remember(log, why)
+
+    def _remember(self, log: Appender, why: str) -> None:
+        with self._lock:
+            self._poisoned = {**self._poisoned, _key(log): why}
+
+
+class LateChecker:
+    """The thread that does a `LateCheck`, once a second.
+
+    Threads: the thread that `start` starts calls `check.turn`; any thread may use the rest of
+    `check`. `_stopping` is an event.
+    """
+
+    def __init__(self, check: LateCheck) -> None:
+        """Prepare."""
+        self.check = check
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="late check", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        pause_s = PERIOD_S
+        while not self._stopping.wait(pause_s):
+            try:
+                self.check.turn()
+                pause_s = PERIOD_S
+            except OSError as error:
+                _log.warning("frames cannot be checked: %s; it is tried again", spoken(error))
+                pause_s = _FAILED_S
+
+
+def poisoned_words(at: Position, reason: str) -> str:
+    """Return what is wrong with a frame that cannot be decoded."""
+    return f"the messages of the frame at {at} cannot be decoded: {reason}"
+
+
+def refusal(why: str) -> Refused:
+    """Return why a session is not taken any further."""
+    advice = "nothing is taken from there on; go on under another session name"
+    return Refused("poisoned", f"{why}; {advice}")
+
+
+def _key(log: Appender) -> tuple[str, str]:
+    return log.directory, log.identity.id
+
+
+def _check(header: Header, body: memoryview) -> None:
+    if header.kind == FrameKind.MESSAGES:
+        check_columns(header, body)
+
+
+def _frames(span: _Span) -> Iterator[Frame]:
+    """Yield the frames of a span; it ends early where files were archived, or are damaged."""
+    log, at = LogDirectory(span.log.directory, span.log.disk), span.first
+    while not span.log.is_closed and at <= span.last:
+        start = log.file_from(at)
+        if start is None:
+            return
+        at = max(at, start)
+        try:
+            file = log.open_file(start)
+        except FileNotFoundError:
+            return  # archived just now; what it held is read no more
+        try:
+            yield from _frames_of(span, file, at)
+        finally:
+            file.close()
+        at = start.next_file()
+
+
+def _frames_of(span: _Span, file: File, at: Position) -> Iterator[Frame]:
+    """Yield the frames of one file."""
+    walk = Walk(at, merged=False, session=span.log.identity.session)
+    scan, end = Scan(file.pread, walk), file.size()
+    while walk.position <= span.last:
+        try:
+            frame = scan.next(end)
+        except FrameError:
+            return  # damaged: for the scrub, which has it replaced
+        if frame is None:
+            return
+        yield frame
+
+
+def _mark(log: Appender, why: str) -> None:
+    file = log.disk.open(os.path.join(log.directory, _MARK), create=True)
+    try:
+        file.truncate(0)
+        file.append([why.encode()[:_MARK_BYTES_MAX]])
+        file.sync()
+    finally:
+        file.close()
+
+
+def _marked(log: Appender) -> str:
+    try:
+        file = log.disk.open_read(os.path.join(log.directory, _MARK))
+    except FileNotFoundError:
+        return ""
+    try:
+        return file.pread(_MARK_BYTES_MAX, 0).decode(errors="replace")
+    finally:
+        file.close()

@@ -1,0 +1,124 @@
+"""QuietLog: notices, at the price of a few system calls, that a log has changed."""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Final
+
+from rt.errors import Refused
+from rt.log.files.directory import LogDirectory
+from rt.position import Position
+
+# The clock of a file system ticks every few milliseconds: a younger time may hide a second change.
+_TIME_IS_SURE_NS: Final = 2_000_000_000
+
+
+class LogReplaced(Refused):
+    """The log that was being sent is gone; in its place is none, or an older copy of it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            "diverged",
+            f"{path} was deleted or put back from a backup while it was being pushed; stop the "
+            "pusher before a session is restored",
+        )
+
+
+class QuietLog:
+    """What a log directory looked like when there was nothing to send from it.
+
+    Threads: the connection's turn guards all fields; `has_changed` may be called from any thread,
+    and then at worst reports a change that is being sent already.
+    """
+
+    def __init__(self, log: LogDirectory, *, is_copy: bool) -> None:
+        """Watch `log`; a copy may be deleted and made again, where it was damaged."""
+        self.is_quiet = False  # there was nothing to send when the log was last looked at
+        self.has_rested = False  # the manifest was closed since it was last compared
+        self._log = log
+        self._is_copy = is_copy
+        self._was_used = False  # since `has_idled` was asked
+        self._size = 0  # of the file at the cursor then
+        self._listed_ns = 0  # when the directory had changed before its files were last listed
+
+    def looked(self, size: int) -> None:
+        """Record the size of the file at the cursor."""
+        self._size = size
+        self._was_used = True
+
+    def has_idled(self) -> bool:
+        """Whether the log was not looked at to be sent since this was asked last."""
+        was_used, self._was_used = self._was_used, False
+        return not was_used
+
+    def listing(self) -> None:
+        """Record that the files are about to be listed."""
+        _, self._listed_ns = _status(self._log.path)
+
+    def has_changed(self, cursor: Position, *, ended: bool, follows: Callable[[], bool]) -> bool:
+        """Whether there may be more to send now; two `stat` calls, or three.
+
+        Args:
+            cursor: up to where the log was sent.
+            ended: whether its file has ended; a next one may then appear.
+            follows: lists the files, and returns whether one follows.
+        """
+        known = self._size  # before asking whether it changes
+        if not self.is_quiet:
+            return True
+        size, _ = _status(self._log.file_path(cursor))
+        if size != known or not self._log.is_as_read():
+            return True
+        if not ended:
+            return False
+        _, changed_ns = _status(self._log.path)
+        is_young = time.time_ns() - changed_ns < _TIME_IS_SURE_NS
+        if changed_ns == self._listed_ns and not is_young:
+            return False
+        if follows():
+            return True
+        self._listed_ns = changed_ns  # the note of what the nodes confirm is in the directory too
+        return False
+
+    def is_rolling(self) -> bool:
+        """Whether the manifest has grown, so that the file may have ended."""
+        return not self._log.is_as_read()
+
+    def refresh(self) -> None:
+        """Read what is new in the manifest; compare it first, where another may be in its place."""
+        is_as_read = self._log.is_as_read()
+        if self.has_rested or not is_as_read:
+            self.demand_same_log()
+        if not (is_as_read and self._log.has_inodes):
+            self._log.refresh()
+
+    def demand_same_log(self) -> None:
+        """Raise `LogReplaced` if the log there now is not the one that was read so far.
+
+        A copy passes: what it holds is compared by those who merge it.
+        """
+        if not self._is_copy and not self._log.is_continued():
+            raise LogReplaced(self._log.path)
+        self.has_rested = False
+
+    def is_in_place(self) -> bool:
+        """Whether the log was not replaced; one system call, none for a copy."""
+        return self._is_copy or self._log.is_in_place()
+
+    def demand_in_place(self) -> None:
+        """As `demand_same_log`, at the price of one system call, for each acknowledgement."""
+        if not (self._is_copy or self._log.is_in_place()):
+            raise LogReplaced(self._log.path)
+
+    def bytes_after(self, position: Position) -> int:
+        """Return how many bytes its file has after a position."""
+        size, _ = _status(self._log.file_path(position))
+        return max(0, size - position.offset)
+
+
+def _status(path: str) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return 0, 0
+    return status.st_size, status.st_mtime_ns

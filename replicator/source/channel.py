@@ -1,0 +1,392 @@
+"""SourceChannel: reads one log directory for one sink, and sends what the source decides."""
+
+from collections.abc import Callable
+from typing import Final
+
+from replicator.source.change_detector import QuietLog
+from replicator.source.cursor_file import CursorFile
+from replicator.source.held import held_of
+from replicator.source.sent_frames import check_sent, walk_to
+from replicator.source.source import (
+    Difference,
+    Effect,
+    GoOn,
+    Looked,
+    Refuse,
+    Send,
+    Source,
+    TellArchived,
+    TellRolled,
+    difference,
+    false_claim,
+)
+from replicator.wire.codec import DATA_HEAD_BYTES, encode
+from replicator.wire.frame_buffer import FrameBuffer
+from replicator.wire.messages import (
+    Ack,
+    ArchivedNotice,
+    CaughtUpNotice,
+    Message,
+    Open,
+    RolledNotice,
+    Standing,
+)
+from rt.errors import CorruptLog, Misuse, Refused
+from rt.format import manifest
+from rt.limits import READ_BYTES, SMALL_BYTES
+from rt.log.files.archived import is_dropped, is_own_choice, not_copied
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import File
+from rt.log.notify.in_process_notify import WrittenFrame
+from rt.log.read.growth import BadFrames, DamagedFrame, EmptiedFile
+from rt.log.read.start import parse_start, resolve
+from rt.position import START, Position
+
+Sender = Callable[[bytes | memoryview], None]
+_BEHIND_BYTES: Final = READ_BYTES // 2  # a sink that is sent this much at once was not at the end
+
+
+class SourceChannel:
+    """One channel's source side: a log directory that others write, and how far it was sent."""
+
+    def __init__(
+        self,
+        channel: int,
+        log: LogDirectory,
+        end: Callable[[], Position] | None = None,
+        *,
+        is_whole: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Prepare to open the channel.
+
+        Args:
+            channel: its number on the connection.
+            log: refreshed, and there.
+            end: returns where serving ends now; the end of what is on disk if not given.
+            is_whole: returns whether a sink that has all up to there has all there is.
+        """
+        if log.manifest.identity is None:
+            raise Misuse(f"{log.path} is not there yet")
+        self.channel = channel
+        self.log = log
+        self.identity: manifest.LogIdentity = log.manifest.identity
+        self._acked = START  # up to where the sink has written the log
+        self._end = end
+        self._is_whole = is_whole
+        self._source: Source | None = None
+        self._cursor = CursorFile(log, is_own=end is None)
+        self._begins = START  # files before this one are not copied
+        self._archived_sent = 0  # archived lines of the manifest that were passed or sent
+        self._bad_frames = BadFrames(log)
+        self._quiet = QuietLog(log, is_copy=end is not None)
+
+    @property
+    def position(self) -> Position:
+        """Up to where the log was sent; the start until the sink has sent its Standing."""
+        return START if self._source is None else self._source.cursor
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the sink has sent its Standing."""
+        return self._source is not None
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether more may be sent once more is merged."""
+        return self._cursor.is_held_back
+
+    def is_in_place(self) -> bool:
+        """Whether the log was not replaced by another, or by an older copy of it."""
+        return self._quiet.is_in_place()
+
+    def opening(self) -> Open:
+        """Return the message that opens the channel."""
+        return Open(self.channel, self.identity)
+
+    def begin(self, standing: Standing) -> None:
+        """Begin where the sink's copy ends.
+
+        Raises:
+            Refused: that is not the beginning of this log, or it was said before.
+        """
+        if self._source is not None:
+            raise Refused("protocol", "a second Standing came on one channel")
+        self.log.refresh()
+        found = difference(
+            standing, held_of(self.log, standing, self._served), is_copy=self._end is not None
+        )
+        if found is not None:
+            raise self._refused(found)
+        self._begins = self._starting_file(standing.start)
+        self._source = Source(self._begin_at(standing.end))
+        archived = self.log.manifest.archived
+        self._archived_sent = sum(file < standing.archived_to for file in archived)
+
+    def check(self, ack: Ack) -> None:
+        """Refuse an acknowledgement of what was never sent; files are archived on its strength.
+
+        What a relay or a node serves is a copy, whose sink may have heard more from others.
+        `Refused` if it claims what cannot be, or the log was replaced.
+        """
+        self._quiet.demand_in_place()
+        sent = log_end = self.position
+        beyond = max(ack.replicated, ack.merged)
+        if beyond > sent:  # by way of another node: only then the disk is looked at
+            log_end = beyond if self._end is not None else self._log_end()
+        found = false_claim(ack, sent, log_end)
+        if found is not None:
+            raise self._refused(found)
+        self._acked = ack.received
+
+    def verify(self) -> None:
+        """Check every byte of the frames that were sent and are not acknowledged.
+
+        Frames are sent after a look at their headers only; a sink that refuses one as damaged may
+        be right about its body.
+
+        Raises:
+            CorruptLog: one is damaged.
+            OSError: it cannot be read.
+        """
+        check_sent(self.log, self.identity, self._acked, self.position)
+
+    def pump(self, send: Sender, buffer: FrameBuffer) -> bool:
+        """Send what comes next, about 1 MiB at most; False if there is nothing for now.
+
+        Raises:
+            Refused: the log is not what it was.
+            CorruptLog: it is damaged.
+            OSError: it cannot be read.
+        """
+        source = self._source
+        if source is None:
+            return False
+        self._quiet.is_quiet = False  # before anything that `has_news` goes by
+        is_whole = self._is_whole()  # before the end: what comes between the two is not counted
+        looked = self._look(source)
+        self._tell_archived(send, source)
+        effect = source.step(looked)
+        if isinstance(effect, Send):
+            sent = self._send(send, buffer, source, effect.limit)
+            more = source.cursor.offset < effect.limit or looked.rolled is not None
+            self._quiet.is_quiet = not (sent and (more or not source.caught_up))
+        else:
+            self._quiet.is_quiet = not self._perform(send, effect)
+        if self._quiet.is_quiet and is_whole and not source.caught_up:
+            source.caught_up = True
+            send(encode(CaughtUpNotice(self.channel, source.cursor)))
+        return not self._quiet.is_quiet
+
+    def send_little(self, send: Sender, buffer: FrameBuffer) -> bool:
+        """Send the new bytes of the current file, if they are few and all that the sink lacks.
+
+        Returns:
+            Whether the sink has everything now; otherwise `pump` has to look.
+
+        Raises:
+            As `pump`.
+        """
+        source, file = self._source, self._cursor.file
+        if source is None or file is None or not source.caught_up or source.ended:
+            return False
+        cursor = source.cursor
+        if self._cursor.start != cursor.file:
+            return False
+        end = self._end() if self._end is not None else self._grown_to(file)
+        if not 0 < end - cursor <= SMALL_BYTES:
+            return False
+        quiet = self._quiet
+        was_quiet, quiet.is_quiet = quiet.is_quiet, False
+        quiet.looked(end.offset)
+        sent = self._send(send, buffer, source, end.offset) and source.cursor == end
+        quiet.is_quiet = was_quiet and sent
+        return sent
+
+    def send_frame(self, send: Sender, buffer: FrameBuffer, frame: WrittenFrame) -> bool:
+        """Send a frame that was just appended to the log, if it is all that the sink lacks.
+
+        Its writer says what is in the file, so that the file need not be looked at.
+
+        Returns:
+            Whether it was sent.
+        """
+        source = self._source
+        if source is None or not source.caught_up or source.ended or self._end is not None:
+            return False
+        if frame.position != source.cursor or frame.log != self.identity.id:
+            return False
+        quiet, length = self._quiet, len(frame.data)
+        was_quiet, quiet.is_quiet = quiet.is_quiet, False
+        quiet.looked(frame.position.offset + length)
+        send(buffer.frame_message(self.channel, frame))
+        source.sent(length)
+        quiet.is_quiet = was_quiet
+        return True
+
+    def _grown_to(self, file: File) -> Position:
+        """Return where the current file ends, or its start if it may have been rolled."""
+        return Position(self._cursor.start + (0 if self._quiet.is_rolling() else file.size()))
+
+    def has_news(self) -> bool:
+        """Whether there may be more to send than when `pump` last looked; any thread may ask.
+
+        What is on its way counts as news until it was sent.
+        """
+        source = self._source
+        if source is None or self.is_held_back:
+            return True
+        if self._end is not None:
+            return self._has_more(self._end)
+        return self._quiet.has_changed(
+            source.cursor, ended=source.ended,
+            follows=lambda: self._cursor.following(source.cursor.file) is not None,
+        )  # fmt: skip
+
+    def _has_more(self, end: Callable[[], Position]) -> bool:
+        try:
+            return end() > self.position
+        except Refused:
+            return True  # `pump` learns why there is no more, and ends the channel
+
+    def rest(self) -> None:
+        """Release the descriptors while nothing happens."""
+        self._cursor.close()
+        self.log.close()
+        self._quiet.has_rested = True
+
+    def has_idled(self) -> bool:
+        """Whether nothing was sent since this was asked last."""
+        return self._quiet.has_idled()
+
+    def bytes_left(self) -> int:
+        """Return how many bytes of the file at the cursor were not sent yet."""
+        return self._quiet.bytes_after(self.position)
+
+    def _starting_file(self, start: str) -> Position:
+        """Return the file in which a copy begins that holds nothing yet.
+
+        Raises:
+            Refused: it is not a start, or this node's log does not reach so far.
+            CorruptLog: what had to be read to find it is damaged.
+        """
+        if not start:
+            return START
+        if self._end is None:
+            raise Refused("protocol", "a session is copied from its beginning")
+        try:
+            found = resolve(self.log, parse_start(start))
+        except Misuse as error:
+            raise Refused("protocol", str(error)) from None
+        if (
+            found
+            and not self.log.has_file(found.file)
+            and found.file not in self.log.manifest.rolled
+        ):
+            raise Refused("behind", f"{self.log.path} does not reach {found}")
+        return found.file
+
+    def _begin_at(self, end: Position) -> Position:
+        if not end:
+            return self._cursor.first()
+        if is_dropped(self.log.manifest, end.file):
+            words = f"the sink ends at {end}, in a file that was dropped here"
+            raise self._refused(Difference("diverged", words))
+        return self._cursor.note(end)
+
+    def _log_end(self) -> Position:
+        """Return where the log ends on disk."""
+        self.log.refresh()
+        last = max([*self.log.manifest.order[-1:], *self.log.files()[-1:]], default=START)
+        rolled_end = self.log.manifest.rolled_end(last)
+        if rolled_end is not None:
+            return Position(last + rolled_end)
+        return Position(last + self._quiet.bytes_after(last))
+
+    def _served(self, file: Position, size: int) -> int:
+        """How many of the bytes of a file may be served now."""
+        if self._end is None:
+            return size
+        end = self._end()
+        return max(0, min(size, end - file))
+
+    def _look(self, source: Source) -> Looked:
+        start = source.cursor.file
+        file = self._cursor.open(start)
+        size = 0 if file is None else file.size()
+        self._quiet.looked(size)
+        limit = None if file is None else self._served(start, size)
+        self._quiet.refresh()  # after the size: what the manifest says last is what counts
+        rolled = self.log.manifest.rolled.get(start)
+        archived = self.log.manifest.archived.get(start)
+        not_here = archived is not None and is_own_choice(archived)
+        if rolled is not None and (start < self._begins or not_here):
+            archived = not_copied(rolled)
+        if rolled is None:
+            return Looked(limit)
+        if self._served(start, rolled.end) < rolled.end:
+            rolled = None
+        elif limit is not None:
+            limit = min(limit, rolled.end)
+        following = None
+        if source.ended:
+            self._quiet.listing()
+            following = self._cursor.next_after(start)
+            if following is not None:
+                self._quiet.demand_same_log()  # files are found by name, wherever they came from
+        return Looked(limit, rolled, archived, following)
+
+    def _tell_archived(self, send: Sender, source: Source) -> None:
+        """Announce files that were sent whole, and that the nodes have archived since."""
+        known, cursor = self.log.manifest, source.cursor
+        if self._archived_sent == len(known.archived):
+            return
+        sent_to = cursor.file.next_file() if source.ended else cursor.file
+        for line in list(known.archived.values())[self._archived_sent :]:
+            if line.file < sent_to and line.file in known.rolled and not is_own_choice(line):
+                send(encode(ArchivedNotice(self.channel, known.rolled[line.file], line)))
+        self._archived_sent = len(known.archived)
+
+    def _perform(self, send: Sender, effect: Effect) -> bool:
+        message: Message
+        if isinstance(effect, GoOn):
+            return True
+        if isinstance(effect, TellRolled):
+            message = RolledNotice(self.channel, effect.line)
+        elif isinstance(effect, TellArchived):
+            message = ArchivedNotice(self.channel, effect.rolled, effect.line)
+        elif isinstance(effect, Refuse):
+            raise Refused("diverged", f"{self.log.path}: {effect.words}")
+        else:
+            return False
+        send(encode(message))
+        return True
+
+    def _send(self, send: Sender, buffer: FrameBuffer, source: Source, limit: int) -> bool:
+        file, start = self._cursor.file, source.cursor
+        if file is None:
+            return False
+        message = buffer.data_message(self.channel, file, start, limit)
+        if not message:
+            return self._is_emptied(start, file)  # since we looked: then the next finds its line
+        send(message)
+        whole = len(message) - DATA_HEAD_BYTES
+        source.sent(whole)
+        if whole >= _BEHIND_BYTES:
+            source.caught_up = False
+        return True
+
+    def _is_emptied(self, at: Position, file: File) -> bool:
+        """Explain the bad frame at the cursor: whether its file was archived meanwhile.
+
+        Raises:
+            CorruptLog: the frame is damaged, and not merely unwritten.
+        """
+        durable = START if self._end is None else self._end()
+        walk = walk_to(self.log, self.identity, at, file)
+        meaning = self._bad_frames.explain(file, walk, durable=durable)
+        if isinstance(meaning, DamagedFrame):
+            raise CorruptLog(self.log.file_path(at), meaning.at, meaning.reason)
+        return isinstance(meaning, EmptiedFile)
+
+    def _refused(self, found: Difference) -> Refused:
+        return Refused(found.code, f"{self.log.path}: {found.words}{found.kept}")

@@ -1,0 +1,131 @@
+"""CursorFile: the log file that a source is sending, kept open, and which one comes next."""
+
+from collections.abc import Callable
+
+from rt.log.files.archived import is_dropped
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import File
+from rt.log.notify.confirmations import ConfirmationsFile
+from rt.log.write.dropping import covers
+from rt.log.write.sending import sending
+from rt.position import START, Position
+
+
+class CursorFile:
+    """One open file of a log, at the cursor of a source."""
+
+    __slots__ = ("_is_own", "_log", "_replaced", "file", "is_held_back", "start")
+
+    def __init__(self, log: LogDirectory, *, is_own: bool = False) -> None:
+        """Open nothing yet.
+
+        Args:
+            log: the directory.
+            is_own: whether its publisher writes it; what a node serves is a copy.
+        """
+        self._log = log
+        self._is_own = is_own
+        self._replaced = 0  # files of the log had been replaced so often when it was opened
+        self.is_held_back = False  # there is a next file, and it is not to be sent yet
+        self.file: File | None = None
+        self.start = START
+
+    def open(self, start: Position) -> File | None:
+        """Return the file that starts at `start`; None if there is none.
+
+        Raises:
+            CorruptLog: it is known to be damaged.
+        """
+        damaged = self._log.damaged
+        damaged.demand_whole(start)
+        # Read after that, since a file is served again only after it was counted as replaced; and
+        # before the file is opened, which may then only be newer.
+        replaced = damaged.replaced
+        if self.file is not None and (self.start, self._replaced) == (start, replaced):
+            return self.file
+        self.close()
+        try:
+            self.file, self.start = self._log.open_file(start), start
+        except FileNotFoundError:
+            return None
+        self._replaced = replaced
+        return self.file
+
+    def close(self) -> None:
+        """Release the descriptor."""
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+
+    def following(self, start: Position) -> Position | None:
+        """The next file: one that has its bytes, or an archived one before that.
+
+        A file that a full session dropped was never there.
+        """
+        known = self._log.manifest
+        archived = known.successor(start)
+        while archived is not None and is_dropped(known, archived):
+            archived = known.successor(archived)
+        nexts = (self._log.file_from(start.next_file()), archived)
+        return min((each for each in nexts if each is not None), default=None)
+
+    def first(self) -> Position:
+        """Return where to begin for a sink that has nothing; `OSError` as `next_after`."""
+        return (self._entered(self._oldest) if self._is_own else self._oldest()) or START
+
+    def next_after(self, start: Position) -> Position | None:
+        """Return the next file, if it may be sent; `OSError` if that cannot be noted."""
+        if not self._is_own:
+            return self.following(start)
+        return self._entered(lambda: self.following(start))
+
+    def note(self, end: Position) -> Position:
+        """Return where a sink ends, whose file is then kept from being dropped."""
+        if self._is_own:
+            with sending(self._log.path) as mark:
+                if mark is not None and end.file >= mark.bound:
+                    mark.write(end.file + 1, mark.limit)
+        return end
+
+    def _oldest(self) -> Position:
+        """The first file that was not dropped; the start if there is none."""
+        known = self._log.manifest
+        first = min([*known.order[:1], *self._log.files()[:1]], default=START)
+        return (self.following(first) or START) if is_dropped(known, first) else first
+
+    def _entered(self, find: Callable[[], Position | None]) -> Position | None:
+        """Return the next file of a publisher's own log, once it may be sent.
+
+        Of a session that drops its oldest messages it is noted before that, so that it is kept from
+        then on. A pusher is at most half of what such a session may hold ahead of what is merged,
+        so that there are files to drop.
+
+        Args:
+            find: returns the file, by what the manifest says then.
+        """
+        self.is_held_back = False
+        with sending(self._log.path) as mark:
+            self._log.refresh()
+            file, known = find(), self._log.manifest
+            if mark is None or file is None:
+                return file
+            while file in known.rolled and covers(self._log, known, file):
+                file = self.following(file) or file  # the one whose notice says so is there
+            if file >= mark.bound:
+                ahead = _unmerged(self._log, file)
+                if ahead and ahead >= mark.limit // 2:
+                    self.is_held_back = True
+                    return None
+                mark.write(file + 1, mark.limit)
+        return file
+
+
+def _unmerged(log: LogDirectory, file: Position) -> int:
+    """Return how many bytes before a file are neither merged nor archived."""
+    known, merged = log.manifest, ConfirmationsFile(log.path).read().merged
+    kept = (each for each in known.order if merged.file <= each < file)
+    return sum(
+        max(0, each + known.rolled[each].end - max(merged, each))
+        for each in kept
+        if each not in known.archived
+    )

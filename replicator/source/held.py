@@ -1,0 +1,54 @@
+"""Held: what a source finds of its own log where a sink's copy ends."""
+
+from collections.abc import Callable
+
+from replicator.source.source import Held
+from replicator.wire.messages import Standing
+from rt.format.checksum import crc32
+from rt.log.files.directory import LogDirectory
+from rt.position import Position
+
+
+def held_of(log: LogDirectory, standing: Standing, served: Callable[[Position, int], int]) -> Held:
+    """Look up what a log has of what a sink says that it has.
+
+    Args:
+        log: refreshed.
+        standing: of the sink.
+        served: returns how many of so many bytes of a file may be served now.
+
+    Raises:
+        CorruptLog: the log is known to be damaged there, so a difference would say nothing.
+    """
+    end, known = standing.end, log.manifest
+    size: int | None = None
+    try:
+        file = log.open_file(end.file)
+    except FileNotFoundError:
+        pass
+    else:
+        size = served(end.file, file.size())
+        file.close()
+    rolled = None if standing.rolled is None else known.rolled.get(standing.rolled.file)
+    if rolled is not None and served(rolled.file, rolled.end) < rolled.end:
+        rolled = None
+    archived = end.file in known.archived
+    return Held(size, known.rolled_end(end.file), archived, rolled, _crc_of(log, standing))
+
+
+def _crc_of(log: LogDirectory, standing: Standing) -> int | None:
+    """Sum up what the sink has, as this log has it; None if it was archived here."""
+    tail = b""
+    for span in standing.spans:
+        if span.position.file in log.manifest.archived:
+            return None
+        log.damaged.demand_whole(span.position.file)
+        try:
+            file = log.open_file(span.position.file)
+        except FileNotFoundError:
+            continue  # then the sum differs
+        try:
+            tail += file.pread(span.length, span.position.offset)
+        finally:
+            file.close()
+    return crc32(tail)

@@ -1,0 +1,222 @@
+"""Source: decides what to tell the sink next about one log, from what the directory shows."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from replicator.wire.messages import BEHIND, Ack, Standing
+from rt.format.manifest import Archived, Rolled
+from rt.position import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the source has in the places that the sink's Standing names.
+
+    Attributes:
+        size: bytes in the file that the sink ends in; None if there is no such file.
+        rolled_end: where that file ends, if it was rolled.
+        archived: whether its bytes are gone, as the manifest says.
+        rolled: our line of the sink's last rolled file; None if it has not ended here.
+        crc: CRC-32 of the bytes the sink has summed up; None if they were archived here.
+    """
+
+    size: int | None
+    rolled_end: int | None = None
+    archived: bool = False
+    rolled: Rolled | None = None
+    crc: int | None = None
+
+
+class Difference(NamedTuple):
+    """Why a sink cannot be served from here: a code and a sentence."""
+
+    code: str
+    words: str
+
+    @property
+    def kept(self) -> str:
+        """What to add where two histories differ; one that is merely behind catches up."""
+        return "" if self.code == BEHIND else "; both are kept"
+
+
+def difference(standing: Standing, held: Held, *, is_copy: bool = False) -> Difference | None:
+    """Return how the sink's copy differs from the source's log; None if it is its beginning.
+
+    A sink that is ahead of a session's own log is `diverged`. What a node serves is one of several
+    copies, which may be `behind` the others for a while.
+
+    >>> difference(Standing(0, Position(192), crc=7), Held(size=128)).words.partition(":")[0]
+    'the node has it up to 0.0.192, and this log ends at 0.0.128'
+    """
+    if not standing.end and standing.rolled is None:
+        return None
+    ahead = BEHIND if is_copy else "diverged"
+    return (
+        _longer(standing.end, held, ahead)
+        or _rolled_otherwise(standing.rolled, held.rolled, ahead)
+        or _other_bytes(standing, held)
+    )
+
+
+def _longer(end: Position, held: Held, ahead: str) -> Difference | None:
+    if held.size is None and held.rolled_end is None:
+        return Difference(ahead, _longer_words(end, f"has no {end.file_name}", ahead))
+    lengths = [length for length in (held.size, held.rolled_end) if length is not None]
+    ours = (held.rolled_end or 0) if held.archived else min(lengths)
+    if end.offset <= ours:
+        return None
+    here = Position(end.file + ours)
+    return Difference(ahead, _longer_words(end, f"ends at {here}", ahead))
+
+
+def _longer_words(end: Position, words: str, ahead: str) -> str:
+    """Return what to say of a longer copy: of a node's log, which follows, that all is well.
+
+    A session's own log, of which a node has more, is not what it was.
+    """
+    if ahead == BEHIND:
+        return f"it {words} and the copy at {end}: it is behind, and another node is asked"
+    return (
+        f"the node has it up to {end}, and this log {words}: it was put back from an older copy, "
+        "or has lost its end; go on in a session of another name"
+    )
+
+
+def _rolled_otherwise(theirs: Rolled | None, ours: Rolled | None, ahead: str) -> Difference | None:
+    if theirs is None or (ours is not None and ours.describes(theirs)):
+        return None
+    name, end = theirs.file.file_name, Position(theirs.file + theirs.end)
+    if ours is None:
+        return Difference(ahead, f"the sink's {name} has ended, at {end}, the source's has not")
+    words = f"the sink's {name} is not the source's: it ends at {end} with number {theirs.next}"
+    return Difference("diverged", words)
+
+
+def _other_bytes(standing: Standing, held: Held) -> Difference | None:
+    if held.crc is None or held.crc == standing.crc:
+        return None
+    last = standing.spans[-1] if standing.spans else None
+    where = f"from {last.position} to {last.end}" if last else f"before {standing.end}"
+    words = f"the bytes of the sink {where} are not those of the source"
+    return Difference("diverged", words)
+
+
+def false_claim(ack: Ack, sent: Position, log_end: Position) -> Difference | None:
+    """Return what an acknowledgement claims that cannot be; None if it is possible.
+
+    Args:
+        ack: as it came.
+        sent: up to where the sink proved to hold the log, or was sent it, on this connection.
+        log_end: where the source's log ends.
+    """
+    if not ack.durable <= ack.received <= sent:
+        words = f"the sink acknowledges up to {ack.received} and was sent up to {sent}"
+        return Difference("protocol", words)
+    if max(ack.replicated, ack.merged) > log_end:
+        end = max(ack.replicated, ack.merged)
+        words = f"the sink says that it was merged or replicated up to {end}, and ends at {log_end}"
+        return Difference("diverged", words)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What the directory shows of the file at the cursor.
+
+    Attributes:
+        limit: bytes of it that may be sent, whole frames or not; None if it is not there.
+        rolled: its line, if it was rolled, and all of it may be sent.
+        archived: its line, if its bytes are gone.
+        following: the next file there is; looked for only after a rolled file.
+    """
+
+    limit: int | None
+    rolled: Rolled | None = None
+    archived: Archived | None = None
+    following: Position | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send whole frames from the cursor on, none that reaches past the offset `limit`."""
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class TellRolled:
+    """Announce that the file at the cursor has ended."""
+
+    line: Rolled
+
+
+@dataclass(frozen=True, slots=True)
+class TellArchived:
+    """Announce that the file at the cursor was archived."""
+
+    rolled: Rolled
+    line: Archived
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """End the channel: what was there is gone."""
+
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """Look at the next file; the cursor is there already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """There is nothing to send before the directory changes."""
+
+
+Effect = Send | TellRolled | TellArchived | Refuse | GoOn | Wait
+_GO_ON, _WAIT = GoOn(), Wait()
+
+
+class Source:
+    """Where one sink is to be served from; it starts from what the sink says and keeps nothing."""
+
+    __slots__ = ("caught_up", "cursor", "ended")
+
+    def __init__(self, cursor: Position) -> None:
+        self.cursor = cursor
+        self.caught_up = False  # the sink was told that it has everything
+        self.ended = False  # the sink knows that the file at the cursor has ended
+
+    def sent(self, length: int) -> None:
+        """Record that so many bytes of whole frames were sent."""
+        self.cursor = Position(self.cursor + length)
+
+    def step(self, looked: Looked) -> Effect:
+        """Return what to do next; `Wait` if there is nothing to do."""
+        if self.ended:
+            return self._go_on(looked)
+        if looked.archived is not None and looked.rolled is not None:
+            self.ended = True
+            self.cursor = Position(self.cursor.file + looked.rolled.end)
+            return TellArchived(looked.rolled, looked.archived)
+        offset = self.cursor.offset
+        if looked.limit is not None and looked.limit > offset:
+            return Send(looked.limit)
+        if looked.rolled is not None and looked.rolled.end == offset:
+            self.ended = True
+            return TellRolled(looked.rolled)
+        if looked.archived is not None or offset <= (looked.limit or 0):
+            return _WAIT  # the rest of an archived file is announced when it may be served
+        return self._shorter(looked)
+
+    def _go_on(self, looked: Looked) -> GoOn | Wait:
+        if looked.following is None:
+            return _WAIT
+        self.cursor, self.ended = looked.following, False
+        return _GO_ON
+
+    def _shorter(self, looked: Looked) -> Refuse:
+        ours = f"ends at {looked.limit}" if looked.limit is not None else "is gone"
+        return Refuse(f"{self.cursor.file_name} {ours}, and was sent up to {self.cursor}")

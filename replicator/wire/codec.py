@@ -1,0 +1,339 @@
+"""Wire: the bytes of each message (docs/WIRE.md).
+
+Little endian. A message is a u32, the length of its body; a u8, its type; and the body.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from replicator.wire.messages import (
+    PULL,
+    PUSH,
+    SPANS_MAX,
+    TAIL_BYTES_MAX,
+    Ack,
+    ArchivedNotice,
+    CaughtUpNotice,
+    Data,
+    Heartbeat,
+    Hello,
+    Message,
+    Open,
+    Refusal,
+    RolledNotice,
+    Standing,
+    TailSpan,
+)
+from rt.errors import FrameError, ManifestError, PeerError
+from rt.format import manifest
+from rt.format.frame import HEADER_BYTES, parse_header
+from rt.limits import BODY_BYTES_MAX, KIB, MANIFEST_LINE_BYTES_MAX, READ_BYTES
+from rt.position import FILE_BYTES_MAX, Position
+
+VERSION: Final = 2
+VERSION_MIN: Final = 2  # the oldest that is spoken too
+WORDS_BYTES_MAX: Final = 1024  # of a refusal: a long sentence with two positions and a path
+FRAME_BYTES_MAX: Final = BODY_BYTES_MAX + HEADER_BYTES + 8  # and its padding
+START_BYTES_MAX: Final = 64  # of the longest, at: and 19 digits, with room
+HELLO_BYTES_MAX: Final = 256  # a stream of 63 bytes and a version; read before any is known
+
+LARGE_BYTES: Final = READ_BYTES + KIB  # a source sends more at once only if one frame has more
+
+_NAME_BYTES_MAX: Final = 255  # its length is one byte
+
+_PREFIX: Final = struct.Struct("<IB")
+PREFIX_BYTES: Final = _PREFIX.size
+_HELLO: Final = struct.Struct("<HHBB")
+_CHANNEL: Final = struct.Struct("<I")
+_STANDING: Final = struct.Struct("<IQQIB")
+_SPAN: Final = struct.Struct("<QI")
+_PLACE: Final = struct.Struct("<IQ")
+_DATA_HEAD: Final = struct.Struct("<IBIQ")
+DATA_HEAD_BYTES: Final = _DATA_HEAD.size
+_ACK: Final = struct.Struct("<IQQQQQ")
+_CODE: Final = struct.Struct("<IB")
+_HELLO_T, _OPEN_T, _STANDING_T, _DATA_T, _ROLLED_T = 1, 2, 3, 4, 5
+_ARCHIVED_T, _CAUGHT_UP_T, _ACK_T, _HEARTBEAT_T, _REFUSED_T = 6, 7, 8, 9, 10
+_ACK_PREFIX: Final = _PREFIX.pack(_ACK.size, _ACK_T)
+ACK_BYTES: Final = PREFIX_BYTES + _ACK.size
+ACK_HEAD_BYTES: Final = PREFIX_BYTES + _CHANNEL.size  # two of one channel begin with the same
+GREETINGS: Final = frozenset({_HELLO_T, _REFUSED_T})  # what may come before a Hello was taken
+FROM_SINK: Final = frozenset({_STANDING_T, _ACK_T, _HEARTBEAT_T, _REFUSED_T})  # and nothing large
+
+
+def encode(message: Message) -> bytes:
+    """Return the bytes of a message; of `Data` too, though `put_data_head` copies no payload."""
+    kind, body = _ENCODERS[type(message)](message)
+    return _PREFIX.pack(len(body), kind) + body
+
+
+def put_data_head(buffer: memoryview, channel: int, position: Position, length: int) -> None:
+    """Write the head of Data for `length` bytes of frames at `buffer[DATA_HEAD_BYTES:]`."""
+    _DATA_HEAD.pack_into(buffer, 0, length + _PLACE.size, _DATA_T, channel, position)
+
+
+def data_head(channel: int, position: Position, length: int) -> bytes:
+    """Return the head of Data for `length` bytes of frames that follow it."""
+    return _DATA_HEAD.pack(length + _PLACE.size, _DATA_T, channel, position)
+
+
+def decode_prefix(data: bytearray, offset: int) -> tuple[int, int]:
+    """Return the type of the message at `offset`, and the length of its body.
+
+    Raises:
+        PeerError: no message of that type has that length.
+    """
+    length: int
+    kind: int
+    length, kind = _PREFIX.unpack_from(data, offset)
+    _, least, most = _DECODERS.get(kind, _UNKNOWN)
+    if not least <= length <= most:
+        raise PeerError(f"a message of type {kind} cannot have {length} bytes")
+    return kind, length
+
+
+def check_large(data: memoryview, length: int) -> bool:
+    """Whether the head of a large message has arrived; it has to be that of a single frame.
+
+    Raises:
+        PeerError: it is not.
+    """
+    if len(data) < DATA_HEAD_BYTES + HEADER_BYTES:
+        return False
+    try:
+        size = parse_header(data, DATA_HEAD_BYTES).size
+    except FrameError as error:
+        raise PeerError(
+            f"a message of {length} bytes does not begin with a frame: {error}"
+        ) from None
+    if size != length - _PLACE.size:
+        raise PeerError(f"a message of {length} bytes begins with a frame of {size}")
+    return True
+
+
+def is_ack(head: bytes | bytearray) -> bool:
+    """Whether the first `ACK_HEAD_BYTES` of a message begin an acknowledgement."""
+    return head.startswith(_ACK_PREFIX)
+
+
+def decode_body(kind: int, body: memoryview) -> Message:
+    """Return the message of a type that `decode_prefix` has returned; `PeerError` if malformed."""
+    return _DECODERS[kind][0](body)
+
+
+def _encode_hello(m: Hello) -> tuple[int, bytes]:
+    stream, software = m.stream.encode(), m.software.encode()
+    head = _HELLO.pack(m.version_min, m.version_max, m.direction, len(stream))
+    return _HELLO_T, head + stream + software
+
+
+def _decode_hello(body: memoryview) -> Hello:
+    version_min, version_max, direction, length = _HELLO.unpack_from(body)
+    names = bytes(body[_HELLO.size :])
+    if length > len(names) or version_min > version_max or direction not in (PUSH, PULL):
+        raise PeerError("its Hello contradicts itself")
+    stream, software = _text(names[:length]), _text(names[length:])
+    return Hello(version_min, version_max, direction, stream, software)
+
+
+def _encode_open(m: Open) -> tuple[int, bytes]:
+    return _OPEN_T, _CHANNEL.pack(m.channel) + manifest.encode_entry(m.identity)
+
+
+def _decode_open(body: memoryview) -> Open:
+    channel, [line] = _lines(body, 1)
+    return Open(channel, _entry(manifest.LogIdentity, line))
+
+
+def _encode_standing(m: Standing) -> tuple[int, bytes]:
+    head = _STANDING.pack(m.channel, m.end, m.archived_to, m.crc, len(m.spans))
+    spans = b"".join(_SPAN.pack(*span) for span in m.spans)
+    line = b"" if m.rolled is None else manifest.encode_entry(m.rolled)
+    return _STANDING_T, head + spans + line + m.start.encode()
+
+
+def _decode_standing(body: memoryview) -> Standing:
+    channel, end, archived_to, crc, count = _STANDING.unpack_from(body)
+    line_at = _STANDING.size + count * _SPAN.size
+    if count > SPANS_MAX or line_at > len(body):
+        raise PeerError(f"a Standing cannot have {count} spans")
+    places = _SPAN.iter_unpack(body[_STANDING.size : line_at])
+    spans = tuple(TailSpan(_position(place), length) for place, length in places)
+    rest = bytes(body[line_at:])
+    start_at = rest.rfind(b"\n") + 1
+    rolled = _entry(manifest.Rolled, _line(body[line_at:][:start_at])) if start_at else None
+    start = _start(rest[start_at:])
+    standing = Standing(channel, _position(end), _position(archived_to), rolled, spans, crc, start)
+    _check_proof(standing)
+    return standing
+
+
+def _start(text: bytes) -> str:
+    if text.startswith(b"{") or len(text) > START_BYTES_MAX:
+        raise PeerError("what follows the spans of a Standing is not 1 whole line, or a start")
+    return _text(text)
+
+
+def _check_proof(standing: Standing) -> None:
+    """Refuse a proof that proves nothing, or that would make the source read what it should not."""
+    rolled, end = standing.rolled, standing.end
+    for span in standing.spans:
+        if not 0 < span.length <= TAIL_BYTES_MAX or span.end > end:
+            raise PeerError(f"{span.length} bytes at {span.position} are no tail of {end}")
+        if span.position.offset + span.length > FILE_BYTES_MAX:
+            raise PeerError(f"{span.length} bytes at {span.position} reach beyond a file")
+    if rolled is not None and rolled.file + rolled.end > end:
+        raise PeerError(f"its last file ends after {end}")
+    if end and not standing.spans and rolled is None:
+        raise PeerError(f"nothing proves what its copy holds before {end}")
+
+
+def _encode_data(m: Data) -> tuple[int, bytes]:
+    return _DATA_T, _PLACE.pack(m.channel, m.position) + m.payload
+
+
+def _decode_data(body: memoryview) -> Data:
+    channel, place = _PLACE.unpack_from(body)
+    position, payload = _position(place), body[_PLACE.size :]
+    if position.offset + len(payload) > FILE_BYTES_MAX:
+        raise PeerError(f"{len(payload)} bytes at {position} reach beyond a file")
+    return Data(channel, position, payload)
+
+
+def _encode_rolled(m: RolledNotice) -> tuple[int, bytes]:
+    return _ROLLED_T, _CHANNEL.pack(m.channel) + manifest.encode_entry(m.line)
+
+
+def _decode_rolled(body: memoryview) -> RolledNotice:
+    channel, [line] = _lines(body, 1)
+    return RolledNotice(channel, _entry(manifest.Rolled, line))
+
+
+def _encode_archived(m: ArchivedNotice) -> tuple[int, bytes]:
+    lines = manifest.encode_entry(m.rolled) + manifest.encode_entry(m.line)
+    return _ARCHIVED_T, _CHANNEL.pack(m.channel) + lines
+
+
+def _decode_archived(body: memoryview) -> ArchivedNotice:
+    channel, [first, second] = _lines(body, 2)
+    rolled, line = _entry(manifest.Rolled, first), _entry(manifest.Archived, second)
+    if rolled.file != line.file:
+        raise PeerError("it archives another file than the one it says was rolled")
+    return ArchivedNotice(channel, rolled, line)
+
+
+def _encode_caught_up(m: CaughtUpNotice) -> tuple[int, bytes]:
+    return _CAUGHT_UP_T, _PLACE.pack(m.channel, m.position)
+
+
+def _decode_caught_up(body: memoryview) -> CaughtUpNotice:
+    channel, position = _PLACE.unpack(body)
+    return CaughtUpNotice(channel, _position(position))
+
+
+def _encode_ack(m: Ack) -> tuple[int, bytes]:
+    fields = (m.channel, m.received, m.durable, m.replicated, m.merged, m.merged_at)
+    return _ACK_T, _ACK.pack(*fields)
+
+
+def _decode_ack(body: memoryview) -> Ack:
+    channel, *positions = _ACK.unpack(body)
+    if max(positions) >> 63:
+        raise PeerError(f"{max(positions)} is not a position")
+    return Ack(channel, *map(Position, positions))
+
+
+def _encode_heartbeat(_m: Heartbeat) -> tuple[int, bytes]:
+    return _HEARTBEAT_T, b""
+
+
+def _decode_heartbeat(_body: memoryview) -> Heartbeat:
+    return _HEARTBEAT
+
+
+def _encode_refused(m: Refusal) -> tuple[int, bytes]:
+    code = m.code.encode()
+    words = m.words.encode(errors="replace")[:WORDS_BYTES_MAX].decode(errors="ignore").encode()
+    return _REFUSED_T, _CODE.pack(m.channel, len(code)) + code + words
+
+
+def _decode_refused(body: memoryview) -> Refusal:
+    channel, length = _CODE.unpack_from(body)
+    text = bytes(body[_CODE.size :])
+    if length > len(text):
+        raise PeerError("its refusal contradicts itself")
+    return Refusal(channel, _text(text[:length]), _text(text[length:]))
+
+
+_HEARTBEAT: Final = Heartbeat()
+_LINE_MOST: Final = _CHANNEL.size + MANIFEST_LINE_BYTES_MAX
+_STANDING_MOST: Final = (
+    _STANDING.size + SPANS_MAX * _SPAN.size + MANIFEST_LINE_BYTES_MAX + START_BYTES_MAX
+)
+_ENCODERS: Final[dict[type, Callable[..., tuple[int, bytes]]]] = {
+    Hello: _encode_hello,
+    Open: _encode_open,
+    Standing: _encode_standing,
+    Data: _encode_data,
+    RolledNotice: _encode_rolled,
+    ArchivedNotice: _encode_archived,
+    CaughtUpNotice: _encode_caught_up,
+    Ack: _encode_ack,
+    Heartbeat: _encode_heartbeat,
+    Refusal: _encode_refused,
+}
+# type: (decode, least and most bytes of the body)
+_DECODERS: Final[dict[int, tuple[Callable[[memoryview], Message], int, int]]] = {
+    _HELLO_T: (_decode_hello, _HELLO.size, HELLO_BYTES_MAX),
+    _OPEN_T: (_decode_open, _CHANNEL.size, _LINE_MOST),
+    _STANDING_T: (_decode_standing, _STANDING.size, _STANDING_MOST),
+    _DATA_T: (_decode_data, _PLACE.size + HEADER_BYTES, _PLACE.size + FRAME_BYTES_MAX),
+    _ROLLED_T: (_decode_rolled, _CHANNEL.size, _LINE_MOST),
+    _ARCHIVED_T: (_decode_archived, _CHANNEL.size, _LINE_MOST + MANIFEST_LINE_BYTES_MAX),
+    _CAUGHT_UP_T: (_decode_caught_up, _PLACE.size, _PLACE.size),
+    _ACK_T: (_decode_ack, _ACK.size, _ACK.size),
+    _HEARTBEAT_T: (_decode_heartbeat, 0, 0),
+    _REFUSED_T: (_decode_refused, _CODE.size, _CODE.size + _NAME_BYTES_MAX + WORDS_BYTES_MAX),
+}
+_UNKNOWN: Final = (_decode_heartbeat, 1, 0)  # no length is right
+
+_EntryType = TypeVar("_EntryType", bound=manifest.Entry)
+
+
+def _position(value: int) -> Position:
+    if value >> 63:
+        raise PeerError(f"{value} is not a position")
+    return Position(value)
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise PeerError("a text is not UTF-8") from None
+
+
+def _lines(body: memoryview, count: int) -> tuple[int, list[bytes]]:
+    [channel] = _CHANNEL.unpack_from(body)
+    *lines, rest = bytes(body[_CHANNEL.size :]).split(b"\n")
+    if rest or len(lines) != count:
+        raise PeerError(f"{count} whole manifest lines were expected")
+    return channel, lines
+
+
+def _line(data: memoryview) -> bytes:
+    line, newline, rest = bytes(data).partition(b"\n")
+    if rest or not newline:
+        raise PeerError("1 whole manifest line was expected")
+    return line
+
+
+def _entry(kind: type[_EntryType], line: bytes) -> _EntryType:
+    try:
+        entry = manifest.decode_entry(line)
+    except (ManifestError, RecursionError) as error:
+        raise PeerError(f"a manifest line: {error}") from None
+    if not isinstance(entry, kind):
+        raise PeerError("a manifest line is of another kind")
+    return entry

@@ -1,0 +1,183 @@
+"""Decoder: takes bytes as they arrive and gives out the messages in them."""
+
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+from replicator.wire.codec import (
+    ACK_BYTES,
+    ACK_HEAD_BYTES,
+    FROM_SINK,
+    GREETINGS,
+    LARGE_BYTES,
+    PREFIX_BYTES,
+    check_large,
+    decode_body,
+    decode_prefix,
+    is_ack,
+)
+from replicator.wire.messages import Message
+from rt.errors import PeerError
+from rt.limits import KIB, MIB
+
+# The most one receive returns. The buffer grows as the bytes of a message arrive, so claiming
+# a length costs the peer as much as sending that much.
+_RECORD_BYTES: Final = 16 * KIB
+_BUFFER_BYTES: Final = 2 * _RECORD_BYTES
+_BUFFER_BYTES_KEPT: Final = 2 * MIB  # a rare larger message gives its memory back
+_COUNTED_BYTES: Final = 64 * KIB  # smaller buffers are not accounted for: 512 of them have 32 MiB
+
+
+class MessageMemory(Protocol):
+    """The memory that buffers may take (`replicator.limits.large_messages`)."""
+
+    def take(self, count: int) -> None:
+        """Account for a buffer; `Refused` if there are too many others."""
+
+    def give_back(self, count: int) -> None:
+        """Release its memory."""
+
+
+class Decoder:
+    """Receive into `space()`, say how many bytes came with `took()`, then call `next()` until None.
+
+    While `greeting`, it takes only a Hello or a refusal, both of which are short. Where the peer is
+    a sink (`from_sink`), which receives frames, it takes no frames from it.
+    """
+
+    __slots__ = (
+        "_buffer", "_end", "_is_counted", "_large", "_needed", "_start", "_taken", "_view",
+        "from_sink", "greeting",
+    )  # fmt: skip
+
+    def __init__(self, *, greeting: bool = False, large: MessageMemory | None = None) -> None:
+        self.greeting = greeting
+        self.from_sink = False
+        self._large = large
+        self._taken = 0  # of `_large`, by the buffer, and what it has to grow to
+        self._is_counted = False  # the message that is arriving, with that
+        self._buffer = bytearray(_BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._start = self._end = 0
+        self._needed = PREFIX_BYTES  # bytes of the message that begins at _start, as far as known
+
+    def space(self) -> memoryview:
+        """Return where to receive; this invalidates the payloads given out before."""
+        have, size = self._end - self._start, len(self._buffer)
+        if have == 0:
+            self._start = self._end = 0
+            if size > _BUFFER_BYTES_KEPT:
+                self._move_to(_BUFFER_BYTES)
+            self._hold(len(self._buffer))
+        elif size > _BUFFER_BYTES_KEPT >= self._needed + _RECORD_BYTES:
+            self._move_to(self._needed + _RECORD_BYTES)
+            self._hold(len(self._buffer))
+        elif size - self._end < _RECORD_BYTES:
+            enough = self._needed + _RECORD_BYTES
+            self._move_to(size if have <= size // 2 and enough <= size else min(enough, 2 * size))
+        return self._view[self._end :]
+
+    def took(self, count: int) -> None:
+        """Record that `count` bytes were received into `space()`."""
+        self._end += count
+
+    @property
+    def needed(self) -> int:
+        """The length of a message that has begun to arrive; 0 if none has."""
+        return self._needed if self._end > self._start else 0
+
+    def rest(self) -> None:
+        """Give back what an empty buffer has too much: nothing has arrived for a while."""
+        if self._end == self._start and len(self._buffer) > _BUFFER_BYTES:
+            self._move_to(_BUFFER_BYTES)
+            self._hold(_BUFFER_BYTES)
+
+    def close(self) -> None:
+        """Release the memory of an unfinished message."""
+        self._hold(0)
+
+    def next(self) -> Message | None:
+        """Return the next message, None while it is incomplete.
+
+        Raises:
+            PeerError: the bytes are not a message; nothing after them can be read.
+            Refused: it is large, and too many others are on their way.
+        """
+        have = self._end - self._start
+        if have < self._needed and (self._is_counted or self._needed <= _COUNTED_BYTES):
+            return None  # its prefix was checked, if that is here, and it is accounted for
+        kind, length = decode_prefix(self._buffer, self._start)
+        if self.greeting and kind not in GREETINGS:
+            raise PeerError(f"a message of type {kind} came before a Hello")
+        if self.from_sink and kind not in FROM_SINK:
+            raise PeerError(f"a sink does not send messages of type {kind}")
+        self._needed = PREFIX_BYTES + length
+        if length > _COUNTED_BYTES and not self._is_counted:
+            self._count(length, have)
+        if have < self._needed:
+            return None
+        body = self._view[self._start + PREFIX_BYTES : self._start + self._needed]
+        self._start += self._needed
+        self._needed = PREFIX_BYTES
+        self._is_counted = False
+        return decode_body(kind, body)
+
+    def skip_overtaken(self) -> int:
+        """Pass over acknowledgements that another one of their channel follows, whole.
+
+        Only the last of them says anything; to compare is a tenth of the work of decoding.
+
+        Returns:
+            How many were passed over.
+        """
+        start, data = self._start, self._buffer
+        head = data[start : start + ACK_HEAD_BYTES]
+        last = self._end - 2 * ACK_BYTES
+        if start > last or not is_ack(head):
+            return 0
+        while start <= last and data.startswith(head, start + ACK_BYTES):
+            start += ACK_BYTES
+        count, self._start = (start - self._start) // ACK_BYTES, start
+        return count
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """Take all of `data` and give out the messages as they become whole."""
+        rest = memoryview(data)
+        while rest:
+            space = self.space()
+            count = min(len(space), len(rest))
+            space[:count] = rest[:count]
+            rest = rest[count:]
+            self.took(count)
+            while (message := self.next()) is not None:
+                yield message
+
+    def _count(self, length: int, have: int) -> None:
+        """Take memory for a message; a large one has to show first that it carries such a frame."""
+        if self._large is None:
+            return
+        head = self._view[self._start : self._start + have]
+        if length > LARGE_BYTES and not check_large(head, length):
+            return
+        self._is_counted = True
+        self._hold(max(self._needed, len(self._buffer)))
+
+    def _hold(self, count: int) -> None:
+        """Account for so many bytes, in place of those that were."""
+        count = count if count > _COUNTED_BYTES else 0
+        if self._large is None or count == self._taken:
+            return
+        if self._taken:
+            self._large.give_back(self._taken)
+            self._taken = 0
+        if count:
+            self._large.take(count)
+            self._taken = count
+
+    def _move_to(self, size: int) -> None:
+        """Move the unread bytes to the front, of a new buffer if the size differs."""
+        unread = self._view[self._start : self._end]
+        if size != len(self._buffer):
+            self._buffer = bytearray(size)
+            self._view = memoryview(self._buffer)
+        self._view[: len(unread)] = unread
+        self._start, self._end = 0, len(unread)

@@ -1,0 +1,136 @@
+"""FrameBuffer: reads whole frames from a file into the message that carries them."""
+
+import os
+from mmap import mmap
+from typing import Final
+
+from replicator.wire.codec import DATA_HEAD_BYTES, data_head, put_data_head
+from replicator.wire.decoder import MessageMemory
+from rt.errors import FrameError, Refused
+from rt.format.frame import HEADER_BYTES, FrameKind, parse_header
+from rt.limits import KIB, READ_BYTES
+from rt.log.files.disk import File, OsFile
+from rt.log.notify.in_process_notify import WrittenFrame
+from rt.position import FILE_BYTES_MAX, Position
+from rt.traffic import Traffic
+
+_NOTHING: Final = memoryview(b"")
+# What a connection that waits keeps: small updates fit, and 512 of them have 16 MiB.
+_RESTING_BYTES: Final = 32 * KIB
+_MESSAGES: Final = int(FrameKind.MESSAGES)  # a member of an enumeration takes 0.1 us to look up
+
+
+class FrameBuffer:
+    """Where frames are read to, with room before them for the head of the message.
+
+    One serves a whole connection: what is sent from it is gone when the next read begins. It is
+    small until a backlog passes, and when that has passed: most connections wait.
+    """
+
+    __slots__ = ("_memory", "_size", "_taken", "_traffic", "_view")
+
+    def __init__(
+        self,
+        size: int = READ_BYTES,
+        traffic: Traffic | None = None,
+        memory: MessageMemory | None = None,
+    ) -> None:
+        """Hold frames of up to `size` bytes in all; a single larger one gets memory of its own.
+
+        Args:
+            size: in bytes.
+            traffic: counts the frames that were read to be sent.
+            memory: that the buffer may take; it stays small where there is none left.
+        """
+        self._traffic = traffic or Traffic()
+        self._size = size
+        self._memory = memory
+        self._taken = 0  # of it
+        self._resize(min(size, _RESTING_BYTES))
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a backlog has passed since `rest`."""
+        return len(self._view) > DATA_HEAD_BYTES + _RESTING_BYTES
+
+    def rest(self) -> None:
+        """Give back what a backlog took."""
+        if self.is_large:
+            self._resize(_RESTING_BYTES)
+        if self._taken and self._memory is not None:
+            self._memory.give_back(self._taken)
+            self._taken = 0
+
+    def _grow(self, wanted: int) -> None:
+        """Have room for so many bytes, or as many as may be had."""
+        if len(self._view) - DATA_HEAD_BYTES >= min(wanted, self._size):
+            return
+        if self._memory is not None:
+            try:
+                self._memory.take(self._size)
+            except Refused:
+                return  # others of its name read backlogs; this one takes smaller steps
+            self._taken = self._size
+        self._resize(self._size)
+
+    def _resize(self, size: int) -> None:
+        # Large memory is mapped: what an allocator is given back, it may keep for this thread.
+        length = DATA_HEAD_BYTES + size
+        self._view = memoryview(bytearray(length) if size <= _RESTING_BYTES else mmap(-1, length))
+
+    def data_message(self, channel: int, file: File, start: Position, limit: int) -> memoryview:
+        """Return Data with the whole frames of `file` from `start` on; empty if there are none.
+
+        Args:
+            channel: for the head of the message.
+            file: to read.
+            start: the position of the first frame.
+            limit: offset in the file that no frame may reach past.
+        """
+        offset = start.offset
+        self._grow(limit - offset)
+        data = self._view
+        size = len(data) - DATA_HEAD_BYTES
+        length = _read(file, data, offset, limit)
+        whole, needed, frames, messages = _whole(data, length)
+        if whole == 0 and size < needed <= limit - offset:
+            data = memoryview(bytearray(DATA_HEAD_BYTES + needed))
+            length = _read(file, data, offset, offset + needed)
+            whole, _, frames, messages = _whole(data, length)
+        if whole == 0:
+            return _NOTHING
+        put_data_head(data, channel, start, whole)
+        self._traffic.add(whole, messages, frames)
+        return data[: DATA_HEAD_BYTES + whole]
+
+    def frame_message(self, channel: int, frame: WrittenFrame) -> bytes:
+        """Return Data with a frame whose bytes are at hand."""
+        self._traffic.add(len(frame.data), frame.messages, frame.frames)
+        return data_head(channel, frame.position, len(frame.data)) + frame.data
+
+
+def _read(file: File, view: memoryview, offset: int, limit: int) -> int:
+    target = view[DATA_HEAD_BYTES : DATA_HEAD_BYTES + min(limit, FILE_BYTES_MAX) - offset]
+    if isinstance(file, OsFile):
+        return os.preadv(file.fileno(), [target], offset)
+    data = file.pread(len(target), offset)
+    target[: len(data)] = data
+    return len(data)
+
+
+def _whole(data: memoryview, length: int) -> tuple[int, int, int, int]:
+    """Return the bytes of the whole frames, those that the first needs, frames and messages."""
+    end, offset, needed, frames, messages = DATA_HEAD_BYTES + length, DATA_HEAD_BYTES, 0, 0, 0
+    try:
+        while end - offset >= HEADER_BYTES:
+            header = parse_header(data, offset)
+            size = header.size
+            needed = needed or size
+            if size > end - offset:
+                break
+            offset += size
+            frames += 1
+            messages += header.messages if header.kind == _MESSAGES else 0
+    except FrameError:
+        pass  # the next read begins there, and explains it
+    return offset - DATA_HEAD_BYTES, needed, frames, messages

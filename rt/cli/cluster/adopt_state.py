@@ -1,0 +1,63 @@
+"""`rt node adopt-state`: lets a node use its directory again after it was moved to another disk."""
+
+from contextlib import closing
+
+import click
+
+from rt.cli.common.options import click_options
+from rt.errors import Misuse, PeerError, Refused
+from rt.net.certificates import certificate_files
+from rt.net.tls import Contexts, client_context
+from rt.node.founding.cluster_files import ask_status
+from rt.node.host.state import adopt, demand_state
+from rt.node.resources.node_directory import NodeDirectory
+from rt.node.settings.node import NodeSettings
+
+
+@click.command("adopt-state")
+@click_options(NodeSettings, "node")
+@click.option(
+    "--original-is-gone",
+    "is_gone",
+    is_flag=True,
+    help="The directory was moved: no other copy of it exists that could be started.",
+)
+def adopt_state(settings: NodeSettings, *, is_gone: bool) -> None:
+    """Let a node start on a directory that was moved, for example to a larger disk.
+
+    A node refuses a directory that looks like a copy, since two nodes with one vote break every
+    promise. Never use this for a backup or a snapshot: it has forgotten votes. Empty the node's
+    directory instead, and it learns everything from the others.
+
+    It is refused while a node runs in the directory or answers at the node's address, and for a
+    directory of another node or cluster.
+
+    \b
+    rt node adopt-state --config n1.toml --original-is-gone
+    rt node adopt-state --root /mnt/new/rt --stream flights --name n1 --original-is-gone
+    """  # noqa: D301 - click reads the backspace character
+    demand_state(settings)
+    if not is_gone:
+        raise Misuse(
+            "the directory is adopted only with --original-is-gone: if another copy of it were "
+            "started too, the two would vote twice"
+        )
+    _demand_silence(settings)
+    with closing(NodeDirectory(settings)) as directory:
+        is_new = adopt(directory.disk, settings, directory.path)
+        word = "can be used here now" if is_new else "was in its place already"
+        click.echo(f"the state of node {settings.name} in {directory.state} {word}")
+
+
+def _demand_silence(settings: NodeSettings) -> None:
+    """Raise `Refused` if the node runs somewhere else."""
+    contexts = Contexts(
+        certificate_files(settings.certs, settings.name), client_context, settings.stream
+    )
+    address = settings.addresses.get(settings.name, settings.address)
+    try:
+        name = ask_status(address, contexts).get("node")
+    except (OSError, PeerError):
+        return  # nothing answers there, or nothing that calls itself a node
+    where = f"{address[0]}:{address[1]}"
+    raise Refused("running", f"node {name} answers at {where}; stop it first, whichever it is")

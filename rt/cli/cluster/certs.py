@@ -1,0 +1,339 @@
+"""`rt certs`: make an authority; issue, renew, revoke and show certificates and grants."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from rt.cli.common.command_group import CommandGroup
+from rt.cli.common.console import print_json
+from rt.cli.common.options import json_option
+from rt.errors import Misuse, RtError, spoken
+from rt.net import certificates, granting, renewal, revocation, trust
+from rt.net.grants import GRANTS_NAME, Grant, GrantTable, read_grants
+from rt.net.identity import CertificateRole, read_identity
+
+DIRECTORY = "certs"
+
+
+def _directory() -> str:
+    """Where certificates are, as the file of RT_CONFIG says; `certs` without one."""
+    path = os.environ.get("RT_CONFIG")
+    if not path:
+        return DIRECTORY
+    from rt.client.settings import ConnectionSettings  # noqa: PLC0415 - only with a file
+    from rt.config.settings import load  # noqa: PLC0415
+
+    try:
+        return load(ConnectionSettings, path, "pull", environment={}).certs
+    except (RtError, OSError) as error:
+        raise click.UsageError(f"{spoken(error)}; or name the directory with --dir") from error
+
+
+_directory_option = click.option(
+    "--dir",
+    "directory",
+    metavar="DIR",
+    default=_directory,
+    envvar="RT_CERTS",
+    show_default="that of RT_CONFIG, or certs",
+    show_envvar=True,
+    help="Directory of the authority.",
+)
+
+_cluster_option = click.option(
+    "--cluster",
+    "clusters",
+    metavar="ID",
+    multiple=True,
+    help="A node's: the cluster_id of its cluster, so that no other lets it in; repeat for more.  "
+    "[default: that of the old certificate, or of the cluster that was made with DIR]",
+)
+
+
+@click.group(cls=CommandGroup)
+def certs() -> None:
+    """Manage the keys and certificates by which all peers recognise each other.
+
+    \b
+    rt certs init certs
+    rt certs issue node-1 --role node --host node-1.example.org
+    rt certs issue jfk --role publisher --session 'jfk-*'
+    rt certs issue spark --role subscriber
+    rt certs show certs/jfk.pem
+    rt certs grants
+    rt certs renew jfk
+    rt certs revoke jfk
+    """  # noqa: D301 - click reads the backspace character
+
+
+@certs.command()
+@click.argument("directory", metavar="DIR", default=DIRECTORY)
+@click.option("--force", is_flag=True, help="Replace an authority; its certificates stop working.")
+def init(directory: str, *, force: bool) -> None:
+    """Make a certificate authority in DIR (default: certs).
+
+    \b
+    rt certs init certs
+
+    Keep DIR/ca.key where certificates are issued; programs need DIR/ca.pem only.
+    """  # noqa: D301 - click reads the backspace character
+    with _one_line_errors():
+        files = certificates.init_authority(directory, force=force)
+    click.echo(f"made {files.cert} and {files.key}; keep the key to yourself")
+
+
+@certs.command()
+@click.argument("name")
+@click.option(
+    "--role",
+    type=click.Choice([role.value for role in CertificateRole]),
+    required=True,
+    help="Role of the holder.",
+)
+@click.option(
+    "--session",
+    "sessions",
+    metavar="GLOB",
+    multiple=True,
+    help="Grant a publisher these sessions and groups; repeat for more.  [default: NAME]",
+)
+@click.option(
+    "--stream",
+    "streams",
+    metavar="GLOB",
+    multiple=True,
+    help="Grant a subscriber or mirror these streams, or let a publisher push to them; repeat for "
+    "more.  [default: *, and each node's own for a publisher]",
+)
+@click.option("--leases", is_flag=True, help="Grant a subscriber leases, which hold files for it.")
+@click.option(
+    "--host",
+    "hosts",
+    metavar="HOST",
+    multiple=True,
+    help="A node's or mirror's: where it is dialled; repeat for more.  [default: loopback]",
+)
+@click.option(
+    "--days",
+    type=click.IntRange(1, certificates.DAYS_MAX),
+    default=certificates.DAYS_DEFAULT,
+    show_default=True,
+    help="Days until it expires.",
+)
+@_cluster_option
+@_directory_option
+@click.option("--force", is_flag=True, help="Replace the files of NAME, whatever its role was.")
+@json_option("what was issued")
+def issue(
+    name: str, directory: str, *, clusters: tuple[str, ...], as_json: bool, **request: Any
+) -> None:
+    """Issue a key and a certificate for NAME: DIR/NAME.key and DIR/NAME.pem.
+
+    \b
+    rt certs issue node-1 --role node --host node-1.example.org --host 10.0.0.7
+    rt certs issue jfk --role publisher --session jfk --session 'jfk-*' --days 7
+    rt certs issue spark --role subscriber --stream flights
+    rt certs issue edge --role mirror --host edge.example.org
+
+    What NAME may do is written to DIR/grants.toml, unless that has an entry for it already. To
+    replace files before they expire use `rt certs renew`, which keeps their role and hosts.
+    """  # noqa: D301 - click reads the backspace character
+    with _one_line_errors():
+        files = certificates.issue(directory, name, clusters=clusters or None, **request)
+    _say_made("issued", files, as_json=as_json)
+
+
+@certs.command()
+@click.argument("name")
+@click.option(
+    "--days",
+    type=click.IntRange(1, certificates.DAYS_MAX),
+    help="Days until it expires.  [default: as many as before]",
+)
+@_cluster_option
+@_directory_option
+@json_option("what was issued")
+def renew(
+    name: str, directory: str, *, days: int | None, clusters: tuple[str, ...], as_json: bool
+) -> None:
+    """Replace the key and certificate of NAME; its role and its grants stay the same.
+
+    \b
+    rt certs renew jfk
+    rt certs renew node-1 --days 30
+
+    Running programs notice the new files and reconnect with them.
+    """  # noqa: D301 - click reads the backspace character
+    with _one_line_errors():
+        files = renewal.renew(directory, name, days=days, clusters=clusters)
+    _say_made("renewed", files, as_json=as_json)
+
+
+@certs.command()
+@click.argument("name")
+@_directory_option
+@json_option("what was revoked")
+def revoke(name: str, directory: str, *, as_json: bool) -> None:
+    """End every certificate of NAME, by DIR/crl.pem.
+
+    \b
+    rt certs revoke jfk
+
+    Copy crl.pem into the directory of every program, beside ca.pem: connections of a revoked
+    certificate end within a second, and new ones are refused.
+    """  # noqa: D301 - click reads the backspace character
+    with _one_line_errors():
+        path, count = revocation.revoke(directory, name)
+    if as_json:
+        print_json({"name": name, "revoked": count, "crl": path})
+        return
+    said = f"{count} certificate{'' if count == 1 else 's'}" if count else "no further certificate"
+    click.echo(f"revoked {said} of {name}; copy {path} beside every ca.pem")
+
+
+@certs.command()
+@click.argument("path", metavar="FILE")
+@json_option("it")
+def show(path: str, *, as_json: bool) -> None:
+    """Show the holder of a certificate, what the holder is granted, and until when.
+
+    \b
+    rt certs show certs/jfk.pem
+    rt certs show certs/jfk.pem --json
+    """  # noqa: D301 - click reads the backspace character
+    with _one_line_errors():
+        facts = _facts(path)
+    if as_json:
+        print_json(facts)
+    else:
+        click.echo(_table(facts))
+
+
+@certs.command()
+@click.option(
+    "--from-certificates",
+    "adopt",
+    is_flag=True,
+    help="First add what older certificates in DIR list, for names without an entry.",
+)
+@_directory_option
+@json_option("the grants")
+def grants(directory: str, *, adopt: bool, as_json: bool) -> None:
+    """Check DIR/grants.toml and show what each publisher and subscriber may do.
+
+    \b
+    rt certs grants
+    rt certs grants --dir /etc/rt/certs --json
+
+    To change a grant edit the file. Copy it beside every node's ca.pem: a running node reads it
+    again and ends the connections of those whose grants have changed.
+    """  # noqa: D301 - click reads the backspace character
+    path = os.path.join(directory, GRANTS_NAME)
+    with _one_line_errors():
+        adopted = granting.adopt(directory) if adopt else []
+        if not os.path.exists(path):
+            raise Misuse(f"{path}: no such file; rt certs issue writes it")
+        table = read_grants(path)
+    if as_json:
+        print_json({"path": path, "added": adopted, "grants": _entries(table)})
+        return
+    for title in adopted:
+        click.echo(f"added {title}, by its certificate")
+    for (role, name), grant in sorted(table.items()):
+        click.echo(f"{role} {name}: {_granted(grant)}")
+
+
+def _entries(table: GrantTable) -> list[dict[str, Any]]:
+    return [
+        {"role": role.value, "name": name, **asdict(grant)}
+        for (role, name), grant in sorted(table.items())
+    ]
+
+
+def _granted(grant: Grant) -> str:
+    parts = [
+        f"{key} {', '.join(globs)}"
+        for key, globs in (("sessions", grant.sessions), ("streams", grant.streams))
+        if globs
+    ]
+    return "; ".join([*parts, *(["leases"] if grant.leases else [])]) or "nothing"
+
+
+def _say_made(verb: str, files: certificates.CertificateFiles, *, as_json: bool) -> None:
+    """Tell what a certificate's files are, and what they are for."""
+    with _one_line_errors():
+        facts = _facts(files.cert)
+    if as_json:
+        print_json({"cert": files.cert, "key": files.key, **facts})
+        return
+    click.echo(f"{verb} {files.cert} and {files.key}: {facts['role']}, until {facts['until']}")
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    try:
+        yield
+    except (RtError, OSError) as error:
+        raise click.ClickException(spoken(error)) from error
+
+
+def _facts(path: str) -> dict[str, Any]:
+    certificate = certificates.load_certificate(path)
+    left = certificate.not_valid_after_utc - datetime.now(UTC)
+    return {
+        **_holder(path, certificate),
+        "since": certificate.not_valid_before_utc.isoformat(),
+        "until": certificate.not_valid_after_utc.isoformat(),
+        "days_left": round(left.total_seconds() / 86_400, 1),
+        "revoked": _revoked_at(path, certificate),
+        "serial": f"{certificate.serial_number:x}",
+        "sha256": certificate.fingerprint(hashes.SHA256()).hex(),
+    }
+
+
+def _holder(path: str, certificate: x509.Certificate) -> dict[str, Any]:
+    if certificate.subject == certificate.issuer:
+        return {"name": certificates.AUTHORITY, "role": "authority"}
+    # Every role dials, so this is the check that a node makes.
+    der = certificate.public_bytes(serialization.Encoding.DER)
+    identity = read_identity(der, ExtendedKeyUsageOID.CLIENT_AUTH)
+    table = read_grants(os.path.join(os.path.dirname(path), GRANTS_NAME))
+    grant = table.get((identity.role, identity.name), Grant())
+    return {
+        "name": identity.name,
+        "role": identity.role.value,
+        "sessions": list(grant.sessions),
+        "streams": list(grant.streams),
+        "leases": grant.leases or None,
+        "hosts": renewal.hosts_of(certificate),
+        "clusters": list(identity.clusters),
+    }
+
+
+def _revoked_at(path: str, certificate: x509.Certificate) -> str | None:
+    """Return when a certificate was revoked, by the list of the directory it is in."""
+    ca = os.path.join(os.path.dirname(path), f"{certificates.AUTHORITY}.pem")
+    if not os.path.exists(ca):
+        return None
+    revoked = trust.read_revoked(trust.crl_path(ca), (certificates.load_certificate(ca),))
+    at = revoked.get((certificate.issuer.public_bytes(), certificate.serial_number))
+    return None if at is None else at.isoformat()
+
+
+def _table(facts: dict[str, Any]) -> str:
+    rows = {
+        key.replace("_", " "): ", ".join(value) if isinstance(value, list) else str(value)
+        for key, value in facts.items()
+        if value not in ([], None)
+    }
+    if facts["days_left"] < 0:
+        rows["days left"] = "expired; renew it with rt certs renew"
+    return "\n".join(f"{key:<10} {value}" for key, value in rows.items())

@@ -1,0 +1,170 @@
+"""`rt cluster`: makes the files of a new cluster, and changes the members of a running one."""
+
+import os
+import shlex
+
+import click
+
+from rt.cli.cluster.members import add, move, remove, replace_node
+from rt.cli.common.command_group import CommandGroup
+from rt.cli.common.console import print_json, say
+from rt.cli.common.options import json_option
+from rt.errors import Misuse
+from rt.node.founding.cluster_files import (
+    CLIENTS_NAME,
+    founding_lines,
+    free_addresses,
+    init_cluster,
+)
+from rt.node.founding.layout import ClusterLayout
+
+
+@click.group(cls=CommandGroup)
+def cluster() -> None:
+    """Make the files of a new cluster, and change the members of a running one.
+
+    \b
+    rt cluster init flights --stream flights --address a:7420 --address b:7420 --address c:7420
+    rt cluster add n4 --address d:7420 --config flights/clients.toml
+    rt cluster remove n4 --config flights/clients.toml
+    rt cluster replace n3 n4 --address d:7420 --config flights/clients.toml
+    rt cluster move n3 --address e:7420 --config flights/clients.toml
+    """  # noqa: D301 - click reads the backspace character
+
+
+for command in (add, remove, replace_node, move):
+    cluster.add_command(command)
+
+
+@cluster.command()
+@click.argument("directory", metavar="DIR")
+@click.option("--stream", default="stream", show_default=True, help="Stream to serve.")
+@click.option("--address", "addresses", multiple=True, help="host:port of a node; repeat for each.")
+@click.option(
+    "--nodes", default=3, show_default=True, help="Nodes on this machine, if no address is given."
+)
+@click.option(
+    "--publisher",
+    "publishers",
+    metavar="NAME",
+    multiple=True,
+    help="Issue a publisher's certificate and grant it the session NAME; repeat.",
+)
+@click.option(
+    "--subscriber",
+    "subscribers",
+    metavar="NAME",
+    multiple=True,
+    help="Issue a subscriber's certificate and grant it the stream; repeat.",
+)
+@click.option(
+    "--from",
+    "source",
+    metavar="LOG",
+    default="",
+    help="Found the cluster from a merged log: the directory out of a copy, or of rt restore.",
+)
+@click.option(
+    "--group",
+    "groups",
+    metavar="GROUP=SESSION,SESSION",
+    multiple=True,
+    help="With --from: which sessions of the log are redundant publishers of a group; repeat.",
+)
+@click.option(
+    "--name", "names", metavar="NAME", multiple=True,
+    help="Name of a node, one for each address; repeat.  [default: n1, n2, ...]",
+)  # fmt: skip
+@click.option(
+    "--node-root", metavar="PATH", default="",
+    help="Where each node keeps its data, on its own machine.",
+)  # fmt: skip
+@click.option(
+    "--node-certs", metavar="PATH", default="",
+    help="Where each node finds its certificate, on its own machine.",
+)  # fmt: skip
+@click.option(
+    "--authority", metavar="DIR", default="",
+    help="Sign with the ca.pem and ca.key there, instead of a new authority.",
+)  # fmt: skip
+@json_option("what was made")
+def init(
+    directory: str,
+    *,
+    stream: str,
+    addresses: tuple[str, ...],
+    nodes: int,
+    publishers: tuple[str, ...],
+    subscribers: tuple[str, ...],
+    source: str,
+    groups: tuple[str, ...],
+    names: tuple[str, ...],
+    node_root: str,
+    node_certs: str,
+    authority: str,
+    as_json: bool,
+) -> None:
+    """Write certificates and a configuration for each node into DIR.
+
+    \b
+    rt cluster init flights --stream flights --address a:7420 --address b:7420 --address c:7420
+    rt cluster init one --stream flights --nodes 1 --publisher jfk --subscriber spark
+    rt cluster init new --stream flights --from restored/flights/out --publisher jfk
+    rt cluster init flights --stream flights --name a --address a:7420 --name b --address b:7420 \\
+      --name c --address c:7420 --node-root /var/lib/rt --node-certs /etc/rt/certs --authority pki
+
+    What each publisher and subscriber may do is in DIR/certs/grants.toml. Nodes read that file
+    again when it changes; further certificates come from rt certs issue. A node's file has paths
+    of this machine, unless --node-root and --node-certs say where things are on the node's own.
+
+    With --from, a cluster that was lost continues from a copy of its merged log: positions and
+    numbers go on after the copy's end, and publishers with what the copy lacks. Name all groups
+    of redundant publishers. The old cluster's nodes, copies and certificates are refused.
+    """  # noqa: D301 - click reads the backspace character
+    if groups and not source:
+        raise Misuse("--group says what is in the log of --from; name that too")
+    places = init_cluster(
+        directory, stream, addresses or free_addresses(nodes),
+        publishers=publishers, subscribers=subscribers,
+        founded=founding_lines(source, stream, groups) if source else (),
+        layout=ClusterLayout(names, node_root, node_certs, authority),
+    )  # fmt: skip
+    certs, clients = os.path.join(directory, "certs"), os.path.join(directory, CLIENTS_NAME)
+    if as_json:
+        made = [{"name": p.name, "address": p.address, "config": p.config} for p in places]
+        print_json({"stream": stream, "certs": certs, "clients": clients, "nodes": made})
+        return
+    say(f"{certs} holds the certificates and the authority; keep its ca.key on this machine.")
+    say("Start each node on its machine, with --found the first time and never again:", "")
+    for place in places:
+        say(f"  rt node --config {shlex.quote(place.config)} --found")
+        where = f", copied to {node_certs}" if node_certs else ""
+        files = f"ca.pem, grants.toml, {place.name}.pem and {place.name}.key"
+        say(f"    needs {files} of {certs}{where}")
+    if source:
+        say("", f"Each node copies {source} when it is founded; elsewhere, set founded_from.")
+    if node_root and node_certs:
+        say("", f"The nodes' files hold paths of their machines. For clients: {clients}", "")
+    else:
+        say("", f"The .toml files hold paths of this machine. For clients: {clients}", "")
+    if publishers and subscribers:
+        show_client_commands(clients, publishers[0])
+        return
+    say("No client was named, so none may connect yet. Issue a certificate to each:", "")
+    for role in ("publisher", "subscriber"):
+        say(f"  rt certs issue NAME --role {role} --dir {shlex.quote(certs)}")
+
+
+def show_client_commands(config: str, session: str = "one") -> None:
+    """Print the commands that try a cluster out.
+
+    Args:
+        config: The path of its clients.toml.
+        session: One that may be published.
+    """
+    say(f"  export RT_CONFIG={shlex.quote(config)}")
+    say(f"  seq 1000 | rt publish --session {session}")
+    say("  rt push --drain")
+    say("  rt pull --once")
+    say("  rt subscribe --no-follow")
+    say("  rt status")

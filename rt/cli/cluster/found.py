@@ -1,0 +1,38 @@
+"""`rt node found`: makes the state of a member of a new cluster, so that a service can start it."""
+
+from contextlib import closing
+
+import click
+
+from rt.cli.common.options import click_options
+from rt.node.host.state import found_state
+from rt.node.resources.node_directory import NodeDirectory
+from rt.node.settings.node import NodeSettings
+
+
+@click.command("found")
+@click_options(NodeSettings, "node")
+def found_node(settings: NodeSettings) -> None:
+    """Found a member of a new cluster, without starting it.
+
+    Once for each node of a new cluster, and never again: for a node that lost its directory it
+    would undo what the others have agreed on. The node is then always started without --found, as
+    a service manager does. Refused if its directory is not empty.
+
+    \b
+    rt node found --config /etc/rt/n1.toml
+    systemctl start rt-node-n1
+    """  # noqa: D301 - click reads the backspace character
+    for each in settings.each_stream:
+        click.echo(f"node {each.name} of a new cluster is founded in {found_stream(each)}")
+
+
+def found_stream(settings: NodeSettings) -> str:
+    """Found a stream's state on a node; return its directory.
+
+    Raises:
+        Misuse: there is a state already, or a node runs there.
+    """
+    with closing(NodeDirectory(settings)) as directory:
+        found_state(directory.disk, settings, directory.path)
+        return directory.path

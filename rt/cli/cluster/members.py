@@ -1,0 +1,293 @@
+"""`rt cluster add`, `remove`, `replace` and `move`: change the members of a running cluster."""
+
+import os
+import shlex
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import click
+
+from rt.cli.common.console import note, print_json, say
+from rt.cli.common.options import Seconds, click_options, json_option
+from rt.client.settings import ConnectionSettings
+from rt.errors import Misuse, Refused, RtError
+from rt.names import parse_node
+from rt.net.admin import AdminClient, reading_answers
+from rt.node.founding.cluster_files import certify_node, write_member
+from rt.node.settings.node import parse_address
+from sequencer.raft.consensus import VOTERS_MAX
+
+# What a node says while a change has to wait: the client asks again.
+_WAITS: Final = {"not-caught-up", "handing-over", "changing", "moving", "undecided"}
+_POLL_S: Final = 0.3
+_TIMEOUT_S: Final = 3600.0
+
+Answer = dict[str, Any]
+
+
+class ChangeRequests:
+    """Asks the leader of a cluster for changes until they are made, and reports the progress."""
+
+    def __init__(self, settings: ConnectionSettings, timeout_s: float) -> None:
+        """Give up when the time is over, or at the first refusal that waiting does not cure."""
+        self._settings = settings
+        self._end_s = time.monotonic() + timeout_s
+        self._said = ""
+        self.answer: Answer = {}
+        self._change("members")
+
+    @property
+    def members(self) -> dict[str, Answer]:
+        """Each member by name, as of the last answer."""
+        with reading_answers():
+            return {str(each["name"]): each for each in self.answer["members"]}
+
+    @property
+    def _cluster(self) -> str:
+        """The cluster that certificates name, whichever of its streams was asked about."""
+        with reading_answers():
+            stream, cluster = str(self.answer["stream"]), str(self.answer["cluster"])
+        return cluster.removesuffix(f"/{stream}")
+
+    def demand_member(self, name: str) -> None:
+        """Refuse a name that is not a member's."""
+        if name not in self.members:
+            raise Misuse(f"{name} is not a member; the members are {', '.join(self.members)}")
+
+    def add(self, name: str, address: str) -> str:
+        """Add a learner, and write what its node needs; return the file of its settings."""
+        before = self.members.get(name)
+        if before is not None and before["votes"]:
+            words = "a member already; to change its address, use rt cluster move"
+            raise Misuse(f"{name} is {words}")
+        directory = os.path.dirname(os.path.abspath(self._settings.certs))
+        self._change("add-member", name, address)
+        host = parse_address(address)[0]
+        note(certify_node(self._settings.certs, name, host, self._cluster))
+        with reading_answers():
+            places = {each["name"]: str(each["address"]) for each in self.answer["members"]}
+            stream, cluster = str(self.answer["stream"]), str(self.answer["cluster"])
+        config = write_member(directory, stream, name, places, cluster)
+        note(f"{name} is a learner at {address}")
+        return config
+
+    def promote(self, name: str) -> None:
+        """Wait until a learner has caught up, and let it vote."""
+        self._change("promote-member", name)
+        note(f"{name} has caught up and votes")
+
+    def remove(self, name: str) -> None:
+        """Remove a member; a leader hands over first."""
+        self.demand_member(name)
+        self._change("remove-member", name)
+        note(f"{name} is not a member any more; if it runs, it ends, and its files stay")
+
+    def move(self, name: str, address: str) -> None:
+        """Change the address of a member."""
+        self.demand_member(name)
+        self._change("move-member", name, address)
+        host = parse_address(address)[0]
+        note(certify_node(self._settings.certs, name, host, self._cluster))
+        note(f"{name} is reached at {address}; start it with that address under listen")
+
+    def _change(self, do: str, name: str = "", address: str = "") -> None:
+        """Make a request until it is answered with members that are decided."""
+        has_asked = False
+        while True:
+            try:
+                request = {"do": do, "name": name, "address": address, "decided": True}
+                self.answer = self._ask(request)
+            except Refused as error:
+                if error.code == "not-a-member" and do == "remove-member" and has_asked:
+                    self._change("members")
+                    return
+                if error.code not in _WAITS:
+                    raise
+                self._wait(str(error))
+                has_asked = True
+            else:
+                return
+
+    def _ask(self, request: Answer) -> Answer:
+        """Ask whichever node leads, and wait while none does."""
+        while True:
+            try:
+                return AdminClient(self._addresses(), self._settings.contexts()).ask(request)
+            except (Refused, Misuse):
+                raise
+            except RtError as error:
+                self._wait(str(error))
+
+    def _addresses(self) -> list[tuple[str, int]]:
+        """The nodes of the configuration, and those that the cluster has named since."""
+        named = [str(each["address"]) for each in self.answer.get("members", [])]
+        found = [*self._settings.addresses(), *(parse_address(each) for each in named if each)]
+        return list(dict.fromkeys(found))
+
+    def _wait(self, reason: str) -> None:
+        if time.monotonic() > self._end_s:
+            raise click.ClickException(f"gave up waiting: {reason}; run it again to go on")
+        if reason != self._said:
+            note(f"waiting: {reason}")
+        self._said = reason
+        time.sleep(_POLL_S)
+
+    def show(self, *, as_json: bool) -> None:
+        """Print the members as they are now."""
+        if as_json:
+            print_json(self.answer)
+            return
+        voters = [name for name, each in self.members.items() if each["votes"]]
+        learners = [name for name, each in self.members.items() if not each["votes"]]
+        say(f"voting: {', '.join(voters)}" + (f"; learner: {learners[0]}" if learners else ""))
+        spare = (len(voters) - 1) // 2
+        if len(voters) % 2 == 0:
+            note(f"{len(voters)} voters survive the loss of {spare}, as {len(voters) - 1} would")
+        nodes = ", ".join(f'"{each["address"]}"' for each in self.members.values())
+        note(f"for the configuration of clients: nodes = [{nodes}]")
+
+
+def member_command(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that all changes of members share."""
+    decorators = [
+        click_options(ConnectionSettings, "archive"),
+        click.option(
+            "--timeout", "timeout_s", type=Seconds(), default=_TIMEOUT_S, show_default=True,
+            metavar="S", help="Give up after this many seconds, with exit code 1.",
+        ),
+        json_option("the members as they are then"),
+    ]  # fmt: skip
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    return command
+
+
+def _say_start(config: str) -> None:
+    note("start it on an empty directory with")
+    note(f"  rt node --config {shlex.quote(config)}")
+
+
+_address_option = click.option(
+    "--address", required=True, metavar="HOST:PORT", help="Where the other nodes reach it."
+)
+
+
+@click.command()
+@click.argument("name")
+@_address_option
+@click.option("--no-wait", is_flag=True, help="Leave it a learner; run it again to go on.")
+@member_command
+def add(
+    name: str, *, address: str, no_wait: bool, settings: ConnectionSettings, timeout_s: float,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Add node NAME to a running cluster, and wait until it has caught up and votes.
+
+    \b
+    rt cluster add n4 --address d:7420 --config flights/clients.toml
+    rt cluster add n4 --address d:7420 --config flights/clients.toml --no-wait
+
+    Writes NAME.toml beside the directory of certificates, and issues the node's certificate where
+    the authority's key is at hand. Start the node meanwhile; until it votes it costs nothing.
+    """  # noqa: D301 - click reads the backspace character
+    _check(name, address)
+    changes = ChangeRequests(settings, timeout_s)
+    _say_start(changes.add(name, address))
+    if not no_wait:
+        changes.promote(name)
+    changes.show(as_json=as_json)
+
+
+@click.command()
+@click.argument("name")
+@member_command
+def remove(name: str, *, settings: ConnectionSettings, timeout_s: float, as_json: bool) -> None:
+    """Remove node NAME from a running cluster.
+
+    \b
+    rt cluster remove n3 --config flights/clients.toml
+
+    Refused where the others would be no majority. A leader hands over first. The node ends by
+    itself; revoke its certificate with rt certs revoke if its machine is not yours any more.
+    """  # noqa: D301 - click reads the backspace character
+    changes = ChangeRequests(settings, timeout_s)
+    changes.remove(name)
+    changes.show(as_json=as_json)
+
+
+@click.command("replace")
+@click.argument("old")
+@click.argument("new")
+@_address_option
+@member_command
+def replace_node(
+    old: str,
+    new: str,
+    *,
+    address: str,
+    settings: ConnectionSettings,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Replace node OLD by node NEW: add, wait until it has caught up, and remove.
+
+    \b
+    rt cluster replace n3 n4 --address d:7420 --config flights/clients.toml
+
+    A node that is dead is removed first, since it only adds to the majority that is needed, and
+    one of seven, since no more may vote. If the command is stopped, run it again. For a new disk in
+    the same machine there is nothing to replace: start the node on an empty directory.
+    """  # noqa: D301 - click reads the backspace character
+    _check(new, address)
+    if old == new:
+        raise Misuse("give the new node a name of its own; for another address use rt cluster move")
+    changes = ChangeRequests(settings, timeout_s)
+    replace_member(changes, old, new, address)
+    changes.show(as_json=as_json)
+
+
+def replace_member(changes: ChangeRequests, old: str, new: str, address: str) -> None:
+    """Make the changes that are left, of which an earlier call may have made some."""
+    if new not in changes.members:
+        changes.demand_member(old)
+    if not changes.members.get(new, {}).get("votes"):
+        _say_start(changes.add(new, address))
+        if leaves_first(changes.members, old):
+            changes.remove(old)
+    changes.promote(new)  # also if it votes, which nodes of the version before may be wrong about
+    if old in changes.members:
+        changes.remove(old)
+
+
+def leaves_first(members: Mapping[str, Answer], old: str) -> bool:
+    """Whether a member has to be removed before the one that replaces it can vote."""
+    if old not in members:
+        return False
+    voters = sum(bool(each["votes"]) for each in members.values())
+    return not members[old]["live"] or voters >= VOTERS_MAX
+
+
+@click.command()
+@click.argument("name")
+@_address_option
+@member_command
+def move(
+    name: str, *, address: str, settings: ConnectionSettings, timeout_s: float, as_json: bool
+) -> None:
+    """Change the address of node NAME; the others need no restart.
+
+    \b
+    rt cluster move n3 --address e:7420 --config flights/clients.toml
+
+    Then start the node there, with its own directory, and the new address under listen.
+    """  # noqa: D301 - click reads the backspace character
+    _check(name, address)
+    changes = ChangeRequests(settings, timeout_s)
+    changes.move(name, address)
+    changes.show(as_json=as_json)
+
+
+def _check(name: str, address: str) -> None:
+    parse_node(name)
+    parse_address(address, "--address")

@@ -1,0 +1,111 @@
+"""`rt node`: runs one node of a stream until a signal stops it."""
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from rt.cli.cluster.adopt_state import adopt_state
+from rt.cli.cluster.found import found_node
+from rt.cli.common.command_group import CommandGroup
+from rt.cli.common.link import say_reloaded
+from rt.cli.common.options import click_options, reloaded
+from rt.cli.common.web import shown_over_http
+from rt.cli.process.descriptors import raise_descriptor_limit
+from rt.cli.process.heap import Heap
+from rt.cli.process.service_manager import ServiceManager
+from rt.cli.process.stop_signals import StopSignals
+from rt.errors import RtError, spoken
+from rt.node.agree.leadership import RoleCommand
+from rt.node.host.stream_host import StreamHost
+from rt.node.observe.sampler_thread import LIVE_S
+from rt.node.settings.node import NodeSettings
+from rt.web.recent import RecentEvents
+from rt.web.server import WebServer
+
+if TYPE_CHECKING:
+    from rt.web.site import Site
+
+_log: Final = logging.getLogger("rt.node")
+_POLL_S: Final = 0.5
+_NAMED_MAX: Final = 10
+
+
+@click.group(cls=CommandGroup, invoke_without_command=True)
+@click_options(NodeSettings, "node")
+@click.option("--found", is_flag=True, help="First start of a member of a new cluster; only then.")
+@click.pass_context
+def node(context: click.Context, *, settings: NodeSettings, found: bool) -> None:
+    """Serve a stream, or several: accept pushes, merge them, and let subscribers pull.
+
+    A stream that fails is served no more, and the others are; the node ends with the last one.
+    Stops cleanly on SIGTERM and ctrl-C; everything acknowledged is kept. SIGHUP loads
+    certificates, the reserve and the limits again, and logs which other settings of the file wait
+    for a restart; where the node has a terminal, it stops the node, as a closed one does.
+
+    \b
+    rt node --root /var/lib/rt --stream flights --name n1 --listen 0.0.0.0:7420
+    rt node --config node.toml --http 127.0.0.1:9420
+    RT_LISTEN=127.0.0.1:0 rt node --stream flights
+    """  # noqa: D301 - click reads the backspace character
+    if context.invoked_subcommand is not None:
+        return
+    raise_descriptor_limit()
+    heap = Heap()
+    command = settings.agreement.on_role
+    manager = ServiceManager()
+    on_role = RoleCommand(command) if command else None
+    with StopSignals(reloads=True) as signals:
+        running = StreamHost(settings, founding=found, on_role=on_role)
+        if settings.web.http:
+            running.own.lookout.pause_s = LIVE_S
+        running.start()
+        host, port = running.address
+        click.echo(f"node {settings.name} serves {_streams_of(running)} at {host}:{port}")
+        ends = {}
+        try:
+            with shown_over_http(settings.web, lambda events: _site(running, events)) as web:
+                turn = manager.attend(signals, lambda: _reload(running, web), running.stuck)
+                while signals.wait(_POLL_S) and running.turn():
+                    turn()
+                    heap.turn()
+        finally:
+            manager.stopping()
+            ends = running.stop()
+    for failure in running.failures.values():
+        raise failure
+    for stream, end in ends.items():
+        log = "the merged log" if len(ends) == 1 else f"the merged log of stream {stream}"
+        click.echo(f"node {settings.name} stopped; {log} ends at {end}")
+
+
+node.add_command(adopt_state)
+node.add_command(found_node)
+
+
+def _streams_of(running: StreamHost) -> str:
+    """Return what is served, for people: the first few streams by name."""
+    names = list(running.nodes)
+    if len(names) == 1:
+        return f"stream {names[0]}"
+    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    return f"{len(names)} streams ({', '.join(names[:_NAMED_MAX])}{more})"
+
+
+def _site(running: StreamHost, events: RecentEvents) -> "Site":
+    from rt.web.host_site import HostSite  # noqa: PLC0415 - imports what is optional
+
+    return HostSite(running, events)
+
+
+def _reload(running: StreamHost, web: WebServer | None) -> None:
+    """Use what the files say now; what cannot be used is logged, and the rest stays as it was."""
+    try:
+        settings = reloaded(NodeSettings)
+        if web is not None:
+            web.reload()
+        left = running.reload(settings)
+    except (RtError, OSError, click.UsageError) as error:
+        _log.error("nothing was loaded again: %s", spoken(error))
+        return
+    say_reloaded("certificates, reserve and limits were", left)

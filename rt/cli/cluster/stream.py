@@ -1,0 +1,175 @@
+"""`rt stream`: makes, lists and drops the streams that a node serves."""
+
+import os
+from typing import Any, Final
+
+import click
+
+from rt.cli.cluster.found import found_stream
+from rt.cli.common.command_group import CommandGroup
+from rt.cli.common.console import note, print_json, say, table
+from rt.cli.common.options import json_option
+from rt.config.settings import FILE_BYTES_MAX, load
+from rt.errors import Misuse, RtError, spoken
+from rt.names import parse_stream, stream_directory
+from rt.net.certificates import certificate_files
+from rt.net.files import read_file, write_file
+from rt.net.tls import Contexts, client_context
+from rt.node.founding.cluster_files import ask_status
+from rt.node.settings.node import NodeSettings, parse_address
+from rt.node.settings.stream_entry import StreamEntry
+from rt.node.settings.stream_list import listed_streams, with_streams
+from rt.text import printable
+
+_HEADINGS: Final = ("stream", "state", "merged to", "messages", "directory")
+_SPARE: Final = ("directory", "messages")
+_AGAIN: Final = "send the node SIGHUP (systemctl reload), or start it again"
+
+config_option = click.option(
+    "--config", metavar="FILE", required=True, envvar="RT_CONFIG",
+    help="The node's file, whose list of streams is read or changed.  [RT_CONFIG]",
+)  # fmt: skip
+
+
+@click.group(cls=CommandGroup)
+def stream() -> None:
+    """Make, list and drop the streams that a node serves at one address.
+
+    \b
+    rt stream create trains --config /etc/rt/n1.toml
+    rt stream list --config /etc/rt/n1.toml
+    """  # noqa: D301 - click reads the backspace character
+
+
+@stream.command()
+@click.argument("name")
+@config_option
+@click.option("--root", metavar="DIR", default="", help="Directory for it; the node's if not set.")
+@click.option(
+    "--set", "own", metavar="SETTING=VALUE", multiple=True,
+    help="A setting of this stream alone, such as reserve=20Gi; repeatable.",
+)  # fmt: skip
+@json_option("what was made")
+def create(name: str, *, config: str, root: str, own: tuple[str, ...], as_json: bool) -> None:
+    """Add a stream to a node's file, and found its state as a new cluster's.
+
+    Once on each node of the cluster, and then SIGHUP or a restart for each: once a majority has
+    it, the stream is served. Never again for a node that has lost its directory: it learns the
+    stream from the others by itself. Publishers need the stream in grants.toml, subscribers too.
+
+    \b
+    rt stream create trains --config /etc/rt/n1.toml
+    rt stream create ships --root /data2/rt --set reserve=20Gi --config /etc/rt/n1.toml
+    systemctl reload rt-node-n1-flights
+    """  # noqa: D301 - click reads the backspace character
+    parse_stream(name)
+    text, settings = _read(config)
+    if name in {each.stream for each in settings.each_stream}:
+        raise Misuse(f"{config} lists the stream {name!r} already")
+    entry = ";".join([f"{name}={os.path.abspath(root)}" if root else name, *own])
+    changed = with_streams(text, [*listed_streams(text), entry])
+    made = next(each for each in _settings_of(config, changed).each_stream if each.stream == name)
+    directory = stream_directory(made.root, made.stream)
+    if not made.is_alone:  # a node alone founds its state when it starts
+        found_stream(made)
+    _write(config, changed)
+    if as_json:
+        print_json({"stream": name, "directory": directory, "config": config})
+        return
+    say(f"stream {name} is in {directory}, and {config} lists it")
+    others = [each for each in settings.member_names if each != settings.name]
+    if others:
+        note(f"do the same on {', '.join(others)}, with the file of each")
+    note(_AGAIN)
+
+
+@stream.command()
+@click.argument("name")
+@config_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option("what was dropped")
+def drop(name: str, *, config: str, yes: bool, as_json: bool) -> None:
+    """Remove a stream from a node's file; its files stay where they are.
+
+    After SIGHUP or a restart the node does not serve it. The stream goes on while a majority of
+    the other nodes serves it. Delete the directory yourself once nothing in it is needed.
+
+    \b
+    rt stream drop trains --config /etc/rt/n1.toml
+    """  # noqa: D301 - click reads the backspace character
+    text, settings = _read(config)
+    found = next((each for each in settings.each_stream if each.stream == name), None)
+    if found is None:
+        raise Misuse(f"{config} does not list the stream {name!r}")
+    if name == settings.stream:
+        raise Misuse(f"{name!r} is the node's own stream (the setting stream); stop the node")
+    directory = stream_directory(found.root, name)
+    if not yes:
+        click.confirm(
+            f"Node {settings.name} will not serve stream {name}; {directory} stays. Go on?",
+            abort=True, err=True,
+        )  # fmt: skip
+    kept = [each for each in listed_streams(text) if StreamEntry.parse(each).name != name]
+    _write(config, with_streams(text, kept))
+    if as_json:
+        print_json({"stream": name, "directory": directory, "config": config})
+        return
+    say(f"{config} does not list stream {name} any more; its files stay in {directory}")
+    note(_AGAIN)
+
+
+@stream.command("list")
+@config_option
+@json_option("the streams")
+def list_streams(*, config: str, as_json: bool) -> None:
+    """List the streams of a node's file, and how the running node serves each.
+
+    \b
+    rt stream list --config /etc/rt/n1.toml
+    """  # noqa: D301 - click reads the backspace character
+    _, settings = _read(config)
+    rows = [_row(each) for each in settings.each_stream]
+    if as_json:
+        print_json(rows)
+        return
+    names = ("stream", "state", "merged_end", "messages", "directory")
+    cells = [[printable(str(row[each])) for each in names] for row in rows]
+    click.echo(table(_HEADINGS, cells, _SPARE))
+
+
+def _row(settings: NodeSettings) -> dict[str, Any]:
+    """Return what is known of one stream; its state is the node's role, or why it has none."""
+    row = {
+        "stream": settings.stream, "state": "", "merged_end": "", "messages": "",
+        "directory": stream_directory(settings.root, settings.stream),
+    }  # fmt: skip
+    files = certificate_files(settings.certs, settings.name)
+    where = parse_address(settings.places.get(settings.name, settings.listen))
+    try:
+        answer = ask_status(where, Contexts(files, client_context, settings.stream))
+    except (RtError, OSError) as error:
+        return row | {"state": f"not served: {spoken(error)}"}
+    if answer.get("stream") != settings.stream:
+        return row | {"state": "not served: the node has yet to load its file again"}
+    role, end, count = (str(answer.get(each)) for each in ("role", "merged_end", "messages"))
+    return row | {"state": role, "merged_end": end, "messages": count}
+
+
+def _read(config: str) -> tuple[str, NodeSettings]:
+    text = read_file(config, FILE_BYTES_MAX).decode()
+    return text, load(NodeSettings, config, "node")
+
+
+def _settings_of(config: str, text: str) -> NodeSettings:
+    """Check a file before it is written; return what it would say."""
+    listed = listed_streams(text)
+    return load(NodeSettings, config, "node", {}, {"streams": listed})
+
+
+def _write(config: str, text: str) -> None:
+    """Replace a file, which keeps its mode and owner: the node may run as another user."""
+    facts = os.stat(config)
+    write_file(config, text.encode(), force=True)
+    os.chmod(config, facts.st_mode & 0o777)
+    if (os.geteuid(), os.getegid()) != (facts.st_uid, facts.st_gid):
+        os.chown(config, facts.st_uid, facts.st_gid)

@@ -1,0 +1,46 @@
+"""`rt up --add`: lets a cluster on this machine grow by a node while it runs."""
+
+import os
+import re
+from typing import Final
+
+from rt.cli.cluster.members import ChangeRequests
+from rt.cli.cluster.up_control import ControlRequest, ask_cluster, demand_running
+from rt.cli.common.console import note
+from rt.client.settings import ConnectionSettings
+from rt.config.settings import load
+from rt.node.founding.cluster_files import CLIENTS_NAME, free_addresses, name_nodes
+
+_TIMEOUT_S: Final = 120.0  # to copy the merged log, and to be promoted
+_CONFIG: Final = re.compile(r"n(\d+)\.toml")
+
+
+def add_node(root: str) -> None:
+    """Add a node, have `rt up` start it, and wait until it votes; go on where this was stopped.
+
+    Raises:
+        Misuse: No cluster runs there.
+        Refused: The nodes do not take another one.
+        RtError: The node does not start.
+    """
+    demand_running(root)
+    clients = os.path.join(root, CLIENTS_NAME)
+    changes = ChangeRequests(
+        load(ConnectionSettings, clients, "archive", environment={}), _TIMEOUT_S
+    )
+    learners = [name for name, each in changes.members.items() if not each["votes"]]
+    name = learners[0] if learners else _next_name(root)
+    if not learners:
+        [address] = free_addresses(1)
+        changes.add(name, address)
+    note(ask_cluster(root, ControlRequest("add", name)))
+    changes.promote(name)
+    name_nodes(clients, [str(each["address"]) for each in changes.members.values()])
+    note(f"{clients} names it too; programs read that when they are started again")
+    changes.show(as_json=False)
+
+
+def _next_name(root: str) -> str:
+    """Return the name after those of all nodes there ever were."""
+    found = [_CONFIG.fullmatch(each) for each in os.listdir(root)]
+    return f"n{1 + max(int(each[1]) for each in found if each)}"

@@ -1,0 +1,62 @@
+"""Asking: what every node of a stream answers about itself, asked all at once."""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rt.client.settings import ConnectionSettings
+from rt.errors import RtError, spoken
+from rt.net.tls import Contexts
+from rt.node.founding.cluster_files import ask_status
+
+_ASKED_MAX: Final = 8  # at once; a cluster has seven nodes
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAnswer:
+    """What came of asking one address.
+
+    Attributes:
+        address: host:port.
+        answer: the node's status; empty if there is none.
+        error: why there is none; "" if there is one.
+        is_refusal: whether what answered refused us, or is not a node.
+        sent_ns: our clock when it was asked.
+        took_s: until the answer was whole.
+    """
+
+    address: str
+    answer: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+    is_refusal: bool = False
+    sent_ns: int = 0
+    took_s: float = 0.0
+
+
+def ask_nodes(settings: ConnectionSettings) -> list[NodeAnswer]:
+    """Ask each node once; one that is down delays the others' answers by nothing.
+
+    Raises:
+        Misuse: our certificate cannot be used.
+    """
+    return ask_addresses(settings.addresses(), settings.contexts())
+
+
+def ask_addresses(addresses: Sequence[tuple[str, int]], contexts: Contexts) -> list[NodeAnswer]:
+    """Ask the nodes at these addresses."""
+    with ThreadPoolExecutor(_ASKED_MAX, "ask") as pool:
+        return list(pool.map(lambda each: _ask(each, contexts), addresses))
+
+
+def _ask(address: tuple[str, int], contexts: Contexts) -> NodeAnswer:
+    host, port = address
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    sent_ns, began_s = time.time_ns(), time.monotonic()
+    try:
+        answer = ask_status(address, contexts)
+    except (OSError, RtError) as error:
+        is_refusal = isinstance(error, RtError)
+        return NodeAnswer(where, {}, spoken(error), is_refusal, sent_ns)
+    return NodeAnswer(where, answer, "", False, sent_ns, time.monotonic() - began_s)

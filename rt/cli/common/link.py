@@ -1,0 +1,139 @@
+"""What the commands that reach nodes share: their settings, and how they wait."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import click
+
+from rt.cli.common.console import note
+from rt.cli.common.options import Seconds, reloaded
+from rt.cli.process.stop_signals import StopSignals
+from rt.client.settings import ConnectionSettings
+from rt.config.settings import changed
+from rt.errors import Misuse, Refused, RtError, spoken
+from rt.net.admin import PASSING, NoLeader
+from rt.net.contexts import Contexts
+from rt.node.settings.http import HttpSettings
+from rt.web.server import WebServer
+
+_log: Final = logging.getLogger("rt.cli")
+REPORT_S: Final = 5.0  # how often a command may say what it waits for
+_POLL_S: Final = 0.5
+_POLL_END_S: Final = 0.05  # for a command that ends by itself
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSettings(ConnectionSettings):
+    """What a client that runs for long needs: how to reach the nodes, and where it shows itself."""
+
+    web: HttpSettings = field(default_factory=HttpSettings)
+
+
+def look(settings: ConnectionSettings, request: dict[str, Any]) -> dict[str, Any]:
+    """Ask what the leader knows; without one, what any node does, and say so."""
+    try:
+        return settings.ask_latest(request)
+    except (NoLeader, Refused) as error:
+        if isinstance(error, Refused) and error.code not in PASSING:
+            raise
+        note(f"{error}; what follows is as one node knew it last")
+        return settings.ask(request)
+
+
+def timeout_option(goes_with: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return the option `--timeout` of a command that ends by itself with the flag `goes_with`."""
+    return click.option(
+        "--timeout", "timeout_s", type=Seconds(), metavar="S",
+        help=f"With {goes_with}: give up after this many seconds, with exit code 1.",
+    )  # fmt: skip
+
+
+def reload_service(settings: ServiceSettings, contexts: Contexts, web: WebServer | None) -> None:
+    """Load certificates again, which is all that can change while such a program runs.
+
+    Args:
+        settings: that the command was started with.
+        contexts: of its connections; open ones keep their certificate until they end.
+        web: its HTTP port, if there is one.
+    """
+    try:
+        now = reloaded(ServiceSettings)
+        contexts.current()
+        if contexts.problem:
+            raise Misuse(contexts.problem)
+        if web is not None:
+            web.reload()
+    except (RtError, OSError, click.UsageError) as error:
+        _log.error("nothing was loaded again: %s", spoken(error))
+        return
+    say_reloaded("certificates were", changed(settings, now))
+
+
+def say_reloaded(what: str, left: list[str]) -> None:
+    """Log what a reload has changed, and which settings of the files it could not.
+
+    Args:
+        what: it has loaded again, with its verb.
+        left: the settings that differ from those that the program was started with.
+    """
+    _log.info("%s loaded again", what, extra={"event": "reload"})
+    if left:
+        _log.warning(
+            "changed and not in use until the program is started again: %s", ", ".join(left)
+        )
+
+
+class LongWait:
+    """Asks whether what a command waits for has come, and if that takes long, says what is left."""
+
+    def __init__(self, is_over: Callable[[], bool], left: Callable[[], str]) -> None:
+        """Begin to wait.
+
+        Args:
+            is_over: whether it has come.
+            left: a sentence about what is left; it is printed when it has changed.
+        """
+        self._is_over = is_over
+        self._left = left
+        self._said = ""
+        self._next_s = time.monotonic() + REPORT_S
+
+    def is_over(self) -> bool:
+        """Whether it has come."""
+        is_over = self._is_over()
+        if not is_over and time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + REPORT_S
+            left = self._left()
+            if left != self._said:
+                self._said = left
+                note(left)
+        return is_over
+
+
+def wait_until(
+    signals: StopSignals,
+    done: Callable[[], bool],
+    timeout_s: float | None,
+    *,
+    ends: bool,
+    turn: Callable[[], None] = lambda: None,
+) -> bool:
+    """Wait for a signal, for `done`, or for the timeout; return whether it was done.
+
+    A busy publisher can undo it a moment later, so use this result instead of asking `done` again.
+
+    Args:
+        signals: Any of them ends the wait.
+        done: Asked at every poll.
+        timeout_s: How long to wait; None waits without limit.
+        ends: Whether the command ends by itself, and is polled more often for that.
+        turn: Called at each poll.
+    """
+    deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+    poll_s = _POLL_END_S if ends else _POLL_S
+    while not (is_done := done()) and time.monotonic() < deadline and signals.wait(poll_s):
+        turn()
+    return is_done

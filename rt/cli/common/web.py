@@ -1,0 +1,67 @@
+"""The HTTP port of a command that runs for long."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from rt.cli.common.console import note
+from rt.node.observe.sampler_thread import LIVE_S, QUIET_S
+from rt.node.settings.http import HttpSettings
+from rt.web.recent import RecentEvents, forget_events, keep_events
+from rt.web.server import WebServer, demand_installed
+
+if TYPE_CHECKING:
+    from rt.web.site import Site
+
+
+class ClientWatch(Protocol):
+    """Something that looks at a pusher or puller again and again."""
+
+    def start(self) -> None:
+        """Begin to look."""
+
+    def stop(self) -> None:
+        """End."""
+
+
+@contextmanager
+def watched(watch: ClientWatch) -> Iterator[None]:
+    """Look again and again, with or without a port, until the block ends."""
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.stop()
+
+
+def pause_s(settings: HttpSettings) -> float:
+    """Return the time between two looks: short if someone may look too."""
+    return LIVE_S if settings.http else QUIET_S
+
+
+@contextmanager
+def shown_over_http(
+    settings: HttpSettings, site_of: Callable[[RecentEvents], "Site"]
+) -> Iterator[WebServer | None]:
+    """Serve a site over HTTP, if the settings say so, until the block ends.
+
+    Args:
+        settings: where.
+        site_of: makes the site; called only if there is a port, since it needs optional packages.
+    """
+    if not settings.http:
+        yield None
+        return
+    demand_installed()
+    events = keep_events()
+    site = site_of(events)
+    server = WebServer(settings, site)
+    try:
+        site.start()
+        server.start()
+        note(f"metrics, health and a page at {server.url}")
+        yield server
+    finally:
+        site.stop()
+        server.stop()
+        forget_events(events)

@@ -1,0 +1,4 @@
+"""The commands that move messages: publish, push, pull, subscribe.
+
+Imports `common` and `process`; imported by `rt.cli.program` only, by name.
+"""

@@ -1,0 +1,161 @@
+"""`rt publish`: turns the lines of files or of a pipe into messages of a session."""
+
+import os
+import stat
+from dataclasses import dataclass, field
+
+import click
+
+from rt.cli.common.console import ProgressBar
+from rt.cli.common.options import click_options, json_option
+from rt.cli.data.pace import Pace, parse_rate
+from rt.cli.data.pump import STDIN, LinePump
+from rt.cli.data.records import Form
+from rt.cli.process.stop_signals import StopSignals
+from rt.config.kinds import Bytes, Seconds
+from rt.limits import FRAME_BYTES_DEFAULT, MESSAGE_BYTES_MAX
+from rt.log.notify.confirmations import Level
+from rt.log.write.batcher import Batching
+from rt.log.write.writer import Fsync, WriterSettings
+from rt.names import parse_group, parse_session, parse_stream
+from rt.position import FILE_BYTES_MAX
+from rt.publisher import Publisher
+
+
+@dataclass(frozen=True, slots=True)
+class WritingSettings:
+    """How a session's frames and files are written."""
+
+    fsync: str = field(
+        default=Fsync.INTERVAL.value,
+        metadata={"help": "When to sync without a flush: always, interval or never."},
+    )
+    fsync_interval_s: Seconds = field(
+        default=0.2, metadata={"help": "Time between syncs of the policy interval."}
+    )
+    file_bytes: Bytes = field(
+        default=FILE_BYTES_MAX, metadata={"help": "Roll a file before it exceeds this size."}
+    )
+    file_age_s: Seconds = field(
+        default=0.0,
+        metadata={"help": "Roll a file this long after its first message; 0 is never."},
+    )
+    frame_bytes: Bytes = field(
+        default=FRAME_BYTES_DEFAULT, metadata={"help": "Put at most this much into one frame."}
+    )
+    compression: int = field(default=0, metadata={"help": "zstd level, 1 to 19; 0 is none."})
+    message_bytes_max: Bytes = field(
+        default=MESSAGE_BYTES_MAX, metadata={"help": "Refuse longer messages."}
+    )
+
+    def __post_init__(self) -> None:
+        if self.fsync not in [policy.value for policy in Fsync]:
+            raise ValueError(f"fsync is {self.fsync!r}; use always, interval or never")
+        self.writer()
+        self.batching()
+
+    def writer(self) -> WriterSettings:
+        """How the session's files are written."""
+        return WriterSettings(
+            fsync=Fsync(self.fsync),
+            fsync_interval_s=self.fsync_interval_s,
+            file_bytes_max=self.file_bytes,
+            file_age_s=self.file_age_s,
+            compression=self.compression,
+        )
+
+    def batching(self) -> Batching:
+        """How messages become frames."""
+        return Batching(frame_bytes=self.frame_bytes, message_bytes_max=self.message_bytes_max)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishSettings:
+    """The settings of `rt publish`; each is a key, a variable and an option."""
+
+    session: str = field(metadata={"help": "This publisher's own name in the stream."})
+    root: str = field(
+        default="rt-data", metadata={"help": "Directory that holds streams; made if missing."}
+    )
+    stream: str = field(default="stream", metadata={"help": "Name of the stream."})
+    group: str = field(
+        default="", metadata={"help": "Redundant publishers of the same messages share a group."}
+    )
+    flush: str = field(
+        default="synced",
+        metadata={"help": "Wait at the end for: written, synced, received, replicated or merged."},
+    )
+    flush_timeout_s: Seconds = field(default=30.0, metadata={"help": "How long to wait for that."})
+    writing: WritingSettings = field(default_factory=WritingSettings)
+
+    def __post_init__(self) -> None:
+        parse_session(self.session)
+        parse_stream(self.stream)
+        parse_group(self.group)
+        Level.parse(self.flush)
+
+
+@click.command()
+@click.argument("files", nargs=-1, metavar="[FILE]...")
+@click.option(
+    "--format", "form", type=click.Choice(["lines", "ndjson"]), default="lines", show_default=True,
+    help="Whether each line is a message as it is, or a JSON object.",
+)  # fmt: skip
+@click.option("--key-field", metavar="NAME", default="", help="JSON field to use as the key.")
+@click.option(
+    "--time-field", metavar="NAME", default="",
+    help="JSON field with the publish time, ISO 8601 or whole nanoseconds.  [default: now]",
+)  # fmt: skip
+@click.option("--rate", metavar="N/s", help="Publish no faster than this: 250/s or 10k/s.")
+@json_option("the summary")
+@click_options(PublishSettings, "publish")
+def publish(
+    files: tuple[str, ...],
+    *,
+    form: str,
+    key_field: str,
+    time_field: str,
+    rate: str | None,
+    as_json: bool,
+    settings: PublishSettings,
+) -> None:
+    """Publish the lines of FILEs, or of stdin, to a session.
+
+    \b
+    seq 1000000 | rt publish --stream numbers --session one
+    tail -F app.log | rt publish --stream logs --session web-1 --fsync always
+    rt publish --session jfk --format ndjson --key-field flight --time-field at jfk.ndjson
+    rt publish --session jfk --rate 250/s --flush merged jfk.txt
+
+    Each line is published as soon as it arrives. SIGTERM, SIGHUP and SIGINT end the command once
+    everything it has read is written and synced.
+    """  # noqa: D301 - click reads the backspace character
+    reading = Form(form == "ndjson", key_field, time_field)
+    pace = None if rate is None else Pace(parse_rate(rate))
+    total, writing = _total_bytes(files), settings.writing
+    with (
+        StopSignals() as stop,
+        Publisher(
+            settings.root, stream=settings.stream, session=settings.session, group=settings.group,
+            writer=writing.writer(), batching=writing.batching(),
+        ) as publisher,
+        ProgressBar(total) as progress,
+    ):  # fmt: skip
+        pump = LinePump(
+            publisher, reading, writing.message_bytes_max, root=settings.root, stop=stop,
+            progress=progress, pace=pace,
+        )  # fmt: skip
+        for name in files or (STDIN,):
+            pump.run(name)
+        confirmed = pump.flush(Level.parse(settings.flush), settings.flush_timeout_s)
+    pump.summarize(confirmed, settings.stream, settings.session, as_json=as_json)
+    stop.raise_interrupt()
+
+
+def _total_bytes(files: tuple[str, ...]) -> int | None:
+    """Return the bytes of all files, None if one is a pipe; fail early if one is missing."""
+    states = [os.stat(name) for name in files if name != STDIN]
+    if len(states) != len(files) or not states:
+        return None
+    regular = all(stat.S_ISREG(state.st_mode) for state in states)
+    return sum(state.st_size for state in states) if regular else None

@@ -1,0 +1,257 @@
+"""`rt pull`: keeps a copy of a stream's merged log."""
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from archiver.keep import parse_keep
+from replicator.pull.client import PullClient, PullStatus
+from replicator.pull.end_wait import EndWait
+from replicator.pull.mirror import Mirror
+from replicator.repair.copy_scrubber import copy_scrubber
+from replicator.repair.scrubber import SCRUB_BYTES_S, Scrubber
+from rt.cli.common.console import note, print_json
+from rt.cli.common.link import LongWait, ServiceSettings, reload_service, timeout_option, wait_until
+from rt.cli.common.options import click_options, json_option
+from rt.cli.common.web import pause_s, shown_over_http, watched
+from rt.cli.process.service_manager import ServiceManager
+from rt.cli.process.stop_signals import StopSignals
+from rt.config.kinds import Bytes
+from rt.errors import Misuse, RtError
+from rt.log.files.archived import begins_as_wanted
+from rt.log.files.directory import LogDirectory
+from rt.log.read.start import parse_start
+from rt.names import MERGED_NAME, stream_directory
+from rt.net.certificates import certificate_files
+from rt.net.identity import CertificateRole
+from rt.net.tls import Contexts, server_context
+from rt.node.settings.node import parse_address
+from rt.text import printable
+from rt.web.pull_watch import PullWatch
+from rt.web.recent import RecentEvents
+
+if TYPE_CHECKING:
+    from rt.web.site import Site
+
+_SERVING: Final = (CertificateRole.MIRROR,)
+_PULLING: Final = (CertificateRole.SUBSCRIBER, CertificateRole.NODE, CertificateRole.MIRROR)
+
+
+@dataclass(frozen=True, slots=True)
+class PullSettings(ServiceSettings):
+    """What `rt pull` needs."""
+
+    scrub_bytes_s: Bytes = field(
+        default=SCRUB_BYTES_S,
+        metadata={
+            "help": "Read this much of the copy each second, to find what the disk has lost and "
+            "fetch it from a node; 0 reads none."
+        },
+    )
+
+
+@click.command()
+@click_options(PullSettings, "pull")
+@click.option(
+    "--keep", "kept", default="follow", show_default=True,
+    help="What to keep: what the nodes keep (follow), all, a time (14d), or a size (90Gi).",
+)  # fmt: skip
+@click.option(
+    "--from", "start", metavar="START", default="earliest", show_default=True,
+    help="Where a new copy begins, at the start of a file: earliest, latest, a position, last:N, "
+    "or a time. A copy that exists goes on where it ends.",
+)  # fmt: skip
+@click.option(
+    "--once", is_flag=True, help="End once the copy has everything that was merged by now."
+)
+@click.option(
+    "--serve", metavar="HOST:PORT",
+    help="Let others pull from this copy, as from a node; with a mirror's certificate.",
+)  # fmt: skip
+@timeout_option("--once")
+@json_option("the outcome")
+def pull(
+    settings: PullSettings,
+    *,
+    kept: str,
+    start: str,
+    once: bool,
+    serve: str | None,
+    timeout_s: float | None,
+    as_json: bool,
+) -> None:
+    """Keep a copy of a stream's merged log, from any of its nodes.
+
+    It also reads the copy once a day, and fetches a file again that the disk has damaged.
+
+    Stops cleanly on SIGTERM and ctrl-C; the next pull resumes where this one ended. SIGHUP loads
+    certificates again, and warns of settings that wait for a restart; from a terminal, as a closed
+    one sends it, it ends the pull.
+
+    \b
+    rt pull --root copy --stream flights --nodes n1:7420 --identity spark
+    rt pull --root copy --stream flights --from latest
+    rt pull --root copy --stream flights --once --timeout 60
+    rt pull --root copy --stream flights --identity edge --serve 0.0.0.0:7420
+    """  # noqa: D301 - click reads the backspace character
+    if timeout_s is not None and not once:
+        raise click.UsageError("--timeout goes with --once")
+    if serve is not None and once:
+        raise click.UsageError("--serve goes on; leave out --once")
+    keep = parse_keep(kept)
+    contexts = settings.contexts(*(_PULLING if serve is None else _SERVING))
+    mirror = None if serve is None else _mirror(settings, serve)
+    client = PullClient(
+        settings.root, settings.stream, settings.addresses(), contexts, keep.keeps,
+        sweep=keep.sweep, start=parse_start(start), grown=mirror.grown if mirror else None,
+    )  # fmt: skip
+    scrubber = None if once else _scrubber(client, settings, contexts, mirror)
+    manager = ServiceManager()
+    look = PullWatch(client, pause_s(settings.web))
+    signals = StopSignals(reloads=True)
+    with signals, mirror or nullcontext(), scrubber or nullcontext():
+        if mirror is not None:
+            _say(mirror, settings.identity, as_json=as_json)
+        client.start()
+        with (
+            watched(look),
+            shown_over_http(
+                settings.web, lambda events: _site(client, settings, events, look, scrubber)
+            ) as web,
+        ):
+            turn = manager.attend(
+                signals, lambda: reload_service(settings, contexts, web), look.stuck
+            )
+            asked = client.ask_end() if once else None
+            over = _over(client, asked)
+            wait_until(signals, over, timeout_s, ends=once, turn=turn)
+        manager.stopping()
+        left, status = _ended(client, settings, asked)
+    lacks = _lacks(settings) if once and not left else ""
+    _report(status, lacks, left, once=once, as_json=as_json)
+
+
+def _ended(
+    client: PullClient, settings: PullSettings, asked: EndWait | None
+) -> tuple[str, PullStatus]:
+    """End a puller; return what is left of what was asked for, and the last status.
+
+    Raises:
+        RtError: it had ended by itself.
+        Misuse: no node serves the stream.
+    """
+    broken = not client.running  # read first: the status then says what broke it
+    left = "" if asked is None or asked.is_reached else asked.why_not()
+    status = client.status()
+    client.stop()
+    if broken:
+        raise RtError(status.error)
+    if asked is not None and client.is_served_nowhere:
+        raise Misuse(f"no node serves stream {settings.stream!r}: {printable(status.error)}")
+    return left, status
+
+
+def _scrubber(
+    client: PullClient, settings: PullSettings, contexts: Contexts, mirror: Mirror | None
+) -> Scrubber | None:
+    """Return what reads the copy once a day; a mirror hears of the copy, and it of the mirror."""
+    scrubber = copy_scrubber(
+        client, settings.addresses(), contexts, settings.scrub_bytes_s,
+        mirror.barred if mirror else None,
+    )  # fmt: skip
+    if mirror is not None:
+        mirror.ask_end = client.ask_end
+        if scrubber is not None:
+            mirror.suspect = scrubber.suspect
+    return scrubber
+
+
+def _site(
+    client: PullClient,
+    settings: ServiceSettings,
+    events: RecentEvents,
+    watch: PullWatch,
+    scrubber: Scrubber | None,
+) -> "Site":
+    from rt.web.program import ShownProgram  # noqa: PLC0415 - imports what is optional
+    from rt.web.pull_site import PullSite  # noqa: PLC0415
+
+    files = certificate_files(settings.certs, settings.identity)
+    program = ShownProgram("pull", settings.stream, files, events, time.time_ns())
+    return PullSite(client, _merged(settings), program, watch, scrubber)
+
+
+def _merged(settings: ServiceSettings) -> str:
+    return os.path.join(stream_directory(settings.root, settings.stream), MERGED_NAME)
+
+
+def _mirror(settings: ServiceSettings, serve: str) -> Mirror:
+    """Return what serves the copy, by the certificate that it is pulled with."""
+    files = certificate_files(settings.certs, settings.identity)
+    return Mirror(
+        parse_address(serve, "--serve"), Contexts(files, server_context), settings.stream,
+        _merged(settings),
+    )  # fmt: skip
+
+
+def _say(mirror: Mirror, identity: str, *, as_json: bool) -> None:
+    host, port = mirror.address
+    serving = f"mirror {identity} serves stream {mirror.stream} at {host}:{port}"
+    (note if as_json else click.echo)(serving)
+
+
+def _lacks(settings: ServiceSettings) -> str:
+    """Say what a copy that was to begin at the stream's beginning did not get; "" if nothing."""
+    with closing(LogDirectory(_merged(settings))) as log:
+        log.refresh()
+        if begins_as_wanted(log.manifest):
+            return ""
+        begin, files = log.manifest.order[0], log.files()
+    first = files[0] if files else "its end"
+    return f"the copy lacks what is from {begin} to {first}, because its source does"
+
+
+def _over(client: PullClient, asked: EndWait | None) -> Callable[[], bool]:
+    """Return what asks whether the copying is over: with --once, all that was merged is here."""
+    if asked is None:
+        return lambda: not client.running
+    wait = LongWait(lambda: asked.is_over, lambda: _left(client.status(), asked))
+    return lambda: not client.running or wait.is_over() or client.is_served_nowhere
+
+
+def _left(status: PullStatus, asked: EndWait) -> str:
+    """Say what a copy waits for that is to end with everything that was merged."""
+    if not status.node:
+        return f"no node is connected: {printable(status.error) or 'still trying'}"
+    return f"{printable(asked.why_not())}; {status.node} is connected"
+
+
+def _report(status: PullStatus, lacks: str, left: str, *, once: bool, as_json: bool) -> None:
+    """Say where the copy ends; with --once an incomplete one is an error.
+
+    Args:
+        status: of the copy, when it ended.
+        lacks: what a copy that was to begin with the stream did not get; "" if nothing.
+        left: what is left of what was merged when the command began; "" if nothing, or not asked.
+        once: whether it was to end there.
+        as_json: whether to print JSON.
+    """
+    if as_json:
+        reached = {"complete": not left and not lacks} if once else {}
+        error = status.error or printable(left) or lacks
+        print_json({"position": str(status.position), **reached, "error": error})
+    if left:
+        why = "; ".join(filter(None, [printable(left), status.error]))
+        raise click.ClickException(
+            f"the copy ends at {status.position}, which is not everything that was merged ({why}); "
+            "the next pull resumes there"
+        )
+    if lacks:
+        raise click.ClickException(f"{lacks}; pull from a node into another directory to have it")
+    if not as_json:
+        click.echo(f"the copy ends at {status.position}")

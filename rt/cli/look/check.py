@@ -1,0 +1,226 @@
+"""`rt check`: one line and an exit code about a stream, as monitoring systems want them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final, TypeVar
+
+import click
+
+from rt.cli.common.asking import NodeAnswer, ask_nodes
+from rt.cli.common.exits import OUR_FAULT, exit_code, sentence
+from rt.cli.common.options import click_options
+from rt.cli.look.node_problems import takes_part
+from rt.cli.look.status import report_of
+from rt.cli.look.status_report import ClusterReport
+from rt.cli.look.status_tables import merged_sessions
+from rt.client.settings import ConnectionSettings
+from rt.errors import RtError
+from rt.text import printable
+
+Run = TypeVar("Run", bound=Callable[..., Any])
+_PLUGIN_CODES: Final = """\b
+Exit codes, as monitoring plugins have them:
+  0  OK
+  1  WARNING: a node is down or in trouble, or a value is over its warning level
+  2  CRITICAL: nothing is merged, no node answers, or a value is over its critical level
+  3  UNKNOWN: wrong use, a mistyped RT_ variable, or the nodes refuse our certificate"""
+
+
+class Severity(IntEnum):
+    """What a monitoring system understands; the values are its exit codes."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+    UNKNOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """When a value is worth a warning, and when it is critical.
+
+    >>> Threshold("lag", "s", 30, 300).severity(31).name
+    'WARNING'
+    >>> Threshold("certificate", "d", 7, 2, is_low_bad=True).severity(1).name
+    'CRITICAL'
+    """
+
+    name: str
+    unit: str
+    warning: float
+    critical: float
+    is_low_bad: bool = False
+
+    def severity(self, value: float) -> Severity:
+        """Return how bad a value is."""
+        sign = -1 if self.is_low_bad else 1
+        if sign * value >= sign * self.critical:
+            return Severity.CRITICAL
+        return Severity.WARNING if sign * value >= sign * self.warning else Severity.OK
+
+    def figure(self, value: float) -> str:
+        """Return a value as performance data; a low bad range is written `7:`."""
+        colon = ":" if self.is_low_bad else ""
+        unit = self.unit if self.unit in ("s", "B") else ""
+        levels = f"{self.warning:g}{colon};{self.critical:g}{colon}"
+        return f"{self.name}={value:.6g}{unit};{levels};0"
+
+    def words(self, value: float) -> str:
+        """Return what to say of a value over its level."""
+        return f"{self.name.replace('_', ' ')} is {value:.3g} {self.unit}"
+
+
+class PluginCommand(click.Command):
+    """A command whose every failure is UNKNOWN: a monitoring system takes 2 for CRITICAL."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Parse the command line."""
+        try:
+            return super().make_context(*args, **extra)
+        except click.UsageError as error:
+            raise unknown(error) from error
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, RtError, OSError) as error:
+            if exit_code(error) == OUR_FAULT:
+                raise
+            raise unknown(error) from error
+
+
+def unknown(error: BaseException) -> click.exceptions.Exit:
+    """Print that nothing is known of the stream, and why; return how to exit."""
+    click.echo(f"RT UNKNOWN: {printable(sentence(error))}")
+    return click.exceptions.Exit(Severity.UNKNOWN)
+
+
+def _level_option(name: str, default: float, words: str) -> Callable[[Run], Run]:
+    return click.option(name, type=float, default=default, show_default=True, help=words)
+
+
+@click.command(cls=PluginCommand, epilog=_PLUGIN_CODES)
+@click_options(ConnectionSettings, "status")
+@_level_option("--lag-warning", 30, "Seconds that something received waits to be merged.")
+@_level_option("--lag-critical", 300, "As --lag-warning.")
+@_level_option("--pull-warning", 60, "Seconds that a subscriber is behind.")
+@_level_option("--pull-critical", 3600, "As --pull-warning.")
+@_level_option("--days-warning", 7, "Days until a node's certificate expires.")
+@_level_option("--days-critical", 2, "As --days-warning.")
+@click.option("--may-stop", metavar="NODE", help="CRITICAL unless NODE may be stopped now.")
+def check(settings: ConnectionSettings, *, may_stop: str | None, **levels: float) -> None:
+    """Check a stream, and say how it is in one line with performance data.
+
+    \b
+    rt check --config flights/clients.toml
+    rt check --nodes a:7420 --nodes b:7420 --identity nagios --lag-warning 10 --lag-critical 60
+    rt check --config flights/clients.toml --may-stop n2 && systemctl restart rt-node@n2
+    """  # noqa: D301 - click reads the backspace character
+    thresholds = (
+        Threshold("lag", "s", levels["lag_warning"], levels["lag_critical"]),
+        Threshold("pull_lag", "s", levels["pull_warning"], levels["pull_critical"]),
+        Threshold("certificate", "d", levels["days_warning"], levels["days_critical"], True),
+    )
+    _demand_order(thresholds)
+    asked = ask_nodes(settings)
+    level, line = judged(asked, thresholds, may_stop or "")
+    click.echo(f"RT {level.name}: {line}")
+    raise click.exceptions.Exit(level)
+
+
+def _demand_order(thresholds: Sequence[Threshold]) -> None:
+    for each in thresholds:
+        if each.severity(each.critical) is not Severity.CRITICAL or (
+            each.severity(each.warning) is Severity.CRITICAL and each.warning != each.critical
+        ):
+            name = each.name.replace("_", " ")
+            raise click.UsageError(
+                f"the critical level of the {name} is reached before its warning"
+            )
+
+
+def judged(
+    asked: Sequence[NodeAnswer], thresholds: Sequence[Threshold], may_stop: str = ""
+) -> tuple[Severity, str]:
+    """Return the level, and the line that says why.
+
+    Args:
+        asked: what the nodes answered.
+        thresholds: of lag, lag of pulls and days of certificates.
+        may_stop: a node that someone wants to stop; "" if none.
+    """
+    report = report_of(list(asked))
+    nodes = report.answering
+    if not nodes:
+        errors = "; ".join(f"{each.address}: {each.error}" for each in report.nodes)
+        refused = all(each.is_refusal for each in asked)
+        return Severity.UNKNOWN if refused else Severity.CRITICAL, f"no node answers ({errors})"
+    values = _values(asked, report)
+    found = [(each.severity(values[each.name]), each.words(values[each.name]))
+             for each in thresholds if each.name in values]  # fmt: skip
+    if not report.leader:
+        found.append((Severity.CRITICAL, "no node leads, so nothing is merged"))
+    found += [(Severity.CRITICAL if " FORKED " in each else Severity.WARNING, each)
+              for each in report.problems]  # fmt: skip
+    if may_stop:
+        found.append(_may_stop(asked, report, may_stop))
+    level = max((each for each, _ in found), default=Severity.OK)
+    bad = sorted((each for each in found if each[0]), reverse=True, key=lambda each: each[0])
+    words = "; ".join(said for _, said in bad) or _well(report, may_stop)
+    figures = [each.figure(values[each.name]) for each in thresholds if each.name in values]
+    members = len(report.members)
+    figures += [f"nodes={len(nodes)};{members}:;{members // 2 + 1}:;0;{members}",
+                f"rate={values['rate']:.0f}B"]  # fmt: skip
+    return level, f"{words.replace('|', '/')} | {' '.join(figures)}"
+
+
+def _well(report: ClusterReport, may_stop: str) -> str:
+    nodes = report.answering
+    stop = f"; {may_stop} may be stopped" if may_stop else ""
+    return (
+        f"stream {nodes[0].stream}, {len(nodes)} of {len(report.members)} nodes answer, "
+        f"{report.leader} leads{stop}"
+    )
+
+
+def _values(asked: Sequence[NodeAnswer], report: ClusterReport) -> dict[str, float]:
+    """Return what is compared with the levels, the worst over all nodes."""
+    nodes = report.answering
+    sessions = merged_sessions(nodes)
+    values = {
+        "lag": max((each.waiting_s for each in sessions), default=0.0),
+        "pull_lag": max(
+            (each.waiting_s for node in nodes for each in node.traffic.clients
+             if each.kind == "pull"), default=0.0,
+        ),
+        "rate": float(sum(each.bytes_per_s for each in sessions)),
+    }  # fmt: skip
+    days = [_days(each.answer) for each in asked]
+    if known := [each for each in days if each is not None]:
+        values["certificate"] = min(known)
+    return values
+
+
+def _days(answer: dict[str, Any]) -> float | None:
+    """Return the days that a node's certificate lasts; None if it does not say."""
+    value = answer.get("certificate_days")
+    return float(value) if isinstance(value, int | float) and type(value) is not bool else None
+
+
+def _may_stop(
+    asked: Sequence[NodeAnswer], report: ClusterReport, name: str
+) -> tuple[Severity, str]:
+    """Say whether a majority would be left that can merge without this node."""
+    if name not in report.members:
+        return Severity.CRITICAL, f"{name} is not a voting node ({', '.join(report.members)} are)"
+    able = {each.answer.get("node") for each in asked if takes_part(each.answer)}
+    left = (able & set(report.members)) - {name}
+    wanted = len(report.members) // 2 + 1
+    if len(left) < wanted:
+        return Severity.CRITICAL, (
+            f"{name} must not be stopped: it would leave {len(left)} of the {wanted} nodes that "
+            "merging needs"
+        )
+    return Severity.OK, ""

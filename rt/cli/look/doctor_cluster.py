@@ -1,0 +1,192 @@
+"""What `rt doctor` finds in the answers of a cluster's nodes."""
+
+import ssl
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from rt.cli.common.answer_fields import checked, get
+from rt.cli.common.asking import NodeAnswer
+from rt.cli.look.diagnosis import Diagnosis, fine, problem, warning
+from rt.cli.look.node_versions import different_versions, node_version, strangers
+from rt.cli.look.status_report import SILENT, ClusterReport
+from rt.node.settings.node import parse_address
+from rt.text import printable, size_text
+from rt.version import __version__
+
+CLOCK_WARNING_S: Final = 1.0
+CLOCK_PROBLEM_S: Final = 30.0
+_DAYS_WARNING: Final = 7.0
+_FREE_RATIO: Final = 4  # times the reserve; below it, the archiver may come too late
+
+
+def cluster_findings(
+    asked: Sequence[NodeAnswer], report: ClusterReport, stream: str
+) -> Iterator[Diagnosis]:
+    """Yield what the answers say.
+
+    Args:
+        asked: by address.
+        report: of the same answers.
+        stream: that our settings name.
+    """
+    yield from _ports(asked)
+    readable = {each.address for each in report.answering}
+    answers = [each for each in asked if each.address in readable and _is_whole(each.answer)]
+    if not answers:
+        return
+    yield from _configuration(asked, answers, report, stream)
+    yield from _versions(answers)
+    yield from _clocks(answers)
+    yield from _disks(answers)
+    yield from _certificates(answers)
+    yield from _health(report)
+
+
+def _is_whole(answer: dict[str, Any]) -> bool:
+    """Whether everything that is looked at here can be read."""
+    try:
+        for name in ("node", "version"):
+            get(answer, name, str)
+        for name in ("disk_free", "disk_reserve", "now_ns"):
+            get(answer, name, int)
+        node_version(answer)
+        for place in get(answer, "addresses", dict).values():
+            parse_address(place or "unknown:0")
+    except (TypeError, ValueError, AttributeError):
+        return False
+    return True
+
+
+def _ports(asked: Sequence[NodeAnswer]) -> Iterator[Diagnosis]:
+    for each in asked:
+        if each.error:
+            yield problem("ports", printable(each.error), _dial_advice(each))
+        else:
+            name = printable(str(each.answer.get("node", "?")))
+            yield fine("ports", f"{name} answers at {each.address} in {each.took_s * 1e3:.0f} ms")
+
+
+def _dial_advice(asked: NodeAnswer) -> str:
+    host = asked.address.rpartition(":")[0]
+    if asked.is_refusal:
+        return "see what it says; rt certs show describes a certificate"
+    if "refused" in asked.error:
+        return f"is the node running at {host}, and does it listen on that address and port?"
+    if "resolve" in asked.error or "known" in asked.error:
+        return f"look up {host}; correct the setting nodes, or the name service"
+    return f"is {host} up, and does a firewall let port {asked.address.rpartition(':')[2]} pass?"
+
+
+def _configuration(
+    asked: Sequence[NodeAnswer],
+    answers: Sequence[NodeAnswer],
+    report: ClusterReport,
+    stream: str,
+) -> Iterator[Diagnosis]:
+    """Yield where our settings and the nodes' answers contradict each other."""
+    about = "configuration"
+    for each in report.answering:
+        if each.stream != stream:
+            yield problem(about, f"{each.name} serves stream {each.stream}, and {stream} is set",
+                          "correct the setting stream")  # fmt: skip
+    ids = {printable(str(each.answer.get("cluster", ""))) for each in answers}
+    if len(ids) > 1:
+        yield problem(about, "the nodes that are listed are of different clusters",
+                      "list the nodes of one cluster only")  # fmt: skip
+        return
+    listed = {parse_address(each.address) for each in asked}
+    places: dict[str, str] = {}
+    for node in answers:
+        found = get(node.answer, "addresses", dict)
+        places |= {printable(name): checked(found[name], str) for name in found if found[name]}
+    missing = [name for name, place in sorted(places.items()) if parse_address(place) not in listed]
+    if missing and len(asked) < len(places):
+        named = ", ".join(f"{name} at {places[name]}" for name in missing)
+        yield warning(about, f"nodes of the cluster that are not listed: {named}",
+                      "add them to the setting nodes, so that one of them is enough")  # fmt: skip
+    else:
+        yield fine(about, f"all {len(report.members)} nodes of the cluster are listed")
+
+
+def _versions(answers: Sequence[NodeAnswer]) -> Iterator[Diagnosis]:
+    about = "versions"
+    found = {get(each.answer, "node", str): node_version(each.answer) for each in answers}
+    different, apart = different_versions(found), strangers(found)
+    for one, other in apart:
+        yield problem(about, f"{one} and {other} have no version of a protocol in common "
+                      f"({different})", "go back to the version that the older of them can work "
+                      "with; docs/OPERATIONS.md says how to update")  # fmt: skip
+    if different and not apart:
+        yield warning(about, f"the nodes run different versions ({different}), which work together",
+                      "update the others, one after another")  # fmt: skip
+    if different:
+        return
+    [version] = set(found.values())
+    if version.software != __version__:
+        yield warning(about, f"this is rt {__version__}, and the nodes run {version.text}",
+                      "use the nodes' version")  # fmt: skip
+    else:
+        yield fine(about, f"rt {__version__} everywhere; {ssl.OPENSSL_VERSION} here")
+
+
+def _clocks(answers: Sequence[NodeAnswer]) -> Iterator[Diagnosis]:
+    """Compare each node's clock with ours, as exactly as the answer was quick."""
+    worst = 0.0
+    for each in answers:
+        now_ns = get(each.answer, "now_ns", int)
+        offset_s = (now_ns - each.sent_ns) / 1e9 - each.took_s / 2
+        sure_s = max(0.0, abs(offset_s) - each.took_s / 2)
+        worst = max(worst, sure_s)
+        if sure_s < CLOCK_WARNING_S:
+            continue
+        grade = problem if sure_s >= CLOCK_PROBLEM_S else warning
+        way = "ahead of" if offset_s > 0 else "behind"
+        name = get(each.answer, "node", str)
+        yield grade("clocks", f"the clock of {name} is {sure_s:.1f} s {way} ours",
+                    "set both by NTP: retention and certificates go by the clock")  # fmt: skip
+    if worst < CLOCK_WARNING_S:
+        yield fine("clocks", f"the nodes' clocks agree with ours to {worst + 0.01:.2f} s")
+
+
+def _disks(answers: Sequence[NodeAnswer]) -> Iterator[Diagnosis]:
+    advice = "free space, or lower the policy: rt archive policy, rt archive plan"
+    for each in answers:
+        name, free = get(each.answer, "node", str), get(each.answer, "disk_free", int)
+        reserve = get(each.answer, "disk_reserve", int)
+        if each.answer.get("takes_data") is False:
+            yield problem("disks", f"{name} refuses new data: {size_text(free)} are free, and it "
+                          f"keeps {size_text(reserve)}", advice)  # fmt: skip
+        elif free < _FREE_RATIO * reserve:
+            yield warning("disks", f"{name} has {size_text(free)} free, and refuses new data below "
+                          f"{size_text(reserve)}", advice)  # fmt: skip
+        else:
+            yield fine("disks", f"{name} has {size_text(free)} free")
+
+
+def _certificates(answers: Sequence[NodeAnswer]) -> Iterator[Diagnosis]:
+    for each in answers:
+        name, days = get(each.answer, "node", str), each.answer.get("certificate_days")
+        if not isinstance(days, int | float):
+            yield problem("certificates", f"{name} cannot read its certificate",
+                          f"look at the log of {name}")  # fmt: skip
+        elif days < _DAYS_WARNING or each.answer.get("certificate"):
+            yield warning("certificates", f"the certificate of {name} expires in {days:g} days",
+                          f"rt certs renew {name}, and copy the files to its machine")  # fmt: skip
+        else:
+            yield fine("certificates", f"the certificate of {name} lasts {days:g} days")
+
+
+def _health(report: ClusterReport) -> Iterator[Diagnosis]:
+    runbook = "docs/RUNBOOK.md says what to do for each"
+    if not report.leader:
+        yield problem("cluster", "no node leads, so nothing is merged",
+                      "start the nodes that are down; a majority has to be up")  # fmt: skip
+    for each in report.problems:
+        if not each.endswith(SILENT):  # was reported with its port
+            yield problem("cluster", each, runbook)
+    for each in report.stuck:
+        yield problem("cluster", each, "rt session show NAME; docs/RUNBOOK.md")
+    for each in report.poisoned:
+        yield problem("cluster", each, "find out what publishes it; revoke its certificate")
+    if report.leader and not (report.problems or report.stuck or report.poisoned):
+        yield fine("cluster", f"{report.leader} leads, and no node reports a problem")

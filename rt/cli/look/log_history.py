@@ -1,0 +1,145 @@
+"""`rt log-history`: shows one row for each file a log ever had."""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import click
+
+from rt.cli.common.console import note, table
+from rt.cli.common.options import parse_position
+from rt.inspect.history import STATES, Row, history, selected
+from rt.inspect.history_text import HEADINGS, HistoryText
+from rt.log.files.gc_pause import uncollected
+from rt.names import parse_stream
+from rt.offload.offloaded import Offloaded, offloaded_of, read_offloaded
+from rt.position import Position
+from rt.text import counted, parse_time
+
+_STATES: Final = {
+    "archived": frozenset({"archived"}),
+    "live": frozenset({"active", "rolled"}),
+    None: STATES,
+}
+_ROWS_A_WRITE: Final = 500
+
+
+def _time(_context: Any, _parameter: Any, text: str | None) -> int | None:
+    return None if text is None else parse_time(text)
+
+
+@click.command()
+@click.argument("directory", metavar="[DIR]", default="")
+@click.option("--node", metavar="ADDRESS", help="Ask this node, over mutual TLS, instead of a DIR.")
+@click.option("--stream", help="With --node: name of the stream, of a node that serves several.")
+@click.option("--certs", help="With --node: directory of certificates.  [default: certs]")
+@click.option(
+    "--identity", help="With --node: NAME of the certificate to present.  [default: client]"
+)
+@click.option(
+    "--config", metavar="FILE", envvar="RT_CONFIG",
+    help="With --node: TOML file with these three, table [pull].  [RT_CONFIG]",
+)  # fmt: skip
+@click.option("--json", "form", flag_value="json", help="An array of objects with all fields.")
+@click.option(
+    "--json-rt", "form", flag_value="json-rt",
+    help="The same, with only logPath, logTime, logPos, logAge and truncationTime.",
+)  # fmt: skip
+@click.option(
+    "--since", metavar="TIME", callback=_time, help="Files with messages of this time or later."
+)
+@click.option(
+    "--until", metavar="TIME", callback=_time, help="Files with messages before this time."
+)
+@click.option(
+    "--from-position", "begin", metavar="POSITION", callback=parse_position,
+    help="The file with this position (0.3.0, or the integer), and later ones.",
+)  # fmt: skip
+@click.option(
+    "--to-position", "end", metavar="POSITION", callback=parse_position,
+    help="Files that begin before this position.",
+)  # fmt: skip
+@click.option("--archived", "which", flag_value="archived", help="Only archived files.")
+@click.option("--live", "which", flag_value="live", help="Only files that are not archived.")
+@uncollected()
+def log_history(
+    *,
+    directory: str,
+    node: str | None,
+    stream: str | None,
+    certs: str | None,
+    identity: str | None,
+    config: str | None,
+    form: str | None,
+    since: int | None,
+    until: int | None,
+    begin: Position | None,
+    end: Position | None,
+    which: str | None,
+) -> None:
+    """Show the history of every file of the log in DIR: a session, or a merged log (out).
+
+    \b
+    rt log-history rt-data/flights/out
+    rt log-history rt-data/flights/out --json --since 2013-01-01T00:00:00Z
+    rt log-history rt-data/flights/out --archived --from-position 0.3.0 --to-position 0.9.0
+    rt log-history --node localhost:7420 --identity subscriber
+
+    Needs no running process: it reads the manifest, which also lists archived files. A file's age
+    counts from when it was rolled; times are UTC.
+    """  # noqa: D301 - click reads the backspace character
+    if bool(directory) == bool(node):
+        raise click.UsageError("name the directory of a log, or a --node")
+    directory, found, offloaded = (
+        _of_node(node, config, {"stream": stream, "certs": certs, "identity": identity})
+        if node
+        else _of_directory(directory)
+    )
+    wanted = selected(
+        found, since_ns=since, until_ns=until, begin=begin, end=end, states=_STATES[which]
+    )
+    rows = list(wanted)
+    text = HistoryText(directory, time.time_ns(), offloaded)
+    if form is None:
+        click.echo(table(HEADINGS, [text.cells(row) for row in rows]))
+        note(f"{counted(len(rows), 'file')}, {counted(sum(row.messages for row in rows))}")
+        return
+    _write_array(rows, text.json if form == "json" else text.json_rt)
+
+
+def _write_array(rows: list[Row], encoded: Callable[[Row], str]) -> None:
+    """Write rows as a JSON array, some at a time: 100,000 are 70 MB of text."""
+    out = sys.stdout.buffer
+    out.write(b"[\n" if rows else b"[")
+    for start in range(0, len(rows), _ROWS_A_WRITE):
+        part = map(encoded, rows[start : start + _ROWS_A_WRITE])
+        out.write(((",\n" if start else "") + ",\n".join(part)).encode())
+    out.write(b"\n]\n" if rows else b"]\n")
+
+
+_Found = tuple[str, list[Row], Offloaded | None]
+
+
+def _of_directory(directory: str) -> _Found:
+    directory = os.path.abspath(directory)
+    return directory, history(directory), read_offloaded(directory)
+
+
+def _of_node(node: str, config: str | None, options: dict[str, object]) -> _Found:
+    # TLS is heavy, and the history of a directory does without it
+    from rt.client.settings import ConnectionSettings  # noqa: PLC0415
+    from rt.config.settings import explain  # noqa: PLC0415
+    from rt.net.admin import ask_history  # noqa: PLC0415
+    from rt.net.certificates import certificate_files  # noqa: PLC0415
+    from rt.net.tls import Contexts, client_context  # noqa: PLC0415
+    from rt.node.settings.node import parse_address  # noqa: PLC0415
+
+    given = explain(ConnectionSettings, config, "pull" if config else None, options=options)
+    files = certificate_files(str(given["certs"].value), str(given["identity"].value))
+    # a node that serves one stream answers for that, if none is named
+    stream = "" if given["stream"].source == "default" else parse_stream(str(given["stream"].value))
+    contexts = Contexts(files, client_context, stream)
+    directory, rows, offloaded = ask_history(parse_address(node), contexts)
+    return directory, rows, offloaded_of(offloaded)

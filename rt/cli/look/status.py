@@ -1,0 +1,118 @@
+"""`rt status`: the status of a stream's nodes, for people, scripts and probes."""
+
+import sys
+from typing import Final
+
+import click
+
+from rt.cli.common.asking import NodeAnswer, ask_nodes
+from rt.cli.common.console import complain, print_json
+from rt.cli.common.options import click_options, json_option
+from rt.cli.look.status_report import ClusterReport, NodeReport, cluster_report, node_report
+from rt.cli.look.status_tables import Top, status_text
+from rt.cli.process.stop_signals import StopSignals
+from rt.client.settings import ConnectionSettings
+from rt.errors import PeerError, spoken
+from rt.text import printable
+
+_REFRESH_S: Final = 1.0
+
+
+@click.command()
+@click_options(ConnectionSettings, "status")
+@json_option("what each node answers")
+@click.option(
+    "--top", type=click.Choice([each.value for each in Top]),
+    help="Show the first 20 sessions and clients only, by this; clients always by lag.",
+)  # fmt: skip
+@click.option("--watch", is_flag=True, help="Show it again every second, until ctrl-C.")
+@click.pass_context
+def status(
+    context: click.Context,
+    *,
+    settings: ConnectionSettings,
+    as_json: bool,
+    top: str | None,
+    watch: bool,
+) -> None:
+    """Show the status of a stream's nodes.
+
+    \b
+    rt status --nodes a:7420 --nodes b:7420 --nodes c:7420 --identity subscriber
+    rt status --config flights/clients.toml --top lag --watch
+    rt status --config flights/clients.toml --json
+    rt status --config flights/clients.toml > /dev/null || page-the-operator
+
+    A session's bytes, rate and age are those of the node that received most. What a client that
+    pushes lags by is what the nodes have of its sessions and have not merged.
+
+    \b
+    For probes, the exit code is the cluster's health (after --watch it is 0):
+      0  healthy
+      1  degraded: it works, but a node is down, unreachable, copying, forked, or out of disk
+      3  no quorum: nothing is merged until a majority of the nodes is back
+    """  # noqa: D301 - click reads the backspace character
+    with StopSignals() as signals:
+        while True:
+            asked = ask_nodes(settings)
+            report = report_of(asked)
+            if as_json:
+                print_json([_answer(each) for each in asked])
+            else:
+                _show(status_text(report, None if top is None else Top(top)), again=watch)
+            if not watch or not signals.wait(_REFRESH_S):
+                break
+    if not report.answering:
+        refused = all(each.is_refusal for each in asked)
+        advice = "what each says is shown above" if refused else (
+            "are they running, and are the addresses right?"
+        )  # fmt: skip
+        complain(f"no node answers; {advice}")
+    if not watch:
+        context.exit(report.health)
+
+
+def report_of(asked: list[NodeAnswer]) -> ClusterReport:
+    """Return what nodes answered, checked; an answer that cannot be read counts as none."""
+    reports, names = [], _names(asked)
+    for each in asked:
+        error = each.error
+        if not error:
+            try:
+                reports.append(node_report(each.address, each.answer))
+                continue
+            except PeerError as unreadable:
+                error = spoken(unreadable)
+        reports.append(NodeReport(each.address, printable(error), names.get(each.address, "")))
+    return cluster_report(reports)
+
+
+def _names(asked: list[NodeAnswer]) -> dict[str, str]:
+    """Return which node is at which address, by those that answer."""
+    places = [dict(each.answer).get("addresses") for each in asked if _is_object(each.answer)]
+    return {
+        place: printable(str(name))
+        for found in places
+        if isinstance(found, dict)
+        for name, place in found.items()
+        if isinstance(place, str)
+    }
+
+
+def _is_object(answer: object) -> bool:
+    return isinstance(answer, dict)
+
+
+def _answer(asked: NodeAnswer) -> dict[str, object]:
+    error = {"error": asked.error} if asked.error else {}
+    return {"address": asked.address, **asked.answer, **error}
+
+
+def _show(text: str, *, again: bool) -> None:
+    """Print a report, whose answers were escaped as they were read; over the last one if again."""
+    if again and sys.stdout.isatty():
+        # home, each line to its end, and the rest of the screen: clearing it first would flicker
+        text = "\x1b[H" + "\x1b[K\n".join(text.split("\n")) + "\x1b[K\n\x1b[J"
+        click.echo(text, nl=False)
+        return
+    click.echo(text + ("\n" if again else ""))

@@ -1,0 +1,326 @@
+"""ClusterReport: what nodes answer to `rt status`, checked, and how healthy that makes the cluster.
+
+Nothing that a node answers can end the command: a field of the wrong type is refused as a whole
+answer, and one that is missing, as an older node's may be, counts as empty.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final
+
+from rt.cli.common.answer_fields import checked, get, objects, position, seconds
+from rt.cli.look.node_problems import problems_of, time_text
+from rt.cli.look.node_versions import NodeVersion, node_version
+from rt.errors import PeerError
+from rt.position import Position
+from rt.text import counted
+
+SILENT: Final = "does not answer"
+_LEADER: Final = "leader"
+_LEARNER: Final = "learner"
+
+
+class Health(IntEnum):
+    """The health of a cluster; the values are the exit codes of `rt status`."""
+
+    HEALTHY = 0
+    DEGRADED = 1
+    NO_QUORUM = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SessionReport:
+    """One session, as a node has it."""
+
+    name: str
+    pushed_by: str
+    durable: Position
+    merged: Position
+    stuck: str = ""  # why the leader cannot merge it
+    bytes: int = 0  # since the node started
+    bytes_per_s: int = 0
+    seen_s: float | None = None  # how long ago bytes came; None if none came since the node started
+    waiting_s: float = 0.0
+    poisoned: str = ""  # why it is taken no further
+
+    @property
+    def unmerged(self) -> int | None:
+        """The bytes that are durable and not merged; None where a file end lies between."""
+        same_file = self.durable.file == self.merged.file
+        return max(0, self.durable - self.merged) if same_file else None
+
+
+@dataclass(frozen=True, slots=True)
+class ClientReport:
+    """One connection of a client to a node.
+
+    Attributes:
+        peer: The name in its certificate.
+        kind: `push` or `pull`.
+        address: host:port.
+        connected_s: For how long.
+        lag_bytes: Merged there and not sent to it; 0 for one that pushes.
+        waiting_s: How long the oldest of that has waited.
+    """
+
+    peer: str
+    kind: str
+    address: str
+    connected_s: float
+    lag_bytes: int
+    waiting_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficReport:
+    """What a node holds, and its connected clients."""
+
+    sessions: tuple[SessionReport, ...] = ()
+    clients: tuple[ClientReport, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubReport:
+    """What a node found when it read its rolled files."""
+
+    finished_ns: int = 0  # when it had last read all; 0 if it never has
+    files: int = 0  # since its start, and so are the others
+    corrupt: int = 0
+    repaired: int = 0
+
+    @property
+    def text(self) -> str:
+        """When it was, and what was found."""
+        when = time_text(self.finished_ns) if self.finished_ns else "not yet"
+        found = f", {self.corrupt:,} corrupt, {self.repaired:,} repaired" if self.corrupt else ""
+        return f"{when} ({counted(self.files, 'file')}{found})" if self.files else when
+
+
+@dataclass(frozen=True, slots=True)
+class MergeReport:
+    """How far a node has merged."""
+
+    end: Position
+    messages: int
+    time_ns: int  # of the last merged instruction; 0 if there is none
+    digest: str
+    forked_at: Position | None = None  # its log differs from the others' from there on
+    scrub: ScrubReport = ScrubReport()
+
+
+@dataclass(frozen=True, slots=True)
+class AboutReport:
+    """What a node promises and runs."""
+
+    durability: str = ""  # what a merged message has survived
+    version: NodeVersion = field(default_factory=NodeVersion)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """One node's answer.
+
+    Attributes:
+        address: Where it was asked.
+        error: Why there is no answer; "" if there is one. All other fields but the name are
+            empty then.
+        name: The node; "" if there is no answer and no other node says which it is.
+        stream: The stream it serves.
+        members: All nodes of its cluster.
+        role: `leader`, `follower`, `candidate` or `learner`.
+        term: The newest election term it knows.
+        leader: The leader it knows; "" if there is none.
+        merge: How far it has merged.
+        about: What it promises and runs.
+        problems: What is wrong with it, one phrase each.
+        traffic: What it holds, and its connected clients.
+    """
+
+    address: str
+    error: str = ""
+    name: str = ""
+    stream: str = ""
+    members: tuple[str, ...] = ()
+    role: str = ""
+    term: int = 0
+    leader: str = ""
+    merge: MergeReport = MergeReport(Position(0), 0, 0, "")
+    about: AboutReport = field(default_factory=AboutReport)
+    problems: tuple[str, ...] = ()
+    traffic: TrafficReport = field(default=TrafficReport(), repr=False)
+
+    @property
+    def title(self) -> str:
+        """What to call it: its name and address, as far as they are known."""
+        return f"{self.name} at {self.address}" if self.name else self.address
+
+    @property
+    def sessions(self) -> tuple[SessionReport, ...]:
+        """What it holds."""
+        return self.traffic.sessions
+
+    @property
+    def is_learner(self) -> bool:
+        """Whether it neither votes nor counts, since its state was lost."""
+        return self.role == _LEARNER
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReport:
+    """The answers of all nodes that were asked, each node once."""
+
+    nodes: tuple[NodeReport, ...]
+
+    @property
+    def answering(self) -> list[NodeReport]:
+        """The nodes that answer."""
+        return [node for node in self.nodes if not node.error]
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The nodes of the cluster, as those that answer have them."""
+        return max((node.members for node in self.answering), key=len, default=())
+
+    @property
+    def leader(self) -> str:
+        """The leader, by the nodes of the newest term; "" if there is none.
+
+        A leader that does not reach a majority steps down, and its followers forget it within an
+        election timeout. So a leader that is known is a quorum, however few nodes answer here.
+        """
+        newest = max((node.term for node in self.answering), default=0)
+        known = (
+            node.name if node.role == _LEADER else node.leader
+            for node in self.answering
+            if node.term == newest and not node.is_learner
+        )
+        return next(filter(None, known), "")
+
+    @property
+    def problems(self) -> list[str]:
+        """Everything that keeps the cluster from being healthy, one phrase each."""
+        found = [f"{node.title} {SILENT}" for node in self.nodes if node.error]
+        for node in self.answering:
+            if node.is_learner:
+                found.append(f"{node.name} is a learner and does not count")
+            found += [f"{node.name} {problem}" for problem in node.problems]
+            if node.merge.forked_at is not None:
+                found.append(self._only_on(node))
+        return found
+
+    def _only_on(self, forked: NodeReport) -> str:
+        """What a forked node has merged and no other node that answers has."""
+        others = [
+            each
+            for node in self.answering
+            if node.merge.forked_at is None
+            for each in node.sessions
+        ]
+        found = []
+        for mine in forked.sessions:
+            agreed = max((each.merged for each in others if each.name == mine.name), default=0)
+            if mine.merged > agreed:
+                found.append(f"{mine.name} from {Position(agreed)} to {mine.merged}")
+        if not found:
+            return f"{forked.name} has merged nothing of a session that the others lack"
+        return f"only {forked.name} has merged, of session {', of session '.join(found)}"
+
+    @property
+    def stuck(self) -> list[str]:
+        """Why sessions are not merged, a sentence each; alone this does not degrade the cluster."""
+        return [each.stuck for node in self.answering for each in node.sessions if each.stuck]
+
+    @property
+    def poisoned(self) -> list[str]:
+        """Which sessions are refused for a frame that no reader can decode, and by which nodes."""
+        return [
+            f"{node.name} refuses session {each.name}: {each.poisoned}"
+            for node in self.answering for each in node.sessions if each.poisoned
+        ]  # fmt: skip
+
+    @property
+    def health(self) -> Health:
+        """How the cluster is."""
+        if not self.leader:
+            return Health.NO_QUORUM
+        return Health.DEGRADED if self.problems else Health.HEALTHY
+
+
+def cluster_report(reports: Sequence[NodeReport]) -> ClusterReport:
+    """Return the answers with each node once, though it be known by two addresses."""
+    seen: set[tuple[str, str]] = set()
+    nodes = []
+    for report in reports:
+        key = ("", report.address) if report.error else (report.stream, report.name)
+        if key not in seen:
+            seen.add(key)
+            nodes.append(report)
+    return ClusterReport(tuple(nodes))
+
+
+def node_report(address: str, answer: Any) -> NodeReport:
+    """Check what a node answered.
+
+    Raises:
+        PeerError: It is not a status.
+    """
+    try:
+        return _node_report(address, answer)
+    except (TypeError, ValueError) as error:
+        raise PeerError(f"{address} answers with a status that cannot be read: {error}") from None
+
+
+def _node_report(address: str, answer: Any) -> NodeReport:
+    if not isinstance(answer, dict):
+        raise TypeError("it is not a JSON object")
+    return NodeReport(
+        address,
+        name=get(answer, "node", str),
+        stream=get(answer, "stream", str),
+        members=tuple(checked(each, str) for each in get(answer, "members", list)),
+        role=get(answer, "role", str),
+        term=get(answer, "term", int),
+        leader=get(answer, "leader", str),
+        merge=MergeReport(
+            position(answer, "merged_end"), get(answer, "messages", int),
+            get(answer, "merge_time_ns", int), get(answer, "digest", str),
+            position(fork, "position") if (fork := get(answer, "forked", dict)) else None,
+            _scrub_report(get(answer, "scrub", dict)),
+        ),
+        about=AboutReport(get(answer, "durability", str), node_version(answer)),
+        problems=tuple(problems_of(answer)),
+        traffic=_traffic(answer),
+    )  # fmt: skip
+
+
+def _scrub_report(fields: dict[str, Any]) -> ScrubReport:
+    names = ("finished_ns", "files", "corrupt", "repaired")
+    return ScrubReport(*(get(fields, name, int) for name in names))
+
+
+def _traffic(answer: dict[str, Any]) -> TrafficReport:
+    now_ns = get(answer, "now_ns", int)  # the node's clock, as are the times it is compared with
+    return TrafficReport(
+        tuple(_session(each, now_ns) for each in objects(answer, "sessions")),
+        tuple(_client(each, now_ns) for each in objects(answer, "clients")),
+    )
+
+
+def _session(fields: dict[str, Any], now_ns: int) -> SessionReport:
+    last_ns = get(fields, "last_ns", int)
+    return SessionReport(
+        get(fields, "session", str), get(fields, "pushed_by", str),
+        position(fields, "durable"), position(fields, "merged"), get(fields, "stuck", str),
+        get(fields, "bytes", int), get(fields, "bytes_per_s", int),
+        max(0, now_ns - last_ns) / 1e9 if last_ns else None, seconds(fields, "waiting_s"),
+        get(fields, "poisoned", str),
+    )  # fmt: skip
+
+
+def _client(fields: dict[str, Any], now_ns: int) -> ClientReport:
+    since_s = max(0, now_ns - get(fields, "since_ns", int)) / 1e9
+    return ClientReport(
+        get(fields, "peer", str), get(fields, "kind", str), get(fields, "address", str), since_s,
+        get(fields, "lag_bytes", int), seconds(fields, "waiting_s"),
+    )  # fmt: skip

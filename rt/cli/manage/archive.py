@@ -1,0 +1,101 @@
+"""`rt archive`: how long a stream is kept."""
+
+import click
+
+from archiver.policy import parse_limit
+from rt.cli.common.command_group import CommandGroup
+from rt.cli.common.console import print_json, say
+from rt.cli.common.options import click_options, json_option
+from rt.cli.manage.offload import offload
+from rt.cli.manage.plan import plan
+from rt.cli.manage.policy import policy
+from rt.client.settings import ConnectionSettings
+from rt.errors import Misuse
+from rt.net.admin import reading_answers
+from rt.text import time_text
+
+
+@click.group(cls=CommandGroup)
+def archive() -> None:
+    """Show and change how long a stream is kept.
+
+    \b
+    rt archive policy show --nodes a:7420 --identity operator
+    rt archive policy set '{"time": 10080, "limit": "90Gi", "disk": 90}' --identity operator
+    rt archive plan --at 2030-01-01T00:00:00Z
+    """  # noqa: D301 - click reads the backspace character
+
+
+@archive.command()
+@click_options(ConnectionSettings, "archive")
+@json_option("the outcome")
+def roll(settings: ConnectionSettings, *, as_json: bool) -> None:
+    """End the active file of the merged log now, on every node.
+
+    It needs an operator's certificate, or a node's.
+
+    Only rolled files are archived, copied by `offload`, or counted as old.
+
+    \b
+    rt archive roll --nodes a:7420 --identity operator
+    """  # noqa: D301 - click reads the backspace character
+    answer = settings.ask({"do": "roll"})
+    with reading_answers():
+        rolled = answer["rolled"]
+    if as_json:
+        print_json({"rolled": rolled})
+    else:
+        say(f"{rolled} is rolled" if rolled else "the active file is empty; nothing was rolled")
+
+
+@archive.command()
+@click_options(ConnectionSettings, "archive")
+@click.option(
+    "--from", "start", metavar="POSITION", default="0.0.0", show_default=True,
+    help="Hold files from here on.",
+)  # fmt: skip
+@click.option("--seconds", default=3600.0, show_default=True, help="How long to hold them.")
+@click.option(
+    "--bytes", "size", metavar="SIZE", default="100Gi", show_default=True,
+    help="How much to hold at most.",
+)  # fmt: skip
+@click.option("--release", is_flag=True, help="Release what this certificate's name holds.")
+@json_option("the lease")
+def lease(
+    settings: ConnectionSettings,
+    *,
+    start: str,
+    seconds: float,
+    size: str,
+    release: bool,
+    as_json: bool,
+) -> None:
+    """Hold files for a reader: against the rules time and limit, not against a full disk.
+
+    \b
+    rt archive lease --identity spark --from 0.3.0 --seconds 7200
+    rt archive lease --identity spark --release
+
+    The holder is the name in the certificate; a new lease replaces its earlier one.
+    """  # noqa: D301 - click reads the backspace character
+    if release:
+        answer = settings.ask({"do": "release"})
+        with reading_answers():
+            outcome = f"{answer['released']} holds no files any longer"
+    else:
+        most = parse_limit(size, "bytes")
+        if most is None:
+            raise Misuse("bytes is 'none', but a lease has a bound; use a size such as 90Gi")
+        request = {"do": "lease", "start": start, "seconds": seconds, "bytes": most}
+        answer = settings.ask(request)
+        with reading_answers():
+            until = time_text(answer["until_ns"])
+            outcome = f"{answer['holder']} holds files from {answer['there_from']} until {until}"
+    if as_json:
+        print_json(answer)
+    else:
+        say(outcome)
+
+
+for command in (policy, plan, offload):
+    archive.add_command(command)

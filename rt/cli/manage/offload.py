@@ -1,0 +1,119 @@
+"""`rt archive offload`: copies rolled files to another store."""
+
+import json
+import time
+from typing import Any
+
+import click
+
+from rt.cli.common.console import ProgressBar, print_json, say
+from rt.cli.common.options import click_options, json_option
+from rt.client.settings import ConnectionSettings
+from rt.config.kinds import show_bytes
+from rt.errors import Misuse
+from rt.masking import demand_no_secret
+from rt.offload.offload import Outcome
+from rt.offload.offload import offload as offload_files
+from rt.offload.offloaded import write_offloaded
+from rt.offload.store import Store, open_store
+from rt.text import counted
+
+
+@click.command(name="offload")
+@click_options(ConnectionSettings, "archive")
+@click.argument("target", metavar="DIR|URL", required=False)
+@click.option("--dir", "directory", metavar="DIR", help="Merged log to copy from; required.")
+@click.option("--tell", is_flag=True, help="Tell the nodes to wait for copies from now on.")
+@click.option("--stop", is_flag=True, help="Tell the nodes to wait for copies no longer.")
+@json_option("the outcome")
+def offload(
+    settings: ConnectionSettings,
+    target: str | None,
+    *,
+    directory: str | None,
+    tell: bool,
+    stop: bool,
+    as_json: bool,
+) -> None:
+    """Copy rolled files elsewhere, as zstd; each is read back and compared before it counts.
+
+    \b
+    rt archive offload /mnt/backup/flights --dir rt-node/flights/out --tell --identity operator
+    rt archive offload s3://bucket/flights --dir copy/flights/out
+    rt archive offload --stop --identity operator
+
+    After --tell, which needs an operator's certificate, the rules time and limit archive no file
+    that has not been copied; a full disk does not wait. Run the command again, from cron say, to
+    copy what has been rolled since.
+    """  # noqa: D301 - click reads the backspace character
+    if stop:
+        if target is not None or directory is not None or tell:
+            raise click.UsageError("--stop copies nothing; give it alone")
+        _tell(settings, None)
+        _report_stop(as_json=as_json)
+        return
+    if target is None or directory is None:
+        raise click.UsageError("name the target of the copies, and the merged log with --dir")
+    demand_no_secret(target)
+    store, began = open_store(target), time.monotonic()
+    count, outcome = _copy(directory, store)
+    write_offloaded(directory, outcome.offloaded)
+    _report(outcome, count, store, time.monotonic() - began, as_json=as_json)
+    if tell:
+        _demand_all(outcome, directory)
+        _tell(settings, outcome.offloaded.fields())
+
+
+def _copy(directory: str, store: Store) -> tuple[int, Outcome]:
+    """Copy what is not there yet; return how many files that was, and what is there now."""
+    count = 0
+    with ProgressBar() as progress:
+
+        def done(file: str, size: int) -> None:
+            nonlocal count
+            count += 1
+            progress.show(f"{file}: {show_bytes(size)} bytes stored", count)
+
+        outcome = offload_files(directory, store, done)
+    return count, outcome
+
+
+def _report(outcome: Outcome, count: int, store: Store, took_s: float, *, as_json: bool) -> None:
+    if as_json:
+        print_json({
+            "address": store.address, "copied": count, "seconds": round(took_s, 3),
+            "offloaded": outcome.offloaded.fields(), "missing": outcome.missing,
+        })  # fmt: skip
+        return
+    but = ""
+    if outcome.missing:
+        but = f", except what was archived before it was copied: {_named(outcome.missing)}"
+    say(
+        f"{counted(count, 'file')} copied to {store.address} and read back in {took_s:.1f} s; "
+        f"everything before {outcome.offloaded.to} is there{but}"
+    )
+
+
+def _report_stop(*, as_json: bool) -> None:
+    if as_json:
+        print_json({"offloaded": None})
+    else:
+        say("nothing waits for copies any longer")
+
+
+def _demand_all(outcome: Outcome, directory: str) -> None:
+    """Refuse to tell the nodes to delete a file that this log archived without a copy."""
+    if outcome.given_up:
+        raise Misuse(
+            f"the nodes are not told: {directory} archived files by a rule of its own before they "
+            f"were copied ({_named(outcome.given_up)}); offload them to {outcome.offloaded.url} "
+            "from a node's own log, with --tell"
+        )
+
+
+def _named(files: tuple[str, ...]) -> str:
+    return files[0] + (f" and {len(files) - 1:,} more" if len(files) > 1 else "")
+
+
+def _tell(settings: ConnectionSettings, offloaded: dict[str, Any] | None) -> None:
+    settings.ask({"do": "offloaded", "text": json.dumps(offloaded) if offloaded else ""})

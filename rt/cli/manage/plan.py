@@ -1,0 +1,103 @@
+"""`rt archive plan`: shows which files would be archived, when, and by which rule."""
+
+import json
+import os
+import time
+from typing import Final
+
+import click
+
+from archiver.decide import Decision, DiskReport, decide
+from archiver.plan import Planned, archived_to, rolled_files
+from archiver.plan import plan as plan_files
+from archiver.policy import Policy, parse_policy
+from rt.cli.common.console import note, print_json, table
+from rt.cli.common.link import look
+from rt.cli.common.options import click_options, json_option
+from rt.client.settings import ConnectionSettings
+from rt.config.kinds import show_bytes
+from rt.errors import Misuse
+from rt.log.files.directory import LogDirectory
+from rt.net.admin import reading_answers
+from rt.text import counted, parse_time, time_text
+
+_HEADINGS: Final = ("file", "bytes", "messages", "rolled", "goes", "why", "by time at")
+
+
+@click.command(name="plan")
+@click_options(ConnectionSettings, "archive")
+@click.option("--dir", "directory", metavar="DIR", help="Plan for this log, without any node.")
+@click.option("--policy", "text", metavar="JSON", help="With --dir: the policy to plan by.")
+@click.option("--at", metavar="TIME", help="Plan for this time, as if nothing more arrived.")
+@json_option("the plan")
+def plan(
+    settings: ConnectionSettings,
+    *,
+    directory: str | None,
+    text: str | None,
+    at: str | None,
+    as_json: bool,
+) -> None:
+    """Show what would be archived, when and by which rule; nothing is touched.
+
+    \b
+    rt archive plan --nodes a:7420 --identity subscriber
+    rt archive plan --at 2030-01-01T00:00:00Z
+    rt archive plan --dir rt-node/flights/out --policy '{"limit": "5Gi"}'
+    """  # noqa: D301 - click reads the backspace character
+    at_ns = None if at is None else parse_time(at)
+    if directory is not None:
+        rows, rules = plan_of(directory, parse_policy(text or "{}"), at_ns)
+    else:
+        when = {} if at_ns is None else {"at_ns": at_ns}
+        answer = look(settings, {"do": "plan", **when})
+        with reading_answers():
+            rows = [Planned(**each) for each in answer["files"]]
+            rules = json.dumps(answer["policy"])
+    if as_json:
+        print_json([row._asdict() for row in rows])
+        return
+    with reading_answers():
+        _print(rows, rules)
+
+
+def _print(rows: list[Planned], rules: str) -> None:
+    click.echo(table(_HEADINGS, [_cells(row) for row in rows]))
+    going = [row for row in rows if row.goes]
+    size = show_bytes(sum(row.bytes for row in going))
+    note(f"{counted(len(going), 'file')} of {len(rows)}, {size} bytes, would go by {rules}")
+
+
+def plan_of(directory: str, rules: Policy, at_ns: int | None) -> tuple[list[Planned], str]:
+    """Return the plan for a merged log on this machine, and the text of the policy it follows.
+
+    Raises:
+        Misuse: There is no merged log.
+    """
+    log = LogDirectory(directory)
+    try:
+        if not (log.refresh() and log.merged):
+            raise Misuse(f"{directory} holds no merged log")
+        decisions = _decisions(log, rules, time.time_ns() if at_ns is None else at_ns)
+        return plan_files(rules, log.manifest, decisions), rules.text()
+    finally:
+        log.close()
+
+
+def _decisions(log: LogDirectory, rules: Policy, now_ns: int) -> list[Decision]:
+    files = rolled_files(log.manifest, archived_to(log.manifest))
+    newest = log.files()[-1:]
+    is_active = bool(newest) and newest[0] not in log.manifest.rolled
+    active_bytes = os.path.getsize(log.file_path(newest[0])) if is_active else 0
+    facts = os.statvfs(log.path)
+    used = (facts.f_blocks - facts.f_bfree) * facts.f_frsize
+    disk = DiskReport("here", used + facts.f_bavail * facts.f_frsize, used)
+    return decide(rules, files, active_bytes, [disk], now_ns=now_ns)
+
+
+def _cells(row: Planned) -> tuple[str, ...]:
+    return (
+        row.file, f"{row.bytes:,}", f"{row.messages:,}", time_text(row.rolled_ns),
+        "yes" if row.goes else "no", row.reason,
+        "" if row.expires_ns is None else time_text(row.expires_ns),
+    )  # fmt: skip

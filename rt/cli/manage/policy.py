@@ -1,0 +1,113 @@
+"""`rt archive policy`: shows and sets the rules by which files are archived."""
+
+import json
+from typing import Any, Final
+
+import click
+
+from archiver.policy import parse_policy, policy_of
+from rt.cli.common.command_group import CommandGroup
+from rt.cli.common.console import note, print_json, say
+from rt.cli.common.link import look
+from rt.cli.common.options import click_options, json_option
+from rt.client.settings import ConnectionSettings
+from rt.config.kinds import show_bytes
+from rt.errors import Misuse
+from rt.net.admin import reading_answers
+from rt.text import time_text
+
+_FILE_CHARACTERS_MAX: Final = 1 << 16  # a policy has three rules
+
+
+@click.group(cls=CommandGroup)
+def policy() -> None:
+    """Show the policy of a stream, or set it.
+
+    \b
+    rt archive policy show --nodes a:7420 --identity subscriber
+    rt archive policy set --limit 500Gi --identity n1
+    """  # noqa: D301 - click reads the backspace character
+
+
+@policy.command()
+@click_options(ConnectionSettings, "archive")
+@json_option("policy, disks and leases")
+def show(settings: ConnectionSettings, *, as_json: bool) -> None:
+    """Print the policy, the leases that hold files, and how full the nodes' disks are.
+
+    \b
+    rt archive policy show --nodes a:7420 --identity subscriber
+    """  # noqa: D301 - click reads the backspace character
+    _show(look(settings, {"do": "policy"}), as_json=as_json)
+
+
+@policy.command(name="set")
+@click_options(ConnectionSettings, "archive")
+@click.argument("text", metavar="[JSON]", default="")
+@click.option("--file", "path", metavar="FILE", help="JSON, or TOML with a table [policy].")
+@click.option("--time", "minutes", type=int, help="Minutes since a file was rolled; 0 is off.")
+@click.option("--limit", metavar="SIZE", help="Size of all files together, such as 90Gi; or none.")
+@click.option("--disk", type=int, help="Percentage of the file system that may be used.")
+@json_option("policy, disks and leases")
+def set_policy(
+    settings: ConnectionSettings,
+    *,
+    text: str,
+    path: str | None,
+    minutes: int | None,
+    limit: str | None,
+    disk: int | None,
+    as_json: bool,
+) -> None:
+    """Set the policy of a stream, on all of its nodes; needs an operator's certificate.
+
+    \b
+    rt archive policy set '{"time": 10080, "limit": "90Gi", "disk": 90}' --identity operator
+    rt archive policy set --file policy.toml --identity operator
+    rt archive policy set --limit 500Gi --identity operator
+
+    JSON and files replace the whole policy: what they leave out gets its default. Options change
+    what they name and leave the rest.
+    """  # noqa: D301 - click reads the backspace character
+    given = {"time": minutes, "limit": limit, "disk": disk}
+    given = {name: value for name, value in given.items() if value is not None}
+    if bool(text) + bool(path) + bool(given) != 1:
+        raise click.UsageError("give the policy as JSON, as a --file, or by options")
+    if given:
+        with reading_answers():
+            known = dict(settings.ask_latest({"do": "policy"})["policy"])
+        wanted = policy_of({**known, **given})
+    else:
+        wanted = parse_policy(_read(path) if path else text)
+    request = {"do": "set-policy", "policy": json.loads(wanted.text())}
+    _show(settings.ask(request), as_json=as_json)
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        try:
+            text = file.read(_FILE_CHARACTERS_MAX + 1)
+        except UnicodeDecodeError:
+            raise Misuse(f"{path} is not text; name a file with a policy as JSON or TOML") from None
+    if len(text) > _FILE_CHARACTERS_MAX:
+        raise Misuse(f"{path} is longer than {_FILE_CHARACTERS_MAX} characters; not a policy")
+    return text
+
+
+def _show(answer: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(answer)
+        return
+    with reading_answers():
+        _print(answer)
+
+
+def _print(answer: dict[str, Any]) -> None:
+    say(json.dumps(answer["policy"]))
+    note(f"files before {answer['archived_to']} are archived" + (
+        "; no policy has been set, this is the default" if answer["is_default"] else ""
+    ))  # fmt: skip
+    for each in answer["disks"]:
+        note(f"disk of {each['node']}: {each['percent']} % of {show_bytes(each['total'])} used")
+    for each in answer["leases"]:
+        note(f"{each['holder']} holds files until {time_text(each['until_ns'])}")

@@ -1,0 +1,288 @@
+"""`rt session`: shows the sessions of a stream, and decides what becomes of one."""
+
+from typing import Any, Final
+
+import click
+
+from rt.cli.common.command_group import CommandGroup
+from rt.cli.common.console import note, print_json, say, table
+from rt.cli.common.link import look
+from rt.cli.common.options import click_options, json_option
+from rt.client.settings import ConnectionSettings
+from rt.config.kinds import show_bytes, show_seconds
+from rt.names import parse_peer
+from rt.net.admin import reading_answers
+from rt.text import counted, printable, time_text
+
+_HEADINGS: Final = (
+    "session", "owner", "state", "pushed by", "replicated to", "merged to", "note",
+)  # fmt: skip
+
+
+@click.group(cls=CommandGroup)
+def session() -> None:
+    """Show the sessions of a stream, and decide what becomes of one.
+
+    \b
+    rt session list --config flights/clients.toml
+    rt session adopt jfk --config flights/clients.toml
+    """  # noqa: D301 - click reads the backspace character
+
+
+@session.command("list")
+@click_options(ConnectionSettings, "session")
+@json_option("the sessions")
+def list_sessions(settings: ConnectionSettings, *, as_json: bool) -> None:
+    """List the sessions that the leader knows, and why one is not merged.
+
+    \b
+    rt session list --nodes a:7420 --identity subscriber
+    rt session list --config flights/clients.toml --json
+    """  # noqa: D301 - click reads the backspace character
+    rows = _rows(settings, {"do": "sessions"})
+    if as_json:
+        print_json(rows)
+    elif not rows:
+        note("the nodes know no session; rt push ships those of a publisher")
+    else:
+        click.echo(table(_HEADINGS, [_cells(row) for row in rows]))
+
+
+@session.command()
+@click.argument("name")
+@click_options(ConnectionSettings, "session")
+@json_option("the session")
+def show(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
+    """Show one session: up to where each node holds it, and up to where it is merged.
+
+    \b
+    rt session show jfk --nodes a:7420 --identity subscriber
+    """  # noqa: D301 - click reads the backspace character
+    rows = _rows(settings, {"do": "sessions", "session": name})
+    if as_json:
+        print_json(rows[0])
+        return
+    with reading_answers():
+        _print(rows[0])
+
+
+@session.command()
+@click.argument("name")
+@click_options(ConnectionSettings, "session")
+@click.option("--at", metavar="POSITION", help="Start of the file to continue at, as in 0.3.0.")
+@json_option("the outcome")
+def adopt(settings: ConnectionSettings, *, name: str, at: str | None, as_json: bool) -> None:
+    """Let a session continue whose beginning was archived before it was merged.
+
+    That happens when it was shipped to another cluster before, or this one has lost its state.
+    What was archived is missing from the merged log: an event there says so, which subscribers
+    receive. Without --at, the session continues with the first file that is still there. Needs an
+    operator's certificate.
+
+    \b
+    rt session adopt jfk --config flights/clients.toml
+    """  # noqa: D301 - click reads the backspace character
+    _change(settings, {"do": "adopt-session", "session": name, "at": at}, as_json=as_json)
+
+
+@session.command()
+@click.argument("name")
+@click_options(ConnectionSettings, "session")
+@json_option("the outcome")
+def reset(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
+    """Let a session begin again with another log, from sequence number 0.
+
+    For a publisher whose directory was lost or deleted and made again: its session is refused as
+    another log. The nodes remove their copies, also of what is not merged; the log that they hold
+    may not be pushed under this name again. What is merged stays, and an event in the merged log
+    says that numbers may repeat. Refused while the session is being pushed. Needs an operator's
+    certificate.
+
+    \b
+    rt session reset jfk --config flights/clients.toml
+    """  # noqa: D301 - click reads the backspace character
+    _change(settings, {"do": "reset-session", "session": name}, as_json=as_json)
+
+
+@session.command()
+@click.argument("name")
+@click_options(ConnectionSettings, "session")
+@json_option("the outcome")
+def forget(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
+    """Drop what the nodes know and hold of a session that has ended.
+
+    All nodes do so at the same instruction, and free the space of their copies. What is merged
+    stays. The log that they hold may not be pushed under this name again; another one may. Refused
+    while the session is being pushed. Needs an operator's certificate.
+
+    \b
+    rt session forget jfk --config flights/clients.toml
+    """  # noqa: D301 - click reads the backspace character
+    _change(settings, {"do": "forget-session", "session": name}, as_json=as_json)
+
+
+@session.command()
+@click.argument("name")
+@click_options(ConnectionSettings, "session")
+@click.option(
+    "--owner",
+    metavar="IDENTITY",
+    help="Whose it is to be; for operators. Without it, the next that pushes it becomes the owner.",
+)
+@click.option("--new-log", is_flag=True, help="Begin again with another log, from number 0.")
+@json_option("the outcome")
+def take(
+    settings: ConnectionSettings, *, name: str, owner: str | None, new_log: bool, as_json: bool
+) -> None:
+    """Take over the name of a session whose owner is gone.
+
+    A session belongs to the identity that opened it, and no other may push it. An operator may take
+    it from an owner that is gone, and so may a publisher that is granted the session, for itself,
+    once it has been closed for the time that `rt session policy` shows. Without --new-log, the
+    session continues with the log that its owner had, in a directory that was moved. With it, the
+    last log ends as by `rt session reset`. An owner that is there is never displaced.
+
+    \b
+    rt session take jfk --new-log --nodes a:7420 --identity bob
+    rt session take jfk --owner bob --config flights/clients.toml
+    """  # noqa: D301 - click reads the backspace character
+    request = {"do": "take-session", "session": name, "owner": owner, "begins_again": new_log}
+    _change(settings, request, as_json=as_json)
+
+
+@session.command()
+@click_options(ConnectionSettings, "session")
+@click.option("--close", metavar="TIME", help="Silence after which a session is closed.")
+@click.option("--take", "take_", metavar="TIME", help="From then until another may take it over.")
+@click.option("--expire", metavar="TIME", help="From then until the nodes forget it, or never.")
+@json_option("the policy")
+def policy(
+    settings: ConnectionSettings,
+    *,
+    close: str | None,
+    take_: str | None,
+    expire: str | None,
+    as_json: bool,
+) -> None:
+    """Show or set what follows when a publisher is silent; setting needs an operator's certificate.
+
+    \b
+    rt session policy --config flights/clients.toml
+    rt session policy --expire 30d --config flights/clients.toml
+    """  # noqa: D301 - click reads the backspace character
+    wanted = {"close_s": close, "take_s": take_, "expire_s": expire}
+    given = {name: text for name, text in wanted.items() if text is not None}
+    request = {"do": "set-session-policy", "policy": given} if given else {"do": "session-policy"}
+    answer = settings.ask(request) if given else look(settings, request)
+    if as_json:
+        print_json(answer)
+        return
+    with reading_answers():
+        times = {name: float(answer[name]) for name in wanted}
+    say(f"a session is closed after {show_seconds(times['close_s'])} without its publisher")
+    note(f"another publisher may take it over {show_seconds(times['take_s'])} after that")
+    expires = times["expire_s"]
+    note(f"it expires {show_seconds(expires)} after that" if expires else "it never expires")
+
+
+@session.command()
+@click.argument("publisher", required=False)
+@click_options(ConnectionSettings, "session")
+@click.option("--bytes", "bytes_s", metavar="SIZE", help="Most bytes a second, or none.")
+@click.option("--sessions", metavar="NUMBER", help="Most different sessions a day, or none.")
+@json_option("the quotas")
+def quota(
+    settings: ConnectionSettings,
+    *,
+    publisher: str | None,
+    bytes_s: str | None,
+    sessions: str | None,
+    as_json: bool,
+) -> None:
+    """Show or set how much a publisher may push; setting needs an operator's certificate.
+
+    All publishers have the default. With the name of a PUBLISHER, the limits are its own, and
+    `default` lets it have that of all again. Each node holds a publisher to the lower of its quota
+    and the node's own settings identity_bytes_s and identity_sessions, from the moment that a
+    change is agreed on: one that is too fast is slowed down, and one session too many is refused.
+
+    \b
+    rt session quota --config flights/clients.toml
+    rt session quota --bytes 20Mi --sessions 5 --config flights/clients.toml
+    rt session quota jfk --bytes none --sessions default --config flights/clients.toml
+    """  # noqa: D301 - click reads the backspace character
+    if publisher is not None:
+        parse_peer(publisher)  # an empty one, of a variable that is not set, is not all of them
+    wanted = {"bytes_s": bytes_s, "sessions": sessions}
+    given = {name: text for name, text in wanted.items() if text is not None}
+    request: dict[str, Any] = {"do": "session-quota"}
+    if given:
+        request = {"do": "set-session-quota", "quota": given, "publisher": publisher or ""}
+    answer = settings.ask(request) if given else look(settings, request)
+    if as_json:
+        print_json(answer)
+        return
+    with reading_answers():
+        default = {name: answer[name] for name in wanted}
+        own = {str(name): dict(limits) for name, limits in dict(answer["publishers"]).items()}
+        each = {name: _limits({**default, **limits}) for name, limits in own.items()}
+        if publisher is not None:
+            say(printable(f"{publisher} may push {each.get(publisher, _limits(default))}"))
+            return
+        say(f"a publisher may push {_limits(default)}")
+        for name in sorted(each):
+            note(printable(f"{name} may push {each[name]}"))
+
+
+def _limits(quota: dict[str, Any]) -> str:
+    """Say how much a publisher may push."""
+    size, sessions = quota["bytes_s"], quota["sessions"]
+    limits = [
+        *(() if size is None else (f"{show_bytes(int(size))} bytes a second",)),
+        *(() if sessions is None else (f"{counted(int(sessions), 'session')} a day",)),
+    ]
+    return " and ".join(limits) or "as much as each node allows"
+
+
+def _change(settings: ConnectionSettings, request: dict[str, Any], *, as_json: bool) -> None:
+    answer = settings.ask({key: value for key, value in request.items() if value is not None})
+    if as_json:
+        print_json(answer)
+        return
+    with reading_answers():
+        name, change = printable(str(answer["session"])), printable(str(answer["change"]))
+        before, after = printable(str(answer["before"])), printable(str(answer["after"]))
+        next_ = f", and continues at {after}" if change in {"adopted", "taken"} else ""
+        say(f"session {name} is {change}; it was merged up to {before}{next_}")
+        if change in {"reset", "forgotten"} and not answer.get("retired", "unknown"):
+            note(
+                "no node holds a copy, so its log cannot be told from another: delete the "
+                "publisher's directory, or all that it still holds is merged again when pushed"
+            )
+
+
+def _rows(settings: ConnectionSettings, request: dict[str, Any]) -> list[dict[str, Any]]:
+    answer = look(settings, request)
+    with reading_answers():
+        return [dict(each) for each in answer["sessions"]]
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    with reading_answers():
+        cells = (
+            row["session"], row.get("owner") or "-", row.get("state", "-"), row["pushed_by"] or "-",
+            row["replicated"], row["merged"],
+        )  # fmt: skip
+        return [printable(str(each)) for each in (*cells, row["stuck"])]
+
+
+def _print(row: dict[str, Any]) -> None:
+    say(printable(f"session {row['session']}, merged up to {row['merged']}"))
+    note(printable(f"opened by {row.get('owner') or 'a publisher that is not known'}"))
+    if closed_ns := int(row.get("closed_ns", 0)):
+        note(f"closed since {time_text(closed_ns)}")
+    note(printable(f"pushed by {row['pushed_by'] or 'no one now'}"))
+    for node, end in dict(row["durable"]).items():
+        note(printable(f"{node} holds it durably up to {end}"))
+    if row["stuck"]:
+        note(printable(f"not merged: {row['stuck']}"))

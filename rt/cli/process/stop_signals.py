@@ -1,0 +1,103 @@
+"""StopSignals: lets a command shut down in an orderly way when a signal arrives."""
+
+import os
+import select
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final, Protocol, Self
+
+from rt.log.notify.watch import Wake
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class Readable(Protocol):
+    """Anything that can be polled."""
+
+    def fileno(self) -> int:
+        """Return the descriptor to poll for reading."""
+
+
+class StopSignals:
+    """While open, the first signal is remembered and ends waits; a second one interrupts.
+
+    A second SIGHUP does not: a closed terminal and its shell send one each. An ignored SIGHUP
+    (nohup) stays ignored. To be made in the main thread, which is the one that gets signals.
+
+    Threads:
+        The main thread only. `_received` is set by its signal handler, between any two
+        instructions, and `_wake` is how the handler ends a poll.
+    """
+
+    def __init__(self, on_stop: Callable[[], None] | None = None, *, reloads: bool = False) -> None:
+        """Make it; signals are taken from `__enter__` on.
+
+        Args:
+            on_stop: Called by the first signal, in its handler; must be quick and take no lock.
+            reloads: SIGHUP asks for a reload, unless the process has a terminal, which sends one
+                when it is closed.
+        """
+        self._reloads = reloads and not os.isatty(0)
+        self._is_to_reload = False
+        self._received = 0
+        self._on_stop = on_stop
+        self._wake = Wake()
+        self._before: dict[signal.Signals, Any] = {}
+
+    def has_come(self) -> bool:
+        """Whether a signal has arrived."""
+        return bool(self._received)
+
+    def wait_readable(self, source: Readable) -> bool:
+        """Wait until `source` can be read; return False if a signal arrived."""
+        poller = select.poll()
+        poller.register(source.fileno(), select.POLLIN)
+        poller.register(self._wake.fileno(), select.POLLIN)
+        poller.poll()
+        return not self._received
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for this long; return False if a signal arrived."""
+        if timeout_s > 0 and not self._received:
+            poller = select.poll()
+            poller.register(self._wake.fileno(), select.POLLIN)
+            poller.poll(timeout_s * 1000)
+            if self._is_to_reload:
+                self._wake.clear()
+        return not self._received
+
+    def take_reload(self) -> bool:
+        """Whether a SIGHUP has asked for a reload since this was last asked."""
+        is_to_reload, self._is_to_reload = self._is_to_reload, False
+        return is_to_reload
+
+    def raise_interrupt(self) -> None:
+        """Raise `KeyboardInterrupt` if it was SIGINT; call it once everything is in order."""
+        if self._received == signal.SIGINT:
+            raise KeyboardInterrupt
+
+    def __enter__(self) -> Self:
+        for number in _SIGNALS:
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._wake.close()
+
+    def _receive(self, number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP and self._reloads:
+            self._is_to_reload = True
+            self._wake.set()
+            return
+        if self._received:
+            if number == signal.SIGHUP:
+                return
+            raise KeyboardInterrupt
+        self._received = number
+        self._wake.set()
+        if self._on_stop is not None:
+            self._on_stop()

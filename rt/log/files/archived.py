@@ -1,0 +1,154 @@
+"""Archived: decides which files may be archived, and empties the archived ones."""
+
+import os
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import Final
+
+from rt.events import Gap
+from rt.format.index import SUFFIX
+from rt.format.manifest import Archived, Manifest, Rolled
+from rt.log.files.disk import Disk
+from rt.position import START, Position
+
+MERGED: Final = "merged"  # reason to archive a publisher's own file
+NOT_COPIED: Final = "not copied"  # reason for a file before the start of a copy
+# The same, where the copy had asked for an earlier start.
+NOT_OFFERED: Final = "not copied: its source lacks it"
+MISSING: Final = "missing"  # reason of a gap that no manifest line explains
+DROPPED: Final = "dropped"  # reason for a file that a full session dropped before any node had it
+KEPT: Final = "keep"  # start of the reason for a file that a copy's own retention rule gave up
+# Files are emptied in order, right after their lines are written. If a process died in between, the
+# last of them still hold bytes. Going back, this many empty files in a row end the search.
+_EMPTY_IN_A_ROW: Final = 1024
+
+
+def released_files(known: Manifest, released: Position, at_ns: int) -> list[Archived]:
+    """Return manifest lines that archive a session's rolled files up to `released`."""
+    return [
+        Archived(file, at_ns, MERGED)
+        for file in _after_archived(known)
+        if file not in known.archived and file + known.rolled[file].end <= released
+    ]
+
+
+def has_kept_file(known: Manifest) -> bool:
+    """Whether any rolled file is not archived yet."""
+    return any(file not in known.archived for file in _after_archived(known))
+
+
+def is_dropped(known: Manifest, file: Position) -> bool:
+    """Whether a full session dropped a file before any node was sent it.
+
+    Older files may still be kept then; otherwise files are archived oldest first.
+    """
+    line = known.archived.get(file)
+    return line is not None and line.reason == DROPPED
+
+
+def last_archived(known: Manifest) -> Position:
+    """Return the last file that was archived rather than dropped; the start if there is none."""
+    archived = known.archived.copy().values()  # other threads may add lines
+    return max((line.file for line in archived if line.reason != DROPPED), default=START)
+
+
+def _after_archived(known: Manifest) -> list[Position]:
+    return known.order[bisect_left(known.order, last_archived(known)) :]
+
+
+def given_up_files(
+    known: Manifest, active: int, at_ns: int, *, keep_s: float, keep_bytes: int
+) -> list[Archived]:
+    """Return manifest lines that archive what an unshipped session does not keep.
+
+    Args:
+        known: the session's manifest.
+        active: bytes of the file that is still growing; they count, but are kept.
+        at_ns: the current time.
+        keep_s: files are given up this long after they were rolled; 0 keeps them for ever.
+        keep_bytes: the oldest files are given up above this total; 0 means no limit.
+    """
+    kept = [file for file in _after_archived(known) if file not in known.archived]
+    total, lines = active + sum(known.rolled[file].end for file in kept), []
+    for file in kept:
+        rolled = known.rolled[file]
+        is_old = keep_s and at_ns - rolled.at_ns > keep_s * 1e9
+        if not is_old and not (keep_bytes and total > keep_bytes):
+            break
+        total -= rolled.end
+        lines.append(Archived(file, at_ns, "time" if is_old else "limit"))
+    return lines
+
+
+def not_copied(rolled: Rolled) -> Archived:
+    """Return the manifest line that accounts for a file before the start of a copy."""
+    return Archived(rolled.file, rolled.at_ns, NOT_COPIED)
+
+
+def is_not_copied(line: Archived) -> bool:
+    """Whether the copy never had the file's bytes."""
+    return line.reason in (NOT_COPIED, NOT_OFFERED)
+
+
+def begins_as_wanted(known: Manifest) -> bool:
+    """Whether a copy starts where it asked to, or the nodes have since archived what it missed."""
+    first = known.archived.get(known.order[0]) if known.order else None
+    return first is None or first.reason != NOT_OFFERED
+
+
+def is_own_choice(line: Archived) -> bool:
+    """Whether the file may be missing only here, so that copies of this copy need not lack it."""
+    return is_not_copied(line) or line.reason == DROPPED or line.reason.startswith(f"{KEPT} ")
+
+
+def is_own_gap(gap: Gap) -> bool:
+    """Whether other copies may have some of what is missing here."""
+    reasons = gap.reason.split(", ")
+    return any(each.startswith((NOT_COPIED, f"{KEPT} ", MISSING)) for each in reasons)
+
+
+def place_after(known: Manifest, place: Position) -> Position:
+    """Return where a log continues that was read or copied up to a place.
+
+    That is in the next file once the place is the end of one that was rolled.
+    """
+    end = known.rolled_end(place.file)
+    return place.file.next_file() if end is not None and place.offset >= end else place
+
+
+def empty_files(disk: Disk, directory: str, files: Iterable[Position]) -> int:
+    """Truncate archived files and their indexes to 0 bytes; return how many files held any."""
+    return sum([_empty(disk, os.path.join(directory, file.file_name)) for file in files])
+
+
+def finish_archiving(disk: Disk, directory: str, manifest: Manifest) -> int:
+    """Empty files that were recorded as archived before a crash; return how many."""
+    count = in_a_row = 0
+    for file in reversed(manifest.order):
+        if file in manifest.archived:
+            emptied = empty_files(disk, directory, [file])
+            count += emptied
+            in_a_row = 0 if emptied else in_a_row + 1
+            if in_a_row == _EMPTY_IN_A_ROW:
+                break
+    return count
+
+
+def _empty(disk: Disk, path: str) -> bool:
+    held = _truncate(disk, path)
+    _truncate(disk, path + SUFFIX)
+    return held
+
+
+def _truncate(disk: Disk, path: str) -> bool:
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return False  # only the manifest names it, or it was never copied
+    try:
+        held = file.size() > 0
+        if held:
+            file.truncate(0)
+        return held
+    finally:
+        file.close()

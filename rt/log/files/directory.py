@@ -1,0 +1,262 @@
+"""LogDirectory: what a reader knows about a log: its manifest so far, and its files."""
+
+import os
+from contextlib import ExitStack, closing
+from typing import Final
+
+from rt.errors import CorruptLog, ManifestError
+from rt.format.index import SUFFIX, Index
+from rt.format.manifest import FILE_NAME, Manifest, decode_entry
+from rt.limits import MANIFEST_LINE_BYTES_MAX
+from rt.log.files.damaged_files import DamagedFiles
+from rt.log.files.disk import Disk, File, OsDisk, OsFile
+from rt.log.files.gc_pause import uncollected
+from rt.log.files.listing import log_files, manifest_size
+from rt.position import Position
+
+_LOOKS_A_PROBE: Final = 16  # a probe takes three system calls
+# of a manifest: holds at least one line, which no log recreated in its place repeats
+_LAST_BYTES: Final = 256
+_NO_INDEX: Final = Index(lambda _length, _offset: b"", 0)
+
+
+class LogDirectory:
+    """A log directory that others write. It may be empty, or not exist yet."""
+
+    def __init__(
+        self, path: str, disk: Disk | None = None, damaged: DamagedFiles | None = None
+    ) -> None:
+        self.path = path
+        self._begin = os.path.join(path, "")  # prefix of its files' paths
+        self.damaged = damaged or DamagedFiles()  # files of the log that are not served
+        self.disk = disk or OsDisk()
+        self.manifest = Manifest()
+        self._manifest_file: File | None = None
+        self._idle_looks = 0  # consecutive looks at the manifest without news
+        self._inode: tuple[int, int] | None = None  # of the manifest first read
+        self._last = b""  # the end of the bytes read of the manifest
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the log exists."""
+        return self.manifest.identity is not None
+
+    @property
+    def merged(self) -> bool:
+        """Whether it is a merged log; False while the log does not exist."""
+        return self.manifest.identity is not None and self.manifest.identity.merged
+
+    @property
+    def session(self) -> str:
+        """The session of all frames; "" in a merged log, and while there is no log."""
+        return "" if self.manifest.identity is None else self.manifest.identity.session
+
+    def refresh(self) -> bool:
+        """Read new lines of the manifest; return whether there were any.
+
+        Raises:
+            CorruptLog: a manifest line is damaged, or the log was deleted and another was created
+                in its place.
+        """
+        if self._manifest_file is None:
+            try:
+                self._manifest_file = file = self._open_manifest()
+            except FileNotFoundError:
+                return False
+            if not self.manifest.length:
+                self._inode = _inode(file)
+        try:
+            return self._take_news(self._manifest_file)
+        except ManifestError as error:
+            path = os.path.join(self.path, FILE_NAME)
+            raise CorruptLog(path, Position(0), str(error)) from None
+
+    def _take_news(self, file: File) -> bool:
+        known = self.manifest.length
+        length = manifest_size(file) - known
+        if length > 0:
+            data = file.pread(length, known)
+            with uncollected():
+                taken = self.manifest.feed(data)
+            self._last = (self._last + data[max(0, taken - _LAST_BYTES) : taken])[-_LAST_BYTES:]
+            return bool(taken)
+        self._idle_looks += 1
+        if self._idle_looks % _LOOKS_A_PROBE == 0:
+            self._is_same()
+        return False
+
+    def _open_manifest(self) -> File:
+        return self.disk.open_read(self._begin + FILE_NAME)
+
+    def _is_same(self) -> bool:
+        """Whether the manifest now in place names this log; False if there is none.
+
+        Raises:
+            ManifestError: it names another log; the deleted one would never change again.
+        """
+        try:
+            file = self._open_manifest()
+        except FileNotFoundError:
+            return False
+        try:
+            line, end, _ = file.pread(MANIFEST_LINE_BYTES_MAX, 0).partition(b"\n")
+        finally:
+            file.close()
+        if end and decode_entry(line) != self.manifest.identity:
+            raise ManifestError("the log was deleted, and another made in its place")
+        return bool(end)
+
+    def is_continued(self) -> bool:
+        """Whether the manifest now in place is the one that was read; it may have grown.
+
+        It is not if the directory was deleted or restored from a backup: a log's own writer never
+        replaces its manifest. After `close`, this call opens the manifest and keeps it open, so
+        that no other file can get its inode.
+        """
+        try:
+            file = self._open_manifest()
+        except FileNotFoundError:
+            return False
+        with ExitStack() as undo:
+            undo.callback(file.close)
+            is_same = self._continues(file)
+            if is_same and self._manifest_file is None:
+                self._manifest_file = file
+                undo.pop_all()
+            return is_same
+
+    def is_replaced(self) -> bool:
+        """Whether another manifest has taken the place of the one read; see `is_continued`."""
+        try:
+            file = self._open_manifest()
+        except FileNotFoundError:
+            return False
+        with closing(file):
+            return not self._continues(file)
+
+    def begun_again(self) -> "LogDirectory | None":
+        """Return the log that took the place of this one, refreshed; None if this one is in place.
+
+        It may not be there yet: a node whose log was deleted copies it from the others, from its
+        first line on.
+
+        Raises:
+            CorruptLog: what is there now is another log.
+        """
+        if self._inode is None or self._manifest_status()[0] == self._inode:
+            return None
+        fresh = LogDirectory(self.path, self.disk, self.damaged)
+        try:
+            fresh.refresh()
+        finally:
+            fresh.close()
+        if fresh.is_there and fresh.manifest.identity != self.manifest.identity:
+            reason = "the log was deleted, and another made in its place"
+            raise CorruptLog(os.path.join(self.path, FILE_NAME), Position(0), reason)
+        return fresh
+
+    def take_up(self, fresh: "LogDirectory") -> None:
+        """Go on with the log that took the place of this one."""
+        self.close()
+        self.manifest, self._inode, self._last = fresh.manifest, fresh._inode, fresh._last
+
+    def is_in_place(self) -> bool:
+        """Whether the manifest was neither replaced nor shortened; one system call."""
+        if self._inode is None:
+            return True  # the disk has no inodes
+        inode, size = self._manifest_status()
+        return inode == self._inode and size >= self.manifest.length
+
+    def is_as_read(self) -> bool:
+        """Whether the manifest was neither replaced nor changed in length; one system call."""
+        known = self._inode, self.manifest.length  # read before checking whether they changed
+        return self._manifest_status() == known
+
+    @property
+    def has_inodes(self) -> bool:
+        """Whether `is_as_read` would notice another log put in this one's place."""
+        return self._inode is not None
+
+    def _manifest_status(self) -> tuple[tuple[int, int] | None, int]:
+        """Return inode and size of the manifest now in place; None and 0 if there is none."""
+        try:
+            if isinstance(self.disk, OsDisk):
+                status = os.stat(self._begin + FILE_NAME)
+                return (status.st_dev, status.st_ino), status.st_size
+            with closing(self._open_manifest()) as file:
+                return _inode(file), file.size()
+        except FileNotFoundError:
+            return None, 0
+
+    def _continues(self, file: File) -> bool:
+        begin = self.manifest.length - len(self._last)
+        is_same = _inode(file) == self._inode
+        return is_same and file.pread(len(self._last), begin) == self._last
+
+    def files(self) -> list[Position]:
+        """Return the start positions of the files that still hold their bytes, oldest first."""
+        return [start for start in log_files(self.disk, self.path) if not self.is_gone(start)]
+
+    def is_gone(self, start: Position) -> bool:
+        """Whether a file was archived, so that its bytes can no longer be read."""
+        return start in self.manifest.archived
+
+    def file_from(self, position: Position) -> Position | None:
+        """Return the file that contains `position`, or the next readable one; None if neither."""
+        begin = position.file
+        return next((start for start in self.files() if start >= begin), None)
+
+    def has_file(self, start: Position) -> bool:
+        """Whether a file exists, even if it is empty."""
+        try:
+            self.open_file(start).close()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def open_file(self, start: Position) -> File:
+        """Open a file for reading; `FileNotFoundError` if it does not exist."""
+        return self.disk.open_read(self.file_path(start))
+
+    def replacement(self, start: Position, file: File) -> File | None:
+        """Open the file that replaced an open one; None if it is still the same file."""
+        if not isinstance(file, OsFile):
+            return None  # an object store has no inodes, and an open costs a request
+        try:
+            fresh = self.open_file(start)
+        except FileNotFoundError:
+            return None
+        if isinstance(fresh, OsFile) and file.inode != fresh.inode and self._is_ours(fresh):
+            return fresh
+        fresh.close()
+        return None
+
+    def _is_ours(self, fresh: File) -> bool:
+        """Whether a new file belongs to this log, not to another created in its place."""
+        try:
+            return self._is_same()
+        except ManifestError as error:
+            fresh.close()
+            raise CorruptLog(os.path.join(self.path, FILE_NAME), Position(0), str(error)) from None
+
+    def open_index(self, start: Position) -> tuple[Index, File | None]:
+        """Open a file's index, or an empty one; the caller closes the file returned with it."""
+        try:
+            file = self.disk.open_read(self.file_path(start) + SUFFIX)
+        except FileNotFoundError:
+            return _NO_INDEX, None
+        return Index(file.pread, file.size()), file
+
+    def file_path(self, start: Position) -> str:
+        """Return the path of a file."""
+        return self._begin + start.file_name
+
+    def close(self) -> None:
+        """Close the manifest; `refresh` opens it again."""
+        if self._manifest_file is not None:
+            self._manifest_file.close()
+            self._manifest_file = None
+
+
+def _inode(file: File) -> tuple[int, int] | None:
+    return file.inode if isinstance(file, OsFile) else None

@@ -1,0 +1,266 @@
+"""PooledDisk: any number of open files on a limited number of descriptors."""
+
+import errno
+import os
+import resource
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import islice
+from typing import Final
+
+from rt.format.index import SUFFIX
+from rt.latencies import Latencies
+from rt.log.files.disk import File, OsDisk, OsFile
+
+# Divisor of the process's descriptor limit; the rest is for connections, the merged log, the
+# journal and peers. At the usual limit of 1,024 that leaves 256, of which an active session uses 5.
+_SHARE: Final = 4
+_FILES_MIN: Final = 32
+_FILES_MAX: Final = 4096  # more gain nothing: reopening a file takes some 5 us
+_INODE_BITS: Final = 64
+_NEVER: Final = object()
+
+
+def pool_size() -> int:
+    """How many descriptors a pool may use, given this process's limit of open files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = _FILES_MAX if soft == resource.RLIM_INFINITY else soft // _SHARE
+    return max(_FILES_MIN, min(limit, _FILES_MAX))
+
+
+class PooledDisk(OsDisk):
+    """A disk whose files give up their descriptors when others need them, and reopen on use.
+
+    Every session that a node has ever seen has open files, most of them unused for days. A file
+    with unsynced writes keeps its descriptor, because the kernel reports a disk error only to
+    descriptors that were open when it happened.
+
+    Threads:
+        `_lock` guards `_open`, `_uses`, and `pins`, `used`, `is_open`, `is_closed` and the
+        descriptor of every file. It is held while a file reopens or gives up its descriptor, but
+        not while it is read, written or synced. `files_max` and `_recent_uses` are set once. Any
+        thread may call everything.
+    """
+
+    def __init__(self, files_max: int = 0, syncs: Latencies | None = None) -> None:
+        """Use at most `files_max` descriptors, or `pool_size()` if that is 0.
+
+        More are used only while more files are in use at once or unsynced. The duration of each
+        sync is recorded in `syncs`.
+        """
+        super().__init__(syncs)
+        self.files_max = files_max or pool_size()
+        # Least recently used first. A file moved to the end less than a quarter of the pool's uses
+        # ago is still far from the front, so it is not moved again.
+        self._open: OrderedDict[PooledFile, object] = OrderedDict()
+        self._recent_uses = self.files_max // 4
+        self._uses = 0
+        self._lock = threading.Lock()
+
+    def open(self, path: str, *, create: bool = False) -> "PooledFile":
+        """Open for reading and appending."""
+        self._make_room()
+        file = super().open(path, create=create)
+        return self._adopt(file, path, os.O_RDWR)
+
+    def open_read(self, path: str) -> "PooledFile":
+        """Open for reading only."""
+        self._make_room()
+        return self._adopt(super().open_read(path), path, os.O_RDONLY)
+
+    def _adopt(self, file: OsFile, path: str, flags: int) -> "PooledFile":
+        try:
+            pooled = PooledFile(self, file, path, flags, self._syncs)
+        finally:
+            file.close()
+        with self._lock:
+            self._open[pooled] = None
+        return pooled
+
+    def pin(self, file: "PooledFile") -> None:
+        """Keep a file open until it is unpinned, reopening it if need be.
+
+        Raises:
+            OSError: it was closed, cannot be reopened, or another file has its name.
+        """
+        with self._lock:
+            self._uses += 1
+            if file.is_closed or not file.is_open:
+                self._open_again(file)
+            elif self._uses - file.used > self._recent_uses:
+                self._open.move_to_end(file)
+                file.used = self._uses
+            file.pins += 1
+
+    def _open_again(self, file: "PooledFile") -> None:
+        if file.is_closed:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), file.path)
+        self._close_idle(self.files_max - 1)
+        file.reopen()
+        self._open[file] = None
+        file.used = self._uses
+
+    def unpin(self, file: "PooledFile") -> None:
+        """Allow a file to give up its descriptor when others need it."""
+        with self._lock:
+            file.pins -= 1
+            if file.is_closed:
+                self._release_unused(file)
+
+    def forget(self, file: "PooledFile") -> None:
+        """Close a file for good; a thread that is using it may finish.
+
+        If the descriptor were closed during use, that thread could write into the next file that is
+        given the same number.
+        """
+        with self._lock:
+            file.is_closed = True
+            self._release_unused(file)
+
+    def _release_unused(self, file: "PooledFile") -> None:
+        if not file.pins and self._open.pop(file, _NEVER) is None:
+            file.release()
+
+    def _make_room(self) -> None:
+        with self._lock:
+            self._close_idle(self.files_max - 1)
+
+    def _close_idle(self, files_max: int) -> None:
+        """Take descriptors from the files that have been unused the longest."""
+        excess = len(self._open) - files_max
+        if excess > 0:
+            idle = (file for file in self._open if not file.pins and not file.is_dirty)
+            for file in list(islice(idle, excess)):
+                del self._open[file]
+                file.release()
+
+
+class PooledFile(OsFile):
+    """A file of a `PooledDisk`, used like an `OsFile`."""
+
+    __slots__ = (
+        "_disk", "_flags", "_inode", "_synced", "_written", "is_closed", "is_open", "path", "pins",
+        "used",
+    )  # fmt: skip
+
+    def __init__(
+        self, disk: PooledDisk, file: OsFile, path: str, flags: int, syncs: Latencies | None
+    ) -> None:
+        """Duplicate the open file, which the caller closes, and remember how to reopen it."""
+        super().__init__(os.dup(file.fileno()), path, syncs)
+        self._disk, self.path, self._flags = disk, path, flags
+        device, inode = super().inode
+        self._inode = device << _INODE_BITS | inode  # a single integer takes a third of the memory
+        self._written = self._synced = 0
+        self.pins = 0  # how many threads are using it
+        self.used = 0  # the pool's use count when it was last moved to the end
+        self.is_open = True  # whether it has a descriptor
+        self.is_closed = False  # for good
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether it has unsynced writes; never true of an index, which can be rebuilt."""
+        return self._written != self._synced and not self.path.endswith(SUFFIX)
+
+    def reopen(self) -> None:
+        """Open it again; `OSError` if another file has taken its name."""
+        fd = os.open(self.path, self._flags | os.O_CLOEXEC | os.O_NOFOLLOW)
+        status = os.fstat(fd)
+        if status.st_dev << _INODE_BITS | status.st_ino != self._inode:
+            os.close(fd)
+            raise FileNotFoundError(errno.ENOENT, "the file was replaced", self.path)
+        self._fd, self.is_open = fd, True
+
+    def release(self) -> None:
+        """Give up the descriptor."""
+        self.is_open = False
+        super().close()
+
+    @property
+    def inode(self) -> tuple[int, int]:
+        """Device and inode."""
+        return divmod(self._inode, 1 << _INODE_BITS)
+
+    def append(self, parts: Sequence[bytes | memoryview]) -> int:
+        """Write all parts at the end."""
+        self._disk.pin(self)
+        try:
+            self._written += 1
+            return OsFile.append(self, parts)
+        finally:
+            self._disk.unpin(self)
+
+    def copy(self, source: File, offset: int, length: int) -> None:
+        """Append bytes of another file."""
+        self._disk.pin(self)
+        try:
+            self._written += 1
+            OsFile.copy(self, source, offset, length)
+        finally:
+            self._disk.unpin(self)
+
+    def preadv(self, buffer: memoryview, offset: int) -> int:
+        """Read into a buffer."""
+        self._disk.pin(self)
+        try:
+            return OsFile.preadv(self, buffer, offset)
+        finally:
+            self._disk.unpin(self)
+
+    def pread(self, length: int, offset: int) -> bytes:
+        """Read up to `length` bytes at `offset`."""
+        self._disk.pin(self)
+        try:
+            return OsFile.pread(self, length, offset)
+        finally:
+            self._disk.unpin(self)
+
+    def size(self) -> int:
+        """Current size in bytes."""
+        self._disk.pin(self)
+        try:
+            return OsFile.size(self)
+        finally:
+            self._disk.unpin(self)
+
+    def truncate(self, length: int) -> None:
+        """Cut the file to `length` bytes."""
+        self._disk.pin(self)
+        try:
+            self._written += 1
+            super().truncate(length)
+        finally:
+            self._disk.unpin(self)
+
+    def write_again(self, offset: int) -> None:
+        """Rewrite the bytes from `offset` on, in place."""
+        self._disk.pin(self)
+        try:
+            self._written += 1
+            super().write_again(offset)
+        finally:
+            self._disk.unpin(self)
+
+    def overwrite(self, data: bytes, offset: int) -> None:
+        """Replace bytes that are there, in place."""
+        self._disk.pin(self)
+        try:
+            self._written += 1
+            super().overwrite(data, offset)
+        finally:
+            self._disk.unpin(self)
+
+    def sync(self) -> None:
+        """Flush data and length; may not cover what another thread appends meanwhile."""
+        self._disk.pin(self)
+        try:
+            written = self._written
+            OsFile.sync(self)
+            self._synced = written
+        finally:
+            self._disk.unpin(self)
+
+    def close(self) -> None:
+        """Close it for good."""
+        self._disk.forget(self)

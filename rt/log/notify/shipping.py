@@ -1,0 +1,72 @@
+"""Shipping: why a session's messages do not arrive, in a small file beside its log."""
+
+import os
+import time
+from contextlib import closing, suppress
+from typing import Final
+
+from rt.errors import NAME_TAKEN, Refused
+from rt.log.files.disk import OsDisk, open_small
+from rt.text import printable
+
+FILE_NAME: Final = "shipping"
+DRAFT_NAME: Final = "shipping.new"
+FRESH_S: Final = 10.0  # a running pusher renews its note every second
+_BYTES_MAX: Final = 1000
+_CODE: Final = "\0"  # before the code, which follows the reason
+
+
+class ShippingNote:
+    """The file in a session's directory; the shipping process writes it, the publisher reads it.
+
+    It is not synced: a pusher that restarts writes a new one.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._path = os.path.join(directory, FILE_NAME)
+        self._draft = os.path.join(directory, DRAFT_NAME)
+
+    def read(self) -> str:
+        """Return what keeps the session from being shipped; "" if no running pusher says so."""
+        return self._read()[0]
+
+    def refusal(self) -> Refused | None:
+        """Return the refusal that waiting does not mend, if a running pusher says there is one."""
+        reason, code = self._read()
+        return Refused(code, reason) if code == NAME_TAKEN else None
+
+    def _read(self) -> tuple[str, str]:
+        """Return the reason and the code of the refusal; "" for each there is none of.
+
+        Some of the reason may be a node's own words, so control characters are escaped.
+        """
+        try:
+            with closing(OsDisk().open_read(self._path)) as file:
+                age_s = time.time() - os.fstat(file.fileno()).st_mtime
+                text = file.pread(_BYTES_MAX, 0).decode(errors="replace")
+        except FileNotFoundError:
+            return "", ""
+        if age_s >= FRESH_S:
+            return "", ""
+        reason, _, code = text.partition(_CODE)
+        return printable(reason), code
+
+    def write(self, reason: str, code: str = "") -> None:
+        """Replace the note, or remove it if there is no reason.
+
+        Args:
+            reason: as people read it.
+            code: of the refusal, if waiting does not mend it.
+        """
+        if not reason:
+            with suppress(FileNotFoundError):
+                os.unlink(self._path)
+            return
+        fd = open_small(self._draft)
+        try:
+            os.ftruncate(fd, 0)
+            end = (_CODE + code).encode() if code else b""
+            os.write(fd, reason.encode()[: _BYTES_MAX - len(end)] + end)
+        finally:
+            os.close(fd)
+        os.replace(self._draft, self._path)

@@ -1,0 +1,68 @@
+"""Subdirectories: lists the directories in a directory again only after it has changed."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from rt.log.notify.watch import directories_in
+
+# File system clocks tick every few milliseconds, some only every two seconds: a change more recent
+# than that may hide a second one.
+_SURE_S: Final = 2.5
+# A file system may not update a directory's times at all, and a tool may reset them.
+_TRUSTED_S: Final = 10.0
+
+
+class _Listing(NamedTuple):
+    """The result of listing the directory.
+
+    Attributes:
+        status: device, inode and change times of the directory, read before its entries.
+        since_s: when this status was first seen.
+        listed_s: when the directory was listed.
+        names: the directories in it that count.
+    """
+
+    status: tuple[int, int, int, int]
+    since_s: float
+    listed_s: float
+    names: Sequence[str]
+
+
+_NOTHING: Final = _Listing((0, 0, 0, 0), 0.0, 0.0, ())
+
+
+class Subdirectories:
+    """The subdirectories of a directory, filtered by name.
+
+    Threads: any thread may call any method; `_last` is replaced as a whole.
+    """
+
+    def __init__(self, path: str, counts: Callable[[str], bool]) -> None:
+        """List nothing yet.
+
+        Args:
+            path: of the directory, which need not exist.
+            counts: whether a name counts; its answers never change.
+        """
+        self._path = path
+        self._counts = counts
+        self._last = _NOTHING
+
+    def names(self) -> Sequence[str]:
+        """Return their names; one system call if nothing has changed for a while."""
+        try:
+            found = os.stat(self._path)
+        except FileNotFoundError:
+            return ()
+        now_s, last = time.monotonic(), self._last
+        status = (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns)
+        is_same = status == last.status
+        is_sure = last.listed_s - last.since_s >= _SURE_S and now_s - last.listed_s < _TRUSTED_S
+        if is_same and is_sure:
+            return last.names
+        since_s = last.since_s if is_same else now_s
+        names = tuple(each for each in directories_in(self._path) if self._counts(each))
+        self._last = _Listing(status, since_s, now_s, names)
+        return names

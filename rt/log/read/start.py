@@ -1,0 +1,309 @@
+"""Start: finds where in a log a reader begins, from the manifest, the index and a short read."""
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+from rt.errors import FrameError, Misuse
+from rt.events import SessionEvent
+from rt.format.frame import HEADER_BYTES, parse_header
+from rt.format.index import IndexEntry
+from rt.format.message import Batch
+from rt.format.seek import walk_before
+from rt.log.files.archived import begins_as_wanted
+from rt.log.files.directory import LogDirectory
+from rt.log.read.reader import Reader
+from rt.position import START, Position
+
+_LAST: Final = re.compile(r"last:([0-9]{1,18})")
+_AT: Final = re.compile(r"at:([0-9]{1,19})")
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """Start at the last `messages` messages that can still be read.
+
+    They are counted by number, so numbers that a session skipped count too.
+    """
+
+    messages: int
+
+    def __post_init__(self) -> None:
+        if self.messages < 0:
+            raise Misuse(f"Last({self.messages}) is not a start; use 0 or more messages")
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """Start at the first message merged (in a session: published) at `ns` or later.
+
+    Merge times never decrease, so an index finds the place. A publisher's own times may, so a
+    session is read from its beginning up to there. If the time is in a part of the log that was
+    archived, reading begins with the gap.
+
+    Args:
+        ns: nanoseconds since the epoch.
+    """
+
+    ns: int
+
+
+Start = Literal["earliest", "latest"] | Position | Last | AtTime | datetime
+
+
+def parse_start(text: str) -> Start:
+    """Parse a start as written on a command line.
+
+    One of `earliest`, `latest`, a position such as `0.0.4096`, `last:100`, `at:` with nanoseconds,
+    or an ISO 8601 time (UTC if it has no zone). `Misuse` for anything else.
+
+    >>> parse_start("last:100")
+    Last(messages=100)
+    """
+    if text == "earliest":
+        return "earliest"
+    if text == "latest":
+        return "latest"
+    if match := _LAST.fullmatch(text):
+        return Last(int(match[1]))
+    if match := _AT.fullmatch(text):
+        return AtTime(int(match[1]))
+    for read in (Position.parse, _parse_time):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    raise Misuse(
+        f"not a start: {text[:40]!r}; use earliest, latest, a position such as 0.0.4096, last:100, "
+        "or a time such as 2013-01-01T05:17:00Z"
+    )
+
+
+def start_text(start: Start) -> str:
+    """Return a start as text that `parse_start` reads.
+
+    >>> start_text(AtTime(7)), start_text(Position(4096))
+    ('at:7', '0.0.4096')
+    """
+    if isinstance(start, Last):
+        return f"last:{start.messages}"
+    if isinstance(start, AtTime | datetime):
+        return f"at:{start.ns if isinstance(start, AtTime) else nanoseconds(start)}"
+    return str(start)
+
+
+def checked_start(start: Start | str) -> Start:
+    """Return `start`, parsed if it is text; `Misuse` if it is not a start."""
+    if isinstance(start, str):
+        return parse_start(start)
+    if isinstance(start, datetime):
+        nanoseconds(start)
+    elif not isinstance(start, Position | Last | AtTime):
+        raise Misuse(f"not a start: a value of type {type(start).__name__}; use a Position or text")
+    return start
+
+
+def resolve(log: LogDirectory, start: Start) -> Position:
+    """Return the position to read from; the first position if the log does not exist yet.
+
+    A copy that was meant to include the stream's beginning, but whose source lacked it, is read
+    from that beginning by `earliest`, so that the reader meets the gap.
+
+    Raises:
+        CorruptLog: something that had to be read to find the position is damaged.
+    """
+    if isinstance(start, Position):
+        return start
+    log.refresh()
+    files = log.files() if log.is_there else []
+    if isinstance(start, AtTime | datetime):
+        return _at_time(log, start.ns if isinstance(start, AtTime) else nanoseconds(start))
+    if not files:
+        return _archived_end(log)
+    if start == "earliest":
+        return _earliest(log, files)
+    if start == "latest":
+        return _end(log, files)
+    return _last(log, files, start.messages)
+
+
+def readable_at(log: LogDirectory, time_ns: int) -> Position:
+    """Return the position of the first readable message at `time_ns` or later.
+
+    The end of the log if there is none. `log` must have been refreshed.
+    """
+    files = log.files() if log.is_there else []
+    if not files:
+        return _archived_end(log)
+    if not log.merged:  # its times may be in any order: an index cannot say that none is later
+        return _first(log, files[0], lambda batch: _place_of_time(batch, time_ns))
+    later = bisect_left(files, True, key=lambda file: not _begins_before(log, file, time_ns))
+    file = files[max(0, later - 1)]
+    begin = _indexed(log, file, lambda entry: entry.time_ns >= time_ns)
+    return _first(log, begin, lambda batch: _place_of_time(batch, time_ns))
+
+
+def end_before(log: LogDirectory, time_ns: int) -> Position:
+    """Return the end of what was merged (in a session: published) before `time_ns`.
+
+    All such messages are before it; in a session whose times are in no order, others are as well.
+    `log` must have been refreshed.
+    """
+    found = readable_at(log, time_ns)
+    if log.merged or not log.is_there:
+        return found
+    with closing(Reader(log, found)) as reader:
+        while (batch := reader.poll()) is not None:
+            if isinstance(batch, Batch) and (count := _count_up_to(batch, time_ns)):
+                found = Position(batch.position + count)
+        return found
+
+
+def end_of(log: LogDirectory) -> Position:
+    """Return where a log now ends, after its last whole frame."""
+    return resolve(log, "latest")
+
+
+def nanoseconds(time: datetime) -> int:
+    """Convert a time to ns since the epoch; `Misuse` if it has no zone."""
+    if time.tzinfo is None:
+        raise Misuse("a start time needs a time zone, for example datetime.now(UTC)")
+    whole = time.replace(microsecond=0)
+    return int(whole.timestamp()) * 1_000_000_000 + time.microsecond * 1000
+
+
+def _parse_time(text: str) -> datetime:
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def _earliest(log: LogDirectory, files: list[Position]) -> Position:
+    """Return the oldest file; in a copy that lacks the start it asked for, that missing start."""
+    return files[0] if begins_as_wanted(log.manifest) else log.manifest.order[0]
+
+
+def _end(log: LogDirectory, files: list[Position]) -> Position:
+    with closing(Reader(log, _indexed(log, files[-1], lambda _entry: False))) as reader:
+        while reader.poll() is not None:
+            pass
+        return reader.position
+
+
+def _last(log: LogDirectory, files: list[Position], messages: int) -> Position:
+    return _at_number(log, files, max(0, _next_number(log, files) - messages))
+
+
+def at_number(log: LogDirectory, number: int) -> Position:
+    """Return the position of the message with this number, or of the next readable one.
+
+    The end of the log if there is none. `log` must have been refreshed.
+
+    Args:
+        log: a session's log, where numbers are sequence numbers, or a merged one.
+        number: of the message.
+    """
+    files = log.files() if log.is_there else []
+    return _at_number(log, files, number) if files else _archived_end(log)
+
+
+def _at_number(log: LogDirectory, files: list[Position], wanted: int) -> Position:
+    rolled = log.manifest.rolled
+    done = bisect_left(
+        files, True, key=lambda file: file not in rolled or rolled[file].next > wanted
+    )
+    file = files[min(done, len(files) - 1)]
+    begin = _indexed(log, file, lambda entry: entry.number > wanted)
+    return _first(log, begin, lambda batch: _place_of_number(batch, wanted))
+
+
+def _archived_end(log: LogDirectory) -> Position:
+    """Return the end of a log that is empty or entirely archived."""
+    order = log.manifest.order
+    return Position(order[-1] + log.manifest.rolled[order[-1]].end) if order else START
+
+
+def _at_time(log: LogDirectory, time_ns: int) -> Position:
+    """Find a time, even in an archived file: reading from there begins with the gap."""
+    found, known = readable_at(log, time_ns), log.manifest
+    gone = (known.rolled[file] for file in known.order if log.is_gone(file))
+    archived = next(
+        (line.file for line in gone if line.last_time_ns >= time_ns and line.end), found
+    )
+    return min(found, archived)
+
+
+def _next_number(log: LogDirectory, files: list[Position]) -> int:
+    order = log.manifest.order
+    number = log.manifest.rolled[order[-1]].next if order else 0
+    with closing(Reader(log, _indexed(log, files[-1], lambda _entry: False))) as reader:
+        while (found := reader.poll()) is not None:
+            if isinstance(found, Batch):
+                number = found.number + len(found)
+            elif isinstance(found, SessionEvent):
+                number = found.number
+    return number
+
+
+def _begins_before(log: LogDirectory, start: Position, time_ns: int) -> bool:
+    rolled = log.manifest.rolled.get(start)
+    if rolled is not None:
+        return rolled.first_time_ns < time_ns
+    file = log.open_file(start)
+    try:
+        return parse_header(file.pread(HEADER_BYTES, 0)).time_ns < time_ns
+    except FrameError:
+        return False  # empty or damaged: start in the file before, and read up to this one
+    finally:
+        file.close()
+
+
+def _indexed(log: LogDirectory, file: Position, is_past: Callable[[IndexEntry], bool]) -> Position:
+    index, index_file = log.open_index(file)
+    data = log.open_file(file)
+    position = walk_before(
+        data.pread, index, file, is_past, merged=log.merged, session=log.session
+    ).position
+    data.close()
+    if index_file is not None:
+        index_file.close()
+    return position
+
+
+def _first(log: LogDirectory, begin: Position, place: Callable[[Batch], int | None]) -> Position:
+    """Read from `begin` until `place` finds something in a batch, or to the end."""
+    with closing(Reader(log, begin)) as reader:
+        while (found := reader.poll()) is not None:
+            if isinstance(found, Batch) and (index := place(found)) is not None:
+                return Position(found.position + index)
+        return reader.position
+
+
+def _place_of_number(batch: Batch, wanted: int) -> int | None:
+    if batch.number + len(batch) <= wanted:
+        return None
+    return batch.first + max(0, wanted - batch.number)
+
+
+def _count_up_to(batch: Batch, time_ns: int) -> int:
+    """Return how many messages of a session's frame end with its last one before `time_ns`."""
+    try:
+        times = batch.columns.times
+    except FrameError:
+        return len(batch)  # it is read, and reported or passed over
+    return next((n for n in range(len(times), batch.first, -1) if times[n - 1] < time_ns), 0)
+
+
+def _place_of_time(batch: Batch, time_ns: int) -> int | None:
+    if batch.merge_time_ns is not None:
+        return batch.first if batch.merge_time_ns >= time_ns else None
+    try:
+        times = batch.columns.times
+    except FrameError:
+        return batch.first  # reading begins here, and reports the frame or passes over it
+    if max(times, default=time_ns - 1) < time_ns:
+        return None
+    return next(index for index, time in enumerate(times) if time >= time_ns)

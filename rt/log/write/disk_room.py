@@ -1,0 +1,187 @@
+"""DiskRoom: limits how many bytes a session's files may hold on its publisher's disk."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from rt.errors import Misuse, SessionFull
+from rt.format.dropped_notice import NOTICE_BYTES
+from rt.format.manifest import Manifest
+from rt.limits import KIB
+from rt.log.files.archived import is_dropped
+from rt.log.write.checked import checked_count, checked_seconds
+
+_POLL_S: Final = 0.02
+_BYTES_MIN: Final = 64 * KIB
+_FILES: Final = 8  # with `drop_oldest`, how many files the limit has room for
+_ARCHIVED_S: Final = 5.0  # merged files are archived within two or three seconds
+_FRAMES: Final = 8  # minimum number of frames that fit in the limit, or in one of its files
+_DROPPING_BYTES_MIN: Final = _FILES * _BYTES_MIN
+# Space is asked for when a frame begins. Besides the frame, leave room for one message beyond it,
+# its key offsets (at most a third more) and, in a new file, the notice.
+_FRAMES_BEYOND: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class DiskLimit:
+    """How much a session's files may hold on the publisher's own disk; nodes are not affected.
+
+    Room returns as files are archived: those that the nodes have merged if the session is shipped,
+    or those that `keep_s` and `keep_bytes` of its `WriterSettings` give up. A single call of
+    `publish_many` may exceed the limit, and so may messages waiting to be written, by an eighth of
+    it. With `drop_oldest`, only such a call may, or a message larger than 1/64 of the limit.
+
+    Attributes:
+        bytes: of all files; at least 64 KiB, or 512 KiB with `drop_oldest`, and no more than the
+            size of the file system.
+        on_full: raise an `error` before anything is accepted, `block` until there is room, or
+            `drop_oldest`: drop the oldest files that a pusher has not begun to send, which is not
+            available to a session of a group. Readers of the stream get an `rt.Dropped` in their
+            place, and the publisher a `MessagesDropped`. A pusher is at most half of the limit
+            ahead of what is merged. Files from before the session was first opened with
+            `drop_oldest` are kept.
+        timeout_s: how long to block before raising `SessionFull`; None blocks for ever. With
+            `drop_oldest`, how long to wait when everything left may have been sent; None is 5 s.
+    """
+
+    bytes: int
+    on_full: Literal["error", "block", "drop_oldest"] = "error"
+    timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.timeout_s is not None:
+            checked_seconds(self.timeout_s, "timeout_s")
+        if checked_count(self.bytes, "bytes", 0) < _BYTES_MIN:
+            raise Misuse(f"a disk limit of {self.bytes} bytes; use {_BYTES_MIN} or more")
+        if self.on_full not in ("error", "block", "drop_oldest"):
+            raise Misuse(f"on_full is {self.on_full!r}; use error, block or drop_oldest")
+        if self.drops and self.bytes < _DROPPING_BYTES_MIN:
+            raise Misuse(
+                f"a disk limit of {self.bytes} bytes; use {_DROPPING_BYTES_MIN} or more to drop "
+                "the oldest messages, which go file by file"
+            )
+
+    @property
+    def drops(self) -> bool:
+        """Whether the oldest messages are dropped when the limit is reached."""
+        return self.on_full == "drop_oldest"
+
+    @property
+    def patience_s(self) -> float | None:
+        """How long to wait for room; None for ever."""
+        if self.on_full == "error":
+            return 0.0
+        is_default = self.drops and self.timeout_s is None
+        return _ARCHIVED_S if is_default else self.timeout_s
+
+    @property
+    def file_bytes_max(self) -> int:
+        """Maximum size of a file, which is the unit of dropping."""
+        return self.bytes // _FILES
+
+    @property
+    def frame_bytes_max(self) -> int:
+        """Maximum frame size: small, as a frame may exceed the limit, and a file holds several."""
+        return self.bytes // (_FRAMES * _FILES if self.drops else _FRAMES)
+
+    @property
+    def room_bytes(self) -> int:
+        """Total up to which messages are admitted; the rest of the limit is for their overhead."""
+        return self.bytes - (_FRAMES_BEYOND * self.frame_bytes_max if self.drops else 0)
+
+    @property
+    def empty_bytes(self) -> int:
+        """Bytes held by a session without messages: the notice of a new file."""
+        return NOTICE_BYTES if self.drops else 0
+
+    def demand_no_group(self, session: str, group: str) -> None:
+        """Raise `Misuse` if a session of a group is set to drop its oldest messages."""
+        if group and self.drops:
+            raise Misuse(
+                f"session {session!r} is of group {group!r}, whose messages cannot be dropped: "
+                "use a disk limit that blocks, or raises an error"
+            )
+
+    def demand_disk(self, directory: str) -> None:
+        """Raise `Misuse` if the directory's file system is smaller than the limit."""
+        found = os.statvfs(directory)
+        total = found.f_blocks * found.f_frsize
+        if self.bytes > total:
+            raise Misuse(
+                f"a disk limit of {self.bytes} bytes is more than the {total} bytes of the file "
+                f"system of {directory}; use less"
+            )
+
+
+class DiskRoom:
+    """Admits messages while a session's files are below their limit.
+
+    It is called when a frame begins, so most messages cost nothing.
+
+    Threads: any may call `admit`; nothing here changes.
+    """
+
+    def __init__(
+        self, limit: DiskLimit, session: str, held: Callable[[], int], make: Callable[[], bool]
+    ) -> None:
+        """Set the limit and its callbacks.
+
+        Args:
+            limit: how much the files may hold.
+            session: the session's name, for errors.
+            held: returns how much the files hold.
+            make: drops the oldest file if that is wanted, and returns whether it did. If none is
+                dropped, it ends the active file, so that it can go as well.
+        """
+        self._limit = limit
+        self._room_bytes = limit.room_bytes
+        self._session = session
+        self._held = held
+        self._make = make
+
+    def admit(self, size: int, is_closed: Callable[[], bool]) -> None:
+        """Return once there is room for this many more bytes.
+
+        Args:
+            size: of payloads, keys and columns.
+            is_closed: when true, ends the wait early; the caller checks for it again.
+
+        Raises:
+            SessionFull: there is no room, or none in time.
+            WriterFailed: the disk failed.
+        """
+        if self._held() + size <= self._room_bytes:  # most calls end here
+            return
+        timeout_s, end_s = self._limit.patience_s, None
+        if timeout_s is not None:
+            end_s = time.monotonic() + timeout_s
+        while True:
+            held = self._held()
+            if held + size <= self._room_bytes or held <= self._limit.empty_bytes:
+                return
+            if self._make():
+                continue
+            is_late = end_s is not None and time.monotonic() >= end_s
+            if is_late:
+                raise SessionFull(self._session, held, self._limit.bytes)
+            if is_closed():
+                return
+            time.sleep(_POLL_S)
+
+
+def held_bytes(known: Manifest, active: int) -> int:
+    """Return how many bytes a session's files hold, given that files are archived oldest first.
+
+    Args:
+        known: the session's manifest.
+        active: bytes of the file that is still growing.
+    """
+    total = active
+    for file in reversed(known.order):
+        if file not in known.archived:
+            total += known.rolled[file].end
+        elif not is_dropped(known, file):
+            break
+    return total

@@ -1,0 +1,215 @@
+"""Dropping: gives up the oldest files of a full session that no pusher has begun to send."""
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+from contextlib import closing
+
+from rt.errors import DiskFailed
+from rt.format.dropped_notice import (
+    NOTHING,
+    NOTICE_BYTES,
+    DroppedSpan,
+    notice_frame,
+    parse_notice,
+)
+from rt.format.frame import session_tag
+from rt.format.manifest import Archived, Manifest
+from rt.log.files.archived import DROPPED, is_dropped
+from rt.log.files.directory import LogDirectory
+from rt.log.files.listing import log_files
+from rt.log.write.appender import Appender
+from rt.log.write.sending import Sending, begin_sending, notice_of, sending
+from rt.position import Position
+
+
+class Dropping:
+    """Begins each file with a notice of what was dropped before it, and drops files.
+
+    Before a file is dropped, the notice of the next file is rewritten in place; no node has that
+    file yet. So readers of the stream meet the notice once, where the messages were, and to the
+    nodes a dropped file never existed.
+
+    Threads:
+        One thread at a time calls anything here, under the publisher's lock. Any thread may read
+        `spans`, which is replaced as a whole.
+    """
+
+    def __init__(self, appender: Appender, limit: int) -> None:
+        """Take over a recovered session that has no open file.
+
+        Args:
+            appender: of the session's log.
+            limit: bytes that its files may hold.
+        """
+        self._appender = appender
+        self._log = LogDirectory(appender.directory, appender.disk)
+        self.spans: tuple[DroppedSpan, ...] = ()  # dropped by this object, adjacent spans joined
+        self._untold: tuple[DroppedSpan, ...] = ()
+        begin_sending(appender.directory, self._newest, limit)
+        self._carried = self._left_over()
+
+    def begin(self, file: Position, sequence: int) -> None:
+        """Begin a file with its notice; after an `OSError`, such as a full disk, call it again.
+
+        Args:
+            file: its start position.
+            sequence: number of the next message.
+        """
+        appender = self._appender
+        frame = notice_frame(
+            self._carried, position=file, sequence=sequence, time_ns=time.time_ns(),
+            session_tag=session_tag(appender.identity.session),
+        )  # fmt: skip
+        if not appender.is_open:
+            appender.begin_file(file)
+        after = appender.walk.copy()
+        after.step(frame.header)
+        appender.append(frame.parts, (frame.header,), after)
+        self._carried = NOTHING
+
+    def drop(self, begin: Callable[[], object]) -> bool:
+        """Drop the oldest file that can be dropped; return whether there was one.
+
+        Args:
+            begin: begins the next file, if none follows the dropped one.
+
+        Raises:
+            OSError: the disk is full, or failed.
+        """
+        known = self._appender.manifest
+        with sending(self._appender.directory) as mark:
+            file = None if mark is None else self._oldest(known, mark)
+            if file is None:
+                return False
+            following = self._following(file)
+            if following is None:
+                begin()
+                following = self._appender.end.file
+            earlier, next_one = notice_of(self._log, file), notice_of(self._log, following)
+            if earlier is None or next_one is None:
+                return False  # written without `drop_oldest`
+            line = known.rolled[file]
+            at_ns = time.time_ns()
+            gone = DroppedSpan(file, Position(file + line.end), line.first, line.next, at_ns)
+            self._write_notice(
+                following, earlier.joined(gone) if gone.first < gone.next else earlier
+            )
+            self._record(gone)
+            self._appender.archive_all([Archived(file, at_ns, DROPPED)])
+        return True
+
+    def take_untold(self) -> tuple[DroppedSpan, ...]:
+        """Return what was dropped since the last call."""
+        untold, self._untold = self._untold, ()
+        return untold
+
+    def _record(self, gone: DroppedSpan) -> None:
+        """Remember a span before its file's line is written, so no message in it gets confirmed."""
+        self.spans, self._untold = _with(self.spans, gone), _with(self._untold, gone)
+
+    def _oldest(self, known: Manifest, mark: Sending) -> Position | None:
+        order = known.order
+        places = range(bisect_left(order, mark.bound), len(order))
+        return next((order[place] for place in places if not is_dropped(known, order[place])), None)
+
+    def _following(self, file: Position) -> Position | None:
+        """Return the next file; it still exists, because the oldest file is dropped first."""
+        active = self._appender.end.file if self._appender.is_open else None
+        return self._appender.manifest.successor(file) or active
+
+    def _write_notice(self, file: Position, dropped: DroppedSpan) -> None:
+        """Durably replace a file's notice."""
+        path = self._log.file_path(file)
+        with closing(self._log.open_file(file)) as opened:
+            found = parse_notice(opened.pread(NOTICE_BYTES, 0))
+        if found is None:
+            raise DiskFailed(None, f"{path} no longer begins with its notice")
+        header, _ = found
+        frame = notice_frame(
+            dropped, position=file, sequence=header.sequence, time_ns=header.time_ns,
+            session_tag=header.session_tag,
+        )  # fmt: skip
+        with closing(self._appender.disk.open(path)) as opened:
+            opened.overwrite(b"".join(frame.parts), 0)
+            opened.sync()  # before the line of the dropped file: without either, it was not dropped
+
+    def _left_over(self) -> DroppedSpan:
+        """Return the last file's notice if no message followed it, since nodes skip such a file."""
+        order, known = self._appender.manifest.order, self._appender.manifest
+        if not order or known.rolled[order[-1]].end != NOTICE_BYTES:
+            return NOTHING
+        return notice_of(self._log, order[-1]) or NOTHING
+
+    def _newest(self) -> Position | None:
+        files = log_files(self._appender.disk, self._appender.directory)
+        return max([*files, *self._appender.manifest.order[-1:]], default=None)
+
+
+def finish_dropping(appender: Appender) -> None:
+    """Finish dropping files whose drop a later notice records but the manifest does not.
+
+    The process died in between, and a pusher may since have skipped them and sent what follows.
+    """
+    known, log = appender.manifest, LogDirectory(appender.directory, appender.disk)
+    with sending(appender.directory) as mark:
+        if mark is None:
+            return
+        log.refresh()
+        kept = [file for file in known.order if file not in known.archived]
+        lines = [
+            Archived(file, time.time_ns(), DROPPED) for file in kept if covers(log, known, file)
+        ]
+        if lines:
+            appender.archive_all(lines)
+    log.close()
+
+
+def covers(log: LogDirectory, known: Manifest, file: Position) -> bool:
+    """Whether the next file's notice says that this file was dropped.
+
+    Args:
+        log: of the session.
+        known: the session's manifest.
+        file: a rolled file that is not archived.
+    """
+    following = known.successor(file) or log.file_from(file.next_file())
+    said = None if following is None else notice_of(log, following)
+    return said is not None and said.begin <= file < said.end
+
+
+def _with(spans: tuple[DroppedSpan, ...], gone: DroppedSpan) -> tuple[DroppedSpan, ...]:
+    if spans and spans[-1].next == gone.first:
+        return (*spans[:-1], spans[-1].joined(gone))
+    return (*spans, gone) if gone.first < gone.next else spans
+
+
+def kept_end(known: Manifest, position: Position) -> Position:
+    """Return the end of the last frame up to a position, not counting dropped frames."""
+    if position.offset and not is_dropped(known, position.file):
+        return position
+    kept = (file for file in reversed(known.order) if file < position)
+    ends = (
+        file + known.rolled[file].end
+        for file in kept
+        if known.rolled[file].end and not is_dropped(known, file)
+    )
+    return Position(next(ends, 0))
+
+
+def dropped_spans(known: Manifest) -> list[DroppedSpan]:
+    """Return everything a session has ever dropped, oldest first, adjacent files joined."""
+    spans: list[DroppedSpan] = []
+    last = None
+    for file in known.order:
+        if not is_dropped(known, file):
+            last = None
+            continue
+        line, at_ns = known.rolled[file], known.archived[file].at_ns
+        gone = DroppedSpan(file, Position(file + line.end), line.first, line.next, at_ns)
+        if last is None:
+            spans.append(gone)
+        else:
+            spans[-1] = spans[-1].joined(gone)
+        last = file
+    return [each for each in spans if each.first < each.next]

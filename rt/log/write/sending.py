@@ -1,0 +1,116 @@
+"""Sending: records, in a file beside a session's log, which files may have been sent in part.
+
+Only a session that drops its oldest messages has one. Its lock is held while a file is dropped, and
+while a pusher begins to send one, so that a file is never dropped if a node may have a byte of it.
+It is valid only in the directory where it was written: a restored backup may be older than what was
+sent since.
+"""
+
+import fcntl
+import os
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from rt.format.checksum import crc32
+from rt.format.dropped_notice import NOTICE_BYTES, DroppedSpan, parse_notice
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import FILE_MODE, sync_directory
+from rt.log.files.lock import LOCK_NAME
+from rt.position import Position
+
+FILE_NAME: Final = "sending"
+_BODY: Final = struct.Struct("<QQQ")
+_MAGIC: Final = b"RTS\x02"
+_BYTES: Final = 8 + _BODY.size
+_ALL: Final = 1 << 63  # assumed if the file is unreadable: everything may have been sent
+_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class Sending:
+    """The file's contents, while its lock is held.
+
+    Attributes:
+        bound: files that start before it may have been sent, in part or whole.
+        limit: bytes that the session's files may hold.
+        place: identifies the directory it is valid for; a copied directory has another.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        data = os.pread(fd, _BYTES, 0)
+        is_whole = len(data) == _BYTES and data[:8] == _sealed(data[8:])
+        self.bound, self.limit, self.place = _BODY.unpack(data[8:]) if is_whole else (_ALL, 0, 0)
+
+    def write(self, bound: int, limit: int) -> None:
+        """Durably replace bound and limit."""
+        body = _BODY.pack(bound, limit, self.place)
+        os.pwrite(self._fd, _sealed(body) + body, 0)
+        os.fsync(self._fd)
+        self.bound, self.limit = bound, limit
+
+
+@contextmanager
+def sending(directory: str, *, create: bool = False) -> Iterator[Sending | None]:
+    """Hold the lock of a session's file; yields None if there is no file and `create` is false.
+
+    The lock is never held longer than a few syncs take.
+    """
+    try:
+        fd = os.open(
+            os.path.join(directory, FILE_NAME), _FLAGS | (os.O_CREAT if create else 0), FILE_MODE
+        )
+    except FileNotFoundError:
+        yield None
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield Sending(fd)
+    finally:
+        os.close(fd)
+
+
+def begin_sending(directory: str, newest: Callable[[], Position | None], limit: int) -> None:
+    """Create the file if need be and record the limit; existing files may have been sent.
+
+    Args:
+        directory: of the session, whose lock the caller holds.
+        newest: returns the session's newest file, None if there is none. Called after the mark file
+            exists, because a pusher checks for that file before it begins to send a log file.
+        limit: bytes that the session's files may hold.
+    """
+    with sending(directory, create=True) as mark:
+        if mark is None:
+            return
+        known, place = mark.bound, _place(directory)
+        if mark.place != place:
+            last, mark.place = newest(), place
+            known = 0 if last is None else last + 1
+        mark.write(known, limit)
+    sync_directory(directory)
+
+
+def _place(directory: str) -> int:
+    """Return the change time of the lock file, which is never written; a copy has another.
+
+    Changing its owner or mode changes it as well; existing files then count as sent.
+    """
+    return os.stat(os.path.join(directory, LOCK_NAME)).st_ctime_ns
+
+
+def notice_of(log: LogDirectory, file: Position) -> DroppedSpan | None:
+    """Return the span in a file's notice of dropped messages; None if it has no notice."""
+    try:
+        opened = log.open_file(file)
+    except FileNotFoundError:
+        return None
+    try:
+        found = parse_notice(opened.pread(NOTICE_BYTES, 0))
+    finally:
+        opened.close()
+    return None if found is None else found[1]
+
+
+def _sealed(body: bytes) -> bytes:
+    return _MAGIC + crc32(body).to_bytes(4, "little")

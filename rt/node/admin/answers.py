@@ -1,0 +1,172 @@
+"""Answers: what a node is asked is answered once for all who ask at about the same time."""
+
+import json
+import ssl
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from replicator.limits.admission import Admission
+from rt.errors import RtError
+from rt.net.exchange import send_all
+from rt.net.identity import PeerIdentity
+
+_KEPT_MAX: Final = 16  # answers, of up to 32 MiB with 100,000 sessions
+_FRESH_S: Final = 1.0  # an answer is no older, unless making one takes long
+# Making answers takes a fiftieth of a processor, and where one takes over 20 ms, as with a
+# thousand sessions, at most a quarter: 100,000 sessions are looked at every 12 s.
+_FRESH_COSTS: Final = 50.0
+_LONG_COSTS: Final = 4.0
+_CONNECTION_S: Final = 0.004  # of a processor, for a handshake and a thread
+
+
+@dataclass(slots=True)
+class _Kept:
+    """An answer, what it depends on, when it was begun, and the processor time it took.
+
+    Threads: `turn` is held while it is made; its holder alone uses the other fields.
+    """
+
+    turn: threading.Lock = field(default_factory=threading.Lock)
+    data: bytes = b""
+    state: Any = None
+    begun_s: float = float("-inf")
+    cost_s: float = 0.0
+    error: RtError | OSError | None = None  # why the last attempt to make it failed
+    failed_s: float = float("-inf")
+
+    @property
+    def fresh_s(self) -> float:
+        """For how long it may be given out: a cheap one is made again sooner."""
+        return max(min(_FRESH_S, _FRESH_COSTS * self.cost_s), _LONG_COSTS * self.cost_s)
+
+
+class SharedAnswers:
+    """Encoded answers by question; what is asked twice within a second is made once.
+
+    An answer is made again at once if the state that it was made of is no longer the state now, so
+    that the author of a change sees it.
+
+    Threads: any thread may call any method. `_lock` guards `_kept`; each answer has a lock of its
+        own, so those who ask the same question wait for one of them, and others do not.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Keep nothing yet."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
+
+    def get(
+        self,
+        question: Hashable,
+        make: Callable[[], bytes],
+        *,
+        state: Callable[[], Any] = lambda: None,
+        since_s: float = float("-inf"),
+    ) -> bytes:
+        """Return the answer to a question.
+
+        An error of `make` is the answer to those who were waiting for it, and to no one else: tried
+        again for each, a node that waits 10 s for its disk would keep the last of them for minutes.
+
+        Args:
+            question: equal for those who share an answer.
+            make: makes one.
+            state: returns what may not differ from when it was made.
+            since_s: by the steady clock; an answer that was begun earlier does not count.
+        """
+        asked_s = self._clock()
+        with self._lock:
+            kept = self._kept.setdefault(question, _Kept())
+            self._kept.move_to_end(question)
+            while len(self._kept) > _KEPT_MAX:
+                self._kept.popitem(last=False)
+        with kept.turn:
+            if kept.error is not None and kept.failed_s > asked_s:
+                raise kept.error
+            now_s, now = self._clock(), state()
+            is_fresh = now_s - kept.begun_s < kept.fresh_s and kept.begun_s >= since_s
+            if not is_fresh or kept.state != now:
+                try:
+                    self._make(kept, make)
+                except (RtError, OSError) as error:
+                    kept.error, kept.failed_s = error, self._clock()
+                    raise
+                kept.begun_s, kept.state, kept.error = now_s, now, None
+            return kept.data
+
+    def _make(self, kept: _Kept, make: Callable[[], bytes]) -> None:
+        began_s = time.thread_time()
+        kept.data = make()
+        kept.cost_s = time.thread_time() - began_s
+
+
+class AnswerMeter:
+    """Charges the name of a peer for the processor time and the bytes of its answers.
+
+    Threads: any thread may call any method; the admission has a lock of its own.
+    """
+
+    def __init__(self, admission: Callable[[], Admission] | None = None) -> None:
+        """Charge nothing if there is no admission."""
+        self._admission = admission
+
+    @contextmanager
+    def _charged(self, peer: PeerIdentity, *, is_last: bool) -> Iterator[list[int]]:
+        """Wait for the turn of a peer, then charge for what is done; yields where sizes go."""
+        sizes: list[int] = []
+        if self._admission is None:
+            yield sizes
+            return
+        admission = self._admission()
+        turn = admission.ask(peer)
+        if turn.held_s:
+            time.sleep(turn.held_s)
+        began_s = time.thread_time()
+        try:
+            yield sizes
+        finally:
+            seconds = time.thread_time() - began_s + (_CONNECTION_S if is_last else 0.0)
+            admission.answered(peer, turn, seconds, sum(sizes))
+
+    def send(
+        self,
+        sock: ssl.SSLSocket,
+        peer: PeerIdentity,
+        make: Callable[[], bytes],
+        patience_s: float,
+        *,
+        is_last: bool = True,
+    ) -> None:
+        """Answer a peer.
+
+        Args:
+            sock: its connection.
+            peer: its identity, which is charged.
+            make: makes the answer.
+            patience_s: for how long it may take to receive that.
+            is_last: whether the answer ends the connection, which is charged with it then.
+        """
+        with self._charged(peer, is_last=is_last) as sizes:
+            answer = make()
+            sizes.append(len(answer))
+            send_all(sock, answer, time.monotonic() + patience_s)
+
+
+def dated(answer: bytes, now_ns: int) -> bytes:
+    """Return an object in JSON, which is not empty, with the time that it is sent at.
+
+    >>> dated(b'{"node": "n1"}', 7)
+    b'{"now_ns": 7, "node": "n1"}'
+    """
+    return b'{"now_ns": %d, ' % now_ns + answer[1:]
+
+
+def encoded(fields: dict[str, Any]) -> bytes:
+    """Return an answer as it is sent, with the time that it was made at."""
+    return json.dumps({**fields, "as_of_ns": time.time_ns()}).encode()

@@ -1,0 +1,155 @@
+"""AuditLog: one line of JSON for each change that a peer requested of a node, done or refused."""
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rt.errors import spoken
+from rt.log.files.disk import FILE_MODE, OPEN_FLAGS, OsFile
+from rt.masking import without_secrets
+
+_log: Final = logging.getLogger("rt.node")
+FILE_BYTES_MAX: Final = 64 << 20  # 200,000 decisions; then the file becomes the older one
+_TEXT_LENGTH_MAX: Final = 200  # of a value of a request: enough to recognise, little to abuse
+_VALUES_MAX: Final = 16
+_ASKED_LENGTH_MAX: Final = 2000  # of all of them; encoded twice it is 4 KB at most
+_LINE_EVERY_S: Final = 60.0
+# Of one client at once; then a line each minute. Of lines of 4 KB, the two files hold what one
+# client does in three weeks.
+_CLIENT_LINES: Final = 60
+_BUDGETS_MAX: Final = 1024  # what is beyond them shares one
+
+
+@dataclass(slots=True)
+class _Budget:
+    """Lines that may be written now, as of a time, and how many were left out for want of them."""
+
+    most: int
+    lines: float
+    at_s: float
+    left_out: int = 0
+
+    def is_whole(self, now_s: float) -> bool:
+        """Refill it; return whether it is as if nothing had ever been written."""
+        self.lines = min(self.most, self.lines + (now_s - self.at_s) / _LINE_EVERY_S)
+        self.at_s = now_s
+        return self.lines == self.most
+
+
+class AuditLog:
+    """Appends to a file that nothing else writes; the last file is kept beside it as `.1`.
+
+    A peer may ask again fifty times a second, and its lines would take the place of others'. So a
+    refusal of one kind (holder, request, reason) is one line a minute, and so is what one client
+    asks for once it has used up its first lines; each says how many before it were left out.
+
+    Threads: any thread may call `record`; `_lock` guards the file and `_budgets`.
+    """
+
+    def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """Use the file at `path`, which need not be there yet."""
+        self.path = path
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._budgets: dict[tuple[str, ...], _Budget] = {}  # by client, and by kind of refusal
+
+    def record(
+        self,
+        request: dict[str, Any],
+        holder: str,
+        where: str,
+        outcome: str,
+        *,
+        is_client: bool = False,
+        **facts: object,
+    ) -> None:
+        """Append a line and sync it; a disk failure is reported, and does not stop the decision.
+
+        Args:
+            request: what was asked.
+            holder: role and name in the certificate.
+            where: the address it came from.
+            outcome: `done`, or the code of the refusal.
+            is_client: whether the holder is neither an operator nor a node.
+            facts: what else is known, such as the instruction.
+        """
+        asked = {_short(name): _short(value) for name, value in list(request.items())[:_VALUES_MAX]}
+        if len(text := json.dumps(asked)) > _ASKED_LENGTH_MAX:
+            asked = {"do": asked.get("do"), "cut": text[:_ASKED_LENGTH_MAX]}
+        line = {
+            "time": datetime.now(UTC).isoformat(), "asked": asked, "by": holder, "from": where,
+            "outcome": outcome, **facts,
+        }  # fmt: skip
+        with self._lock:
+            is_done, now_s, budgets = outcome == "done", self._clock(), []
+            if not is_done:
+                budgets.append(self._budget(now_s, 1, holder, str(asked.get("do")), outcome))
+            if is_client:
+                budgets.append(self._budget(now_s, _CLIENT_LINES, holder))
+            left_out = _spend(budgets)
+            if left_out is None:
+                return
+            if left_out or not is_done:
+                line["left_out"] = left_out
+            try:
+                self._append(json.dumps(line).encode() + b"\n")
+            except OSError as error:
+                _log.error("%s: a decision was not recorded: %s", self.path, spoken(error))
+
+    def _budget(self, now_s: float, most: int, *kind: str) -> _Budget:
+        """Return what there is for a kind of lines: up to `most`, and one more each minute."""
+        if kind not in self._budgets and len(self._budgets) >= _BUDGETS_MAX:
+            kind = kind if self._forget(now_s) else ()
+        budget = self._budgets.setdefault(kind, _Budget(most, most, now_s))
+        budget.is_whole(now_s)
+        return budget
+
+    def _forget(self, now_s: float) -> bool:
+        """Forget the budgets that are whole, and not in use; return whether there were any."""
+        idle = ((kind, each) for kind, each in self._budgets.items() if kind and each.at_s < now_s)
+        whole = [kind for kind, each in idle if each.is_whole(now_s)]
+        shared = self._budgets.setdefault((), _Budget(1, 1, now_s))
+        for kind in whole:
+            shared.left_out += self._budgets.pop(kind).left_out
+        return bool(whole)
+
+    def _append(self, data: bytes) -> None:
+        flags = os.O_RDWR | os.O_CREAT | OPEN_FLAGS
+        file = OsFile(os.open(self.path, flags, FILE_MODE), self.path)
+        try:
+            size = file.size()
+            if size and file.pread(1, size - 1) != b"\n":  # the last line was cut short
+                data = b"\n" + data
+            size += file.append([data])
+            file.sync()
+        finally:
+            file.close()
+        if size >= FILE_BYTES_MAX:
+            os.replace(self.path, f"{self.path}.1")
+
+
+def _spend(budgets: Sequence[_Budget]) -> int | None:
+    """Take a line from each; return how many were left out before it, None if it is too."""
+    budgets = list({id(each): each for each in budgets}.values())  # both may be the shared one
+    for budget in budgets:
+        if budget.lines < 1:
+            budget.left_out += 1
+            return None
+    left_out = sum(budget.left_out for budget in budgets)
+    for budget in budgets:
+        budget.lines, budget.left_out = budget.lines - 1, 0
+    return left_out
+
+
+def _short(value: object) -> object:
+    """Return a value as the log holds it: without secrets, and the beginning of a long one."""
+    if isinstance(value, bool | int | float) or value is None:
+        return value if len(repr(value)) <= _TEXT_LENGTH_MAX else repr(value)[:_TEXT_LENGTH_MAX]
+    text = without_secrets(value if isinstance(value, str) else json.dumps(value))
+    return text if len(text) <= _TEXT_LENGTH_MAX else f"{text[:_TEXT_LENGTH_MAX]}..."

@@ -1,0 +1,617 @@
+"""NodeAdmin: what an operator may ask of a running node, over its own mutual TLS."""
+
+import json
+import os
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, nullcontext
+from functools import partial
+from itertools import count
+from typing import Final, Protocol, TypeVar
+
+from archiver.decide import demand_disks
+from archiver.lease import LEASES_MAX, Lease, new_lease
+from archiver.policy import policy_of
+from replicator.limits.admission import Admission
+from rt.errors import Misuse, Refused
+from rt.format.manifest import FILE_NAME
+from rt.inspect.history import active
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import OsDisk
+from rt.log.files.listing import manifest_size
+from rt.masking import demand_no_secret, masked
+from rt.names import shown
+from rt.net.admin import ADMIN_ALPN, END
+from rt.net.exchange import (
+    Fields,
+    address_of,
+    decode_fields,
+    decode_request,
+    receive_line,
+    receive_line_or_end,
+    send_all,
+)
+from rt.net.grants import GRANTS_NAME
+from rt.net.identity import PeerIdentity
+from rt.node.admin.answers import AnswerMeter, SharedAnswers, encoded
+from rt.node.admin.audit import AuditLog
+from rt.node.admin.member_admin import MemberAdmin
+from rt.node.admin.quota_admin import QuotaAdmin
+from rt.node.admin.session_admin import SessionAdmin
+from rt.node.admin.verb import Verb
+from rt.node.agree.latest import confirmed, decided, latest
+from rt.node.agree.steps import DECIDED_S, UNDECIDED, Ask, Need, Order, Steps, perform
+from rt.node.agree.view import NodeView
+from rt.node.ingest.session_copies import SessionCopies
+from rt.node.notes.changed_notes import ChangedNotes
+from rt.node.notes.cursors import NodeCursors
+from rt.node.notes.groups import NodeGroups
+from rt.node.retain.retention import (
+    LEASE_NOTE,
+    OFFLOAD_NOTE,
+    POLICY_NOTE,
+    Retention,
+    leases_of_notes,
+    offload_lease,
+    policy_of_notes,
+)
+from rt.node.sessions.policy import SESSIONS_NOTE
+from rt.node.settings.node import NodeSettings
+from rt.position import Position
+from sequencer.ledger.instruction import Instruction, Note, Roll
+from sequencer.member import Member
+
+REQUEST_BYTES_MAX: Final = 16 << 10
+_REQUEST_S: Final = 10.0  # for all of a request to come
+_IDLE_S: Final = 60.0  # a kept connection is ended after this long without a request
+_ANSWER_S: Final = 50.0  # for all of an answer to be taken; the client waits for a minute
+_SETTLED_S: Final = 30.0  # of a snapshot every few seconds, which a majority has to take
+_POLL_FIRST_S, _POLL_S = 0.001, 0.01
+_TIME_END_NS: Final = 1 << 63
+_HISTORY: Final = Verb(lambda _request, _identity: {})  # its answer is not an object
+_NOTHING: Final = nullcontext()
+
+Answer = TypeVar("Answer")
+
+
+class Sequencing(Protocol):
+    """A node's sequencing, for other threads; see `rt.node.agree.sequencer.NodeSequencer`."""
+
+    @property
+    def view(self) -> NodeView:
+        """The state after the last step."""
+
+    def order(self, instruction: Instruction) -> None:
+        """Propose an instruction soon; `Refused` unless this node leads."""
+
+    def ask(self, question: Callable[[], Answer]) -> Answer:
+        """Answer a question between two steps, after everything that has arrived by now."""
+
+
+class NodeAdmin:
+    """Answers requests: each is a line of JSON, and its answer ends the connection.
+
+    A request says which stream it is about, or its connection does (`rt-admin/1/STREAM`); one about
+    another stream is refused, and so is a change that does not say. A question that does not say
+    is about this stream: clients of earlier versions ask so.
+
+    Where the request says `keep`, the answer ends with a newline instead, and another may follow.
+
+    A subscriber of the stream may look and, if it is granted that, hold files by a lease in its
+    own name. A change that concerns everyone takes the certificate of an operator, or of a node of
+    the cluster. Only the leader acts; other nodes name it. Any node answers a question, as far as
+    it has come; one that says `latest` is answered by the leader, once a majority has confirmed
+    that it leads, and it has executed all that was decided before. Every change, done or refused,
+    is a line of the audit log.
+
+    Threads: any connection's. `_lock` admits one at a time that writes a note, whatever it held: a
+        lease sees the others, and each sees its own text before another is written. A change that
+        is compared and set does without. `_changes` is set by any of them. `_member`, but for
+        its `reads`, and `_archiver` are used only inside `_sequencer.ask`.
+    """
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        sequencer: Sequencing,
+        member: Member,
+        archiver: Retention,
+        audit: AuditLog | None = None,
+        *,
+        copies: SessionCopies | None = None,
+        admission: Callable[[], Admission] | None = None,
+        is_own: bool = True,
+        votes: Callable[[str], bool] = lambda _name: True,
+        served: Callable[[], Position] | None = None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            settings: of this node.
+            sequencer: takes orders, and answers questions between two steps.
+            member: of this node.
+            archiver: of this node.
+            audit: records changes; None to record nothing.
+            copies: of sessions, on this node; None to answer nothing about sessions.
+            admission: returns what charges peers for their requests; None to charge nothing.
+            is_own: whether publishers push to it that are granted no stream by name.
+            votes: whether a node is a member that votes.
+            served: where the merged log ends that pullers get here; the agreed end if not given.
+        """
+        self._votes, self._served = votes, served
+        self._audit = audit
+        self._settings = settings
+        self._sequencer = sequencer
+        self._member = member
+        self._archiver = archiver
+        self._admission = admission
+        self._meter = AnswerMeter(admission)
+        self._shared = SharedAnswers()
+        self._numbers = count(1)
+        self._changes = 0  # the number of the change that ended last; none comes twice
+        self._is_own = is_own
+        self._lock = threading.RLock()
+        self._verbs: dict[str, Verb] = {
+            "policy": Verb(self._policy, shared=()),
+            "set-policy": Verb(self._set_policy, changes=True, operators_only=True),
+            "plan": Verb(self._plan, shared=("at_ns",)),
+            END: Verb(self._end),
+            "roll": Verb(self._roll, changes=True, operators_only=True),
+            "lease": Verb(self._lease, changes=True, leases=True, refuses_latest=True),
+            "release": Verb(self._release, changes=True, leases=True),
+            "offloaded": Verb(self._offloaded, changes=True, operators_only=True),
+            **MemberAdmin(settings, sequencer, member, archiver).verbs,
+            **self._cursor_verbs(),
+            **self._group_verbs(),
+            **QuotaAdmin(self._view, self._decided, self._carry_out).verbs,
+        }
+        if copies is not None:
+            sessions = SessionAdmin(
+                sequencer, member, copies, decide=self._decide, settle=self._settle,
+                now_ns=lambda: archiver.now_ns,
+            )  # fmt: skip
+            self._verbs |= _verbs_of(sessions, partial(self._set_session_policy, sessions))
+
+    def _cursor_verbs(self) -> "dict[str, Verb]":
+        """Return what is asked of cursors; acknowledgements come by the second: not recorded."""
+        cursors = NodeCursors(
+            self._view, self._decided, self._latest, lambda: self._settings.stream, self._log
+        )
+        return {
+            "cursors": Verb(cursors.show, shared=("name",), refuses_latest=True),
+            "cursor-ack": self._stepwise(cursors.ack),
+            "cursor-open": self._stepwise(cursors.open, changes=True),
+            "cursor-reset": self._stepwise(cursors.reset, changes=True),
+            "cursor-forget": self._stepwise(cursors.forget, changes=True),
+        }
+
+    def _group_verbs(self) -> "dict[str, Verb]":
+        """Return what is asked of groups; what members do comes by the second: not recorded."""
+        groups = NodeGroups(
+            self._view, self._decided, self._latest, self._log,
+            lambda identity: identity.may_lease(self._settings.stream),
+        )  # fmt: skip
+        changing = threading.Lock()  # or the compare-and-sets of members would fail each other's
+
+        def work(request: Fields, identity: PeerIdentity) -> Fields:
+            groups.hear(request, identity)
+            with changing:
+                return perform(groups.work(request, identity), self._carry_out)
+
+        return {
+            "groups": Verb(groups.show, shared=("name",), refuses_latest=True),
+            "group-join": self._stepwise(groups.join, changing, changes=True),
+            "group-work": Verb(work, refuses_latest=True),
+            "group-reset": self._stepwise(groups.reset, changing, changes=True),
+            "group-forget": self._stepwise(groups.forget, changing, changes=True),
+        }
+
+    def _stepwise(
+        self,
+        do: Callable[[Fields, PeerIdentity], Steps[Fields]],
+        alone: AbstractContextManager[object] = _NOTHING,
+        *,
+        changes: bool = False,
+    ) -> Verb:
+        """Return a verb whose steps are carried out here, perhaps one request at a time."""
+
+        def carried_out(request: Fields, identity: PeerIdentity) -> Fields:
+            with alone:
+                return perform(do(request, identity), self._carry_out)
+
+        return Verb(carried_out, changes=changes, refuses_latest=True)
+
+    def serve(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> None:
+        """Take requests and answer them; for the thread of an accepted connection."""
+        with sock:
+            where, is_named = address_of(sock), self._is_named(sock)
+            line = receive_line(sock, REQUEST_BYTES_MAX, time.monotonic() + _REQUEST_S)
+            while line:
+                end = b"\n" if _keeps(line) else b""
+                self._serve(sock, line, identity, where, end, is_named=is_named)
+                line = self._next_line(sock, identity) if end else b""
+
+    def _serve(
+        self,
+        sock: ssl.SSLSocket,
+        line: bytes,
+        identity: PeerIdentity,
+        where: str,
+        end: bytes,
+        *,
+        is_named: bool,
+    ) -> None:
+        def make() -> bytes:
+            return self.answer(line, identity, where, is_named=is_named) + end
+
+        verb = str((decode_fields(line) or {}).get("do"))
+        known = self._verbs.get(verb)
+        if verb == "log-history" or (known is not None and known.shared is not None):
+            self._meter.send(sock, identity, make, _ANSWER_S, is_last=not end)
+        else:
+            send_all(sock, make(), time.monotonic() + _ANSWER_S)
+
+    def _next_line(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> bytes:
+        """Return the next request on a kept connection; empty once it has ended, or was idle."""
+        try:
+            line = receive_line_or_end(sock, REQUEST_BYTES_MAX, time.monotonic() + _IDLE_S)
+        except TimeoutError:
+            return b""
+        if line and self._admission is not None:
+            time.sleep(self._admission().request(identity))
+        return line
+
+    def _is_named(self, sock: ssl.SSLSocket) -> bool:
+        """Whether the connection itself names this stream, by ALPN."""
+        return sock.selected_alpn_protocol() == f"{ADMIN_ALPN}/{self._settings.stream}"
+
+    def answer(
+        self, line: bytes, identity: PeerIdentity, where: str = "", *, is_named: bool = True
+    ) -> bytes:
+        """Return the answer to a request.
+
+        Args:
+            line: as it came.
+            identity: of the peer.
+            where: the peer's address.
+            is_named: whether the connection names this stream.
+        """
+        try:
+            request = _parsed(line)
+            if is_named:
+                request.setdefault("stream", self._settings.stream)
+            if request.get("do") == "log-history":
+                self._demand(identity, _HISTORY, request)
+                is_whole = identity.may_operate
+                return self._shared.get(
+                    ("log-history", is_whole), lambda: self._history(is_whole=is_whole),
+                    state=self._state,
+                )  # fmt: skip
+            return self._answer(request, identity, where)
+        except (Refused, Misuse) as error:
+            return json.dumps({"error": str(error), "code": _code(error)}).encode()
+
+    def _answer(self, request: Fields, identity: PeerIdentity, where: str) -> bytes:
+        verb = self._verbs.get(str(request.get("do")))
+        if verb is None:
+            raise Misuse(f"a node does one of {', '.join(sorted(self._verbs))}, log-history")
+        if verb.changes:
+            try:
+                answer = self._change(verb, request, identity, where)
+            finally:
+                # Whatever came of it: what was refused as undecided may yet be carried out.
+                self._changes = next(self._numbers)
+            return json.dumps(answer).encode()
+        self._demand(identity, verb, request)
+        if verb.shared is not None:
+            return self._shared_answer(verb, request, identity)
+        return json.dumps(self._done(verb, request, identity)).encode()
+
+    def _change(self, verb: Verb, request: Fields, identity: PeerIdentity, where: str) -> Fields:
+        if self._audit is not None:
+            return self._audited(verb, request, identity, where, self._audit)
+        self._demand(identity, verb, request)
+        return self._done(verb, request, identity)
+
+    def _shared_answer(self, verb: Verb, request: Fields, identity: PeerIdentity) -> bytes:
+        """Return an answer that others may share; it says as of when it is.
+
+        One that is to be the latest is shared only with those whose answer was begun after it was
+        confirmed what the latest is.
+        """
+        fields = [repr(request.get(each)) for each in verb.shared or ()]
+        question = (request["do"], *fields)
+        is_confirmed = request.get("latest") is True
+
+        def do() -> Fields:
+            nonlocal is_confirmed
+            since_s = time.monotonic() if is_confirmed else float("-inf")
+            is_confirmed = True  # it is done again only as of the latest
+            data = self._shared.get(
+                question, lambda: encoded(verb.do(request, identity)), state=self._state,
+                since_s=since_s,
+            )  # fmt: skip
+            return {"data": data}
+
+        if verb.refuses_latest:
+            done = perform(confirmed(do, self._view, self._latest, request), self._carry_out)
+        else:
+            if is_confirmed:
+                self._await_latest()
+            done = do()
+        data: bytes = done["data"]
+        return data
+
+    def _state(self) -> tuple[object, ...]:
+        """Return what no shared answer may differ in: who leads, what is agreed, what was done."""
+        view = self._sequencer.view
+        return self._changes, view.leads, view.engine.term, view.notes
+
+    def _audited(
+        self, verb: "Verb", request: Fields, identity: PeerIdentity, where: str, audit: AuditLog
+    ) -> Fields:
+        """Carry out a change, and record it: one of the instructions `after` to `by` did it."""
+        after = self._sequencer.view.executed
+        record = partial(
+            audit.record, request, identity.title, where, is_client=not identity.may_operate
+        )
+        try:
+            self._demand(identity, verb, request)
+            answer = self._done(verb, request, identity)
+        except (Refused, Misuse) as error:
+            record(_code(error), why=str(error))
+            raise
+        record("done", after=after, by_instruction=self._sequencer.view.executed)
+        return answer
+
+    def _done(self, verb: Verb, request: Fields, identity: PeerIdentity) -> Fields:
+        """Carry out a request, as of the latest if it says so, or depends on it."""
+        if verb.refuses_latest:
+            steps = confirmed(lambda: verb.do(request, identity), self._view, self._latest, request)
+            return perform(steps, self._carry_out)
+        if verb.is_latest or request.get("latest") is True:
+            self._await_latest()
+        return verb.do(request, identity)
+
+    def _demand(self, identity: PeerIdentity, verb: Verb, request: Fields) -> None:
+        self._demand_stream(verb, request)
+        session, stream = str(request.get("session")), self._settings.stream
+        is_change = verb.changes or verb.operators_only
+        if is_change and identity.is_node and not self._votes(identity.name):
+            words = f"{identity.title} is a learner, which changes nothing before it is promoted"
+            raise Refused("role", words)
+        if verb.pushes:
+            pushes = identity.may_push_to(stream, is_own=self._is_own)
+            if identity.may_operate or (pushes and identity.may_push(session)):
+                return
+            needed = f"an operator, or a publisher that is granted session {shown(session)} here,"
+        elif not identity.may_look(stream):
+            needed = "a subscriber of this stream, an operator or a node"
+        elif verb.operators_only and not identity.may_operate:
+            needed = "an operator or a node"
+        elif verb.leases and not identity.may_lease(stream):
+            needed = f"an operator, a node or a subscriber with leases = true in {GRANTS_NAME}"
+        else:
+            return
+        raise Refused("role", f"{identity.title} may not ask this; {needed} may")
+
+    def _demand_stream(self, verb: Verb, request: Fields) -> None:
+        """Refuse a request about another stream, and a change that does not say about which."""
+        own, named = self._settings.stream, request.get("stream")
+        if named is None and verb.changes:
+            words = (
+                f'names no stream; update what made it, or add "stream": {json.dumps(own)} to it'
+            )
+            raise Refused("stream", f"this node serves the stream {own!r}, and the request {words}")
+        if named not in (None, own):
+            words = f"this node serves the stream {own!r}, and not {shown(str(named))}"
+            raise Refused("stream", f"{words}; ask a node that does, or correct the name")
+
+    def _policy(self, _request: Fields, _identity: PeerIdentity) -> Fields:
+        view, disks = self._sequencer.view, self._sequencer.ask(self._archiver.disks)
+        return {
+            "policy": json.loads(policy_of_notes(view.notes).text()),
+            "is_default": POLICY_NOTE not in view.notes,
+            "archived_to": str(view.archived_to),
+            "leases": [json.loads(each.text()) for each in self._sequencer.ask(self._leases)],
+            "disks": [
+                {"node": disk.node, "total": disk.total, "used": disk.used,
+                 "percent": round(disk.percent, 1)}
+                for disk in disks
+            ],
+        }  # fmt: skip
+
+    def _leases(self) -> list[Lease]:
+        return self._archiver.leases
+
+    def _set_policy(self, request: Fields, identity: PeerIdentity) -> Fields:
+        policy = policy_of(request.get("policy"))
+        demand_disks(policy, self._sequencer.ask(self._archiver.disks))
+        self._note(POLICY_NOTE, policy.text())
+        return self._policy(request, identity)
+
+    def _set_session_policy(self, sessions: SessionAdmin, request: Fields) -> Fields:
+        notes = ChangedNotes(self._view, self._decided)
+
+        def changed(before: str, _now_ns: int) -> str:
+            return sessions.policy_text(request, before)
+
+        perform(notes.change(SESSIONS_NOTE, changed), self._carry_out)
+        return sessions.policy(request)
+
+    def _plan(self, request: Fields, _identity: PeerIdentity) -> Fields:
+        at_ns = request["at_ns"] if "at_ns" in request else self._now_ns()
+        if type(at_ns) is not int or not 0 <= at_ns < _TIME_END_NS:
+            raise Misuse("at_ns is a time in ns since the epoch")
+        files = self._sequencer.ask(lambda: self._archiver.plan(at_ns))
+        rows = [each._asdict() for each in files]
+        return {**self._policy(request, _identity), "at_ns": at_ns, "files": rows}
+
+    def _end(self, request: Fields, _identity: PeerIdentity) -> Fields:
+        """Say where the stream ends, if the request says `latest`; else, what is served here."""
+        view = self._sequencer.view
+        if request.get("latest") is not True and self._served is not None:
+            return {"end": str(self._served())}
+        return {"end": str(view.end), "number": view.number, "digest": view.digest.hex()}
+
+    def _roll(self, _request: Fields, _identity: PeerIdentity) -> Fields:
+        # Another node may have confirmed to a publisher what is about to be executed here.
+        self._await_latest()
+        before = self._sequencer.view.end
+        if not before.offset:
+            return {"rolled": None}
+        wanted = Roll(time.time_ns())
+        self._decide(wanted, lambda: self._sequencer.view.end.file > before.file)
+        return {"rolled": before.file_name}
+
+    def _await_latest(self) -> None:
+        perform(self._latest(), self._carry_out)
+
+    def _latest(self) -> Steps[None]:
+        return latest(self._view, self._member.reads)
+
+    def _decided(
+        self, instruction: Instruction, is_done: Callable[[], bool], /, *, may_repeat: bool = False
+    ) -> Steps[None]:
+        return decided(self._view, self._latest, instruction, is_done, may_repeat=may_repeat)
+
+    def _carry_out(self, need: Need) -> None:
+        """Carry out what steps wait for, in this thread."""
+        if isinstance(need, Order):
+            self._sequencer.order(need.instruction)
+        elif isinstance(need, Ask):
+            self._sequencer.ask(need.question)
+        else:
+            self._await(need.is_over, need.timeout_s, need.words)
+
+    def _view(self) -> NodeView:
+        return self._sequencer.view
+
+    def _log(self) -> LogDirectory:
+        return LogDirectory(self._member.executor.appender.directory)
+
+    def _lease(self, request: Fields, identity: PeerIdentity) -> Fields:
+        lease = new_lease({**request, "holder": identity.name}, self._now_ns())
+        with self._lock:
+            leases = leases_of_notes(self._sequencer.view.notes)
+            held = {each.holder for each in leases} | {lease.holder}
+            if len(held) > LEASES_MAX:
+                words = f"{LEASES_MAX} readers hold leases already; that is the most"
+                raise Refused("leases", words)
+            self._note(LEASE_NOTE + lease.holder, lease.text())
+        archived_to = self._sequencer.view.archived_to
+        return {**json.loads(lease.text()), "there_from": str(max(lease.start, archived_to))}
+
+    def _release(self, request: Fields, identity: PeerIdentity) -> Fields:
+        holder = str(request.get("holder", identity.name))
+        if holder != identity.name and not identity.may_operate:
+            raise Refused("role", f"{identity.name!r} may not release the lease of another")
+        self._note(LEASE_NOTE + holder, "")
+        return {"released": holder}
+
+    def _offloaded(self, request: Fields, _identity: PeerIdentity) -> Fields:
+        text = str(request.get("text", ""))
+        if text:
+            offload_lease(text)
+            demand_no_secret(str(json.loads(text).get("url", "")))
+        self._note(OFFLOAD_NOTE, text)
+        return {"offloaded": text}
+
+    def _now_ns(self) -> int:
+        """The time that retention uses."""
+        return self._sequencer.ask(lambda: self._archiver.now_ns)
+
+    def _note(self, name: str, text: str) -> None:
+        wanted = text or None
+        with self._lock:
+            self._decide(
+                Note(time.time_ns(), name, text),
+                lambda: self._sequencer.view.notes.get(name) == wanted,
+            )
+
+    def _decide(self, instruction: Instruction, is_done: Callable[[], bool]) -> None:
+        perform(self._decided(instruction, is_done), self._carry_out)
+
+    def _settle(self, index: int) -> None:
+        """Wait until a majority has durably what was merged up to an instruction."""
+        self._await(
+            lambda: self._sequencer.ask(lambda: self._archiver.settled_index) >= index,
+            _SETTLED_S, "no majority has saved its state yet; ask again in a while",
+        )  # fmt: skip
+
+    def _await(
+        self, is_done: Callable[[], bool], timeout_s: float = DECIDED_S, words: str = UNDECIDED
+    ) -> None:
+        end_s, pause_s = time.monotonic() + timeout_s, _POLL_FIRST_S
+        while not is_done():
+            if time.monotonic() > end_s:
+                raise Refused("undecided", words)
+            time.sleep(pause_s)
+            pause_s = min(_POLL_S, 2 * pause_s)
+
+    def _history(self, *, is_whole: bool = True) -> bytes:
+        """Return the manifest as it is: the client has the time to read it, a node does not.
+
+        Where the log is on the node's machine is for operators and nodes (`is_whole`).
+        """
+        directory, line = self._sequencer.ask(self._active)
+        # The end is read first: a file rolled since is then in both, and the client drops one.
+        # The other way round it would be in neither.
+        with closing(OsDisk().open_read(os.path.join(directory, FILE_NAME))) as file:
+            data = file.pread(manifest_size(file), 0)
+        shown_path = directory if is_whole else os.path.basename(directory)
+        head = {"directory": shown_path, "node": self._settings.name, "bytes": len(data)}
+        head["as_of_ns"] = time.time_ns()
+        # Older versions let an address with a password into the note.
+        head["offloaded"] = masked(
+            decode_fields(self._sequencer.view.notes.get(OFFLOAD_NOTE, "{}")) or {}
+        )
+        return json.dumps({**head, "active": line}).encode() + b"\n" + data
+
+    def _active(self) -> tuple[str, object]:
+        log = self._member.executor.appender
+        line = active(log.end.file, log.facts, log.end.offset).line if log.is_open else None
+        return log.directory, line
+
+
+def _verbs_of(sessions: SessionAdmin, set_policy: Callable[[Fields], Fields]) -> dict[str, Verb]:
+    """Return what may be asked about sessions."""
+
+    def change(do: Callable[[Fields], Fields]) -> Verb:
+        return Verb(
+            lambda request, _identity: do(request), changes=True, operators_only=True,
+            is_latest=True,
+        )  # fmt: skip
+
+    return {
+        "sessions": Verb(
+            lambda request, _identity: sessions.sessions(request),
+            shared=("session",),
+            refuses_latest=True,
+        ),
+        "adopt-session": change(sessions.adopt),
+        "reset-session": change(sessions.reset),
+        "forget-session": change(sessions.forget),
+        "take-session": Verb(sessions.take, changes=True, pushes=True, is_latest=True),
+        "session-policy": Verb(lambda request, _identity: sessions.policy(request)),
+        "set-session-policy": change(set_policy),
+    }
+
+
+def _code(error: Refused | Misuse) -> str:
+    return error.code if isinstance(error, Refused) else "misuse"
+
+
+def _keeps(line: bytes) -> bool:
+    """Whether the peer wants to make another request on this connection."""
+    request = decode_fields(line) or {}
+    return request.get("keep") is True and request.get("do") != "log-history"
+
+
+def _parsed(line: bytes) -> Fields:
+    request = decode_request(line)
+    if request is None:
+        raise Misuse("a request is a JSON object, of few levels")
+    return request

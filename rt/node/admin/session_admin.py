@@ -1,0 +1,390 @@
+"""SessionAdmin: what an operator may ask about the sessions of a stream, and decide for them."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+
+from rt.errors import Misuse, Refused
+from rt.events import SessionChange
+from rt.format.manifest import Manifest
+from rt.names import SessionName, parse_session
+from rt.net.exchange import Fields
+from rt.net.identity import PeerIdentity
+from rt.node.agree.sequencer import leader_words
+from rt.node.agree.view import NodeView
+from rt.node.ingest.session_copies import SessionCopies, SessionCopy
+from rt.node.sessions.policy import SESSIONS_NOTE, session_policy_of, session_policy_of_notes
+from rt.node.sessions.takeover import Takeover, takeover_of
+from rt.position import START, Position
+from sequencer.ledger.life import Life
+from sequencer.ledger.session_facts import Ownership
+from sequencer.member import Member
+from sequencer.planning.group_join_check import Stuck
+from sequencer.planning.holdings import Holdings
+
+Answer = TypeVar("Answer")
+_REPORTED_S: Final = 3.0  # nodes report to the leader every 2 s if anything has changed
+_POLL_S: Final = 0.02
+
+
+class Asked(Protocol):
+    """A node's sequencing, between two steps."""
+
+    @property
+    def view(self) -> NodeView:
+        """The state after the last step."""
+
+    def ask(self, question: Callable[[], Answer]) -> Answer:
+        """Answer a question when what it reads does not change."""
+
+
+class SessionAdmin:
+    """Reads the leader's ledger and copies, and orders changes of sessions.
+
+    Threads: any connection's; `_member` is used only inside `_sequencer.ask`.
+    """
+
+    def __init__(
+        self,
+        sequencer: Asked,
+        member: Member,
+        copies: SessionCopies,
+        *,
+        decide: Callable[[Life, Callable[[], bool]], None],
+        settle: Callable[[int], None],
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            sequencer: answers questions between two steps.
+            member: of this node.
+            copies: of sessions, on this node.
+            decide: orders a change and waits until the given question is answered with yes.
+            settle: waits until a majority has durably what was merged up to an instruction.
+            now_ns: the time that the nodes agree on; called between two steps.
+        """
+        self._sequencer = sequencer
+        self._member = member
+        self._copies = copies
+        self._decide = decide
+        self._settle = settle
+        self._now_ns = now_ns
+
+    def sessions(self, request: Fields) -> Fields:
+        """Return a row for each session that this leader knows, or for the one that is named.
+
+        Raises:
+            Refused: this node does not lead.
+            Misuse: no node knows the session that is named.
+        """
+        name = str(request.get("session", ""))
+        self._demand_leader()
+        known = self._sequencer.ask(lambda: self._known(name))
+        return {"sessions": self._rows_of(known, name)}
+
+    def adopt(self, request: Fields) -> Fields:
+        """Let a session whose beginning is archived continue at the first file that is there.
+
+        Raises:
+            Refused: this node does not lead, or the session has changed meanwhile.
+            Misuse: nothing keeps the session from being merged, or it has no such file.
+        """
+        session, wanted = _named(request), _wanted(request)
+        self._demand_leader()
+        life = self._sequencer.ask(lambda: self._adoption(session, wanted))
+        self._decide(life, lambda: self._merged_to(session) != life.before)
+        if self._merged_to(session) < life.after:
+            raise Refused("changed", f"session {session!r} has changed meanwhile; look again")
+        return self._answer(life)
+
+    def reset(self, request: Fields) -> Fields:
+        """Let a session begin again with another log; errors as for `forget`."""
+        return self._end(_named(request), SessionChange.RESET)
+
+    def forget(self, request: Fields) -> Fields:
+        """Drop what the nodes know and hold of a session; its log may not be pushed again.
+
+        Raises:
+            Refused: this node does not lead, the session is being pushed, or it has changed
+                meanwhile.
+            Misuse: no node knows the session.
+        """
+        return self._end(_named(request), SessionChange.FORGOTTEN)
+
+    def take(self, request: Fields, identity: PeerIdentity) -> Fields:
+        """Take over the name of a session whose owner is gone, with its log or another.
+
+        Raises:
+            Refused: this node does not lead, its owner is there or may come back, or it has changed
+                meanwhile.
+            Misuse: no publisher has opened it.
+        """
+        wanted = takeover_of(request, identity)
+        self._demand_leader()
+        since = self._sequencer.ask(lambda: self._member.holdings.round)
+        self._await_reports(wanted.session)
+        first, index = self._sequencer.ask(lambda: self._taking(wanted))
+        if wanted.begins_again:
+            self._settle(index)  # as in `_end`
+        if wanted.begins_again and not wanted.by_operator:
+            self._await_merged(wanted.session, since)
+        life, _ = self._sequencer.ask(lambda: self._taking(wanted))
+        if (life.since, life.before) != (first.since, first.before):
+            raise Refused("changed", f"session {wanted.session!r} has changed meanwhile")
+        self._decide(life, lambda: self._owned_since(wanted.session) != life.since)
+        return self._answer(life)
+
+    def _taking(self, wanted: Takeover) -> tuple[Life, int]:
+        """Return the change that hands over a session, and the state's instruction."""
+        session, ledger = wanted.session, self._member.executor.ledger
+        now_ns, policy = self._now_ns(), session_policy_of_notes(ledger.notes)
+        self._demand_unfed(session, self._copies.get(session))
+        known = wanted.demand_over(ledger.remembered.opened.get(session), policy, now_ns)
+        life = Life(
+            now_ns, SessionChange.TAKEN, session, ledger.merged_to(session),
+            log=known.log if wanted.begins_again else "", owner=wanted.owner, since=known.since,
+            begins_again=wanted.begins_again,
+        )  # fmt: skip
+        return life, ledger.index
+
+    def _owned_since(self, session: str) -> int:
+        opened = self._member.executor.ledger.remembered.opened
+        known = self._sequencer.ask(lambda: opened.get(session))
+        return 0 if known is None else known.since
+
+    def policy(self, _request: Fields) -> Fields:
+        """Return how long publishers may be silent."""
+        return asdict(session_policy_of_notes(self._sequencer.view.notes))
+
+    def policy_text(self, request: Fields, before: str) -> str:
+        """Return the text of a policy that changes the one before; `Misuse` if malformed."""
+        known = session_policy_of_notes({SESSIONS_NOTE: before} if before else {})
+        return session_policy_of(request.get("policy"), known).text()
+
+    def _end(self, session: SessionName, change: SessionChange) -> Fields:
+        self._demand_leader()
+        self._await_reports(session)
+        first, _, index = self._sequencer.ask(lambda: self._ending(session, change))
+        # Until then the copies may be all that a power cut of every node leaves of what is merged.
+        self._settle(index)
+        # That takes seconds, in which its publisher may have come back.
+        life, known, _ = self._sequencer.ask(lambda: self._ending(session, change))
+        if life.before != first.before:
+            raise Refused("changed", f"session {session!r} was merged further meanwhile")
+        self._decide(life, lambda: self._begun(session) != known)
+        return self._answer(life)
+
+    def _ending(self, session: SessionName, change: SessionChange) -> tuple[Life, int, int]:
+        """Return the change that ends a session's log, its last such change, and the state's."""
+        [_] = self._rows(session)
+        copy, ledger = self._copies.get(session), self._member.executor.ledger
+        self._demand_unfed(session, copy)
+        known = ledger.remembered.opened.get(session)
+        log = "" if known is None else known.log
+        if not log:
+            self._demand_log(session, copy)
+            log = "" if copy is None else copy.appender.identity.id
+        life = Life(time.time_ns(), change, session, ledger.merged_to(session), log=log)
+        return life, self._last_change(session), ledger.index
+
+    def _await_reports(self, session: str) -> None:
+        """Let the other nodes report: a publisher, or the last leader, may just have left."""
+        holdings, end = self._member.holdings, time.monotonic() + _REPORTED_S
+
+        def is_free() -> bool:
+            return holdings.hears_publishers and not holdings.presence.find(session)
+
+        while not self._sequencer.ask(is_free) and time.monotonic() < end:
+            time.sleep(_POLL_S)
+
+    def _await_merged(self, session: str, since: int) -> None:
+        """Let all be merged that a majority may hold, and whose last owner was told so.
+
+        Raises:
+            Refused: it is not merged in time.
+        """
+        member, end = self._member, time.monotonic() + _REPORTED_S
+
+        def may_lose() -> bool:
+            merged_to = member.executor.ledger.merged_to(session)
+            return member.holdings.may_reach(session, merged_to, since)
+
+        while self._sequencer.ask(may_lose):
+            if time.monotonic() >= end:
+                raise Refused(
+                    "unmerged",
+                    f"a majority of the nodes may hold messages of session {session!r} that are "
+                    "not merged; ask again later, or let an operator take it",
+                )
+            time.sleep(_POLL_S)
+
+    def _demand_unfed(self, session: str, copy: SessionCopy | None) -> None:
+        """Refuse while a publisher is connected, to whichever node, or may be."""
+        if copy is not None and copy.is_fed:
+            words = f"session {session!r} is being pushed by {copy.peer!r}; stop it first"
+            raise Refused("live", words)
+        holdings = self._member.holdings
+        if nodes := [*holdings.presence.find(session)]:
+            words = f"session {session!r} is being pushed to node {nodes[0]}; stop its publisher"
+            raise Refused("live", words)
+        if not holdings.hears_publishers:
+            raise Refused(
+                "busy",
+                f"node {self._member.name} leads, and has not heard yet which sessions are pushed "
+                "to the other nodes; ask again in a few seconds",
+            )
+
+    def _demand_log(self, session: str, copy: SessionCopy | None) -> None:
+        """Refuse if the log that was merged is not here, but elsewhere.
+
+        Its id would not be known, so that it could be pushed again, and be merged twice.
+        """
+        member = self._member
+        own, others = member.holdings.own.get(session, START), member.holdings.others
+        more = [each for each in others if member.holdings.of(each).get(session, START) > own]
+        if more and (copy is None or not member.vouches_for(session)):
+            raise Refused(
+                "elsewhere",
+                f"node {member.name} leads, and does not hold all of session {session!r}, as "
+                f"{more[0]} does; restart {member.name}, so that another node leads, and ask again",
+            )
+
+    def _begun(self, session: str) -> int:
+        return self._sequencer.ask(lambda: self._last_change(session))
+
+    def _last_change(self, session: str) -> int:
+        begun = self._member.executor.ledger.remembered.begun
+        return begun[session][0] if session in begun else 0
+
+    def _answer(self, life: Life) -> Fields:
+        rows = self._sequencer.ask(lambda: self._rows(life.session, known=False))
+        row = rows[0] if rows else {}
+        is_same = life.change is SessionChange.TAKEN and not life.ends_log
+        after = life.before if is_same else life.after
+        changed = {"before": str(life.before), "after": str(after), "retired": life.log}
+        return {"session": life.session, "change": life.change.value, **changed, "now": row}
+
+    def _adoption(self, session: SessionName, wanted: Position | None) -> Life:
+        """Return the change that adopts a session; between two steps."""
+        copy, before = self._copies.get(session), self._member.executor.ledger.merged_to(session)
+        if copy is None:
+            raise Misuse(f"the leader holds nothing of session {session!r}; push it first")
+        known = copy.appender.manifest
+        active = copy.appender.end.file
+        left = [file for file in known.order if _file_end(known, file) > before]
+        if active not in known.rolled:
+            left.append(active)
+        if not left or left[0] not in known.archived:
+            raise Misuse(
+                f"session {session!r} is merged up to {before}, and what follows is not archived; "
+                "it needs no adoption"
+            )
+        starts = [file for file in left if file not in known.archived]
+        if not starts:
+            raise Misuse(
+                f"nothing of session {session!r} has arrived that follows what is archived; adopt "
+                "it when its publisher has pushed more"
+            )
+        if wanted is not None and wanted not in starts:
+            raise Misuse(
+                f"session {session!r} has no file at {wanted} that follows what is archived; the "
+                f"first is at {starts[0]}"
+            )
+        at = starts[0] if wanted is None else wanted
+        return Life(time.time_ns(), SessionChange.ADOPTED, session, before, at)
+
+    def _rows(self, name: str, *, known: bool = True) -> list[dict[str, Any]]:
+        """Return what is known of sessions; between two steps."""
+        return self._rows_of(self._known(name), name, known_only=known)
+
+    def _known(self, name: str) -> "_Known":
+        """Return all that is known of sessions, or of one, as it is now; between two steps.
+
+        To copy it takes 0.1 ms with a thousand sessions, and to make rows of it a hundred times as
+        much, for which the steps need not wait.
+        """
+        member = self._member
+        ledger, holdings, stuck = member.executor.ledger, member.holdings, dict(member.stuck)
+        opened = ledger.remembered.opened
+        if name:
+            one = {name: ledger.sessions[name]} if name in ledger.sessions else {}
+            owned = {name: opened[name]} if name in opened else {}
+            return _Known(one, owned, holdings.copied(name), stuck, member.name)
+        return _Known(
+            dict(ledger.sessions), dict(opened), holdings.copied(), stuck, member.name
+        )  # fmt: skip
+
+    def _rows_of(
+        self, known: "_Known", name: str, *, known_only: bool = True
+    ) -> list[dict[str, Any]]:
+        holdings, merged = known.holdings, known.merged
+        names = merged.keys() | known.opened.keys() | {
+            each for each, end in holdings.own.items() if end
+        }  # fmt: skip
+        if name and known_only and name not in names:
+            raise Misuse(f"no session {name!r} is known here; rt session list shows them all")
+        return [
+            {
+                "session": each,
+                **_owned(known.opened.get(each)),
+                "merged": str(merged.get(each, START)),
+                "replicated": str(max(holdings.agreed(each), merged.get(each, START))),
+                "durable": {
+                    node: str(end)
+                    for node in (*holdings.others, known.node)
+                    if (end := holdings.of(node).get(each))
+                },
+                "pushed_by": "" if (copy := self._copies.get(each)) is None else copy.peer,
+                "stuck": known.stuck[each].words if each in known.stuck else "",
+            }
+            for each in sorted(names)
+        ]
+
+    def _merged_to(self, session: str) -> Position:
+        return self._sequencer.ask(lambda: self._member.executor.ledger.merged_to(session))
+
+    def _demand_leader(self) -> None:
+        view = self._sequencer.view
+        if not view.leads:
+            raise Refused("not-leader", leader_words(view.engine.leader))
+
+
+class _Known(NamedTuple):
+    """What a leader knows of sessions at one moment; nothing else has these copies.
+
+    Attributes:
+        merged: up to where each is merged.
+        opened: whose each is.
+        holdings: up to where each node holds each.
+        stuck: why some are not merged.
+        node: the leader.
+    """
+
+    merged: Mapping[str, Position]
+    opened: Mapping[str, Ownership]
+    holdings: Holdings
+    stuck: Mapping[str, Stuck]
+    node: str
+
+
+def _owned(known: Ownership | None) -> dict[str, Any]:
+    """Return what is known of a session's owner."""
+    if known is None:
+        return {"owner": "", "state": "unopened", "closed_ns": 0, "log": ""}
+    state = "closed" if known.closed_ns else "open"
+    return {"owner": known.owner, "state": state, "closed_ns": known.closed_ns, "log": known.log}
+
+
+def _named(request: Fields) -> SessionName:
+    return parse_session(str(request.get("session", "")))
+
+
+def _wanted(request: Fields) -> Position | None:
+    text = request.get("at")
+    return None if text is None else Position.parse(str(text))
+
+
+def _file_end(known: Manifest, file: Position) -> int:
+    return file + (known.rolled_end(file) or 0)

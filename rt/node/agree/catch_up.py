@@ -1,0 +1,130 @@
+"""CatchUp: copies the merged log from another node, as any subscriber would."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from replicator.pull.client import PullClient
+from rt.errors import CorruptLog, DiskFailed, Refused
+from rt.log.files.disk import OsDisk, OsFile
+from rt.log.write.appender import Appender
+from rt.net.tls import Contexts
+from rt.node.resources.disk_guard import DiskGuard
+from rt.node.resources.peer_addresses import Places
+from rt.node.settings.node import NodeSettings
+from rt.position import Position, file_position
+
+_STOP_S: Final = 2.0
+
+
+class CatchUp:
+    """A copy under way, into a node's own merged log, which nothing else has open meanwhile."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        places: Places,
+        begin: Position,
+        guard: DiskGuard,
+        contexts: Contexts,
+        *,
+        suspect: Callable[[CorruptLog], None] = lambda _damage: None,
+    ) -> None:
+        """Begin to copy.
+
+        Args:
+            settings: of this node.
+            places: of all other members, which are asked in turn.
+            begin: where the merged log here continues; the copy is useful once it is past this.
+            guard: of the disk: while there is no room, the copy waits where it is.
+            contexts: of the node, made at its start, so files that cannot be loaded now do no harm.
+            suspect: takes damage in a rolled file, which nothing but another one replaces: where
+                the copy ends in it, each node says that the copy is not of its log.
+        """
+        others = [addresses[0] for addresses in places.now.values()]
+        self._guard = guard
+        self._pull = PullClient(
+            settings.root,
+            settings.stream,
+            others,
+            contexts,
+            disk=GuardedDisk(guard),
+            compares=False,
+        )
+        self._begin = begin
+        self._pull.on_damage(suspect)
+        self._pull.start()
+
+    @property
+    def log(self) -> Appender | None:
+        """What it writes; None before a node has said which log it is."""
+        return self._pull.log
+
+    @property
+    def position(self) -> Position:
+        """Up to where it is copied."""
+        return self._pull.status().position
+
+    @property
+    def waits_for(self) -> str:
+        """What the copy is waiting for, for messages; "" if it is not waiting."""
+        return f"{self._guard.kept} bytes of free disk" if self._guard.is_closed else ""
+
+    def is_done(self, ledger_end: Position) -> bool:
+        """Whether merging can resume: the copy holds the ledger's end and all its source had.
+
+        A source that has less than this node may be waiting for it.
+
+        Raises:
+            DiskFailed: the copy has ended by itself, and will get no further.
+        """
+        status = self._pull.status()
+        if not self._pull.running:
+            raise DiskFailed(status.error)
+        has_all = status.has_all or status.is_ahead
+        return has_all and max(ledger_end, self._begin + 1) <= status.next_place
+
+    def end(self) -> bool:
+        """Ask the copy to end, without waiting; True once it has released the log."""
+        return self._pull.stop(0.0)
+
+    def stop(self) -> bool:
+        """End the copy and release the log; False if it is still running after 2 s."""
+        return self._pull.stop(_STOP_S)
+
+
+class GuardedDisk(OsDisk):
+    """The disk, except that no log file grows while there is no room.
+
+    Manifest lines and indexes are still written: archiving is what makes room, and a source
+    announces it before it sends more.
+    """
+
+    def __init__(self, guard: DiskGuard) -> None:
+        self._guard = guard
+
+    def open(self, path: str, *, create: bool = False) -> OsFile:
+        """Open for reading and, while there is room, appending."""
+        file = super().open(path, create=create)
+        if file_position(os.path.basename(path)) is None:
+            return file
+        try:
+            return _GuardedFile(os.dup(file.fileno()), self._guard)
+        finally:
+            file.close()
+
+
+class _GuardedFile(OsFile):
+    __slots__ = ("_guard",)
+
+    def __init__(self, fd: int, guard: DiskGuard) -> None:
+        super().__init__(fd)
+        self._guard = guard
+
+    def append(self, parts: Sequence[bytes | memoryview]) -> int:
+        try:
+            self._guard.demand_room()
+        except Refused:
+            kept = self._guard.kept
+            raise Refused("reserve", f"the copy waits for {kept} bytes of free disk") from None
+        return super().append(parts)

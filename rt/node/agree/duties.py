@@ -1,0 +1,433 @@
+"""Duties: what a node does as a sequencer, one step at a time."""
+
+import logging
+import os
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from rt.errors import CorruptLog, DiskFailed, Diverged, PeerError, SessionDiverged, spoken
+from rt.log.notify.confirmations import Confirmations
+from rt.log.write.appender import Appender
+from rt.net.repeated import RepeatedLines
+from rt.node.agree.dependencies import Ports
+from rt.node.agree.fork_watch import ForkWatch
+from rt.node.agree.idle_policy import Rest
+from rt.node.agree.keep_up import KeepUp
+from rt.node.agree.stuck_sessions import report_stuck
+from rt.node.agree.view import NodeView, TickView, Waiting
+from rt.node.ingest.damage import ROLLED, DamageFound, is_elsewhere
+from rt.node.ingest.dropped_copies import bind_copies, drop_copies
+from rt.node.ingest.missing_sessions import Wanting
+from rt.node.settings.node import NodeSettings
+from rt.position import START, Position
+from sequencer.ledger.instruction import Instruction
+from sequencer.member import WANT, Member
+from sequencer.planning.holdings import decode_report
+from sequencer.raft.consensus import Status, UnheardError
+
+_log: Final = logging.getLogger("rt.node")
+_FULL_DISK_S: Final = 0.5  # between two attempts to merge while the disk has no room
+_LOOK_S: Final = 0.25  # between two looks for sessions that do not arrive
+_REST_ALONE_S: Final = 4.0  # a node alone has no messages of others to handle besides
+_CALM_S: Final = 3.0  # as long as a burst of messages often pauses: a rest takes two messages
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long the duties wait.
+
+    Attributes:
+        tick_s: unit of the consensus timers.
+        missing_s: how long to wait for a session's bytes before copying the merged log.
+        look_s: between two looks for sessions that do not arrive.
+        patience: how many looks a session may fail to grow before a node is asked for it.
+        easy_ticks: how many may pass in one step while nothing happens.
+        calm_s: how long nothing happens before a node rests.
+        rest_s: between two steps at rest, in which reports are sent and files may be archived.
+    """
+
+    tick_s: float
+    missing_s: float
+    look_s: float
+    patience: int
+    easy_ticks: int = 1
+    calm_s: float = _CALM_S
+    rest_s: float = 10.0  # other nodes wait 15 s for what a node says of its publishers
+
+
+def timing_of(settings: NodeSettings) -> Timing:
+    """Return the timing of a configured node: it asks others after half of `missing_s`."""
+    patience = max(1, round(settings.agreement.missing_s / 2 / _LOOK_S))
+    agreement = settings.agreement
+    return Timing(
+        agreement.tick_s, agreement.missing_s, _LOOK_S, patience, agreement.timers.heartbeat_ticks
+    )
+
+
+@dataclass(slots=True)
+class Mail:
+    """What arrived since the last step.
+
+    Attributes:
+        synced: sessions that were synced further, or opened. How far is read from the copy
+            itself, so late mail does no harm.
+        heard: messages of other nodes, with their senders.
+        damaged: what connections found damaged.
+        orders: instructions to propose, each with the term it was ordered in.
+        gone: members whose processes have ended.
+        is_stirred: whether a publisher came or went, or a question was asked: the answer may depend
+            on what others report.
+    """
+
+    synced: dict[str, None] = field(default_factory=dict)  # a dict, for its order
+    received: dict[str, None] = field(default_factory=dict)
+    heard: deque[tuple[str, bytes]] = field(default_factory=deque)
+    damaged: deque[DamageFound] = field(default_factory=deque)
+    orders: list[tuple[int, Instruction]] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    is_stirred: bool = False
+
+    def __bool__(self) -> bool:
+        has_bytes = bool(self.synced or self.received)
+        return has_bytes or bool(self.heard or self.damaged or self.orders or self.gone)
+
+
+class Stepped(NamedTuple):
+    """What a step came to.
+
+    Attributes:
+        view: the node's state, for other threads.
+        next_s: step again by then at the latest, even without mail.
+    """
+
+    view: NodeView
+    next_s: float
+
+
+class Duties:
+    """Hold, hear, order, tick, mend, advance, keep up, confirm, ask, save: a node's sequencing.
+
+    It has no thread, lock, clock or socket and never sleeps, so a simulation drives the same
+    code that a node runs (`rt.node.agree.sequencer.NodeSequencer`). One thread at a time may call
+    it.
+    """
+
+    def __init__(self, member: Member, ports: Ports, timing: Timing) -> None:
+        """Prepare, and serve what was executed before the restart; `step` does the rest."""
+        self._member = member
+        self._executor = member.executor
+        self._ports = ports
+        self._timing = timing
+        self._keep_up = KeepUp(member, ports.snapshots, ports.copy_log, timing.missing_s)
+        self._wanting = Wanting(member, ports.sessions, timing.patience, timing.look_s)
+        self._next_tick_s = float("-inf")
+        self._rest = Rest(
+            member, ports.pulse, ports.watch, calm_s=timing.calm_s, easy_ticks=timing.easy_ticks
+        )  # fmt: skip
+        self._merge_again_s = float("-inf")  # the disk was full
+        self._paused = ""  # why the merged log could not be written at the last attempt
+        self._served = START
+        self._forks = ForkWatch(member, ports.refuse)
+        self._lines = RepeatedLines(_log)
+        status = member.engine.status()
+        self._shown = TickView(status, self._look_at(_undecided(status, status.last)))
+        member.handlers[WANT] = self._take_want
+        self._serve()
+
+    def step(self, now_s: float, mail: Mail) -> Stepped:
+        """Do everything that can be done now.
+
+        Args:
+            now_s: by a clock that only goes forward.
+            mail: what arrived since the last step; it is used up.
+
+        Raises:
+            OSError: the journal's disk failed, or the merged log's.
+            CorruptLog: a log is damaged, and no other node has what it held.
+        """
+        self._follow_lives()
+        is_loud = self._is_loud(mail)
+        self._member.holdings.presence.now_s = now_s  # a step at rest is long after the last
+        self._take(mail)
+        self._ports.watch.turn(now_s, mail.synced, is_stirred=mail.is_stirred)
+        is_tick = now_s >= self._next_tick_s - self._early_s(mail)
+        if is_tick:
+            self._next_tick_s = now_s + self._timing.tick_s
+            for _ in range(self._rest.ticks):
+                self._member.tick()
+        while mail.damaged:
+            self._take_report(mail.damaged.popleft())
+        try:
+            self._advance(now_s, mail.synced)
+            if is_tick and not self._is_alone:
+                self._keep_up.turn(
+                    now_s, is_forked=self._forks.found is not None,
+                    is_full=self._ports.is_full(), paused=self._paused,
+                )  # fmt: skip
+        except Diverged as difference:
+            self._forks.take(difference)
+        except CorruptLog as damage:
+            self._mend(damage)
+        self._follow_lives()  # before a snapshot covers it
+        self._serve()
+        self._ports.retention.turn(now_s)
+        if is_tick:
+            self._tick(now_s)
+        if is_tick or is_loud or self._rest.is_resting:
+            self._look_at_rest(now_s, is_tick=is_tick, is_loud=is_loud)
+        is_pausing = now_s < self._merge_again_s
+        has_more = self._member.has_backlog and not is_pausing
+        return Stepped(self.view(), now_s if has_more else self._next_tick_s)
+
+    def _early_s(self, mail: Mail) -> float:
+        """How much earlier than due a step may count as due: a report is answered with another.
+
+        So nodes at rest step together, and report once in `rest_s`, not once for each of them.
+        """
+        return self._timing.rest_s / 2 if mail.heard and self._rest.is_resting else 0.0
+
+    def _is_loud(self, mail: Mail) -> bool:
+        """Whether something came that a node at rest does not expect, or a member has returned."""
+        away = self._rest.away
+        has_returned = bool(away) and any(sender in away for sender, _ in mail.heard)
+        return has_returned or bool(
+            mail.synced
+            or mail.received
+            or mail.orders
+            or mail.damaged
+            or mail.gone
+            or mail.is_stirred
+        )
+
+    def _look_at_rest(self, now_s: float, *, is_tick: bool, is_loud: bool) -> None:
+        """Let the next tick wait while nothing happens, and at rest for long."""
+        before, timing = self._rest.ticks, self._timing
+        self._rest.look(now_s, is_loud=is_loud)
+        ticks = self._rest.ticks
+        if is_tick or ticks != before:
+            rest_s = min(timing.rest_s, _REST_ALONE_S) if self._is_alone else timing.rest_s
+            self._next_tick_s = now_s + (ticks * timing.tick_s or rest_s)
+
+    def end(self) -> None:
+        """Save a last snapshot; errors as `step`.
+
+        A copy under way is stopped, but the log stays closed: the copy may still be writing.
+        """
+        if self._keep_up.copy is not None:
+            self._keep_up.copy.stop()
+        self._ports.snapshots.end()
+
+    def _follow_lives(self) -> None:
+        member, sessions = self._member, self._ports.sessions
+        if member.has_ended_or_owned or sessions.is_removing:  # rare; asked twice in every step
+            drop_copies(member, sessions)
+            bind_copies(member, sessions)
+
+    def view(self) -> NodeView:
+        """Return the state for other threads; `step` returns it as well."""
+        member, ledger = self._member, self._executor.ledger
+        engine = member.engine
+        if self._shown.engine.leader != engine.leader:
+            self._shown = replace(self._shown, engine=engine.status())
+        # An instruction that a full disk cut short is begun and not executed: a read of the latest
+        # that has to come after it is not answered yet.
+        executed = ledger.index - self._executor.is_half_done
+        return NodeView(
+            self._shown, engine.leads, executed, ledger.end, ledger.number, ledger.time_ns,
+            ledger.digest, ledger.archived_to, ledger.notes, member.is_executing, member.is_behind,
+            member.proposals.carries,
+        )  # fmt: skip
+
+    def _take(self, mail: Mail) -> None:
+        member = self._member
+        for session in mail.synced:
+            held = self._ports.sessions.get(session)
+            if held is not None and self._is_known(session):  # else it was set aside since
+                member.hold(session, held.durable)
+        for session in mail.received:
+            member.receive(session)
+        for sender, data in mail.heard:
+            try:
+                member.hear(sender, data)
+            except UnheardError as error:
+                self._lines.warn(f"unheard {sender}", f"a message of a node is refused: {error}")
+            except PeerError as error:
+                self._lines.warn(f"{sender} {error}", f"from node {sender}: {error}")
+            except Diverged as difference:
+                self._forks.take(difference)
+        for each in mail.gone:  # after all that they said
+            member.gone(each)
+        for term, instruction in mail.orders:
+            self._order(term, instruction)
+
+    def _order(self, term: int, instruction: Instruction) -> None:
+        """Propose an instruction in the term it was ordered in, and in no other.
+
+        In a later term it could replace what others have ordered since.
+        """
+        engine = self._member.engine
+        if engine.leads and engine.status().term == term:
+            self._member.order(instruction)
+
+    @property
+    def _is_alone(self) -> bool:
+        return not self._member.holdings.others
+
+    def _tick(self, now_s: float) -> None:
+        member, before = self._member, self._shown.waiting
+        status = member.engine.status()
+        waiting = self._look_at(_undecided(status, before.undecided))
+        report_stuck(waiting.stuck, before.stuck, self._ports.sessions)
+        self._shown = TickView(status, waiting, tuple(member.proposals.agreed_ns))
+        self._forks.look(now_s, member.engine.fork)
+        self._lines.flush()
+        self._wanting.turn(now_s, waiting.missing)
+        self._ports.snapshots.turn(now_s)
+
+    def _look_at(self, undecided: int) -> Waiting:
+        greeting = self._member.greeting
+        return Waiting(
+            self._member.missing, self._keep_up.copy, greeting.waits_for, undecided,
+            greeting.finding, self._forks.found, dict(self._member.stuck), self._paused,
+            dict(self._member.unheard), self._member.proposals.unreadable,
+        )  # fmt: skip
+
+    def _advance(self, now_s: float, changed: Collection[str]) -> None:
+        merged = self._run(now_s)
+        for session in dict.fromkeys([*changed, *merged]) if merged else changed:
+            self._confirm(session)
+
+    def _run(self, now_s: float) -> list[str]:
+        """Propose, persist, answer and merge; while the disk is full, do all but merge."""
+        if now_s >= self._merge_again_s:
+            try:
+                merged = self._member.run()
+            except DiskFailed:
+                raise  # what is on the disk is unknown now: a restart finds out
+            except OSError as error:
+                self._merge_again_s = now_s + _FULL_DISK_S
+                self._pause(error)
+            else:
+                self._resume()
+                return merged
+        was_suspended, self._member.suspended = self._member.suspended, True
+        try:
+            return self._member.run()
+        finally:
+            self._member.suspended = was_suspended
+
+    def _pause(self, error: OSError) -> None:
+        why = spoken(error)
+        if not error.filename:
+            why = f"{self._executor.appender.directory}: {why}"
+        if why != self._paused:  # it is tried again twice a second
+            _log.error("merging pauses: %s; it resumes when the disk has room", why)
+        self._paused = why
+
+    def _resume(self) -> None:
+        """Note that the merged log can be written; a run that had nothing to write proves it not.
+
+        An instruction that fails stays first in the queue, and is tried again by the next run.
+        """
+        if self._paused and not self._member.suspended:
+            _log.warning("merging goes on, after it had paused: %s", self._paused)
+            self._paused = ""
+
+    def _confirm(self, session: str) -> None:
+        held, ledger = self._ports.sessions.get(session), self._executor.ledger
+        if held is None or not self._is_known(session):
+            return
+        known, merged = held.confirmations, ledger.merged_to(session)
+        held.merged = merged
+        if not self._member.vouches_for(session):
+            return  # the copy, and so the publisher's log, may hold other bytes than were merged
+        merged_at = ledger.end if merged > known.merged else known.merged_at
+        replicated = max(known.replicated, self._replicated(session), merged)
+        held.confirm(Confirmations(held.safe, replicated, merged, merged_at))
+
+    def _is_known(self, session: str) -> bool:
+        """Whether the copy here is of the session as the ledger has it, and not of a later one.
+
+        After a crash the ledger may be from before an instruction that dropped the last copy.
+        """
+        return self._ports.sessions.begun_after(session) <= self._executor.ledger.index
+
+    def _replicated(self, session: str) -> Position:
+        return self._member.holdings.agreed(session)
+
+    def _take_report(self, found: DamageFound) -> None:
+        """Mend what a connection found damaged, unless another log is open in its place by now.
+
+        A merged file that a copy is writing is left alone, or nothing would ever fill the gap.
+        """
+        damage = found.damage
+        if not self._is_merged(damage):
+            held = self._ports.sessions.get(found.log.identity.name)
+            if held is None or held.appender is not found.log:
+                return
+            if not found.scrubbed or held.is_fed or is_elsewhere(found, self._member.holdings):
+                self._mend(damage)  # a copy that may be the only one is kept
+        elif self._may_mend(found.log):
+            if self._executor.is_rolled(damage.path):
+                _log.error("%s; %s", damage, ROLLED)
+            else:
+                self._mend(damage)
+                self._serve()  # no further than what is left, before a copy begins
+
+    def _may_mend(self, log: Appender) -> bool:
+        """Whether the merged log is as it was when damage was found, and may be set aside."""
+        is_free = self._forks.found is None and self._keep_up.copy is None
+        return is_free and log is self._executor.appender
+
+    def _is_merged(self, damage: CorruptLog) -> bool:
+        return os.path.dirname(damage.path) == self._executor.appender.directory
+
+    def _mend(self, damage: CorruptLog) -> None:
+        """Set aside what is damaged, if another node or the publisher has what it held."""
+        diverged = isinstance(damage, SessionDiverged)
+        if self._is_alone and not diverged:
+            raise damage
+        _log.error("%s; it is set aside and fetched again", damage)
+        if self._is_merged(damage):
+            self._ports.snapshots.drop()
+            self._executor.discard(damage.path)
+        else:
+            session = os.path.basename(os.path.dirname(damage.path))
+            self._ports.sessions.give_up(session, diverged=diverged)
+            self._member.lose(session)
+
+    def _take_want(self, sender: str, body: bytes) -> None:
+        for session in decode_report(body).items:
+            if self._ports.sessions.get(session) is not None:
+                self._ports.pass_on(sender, session)
+
+    def _serve(self) -> None:
+        """Let pullers read what was executed, or copied up to where executing resumes.
+
+        A log that was copied counts as soon as it is whole: no instruction may follow for hours.
+        """
+        executor = self._executor
+        end, written = executor.ledger.end, executor.appender.end
+        if end == self._served <= written:
+            return  # the usual case: nothing was executed, and nothing was set aside
+        if self._keep_up.copy is not None or self._forks.found is not None:
+            return
+        if executor.lacks_log:  # perhaps a damaged file was set aside
+            end = min(self._served, executor.appender.next_place)
+        if end != self._served:
+            self._served = end
+            self._ports.serve(end)
+
+
+def _undecided(status: Status, first_last: int) -> int:
+    """Return what is left of the log of a start whose last entry this was: 0 once it is decided.
+
+    A node may have lost all that it had, or a part, and be sent that again entry by entry: before
+    it has all that a leader calls committed, it does not know where the merged log ends.
+    """
+    if not status.last or not status.is_current:
+        return max(status.last, 1)
+    last = min(first_last, status.last)  # what was replaced was not committed
+    return last if last > status.commit else 0

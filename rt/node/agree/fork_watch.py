@@ -1,0 +1,134 @@
+"""ForkWatch: what a node does once its log is not what a majority of the nodes agreed on."""
+
+import logging
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+from rt.errors import CorruptLog, Diverged, FrameError, ManifestError, Refused
+from rt.format.frame import HEADER_BYTES, body_matches, parse_header
+from rt.format.ranges import Range, decode_range
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import Disk, File
+from rt.position import START, Position
+from sequencer.member import Member
+from sequencer.raft.consensus import Fork
+
+_log: Final = logging.getLogger("rt.node")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFork:
+    """A fork, as `rt status` shows it.
+
+    Attributes:
+        since_s: when it was found, by the clock of the duties.
+        position: of the merged log here, which differs from the others' from there on.
+        reason: what was found.
+    """
+
+    since_s: float
+    position: Position
+    reason: str
+
+
+class ForkWatch:
+    """Stops a node from merging and serving when a fork is found; it keeps its files and runs on.
+
+    Only an operator can say whether what is only in this node's log is still needed.
+    """
+
+    def __init__(self, member: Member, refuse: Callable[[Refused], None]) -> None:
+        """Watch; `refuse` turns pullers away from now on."""
+        self.found: FoundFork | None = None
+        self._member = member
+        self._refuse = refuse
+        self._now_s = 0.0
+
+    def look(self, now_s: float, fork: Fork | None) -> None:
+        """Take note of the time, and of a fork that the consensus has found."""
+        self._now_s = now_s
+        if fork is not None and self.found is None:
+            appender = self._member.executor.appender
+            self._stop(
+                first_range_from(appender.disk, appender.directory, fork.index),
+                f"entry {fork.index} is committed here, and is another one in the log of "
+                f"{fork.leader}, which leads term {fork.term}",
+            )
+
+    def take(self, difference: Diverged) -> None:
+        """Take note that the merged log here differs from that of the others."""
+        if self.found is None:
+            self._stop(difference.position, difference.reason)
+
+    def _stop(self, position: Position, reason: str) -> None:
+        member = self._member
+        self.found = FoundFork(self._now_s, position, reason)
+        member.suspended = True
+        words = (
+            f"FORKED: the merged log of {member.name} is not what the nodes agreed on, from "
+            f"{position} on: {reason}. This node merges and serves nothing. Keep a copy of its "
+            "merged log if it holds messages that the others lack, then empty the node's directory "
+            "and start it again"
+        )
+        _log.critical("%s", words)
+        self._refuse(Refused("forked", words))
+
+
+def first_range_from(disk: Disk, directory: str, instruction: int) -> Position:
+    """Return where a merged log's first range of this instruction or a later one begins.
+
+    The end of the readable part if there is none. The newest files are searched first, each by its
+    index, since a fork is recent.
+    """
+    with closing(LogDirectory(directory, disk)) as log:
+        try:
+            log.refresh()
+            place = START
+            for start in reversed(log.files()):
+                place = _place_in(log, start, instruction)
+                if place > start:
+                    break
+            return place
+        except (CorruptLog, ManifestError, OSError) as error:
+            _log.warning("where the fork begins cannot be read: %s", error)
+            return START
+
+
+def _place_in(log: LogDirectory, start: Position, instruction: int) -> Position:
+    """The first such range in a file, or the end of the file's whole ranges.
+
+    The latest ranges may not be indexed yet, so it goes on from range to range after the index.
+    """
+    index, file = log.open_index(start)
+    try:
+        with closing(log.open_file(start)) as data:
+            before = index.count(lambda entry: _merged_by(data, entry.offset) >= instruction)
+            offset = index[before - 1].offset if before else 0
+            while 0 < _merged_by(data, offset) < instruction:
+                offset = _end_of(data, offset)
+            return Position(start + offset)
+    finally:
+        if file is not None:
+            file.close()
+
+
+def _merged_by(file: File, offset: int) -> int:
+    """The index of the instruction that a range was merged by; 0 if no range is there."""
+    found = _range_at(file, offset)
+    return found.instruction if found is not None else 0
+
+
+def _end_of(file: File, offset: int) -> int:
+    found = _range_at(file, offset)
+    return offset if found is None else offset + found.size + found.length
+
+
+def _range_at(file: File, offset: int) -> Range | None:
+    try:
+        header = parse_header(file.pread(HEADER_BYTES, offset))
+        body = file.pread(header.length, offset + HEADER_BYTES)
+        return decode_range(header, body) if body_matches(header, body) else None
+    except FrameError:
+        return None

@@ -1,0 +1,166 @@
+"""KeepUp: what a node does that cannot merge: it copies the log, or lets another node lead."""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final, Protocol
+
+from rt.errors import Refused
+from rt.log.write.appender import Appender
+from rt.position import Position
+from sequencer.member import Member
+
+_log: Final = logging.getLogger("rt.node")
+_HAND_OVER_PART: Final = 4  # of `missing_s`: 0.5 s unless set, in which a node is elected
+
+
+class LogCopy(Protocol):
+    """A copy under way, into the merged log that this node has closed."""
+
+    @property
+    def log(self) -> Appender | None:
+        """What it writes, or None if that is not open yet; any thread may ask."""
+
+    @property
+    def position(self) -> Position:
+        """Up to where it is copied; any thread may ask."""
+
+    @property
+    def waits_for(self) -> str:
+        """What the copy is waiting for, for messages, or ""; any thread may ask."""
+
+    def is_done(self, ledger_end: Position) -> bool:
+        """Whether merging can resume: the copy holds `ledger_end` and all its source had."""
+
+    def end(self) -> bool:
+        """Ask the copy to end, without waiting; True once it has released the log."""
+
+    def stop(self) -> object:
+        """End the copy, waiting a moment for it."""
+
+
+CopyLog = Callable[[Position], LogCopy]
+
+
+class SyncsLog(Protocol):
+    """What may be syncing the merged log."""
+
+    def await_sync(self) -> None:
+        """Wait for the sync under way: a closed log is not synced."""
+
+
+class KeepUp:
+    """Suspends merging while the merged log is copied, and takes the log up again afterwards."""
+
+    def __init__(
+        self, member: Member, snapshots: SyncsLog, copy_log: CopyLog, missing_s: float
+    ) -> None:
+        """Prepare.
+
+        Args:
+            member: suspended while the log is copied.
+            snapshots: may be syncing the log.
+            copy_log: starts a copy that is useful once it is past the given position.
+            missing_s: how long to wait for a session's bytes before copying.
+        """
+        self.copy: LogCopy | None = None
+        self._member = member
+        self._snapshots = snapshots
+        self._copy_log = copy_log
+        self._missing_s = missing_s
+        self._missing_since_s: float | None = None
+        self._is_over = False  # the copy was asked to end
+        self._next_hand_over_s = float("-inf")
+        self._hand_overs = 0
+
+    def turn(
+        self, now_s: float, *, is_forked: bool = False, is_full: bool = False, paused: str = ""
+    ) -> None:
+        """Start a copy, or end one, and let another node lead meanwhile; called on every tick.
+
+        Args:
+            now_s: by a clock that only goes forward.
+            is_forked: whether this node merges nothing any more; its log is left as it is.
+            is_full: whether the disk has so little room that nothing new is taken.
+            paused: why the merged log cannot be written now; "" if it can.
+        """
+        executor, engine = self._member.executor, self._member.engine
+        is_copying = self.copy is not None
+        engine.hesitate(
+            yes=is_forked or is_full or bool(paused) or is_copying or executor.lacks_log
+        )
+        if is_copying or is_forked:
+            self._hand_over(now_s, [peer.name for peer in engine.status().peers if peer.counts])
+        elif paused:
+            self._hand_over(now_s, self._further(), paused)
+        if self.copy is not None:
+            if self._has_ended(self.copy):
+                self._resume(is_forked=is_forked)
+        elif not is_forked and (executor.lacks_log or self._waited_too_long(now_s)):
+            self._start()
+
+    def _further(self) -> list[str]:
+        """Return the members that have merged what this node has no room for.
+
+        If none has, all may be full. Leadership would go round and help no one, so it stays.
+        """
+        holdings, index = self._member.holdings, self._member.executor.done_index
+        peers = [peer.name for peer in self._member.engine.status().peers if peer.counts]
+        return [name for name in peers if holdings.executed_by(name) > index]
+
+    def _hand_over(self, now_s: float, peers: Sequence[str], why: str = "") -> None:
+        """Let another node lead: a leader that executes nothing proposes nothing either.
+
+        The other node may not be able to either, so the next attempt goes to the next one.
+        """
+        engine = self._member.engine
+        if not engine.leads or now_s < self._next_hand_over_s or not peers:
+            return
+        self._next_hand_over_s = now_s + self._missing_s / _HAND_OVER_PART
+        peer = peers[self._hand_overs % len(peers)]
+        if why:
+            _log.warning("%s is to lead, since this node cannot merge: %s", peer, why)
+        with suppress(Refused):  # it stopped leading just now
+            engine.transfer(peer)
+        self._hand_overs += 1
+
+    def _start(self) -> None:
+        member, executor = self._member, self._member.executor
+        _log.warning("copying the merged log from other nodes: %s", self._reason())
+        member.suspended = True
+        self._snapshots.await_sync()
+        executor.close()
+        self.copy = self._copy_log(Position(executor.appender.next_place - executor.lacks_lines))
+
+    def _has_ended(self, copy: LogCopy) -> bool:
+        """End the copy once it has done its work; True when it no longer writes the log."""
+        if not self._is_over:
+            end = self._member.executor.ledger.end
+            self._is_over = copy.is_done(end) or self._needs_no_copy
+        return self._is_over and copy.end()
+
+    def _resume(self, *, is_forked: bool) -> None:
+        member = self._member
+        self.copy, self._is_over, self._missing_since_s = None, False, None
+        member.executor.reopen()
+        member.suspended = is_forked
+        _log.warning("the merged log is copied up to %s; merging", member.executor.appender.end)
+
+    @property
+    def _needs_no_copy(self) -> bool:
+        """Whether what was missing has arrived: the other nodes may be waiting for this one."""
+        return not self._member.executor.lacks_log and self._member.missing is None
+
+    def _waited_too_long(self, now_s: float) -> bool:
+        if self._member.missing is None:
+            self._missing_since_s = None
+            return False
+        if self._missing_since_s is None:
+            self._missing_since_s = now_s
+        return now_s - self._missing_since_s > self._missing_s
+
+    def _reason(self) -> str:
+        missing = self._member.missing
+        if missing is None:
+            return "the leader's snapshot is ahead of the merged log here"
+        return f"session {missing[0]} did not arrive up to {missing[1]}"

@@ -1,0 +1,190 @@
+"""Latest: answers that hold all that any node has confirmed."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from rt.errors import Misuse, Refused
+from rt.net.exchange import Fields
+from rt.node.agree.sequencer import leader_words
+from rt.node.agree.steps import Ask, Need, Order, Steps, Until, perform
+from rt.node.agree.view import NodeView
+from sequencer.ledger.instruction import Instruction
+from sequencer.reading import LatestReads
+
+# Refusals that say nothing about the stream's state, so that asking again helps.
+_PASSING: Final = ("not-leader", "undecided", "busy", "stopping")
+
+
+def latest(view: Callable[[], NodeView], reads: LatestReads) -> Steps[None]:
+    """Wait until this node has executed all that any node may have confirmed by now.
+
+    Args:
+        view: returns the node's latest view.
+        reads: of the node.
+
+    Raises:
+        Refused: this node does not lead, or no majority has confirmed in time that it does.
+    """
+    read = LatestRead(reads, view())
+    try:
+        yield Ask(read.ask)
+        yield Until(lambda: read.is_over(view()))
+        read.demand_answered(view())
+    finally:
+        read.forget()
+
+
+class LatestRead:
+    """One read of the latest: asked of a majority, and answered once its place is executed.
+
+    Pure: `await_latest` waits for it in a thread, and the simulation in its turns.
+    """
+
+    def __init__(self, reads: LatestReads, view: NodeView) -> None:
+        """Begin, if the node leads.
+
+        Args:
+            reads: of the node.
+            view: of it, now.
+
+        Raises:
+            Refused: it does not lead.
+        """
+        self._term = _led(view).engine.term
+        self._reads = reads
+        self._ticket = reads.open()
+
+    def ask(self) -> None:
+        """Have a majority confirm that the node leads; between two steps of the node."""
+        self._reads.ask(self._ticket)
+
+    def is_over(self, view: NodeView) -> bool:
+        """Whether it is answered, or never will be."""
+        is_led = view.leads and view.engine.term == self._term
+        return not is_led or self._reads.is_answered(self._ticket, view.executed)
+
+    def demand_answered(self, view: NodeView) -> None:
+        """Raise `Refused` unless the node may answer from this view, or a later one."""
+        if not self._reads.is_answered(self._ticket, view.executed):
+            raise _not_leader(view)
+
+    def forget(self) -> None:
+        """Drop what comes of it later."""
+        self._reads.forget(self._ticket)
+
+
+def decided(
+    view: Callable[[], NodeView],
+    barrier: Callable[[], Steps[None]],
+    instruction: Instruction,
+    is_done: Callable[[], bool],
+    *,
+    may_repeat: bool = False,
+) -> Steps[None]:
+    """Have an instruction decided, and wait until the view shows it.
+
+    Args:
+        view: returns the node's latest view.
+        barrier: does as `latest`.
+        instruction: to propose.
+        is_done: whether it was executed, or something that makes it pointless.
+        may_repeat: whether another leader may be asked for the same, so that this node refuses as
+            `not-leader` as soon as it leads no more. Otherwise it waits for the outcome.
+
+    Raises:
+        Refused: this node does not lead, or no majority has decided it in time.
+    """
+    if is_done():  # as far as is known here: another leader may have changed it since
+        yield from barrier()
+    if not may_repeat:
+        yield Order(instruction)
+        yield Until(is_done)
+        return
+    term = _led(view()).engine.term
+    yield Order(instruction)
+
+    def is_over() -> bool:
+        now = view()
+        return is_done() or not now.leads or now.engine.term != term
+
+    yield Until(is_over)
+    if not is_done():
+        raise _not_leader(view())
+
+
+def confirmed(
+    do: Callable[[], Fields | Steps[Fields]],
+    view: Callable[[], NodeView],
+    barrier: Callable[[], Steps[None]],
+    request: Fields,
+) -> Steps[Fields]:
+    """Answer a request, refusing it only as of the latest.
+
+    A leader that is cut off, or that has not executed its log yet, knows of fewer cursors, groups
+    and changes than there are. So what it would refuse is looked at again after a majority has
+    confirmed that it leads and it has executed all that was decided before.
+
+    Args:
+        do: answers, at once or in steps; may be called twice.
+        view: returns the node's latest view.
+        barrier: does as `latest`.
+        request: one that says `latest` is answered as of the latest in any case. A client that says
+            `asks_again` does so, with `latest`, before it acts on a refusal for good.
+    """
+    if request.get("latest") is True:
+        yield from barrier()
+        return (yield from _answer(do))
+    try:
+        return (yield from _answer(do))
+    except Refused as error:
+        if error.code in _PASSING or is_provisional(request):
+            raise
+    except Misuse:
+        if not view().leads:
+            raise
+    yield from barrier()
+    return (yield from _answer(do))
+
+
+def is_provisional(request: Fields) -> bool:
+    """Whether the client will ask again, as of the latest, before it acts on a "no" for good."""
+    return request.get("asks_again") is True
+
+
+def await_latest(
+    view: Callable[[], NodeView],
+    ask: Callable[[Callable[[], object]], Any],
+    reads: LatestReads,
+    wait: Callable[[Callable[[], bool]], None],
+) -> None:
+    """Do as `latest` says, in this thread.
+
+    Args:
+        view: returns the node's latest view.
+        ask: has something done between two steps of the node.
+        reads: of the node.
+        wait: returns once a condition holds; refuses if that takes too long.
+    """
+
+    def carry_out(need: Need) -> None:
+        if isinstance(need, Ask):
+            ask(need.question)
+        elif isinstance(need, Until):
+            wait(need.is_over)
+
+    perform(latest(view, reads), carry_out)
+
+
+def _answer(do: Callable[[], Fields | Steps[Fields]]) -> Steps[Fields]:
+    answer = do()
+    return answer if isinstance(answer, dict) else (yield from answer)
+
+
+def _led(view: NodeView) -> NodeView:
+    if not view.leads:
+        raise _not_leader(view)
+    return view
+
+
+def _not_leader(view: NodeView) -> Refused:
+    return Refused("not-leader", leader_words(view.engine.leader))

@@ -1,0 +1,59 @@
+"""Steps: what carrying out a request waits for, as orders to a shell or a simulation."""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from rt.errors import RtError
+from sequencer.ledger.instruction import Instruction
+
+DECIDED_S: Final = 10.0  # an instruction is decided in milliseconds, or there is no quorum
+UNDECIDED: Final = "no majority decided it in time; it may yet come: look, and ask again"
+
+Outcome = TypeVar("Outcome")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Propose an instruction soon, in this term or not at all."""
+
+    instruction: Instruction
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Do something between two steps of the node."""
+
+    question: Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """Go on once a condition holds; refuse as `undecided` if that takes too long."""
+
+    is_over: Callable[[], bool]
+    timeout_s: float = DECIDED_S
+    words: str = UNDECIDED
+
+
+Need = Order | Ask | Until
+Steps = Generator[Need, None, Outcome]
+
+
+def perform(steps: "Steps[Outcome]", carry_out: Callable[[Need], Any]) -> Outcome:
+    """Carry out each need in turn; return what the steps come to.
+
+    An error of `carry_out` is raised where the steps wait, so that they clean up.
+    """
+    try:
+        need = next(steps)
+        while True:
+            try:
+                carry_out(need)
+            except (RtError, OSError) as error:
+                need = steps.throw(error)
+            else:
+                need = next(steps)
+    except StopIteration as end:
+        outcome: Outcome = end.value
+        return outcome

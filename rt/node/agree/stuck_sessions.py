@@ -1,0 +1,43 @@
+"""Stuck sessions: says why they are not merged, and refuses their publishers for good reasons."""
+
+import logging
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from rt.errors import Refused
+from sequencer.planning.group_join_check import Stuck
+
+_log: Final = logging.getLogger("rt.node")
+_CODE: Final = "group"
+
+
+class Refusable(Protocol):
+    """One session's copy on this node."""
+
+    def refuse(self, why: Refused) -> None:
+        """Have the connection that fills it refused."""
+
+
+class RefusableSessions(Protocol):
+    """All copies of sessions on this node."""
+
+    def get(self, session: str) -> Refusable | None:
+        """Return the copy of a session, or None."""
+
+
+def report_stuck(
+    stuck: Mapping[str, Stuck], before: Mapping[str, Stuck], sessions: RefusableSessions
+) -> None:
+    """Log what is new, and refuse the publishers of what will never be merged.
+
+    Args:
+        stuck: the sessions that this node cannot merge, while it leads.
+        before: the same as of the last look.
+        sessions: the copies on this node.
+    """
+    for session, each in stuck.items():
+        if session not in before:
+            _log.warning("%s", each.words)
+        held = sessions.get(session) if each.is_refused else None
+        if held is not None:
+            held.refuse(Refused(_CODE, each.words))

@@ -1,0 +1,430 @@
+"""Cluster: the files that make machines the nodes of one stream."""
+
+import json
+import os
+import re
+import secrets
+import socket
+import time
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import Any, Final
+
+from rt.config.settings import FILE_BYTES_MAX as SETTINGS_BYTES_MAX
+from rt.errors import Misuse, PeerError, Refused
+from rt.inspect.verify import LogState, open_log, verify_log
+from rt.log.files.disk import OsDisk
+from rt.names import parse_peer, parse_stream, shown, stream_directory
+from rt.net.certificates import (
+    AUTHORITY,
+    LOCAL_HOSTS,
+    certificate_files,
+    copy_authority,
+    host_name,
+    init_authority,
+    is_cluster_id,
+    issue,
+    load_certificate,
+    remember_cluster,
+)
+from rt.net.exchange import decode_fields, receive_all
+from rt.net.files import read_file
+from rt.net.identity import CertificateRole, identity_of
+from rt.net.question import connect_about
+from rt.net.renewal import hosts_of
+from rt.net.tls import Contexts
+from rt.node.founding.from_copy import read_founding
+from rt.node.founding.layout import HERE, ClusterLayout
+from rt.node.observe.status import STATUS_ALPN, STATUS_S
+from rt.node.settings.node import PORT, parse_address
+from rt.position import FILE_BYTES_MAX
+from rt.text import printable
+from sequencer.journal.identity import IDENTITY_NAME
+from sequencer.journal.journal import REMOVED_NAME
+from sequencer.raft.consensus import MEMBERS_ALLOWED
+
+CLIENTS_NAME: Final = "clients.toml"
+_NODES: Final = re.compile(r"^nodes = \[[^\]\n]*\]$", re.MULTILINE)  # as `_clients_toml` writes
+_CONNECT_S: Final = 2.0
+_PORTS: Final = 20  # tried from the usual one on, before any that is free
+_STATUS_BYTES_MAX: Final = 32 << 20  # of 100,000 sessions
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One node of a cluster: its name, its address, and its configuration's path."""
+
+    name: str
+    address: str
+    config: str
+
+
+def init_cluster(
+    directory: str,
+    stream: str,
+    addresses: Sequence[str],
+    *,
+    publishers: Sequence[str] = (),
+    subscribers: Sequence[str] = (),
+    sessions: Sequence[str] = (),
+    leases: bool = False,
+    founded: Sequence[str] = (),
+    layout: ClusterLayout = HERE,
+) -> list[Place]:
+    """Write certificates and a configuration for each node of a new cluster.
+
+    Args:
+        directory: gets `certs/`, `n1.toml`, `n2.toml`, ... and `clients.toml`; must not hold a
+            cluster yet.
+        stream: that the cluster serves.
+        addresses: host:port of each node, as the others and the clients reach it.
+        publishers: names that get a certificate each.
+        subscribers: names that get a certificate each, and are granted the stream.
+        sessions: globs that each publisher is granted; the session of its own name if none.
+        leases: whether subscribers are granted leases.
+        founded: lines of each node's configuration about the log it is founded from, if any.
+        layout: names and paths of the nodes, and the authority.
+
+    Raises:
+        Misuse: not 1, 3, 5 or 7 addresses, a name that cannot be used, or there is a cluster.
+    """
+    parse_stream(stream)
+    _check_addresses(addresses, layout.root)
+    names = layout.node_names(len(addresses))
+    _check_names([*publishers, *subscribers], names)
+    certs = os.path.join(directory, "certs")
+    _demand_new(directory, certs)
+    if layout.authority:
+        copy_authority(layout.authority, certs)
+    else:
+        init_authority(certs)
+    places = [
+        Place(name, address, os.path.join(directory, f"{name}.toml"))
+        for name, address in zip(names, addresses, strict=True)
+    ]
+    _write_nodes(directory, stream, places, layout, founded)
+    for name in publishers:
+        issue(certs, name, CertificateRole.PUBLISHER, sessions=sessions)
+    for name in subscribers:
+        issue(certs, name, CertificateRole.SUBSCRIBER, streams=(stream,), leases=leases)
+    issue(certs, "operator", CertificateRole.OPERATOR)
+    identities = {
+        "push": (*publishers, "publisher")[0], "archive": "operator",
+        "session": "operator",
+        "": (*subscribers, "operator")[0], "pull": (*subscribers, "subscriber")[0],
+    }  # fmt: skip
+    with open(os.path.join(directory, CLIENTS_NAME), "x", encoding="utf-8") as file:
+        file.write(_clients_toml(certs, stream, addresses, identities))
+    return places
+
+
+def founding_lines(log: str, stream: str, groups: Sequence[str]) -> list[str]:
+    """Return what each node's configuration says of the log that its cluster is founded from.
+
+    The log is read as a whole, and checked.
+
+    Args:
+        log: the directory of a merged log.
+        stream: of the cluster, and of the log.
+        groups: each as `GROUP=SESSION,SESSION`.
+
+    Raises:
+        Misuse: it is not a merged log of the stream, a file is missing, or something in it is
+            wrong.
+        CorruptLog: it is damaged.
+    """
+    founding = read_founding(log, groups, FILE_BYTES_MAX)
+    if founding.stream != stream:
+        raise Misuse(f"{log} is of stream {founding.stream}; found that with --stream")
+    report = verify_log(open_log(log), lambda _size: None)
+    # What is torn there is not of the state that was read by headers, or it is damage.
+    torn = [each for each in report.files if each.state is LogState.TORN]
+    if report.is_wrong or any(each.end < founding.ledger.end for each in torn):
+        raise Misuse(f"{log} is not whole; rt verify {log} says what is wrong with it")
+    listed = ", ".join(_quoted(each) for each in groups)
+    return [
+        f"founded_from = {_quoted(os.path.abspath(log))}",
+        f'founded_at = "{founding.fingerprint}"',
+        f"founded_groups = [{listed}]",
+    ]
+
+
+def _write_nodes(
+    directory: str,
+    stream: str,
+    places: Sequence[Place],
+    layout: ClusterLayout,
+    founded: Sequence[str],
+) -> None:
+    """Write the certificate and the configuration of each node."""
+    certs, cluster_id = os.path.join(directory, "certs"), secrets.token_hex(16)
+    if len(places) > 1:  # a node alone has no id
+        remember_cluster(certs, cluster_id)
+    for place in places:
+        hosts = tuple(dict.fromkeys((parse_address(place.address)[0], *LOCAL_HOSTS)))
+        issue(certs, place.name, CertificateRole.NODE, hosts=hosts)
+        text = _toml(directory, stream, place, places=places, cluster_id=cluster_id, layout=layout)
+        with open(place.config, "x", encoding="utf-8") as file:
+            file.write(text)
+            file.writelines(f"{line}\n" for line in founded)
+
+
+def init_local_cluster(
+    directory: str, stream: str, nodes: int, founded: Sequence[str] = ()
+) -> list[Place]:
+    """Write the files of a cluster on this machine, for development.
+
+    It has one publisher, `publisher`, which may push every session, and one subscriber,
+    `subscriber`, which may hold leases. Arguments and errors as for `init_cluster` and
+    `free_addresses`.
+    """
+    return init_cluster(
+        directory, stream, free_addresses(nodes), publishers=("publisher",),
+        subscribers=("subscriber",), sessions=("*",), leases=True, founded=founded,
+    )  # fmt: skip
+
+
+def _demand_new(directory: str, certs: str) -> None:
+    """Raise `Misuse` where a cluster cannot be made, or one exists, before anything is written."""
+    try:
+        os.path.abspath(directory).encode()
+    except UnicodeEncodeError:
+        words = f"{shown(directory)} is not UTF-8, as the files that name it are; name another"
+        raise Misuse(words) from None
+    if os.path.exists(certs):
+        if os.path.exists(os.path.join(directory, CLIENTS_NAME)):
+            raise Misuse(f"{certs} is there already; a cluster is made once")
+        words = "of a cluster that was not made to the end; remove it, and each n*.toml beside it"
+        raise Misuse(f"{certs} is there already, {words}")
+
+
+def _check_addresses(addresses: Sequence[str], root: str) -> None:
+    """Refuse addresses that cannot form a cluster, before anything is written."""
+    _check_count(len(addresses))
+    for address in addresses:
+        host_name(parse_address(address)[0])
+    if len(set(map(parse_address, addresses))) != len(addresses):
+        raise Misuse(f"each node needs an address of its own: {', '.join(addresses)}")
+    hosts = {parse_address(address)[0] for address in addresses}
+    if root and len(hosts) < len(addresses):
+        raise Misuse(f"nodes on one machine cannot share {root}; leave out the root")
+
+
+def _check_names(names: Sequence[str], nodes: Sequence[str]) -> None:
+    ours = {"operator", AUTHORITY, *nodes}
+    for name in names:
+        if parse_peer(name) in ours or names.count(name) > 1:
+            raise Misuse(f"{name} names a certificate of another holder; give each its own name")
+
+
+def _check_count(count: int) -> None:
+    if count not in MEMBERS_ALLOWED:
+        raise Misuse(f"a stream is served by 1, 3, 5 or 7 nodes, not by {count}")
+
+
+def is_founded(directory: str, place: Place, stream: str) -> bool:
+    """Whether a node of a cluster on this machine was started before, and not ended at once."""
+    return bool(OsDisk().names(_state_of(directory, place, stream)))
+
+
+def is_removed(directory: str, place: Place, stream: str) -> bool:
+    """Whether a node of a cluster on this machine has learned that it was removed from it."""
+    names = OsDisk().names(_state_of(directory, place, stream))
+    return REMOVED_NAME in names and IDENTITY_NAME not in names
+
+
+def _state_of(directory: str, place: Place, stream: str) -> str:
+    return os.path.join(stream_directory(root_of(directory, place), stream), "state")
+
+
+def root_of(directory: str, place: Place) -> str:
+    """Where a node keeps its stream."""
+    return os.path.join(directory, place.name)
+
+
+def write_member(
+    directory: str, stream: str, name: str, addresses: Mapping[str, str], cluster_id: str
+) -> str:
+    """Write the configuration of a node that joins a running cluster; return its path.
+
+    Args:
+        directory: gets `NAME.toml`, and has `certs/`.
+        stream: that the cluster serves.
+        name: of the node.
+        addresses: of all members, this one included, by name.
+        cluster_id: of the cluster.
+
+    Raises:
+        Misuse: there is a file of that name for something else.
+    """
+    places = [Place(each, addresses[each], "") for each in sorted(addresses)]
+    [place] = [each for each in places if each.name == name]
+    path = os.path.join(directory, f"{name}.toml")
+    if not _is_written(path, place, cluster_id):
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(_toml(directory, stream, place, places=places, cluster_id=cluster_id))
+    return path
+
+
+def name_nodes(path: str, addresses: Sequence[str]) -> None:
+    """Have the configuration of clients that `init_cluster` wrote name these nodes.
+
+    Raises:
+        Misuse: it names none on a line of its own, as after an edit.
+    """
+    with open(path, encoding="utf-8") as file:
+        text, count = _NODES.subn(f"nodes = {json.dumps(list(addresses))}", file.read())
+    if not count:
+        raise Misuse(f"{path} has no line for nodes; add nodes = {json.dumps(list(addresses))}")
+    with open(path + ".tmp", "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(path + ".tmp", path)
+
+
+def _is_written(path: str, place: Place, cluster_id: str) -> bool:
+    """Whether a node's file is there; its members may be those of an earlier attempt."""
+    try:
+        node = dict(tomllib.loads(read_file(path, SETTINGS_BYTES_MAX).decode()).get("node", {}))
+    except FileNotFoundError:
+        return False
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, TypeError, ValueError):
+        node = {}
+    wanted = {"name": place.name, "listen": place.address, "cluster_id": cluster_id}
+    if any(node.get(key) != value for key, value in wanted.items()):
+        words = f"is there already, and not for {place.name} at {place.address}"
+        raise Misuse(f"{path} {words}; move it out of the way")
+    return True
+
+
+def certify_node(certs: str, name: str, host: str, cluster: str = "") -> str:
+    """See to it that a node's certificate names the host at which it is dialled, and its cluster.
+
+    Args:
+        certs: the directory of its files.
+        name: of the node.
+        host: where it is dialled.
+        cluster: the id of its cluster; "" if it has none.
+
+    Returns:
+        A sentence: what was done, or which command to run where the authority's key is.
+    """
+    files, authority = certificate_files(certs, name), certificate_files(certs, AUTHORITY)
+    found = load_certificate(files.cert) if os.path.exists(files.cert) else None
+    hosts, named = (hosts_of(found), identity_of(found).clusters) if found else ([], ())
+    may_issue, is_bound = os.path.exists(authority.key), not cluster or cluster in named
+    if host in hosts and (is_bound or not (named or may_issue)):
+        return f"{files.cert} names {host} already"
+    wanted = tuple(dict.fromkeys((host, *LOCAL_HOSTS, *hosts)))
+    clusters = tuple(dict.fromkeys((*named, cluster))) if is_cluster_id(cluster) else named
+    again = " --force" if found else ""
+    if not may_issue:
+        options = [*(f"--host {each}" for each in wanted), *(f"--cluster {c}" for c in clusters)]
+        command = f"rt certs issue {name} --role node {' '.join(options)}{again}"
+        return f"{name} needs a certificate; run where the authority's key is: {command}"
+    issue(
+        certs, name, CertificateRole.NODE, hosts=wanted, force=bool(found),
+        clusters=clusters or None,
+    )  # fmt: skip
+    return f"issued {files.cert} and {files.key}; the node needs them, and {authority.cert}"
+
+
+def ask_status(address: tuple[str, int], contexts: Contexts) -> dict[str, Any]:
+    """Ask a node for its status.
+
+    Raises:
+        OSError: it does not answer, or not completely within ten seconds.
+        PeerError: the answer is not a status.
+        Refused: it does not serve the stream that the contexts name.
+    """
+    with connect_about(address, contexts, STATUS_ALPN) as sock:
+        answer = decode_fields(receive_all(sock, _STATUS_BYTES_MAX, time.monotonic() + STATUS_S))
+    if answer is None:
+        raise PeerError(f"{address[0]}:{address[1]} answers with something other than a status")
+    if "error" in answer:
+        raise Refused(str(answer.get("code")), printable(str(answer["error"])))
+    return answer
+
+
+def free_addresses(count: int) -> list[str]:
+    """Return addresses on this machine that are free now; tries the usual ports first.
+
+    They are reserved until this process ends: no other caller on this machine is given them.
+
+    Raises:
+        Misuse: a cluster cannot have so many nodes.
+    """
+    _check_count(count)
+    addresses: list[str] = []
+    ports = chain(range(PORT, PORT + _PORTS), repeat(0))  # 0: any that is free
+    while len(addresses) < count:
+        if free := _free_port(next(ports)):
+            addresses.append(f"localhost:{free}")
+    return addresses
+
+
+def _free_port(port: int) -> int | None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return None
+        port = probe.getsockname()[1]
+    # A port that a node has yet to bind looks free. A name in the abstract space of Unix sockets
+    # is there as long as we are, in the network namespace whose ports these are.
+    lease = socket.socket(socket.AF_UNIX)
+    try:
+        lease.bind(f"\0rt-port-{port}")
+    except OSError:
+        lease.close()
+        return None
+    lease.detach()
+    return port
+
+
+def _toml(
+    directory: str,
+    stream: str,
+    place: Place,
+    *,
+    places: Sequence[Place],
+    cluster_id: str,
+    layout: ClusterLayout = HERE,
+) -> str:
+    root = layout.root or os.path.abspath(root_of(directory, place))
+    certs = layout.certs or os.path.abspath(os.path.join(directory, "certs"))
+    members = ", ".join(f'"{each.name}={each.address}"' for each in places)
+    lines = [
+        "[node]",
+        f"root = {_quoted(root)}",
+        f'stream = "{stream}"',
+        f'name = "{place.name}"',
+        f'listen = "{place.address}"',
+        f"certs = {_quoted(certs)}",
+    ]
+    if len(places) > 1:
+        lines += [f"members = [{members}]", f'cluster_id = "{cluster_id}"']
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(path: str) -> str:
+    """Return a path as TOML has it, which takes what JSON says of characters."""
+    return json.dumps(path, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _clients_toml(
+    certs: str, stream: str, addresses: Sequence[str], identities: Mapping[str, str]
+) -> str:
+    """What each command needs to find the stream; each may have an identity of its own."""
+    nodes = ", ".join(f'"{address}"' for address in addresses)
+    link = [f"nodes = [{nodes}]", f"certs = {_quoted(os.path.abspath(certs))}"]
+    lines = []
+    for table in ("publish", "push", "pull", "subscribe", "status", "archive", "session"):
+        lines += [f"[{table}]", f'stream = "{stream}"']
+        if table not in ("publish", "subscribe"):
+            lines += [*link, f'identity = "{identities.get(table, identities[""])}"']
+        lines.append("")
+    lines += ["[verify]", *link, f'identity = "{identities.get("pull", identities[""])}"', ""]
+    return "\n".join(lines)

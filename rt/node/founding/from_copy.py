@@ -1,0 +1,285 @@
+"""Founding: the state and the merged log that a new cluster continues from, read from another's."""
+
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+from rt.errors import CorruptLog, FrameError, Misuse
+from rt.events import SessionChange, SessionEvent
+from rt.format.chain import Chain
+from rt.format.frame import HEADER_BYTES, FrameKind, Header, body_matches, seal_header
+from rt.format.index import SUFFIX
+from rt.format.manifest import FILE_NAME, LogIdentity, encode_entry
+from rt.format.ranges import Range
+from rt.format.scan import Scan, next_header
+from rt.format.session_event import decode_event, is_event
+from rt.format.walk import Walk
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import Disk, File
+from rt.log.files.listing import log_files
+from rt.names import parse_group, parse_session
+from rt.position import START, Position
+from sequencer.ledger.founded import FOUNDED_NOTE, Founded, grouped
+from sequencer.ledger.ledger import GrowingFile, Ledger
+from sequencer.ledger.life import Life
+from sequencer.ledger.session_facts import Tail, tail_digest
+
+_ELSEWHERE: Final = "replace the file by that of another copy of this log, and start again"
+FOUNDING: Final = ".founding"  # appended to the name of a directory until it is whole
+
+
+@dataclass(frozen=True, slots=True)
+class Founding:
+    """What a merged log says of the state that led to it.
+
+    Attributes:
+        log: that log.
+        ledger: the state, without what a merged log does not hold: policy, leases and cursors.
+        term: of its last instruction.
+    """
+
+    log: LogDirectory
+    ledger: Ledger
+    term: int
+
+    @property
+    def stream(self) -> str:
+        """Which stream it holds."""
+        identity = self.log.manifest.identity
+        return identity.stream if identity else ""
+
+    @property
+    def fingerprint(self) -> str:
+        """Where the log ends, and its digest: two logs with the same one hold the same."""
+        return f"{self.ledger.end} {self.ledger.digest.hex()}"
+
+
+def read_founding(directory: str, groups: Sequence[str], file_bytes: int) -> Founding:
+    """Read the state that a new cluster can continue from.
+
+    It reads headers and events only, some 100,000 frames a second, and checks their digests;
+    `rt.inspect.verify` checks the rest.
+
+    Args:
+        directory: of a merged log, which nothing writes meanwhile.
+        groups: each as `GROUP=SESSION,SESSION`: a merged log does not name the groups.
+        file_bytes: at which size the new cluster rolls its files.
+
+    Raises:
+        Misuse: it is not a merged log, a file is missing, or nothing is left of it.
+        CorruptLog: it is damaged.
+    """
+    log = LogDirectory(directory)
+    log.refresh()
+    identity = log.manifest.identity
+    if identity is None or not log.merged:
+        raise Misuse(f"{directory} is not a merged log; name the directory out of a copy")
+    named = parse_groups(groups)
+    reading = _Reading(log)
+    gone = reading.run()
+    ledger = reading.ledger
+    if not ledger.number and not ledger.index:
+        raise Misuse(f"{directory} holds no messages to found a cluster from")
+    ledger.file_bytes_max = file_bytes
+    ledger.watermarks = grouped(ledger.watermarks, named)
+    founded = Founded(
+        identity.id, ledger.time_ns, frozenset(named), frozenset(reading.dropped), bool(gone)
+    )
+    ledger.note(FOUNDED_NOTE, founded.text())
+    return Founding(log, ledger, reading.term)
+
+
+def parse_groups(texts: Sequence[str]) -> dict[str, frozenset[str]]:
+    """Parse groups of sessions, each `GROUP=SESSION,SESSION`; `Misuse` says what is wrong.
+
+    >>> parse_groups(["feed=a,b"]) == {"feed": frozenset({"a", "b"})}
+    True
+    """
+    found: dict[str, frozenset[str]] = {}
+    seen: set[str] = set()
+    for text in texts:
+        group, _, names = text.partition("=")
+        sessions = frozenset(str(parse_session(name)) for name in names.split(",") if name)
+        if not group or group in found or sessions & seen:
+            raise Misuse(f"{text!r} is not GROUP=SESSION,SESSION, or names something twice")
+        seen |= sessions
+        found[parse_group(group)] = sessions
+    return found
+
+
+class _Reading:
+    """Executes again, on a ledger, what the ranges of a merged log record."""
+
+    def __init__(self, log: LogDirectory) -> None:
+        self.ledger = Ledger()
+        self.term = 0
+        self.dropped: set[str] = set()
+        self._log = log
+        self._chain = Chain(merged=True)
+
+    def run(self) -> list[Position]:
+        """Read the whole log; return the files that are archived."""
+        known = self._log.manifest
+        there = set(log_files(self._log.disk, self._log.path))
+        starts = sorted(there | set(known.order) | set(known.archived))
+        gone = [start for start in starts if start in known.archived]
+        if gone:
+            self._chain.skip(None)
+        for start in starts[starts.index(gone[-1]) + 1 if gone else 0 :]:
+            if start not in there:
+                raise Misuse(f"{self._log.file_path(start)} is missing; restore it first")
+            self._read(start, known.rolled_end(start))
+            if start in known.rolled:
+                self.ledger.end, self.ledger.active = start.next_file(), GrowingFile()
+        if self._chain.faults:
+            raise Misuse(f"{self._log.path} is damaged: {self._chain.faults[0]}")
+        self.ledger.archived_to = gone[-1].next_file() if gone else self.ledger.archived_to
+        return gone
+
+    def _read(self, start: Position, rolled_end: int | None) -> None:
+        walk, headers = Walk(start, merged=True), list[Header]()
+        with closing(self._log.open_file(start)) as file:
+            end = file.size() if rolled_end is None else rolled_end
+            try:
+                while header := next_header(file.pread, walk, end):
+                    self._chain.take(header, Position(walk.position - header.size), walk.range)
+                    if header.kind == FrameKind.RANGE:
+                        headers = []
+                        continue
+                    headers.append(header)
+                    if walk.at_boundary and walk.range is not None:
+                        self._take(walk.range, headers, walk.position, file)
+                if walk.at_boundary:
+                    self._chain.finish()
+            except FrameError as error:
+                raise CorruptLog(self._log.file_path(start), walk.position, str(error)) from None
+
+    def _take(self, done: Range, headers: list[Header], end: Position, file: File) -> None:
+        """Take a whole range."""
+        ledger = self.ledger
+        if is_event(done):
+            self._change(done, headers[-1], end, file)
+        else:
+            self._merge(done, headers)
+        ledger.index, self.term = done.instruction, done.term
+        ledger.end, ledger.number = end, done.number + done.messages
+        ledger.time_ns, ledger.digest = done.time_ns, done.digest
+        ledger.active.since_ns = ledger.active.since_ns or done.time_ns
+        ledger.active.sessions.add(done.session)
+
+    def _merge(self, done: Range, headers: list[Header]) -> None:
+        ledger, session = self.ledger, done.session
+        self.dropped.discard(session)
+        ledger.sessions[session] = Position(done.first + done.length)
+        last = headers[-1]
+        ledger.tails[session] = Tail(Position(last.position), tail_digest(seal_header(last)))
+        numbers = [each.sequence + each.messages for each in headers if each.messages]
+        ledger.watermarks[session] = max([ledger.watermark(session), *numbers])
+
+    def _change(self, done: Range, header: Header, end: Position, file: File) -> None:
+        start, session = Position(end - header.size), done.session
+        body = file.pread(header.length, start.offset + HEADER_BYTES)
+        if not body_matches(header, body):
+            raise FrameError("the body's CRC does not match")
+        event = decode_event(header, body, done, start)
+        if event is None:
+            raise Misuse(f"the event at {start} is of a later version of rt; use that one")
+        life = Life(
+            done.time_ns, event.change, session, event.before, _start_of(event), owner=event.owner,
+            begins_again=_begins_again(event),
+        )  # fmt: skip
+        self.ledger.remembered.change_owner(life, done.instruction, done.time_ns)
+        if life.ends_log:
+            self.dropped.add(session)
+            self.ledger.tails.pop(session, None)
+            self.ledger.sessions.pop(session, None)
+            self.ledger.watermarks.pop(session, None)
+        elif event.change is SessionChange.ADOPTED:
+            self.ledger.tails.pop(session, None)
+            self.ledger.sessions[session] = event.after
+
+
+def _start_of(event: SessionEvent) -> Position:
+    """Where a session begins again or continues, if it is not where it was."""
+    return event.after if event.change is SessionChange.ADOPTED else START
+
+
+def _begins_again(event: SessionEvent) -> bool:
+    """Whether a session was taken over with another log; one with the same goes on where it was."""
+    return event.change is SessionChange.TAKEN and event.after != event.before
+
+
+def import_log(disk: Disk, founding: Founding, directory: str, identity: LogIdentity) -> None:
+    """Copy a log that a cluster is founded from, under another identity, durably.
+
+    Every frame of the copy is checked. An interrupted copy is made again from the start.
+
+    Args:
+        disk: of the node.
+        founding: what was read of the log.
+        directory: of the node's merged log; must not exist.
+        identity: of the new log.
+
+    Raises:
+        CorruptLog: a payload of the log is damaged; its headers were checked before.
+    """
+    partial, source, end = f"{directory}{FOUNDING}", founding.log, founding.ledger.end
+    shutil.rmtree(partial, ignore_errors=True)
+    disk.make_directory(partial)
+    for start in source.files():
+        size = source.manifest.rolled_end(start)
+        if start <= end.file:
+            there = end.offset if size is None else size
+            _copy(disk, source, partial, start.file_name, there)
+            _demand_whole(disk, source, partial, start, there)
+            if size is not None:
+                _copy(disk, source, partial, start.file_name + SUFFIX, None)
+    with closing(source.disk.open_read(os.path.join(source.path, FILE_NAME))) as lines:
+        data = lines.pread(source.manifest.length, 0)
+    with closing(disk.open(os.path.join(partial, FILE_NAME), create=True)) as target:
+        target.append([encode_entry(identity), data[data.index(b"\n") + 1 :]])
+        target.sync()
+    disk.replace(partial, directory)
+
+
+def _copy(disk: Disk, source: LogDirectory, target: str, name: str, size: int | None) -> None:
+    """Copy the beginning of a file, or all of it; an index need not exist."""
+    try:
+        file = source.disk.open_read(os.path.join(source.path, name))
+    except FileNotFoundError:
+        if size is None:
+            return
+        raise
+    with closing(file), closing(disk.open(os.path.join(target, name), create=True)) as copy:
+        copy.copy(file, 0, file.size() if size is None else size)
+        copy.sync()
+
+
+def _demand_whole(
+    disk: Disk, source: LogDirectory, target: str, start: Position, size: int
+) -> None:
+    """Check all frames of a copied file, as any receiver of a frame does."""
+    with closing(disk.open_read(os.path.join(target, start.file_name))) as copy:
+        scan = Scan(copy.pread, Walk(start, merged=True))
+        try:
+            while scan.next(size) is not None:
+                pass
+        except FrameError as error:
+            path = source.file_path(start)
+            raise CorruptLog(path, scan.walk.position, f"{error}; {_ELSEWHERE}") from None
+    if scan.walk.position.offset != size:
+        raise CorruptLog(source.file_path(start), scan.walk.position, f"it is cut; {_ELSEWHERE}")
+
+
+def demand_same(founding: Founding, expected: str) -> None:
+    """Raise `Misuse` unless a log is the one that the cluster was founded from."""
+    if founding.fingerprint != expected:
+        end, actual = expected.partition(" ")[0], founding.ledger.end
+        why = f"it ends at {actual}, and not at {end}" if str(actual) != end else "it differs"
+        raise Misuse(
+            f"{founding.log.path} is not the log that this cluster was founded from: {why}; all "
+            "nodes are founded from the same one, which nothing writes meanwhile"
+        )

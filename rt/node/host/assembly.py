@@ -1,0 +1,142 @@
+"""Puts together the sequencer's member of a configured node."""
+
+import logging
+import time
+from collections.abc import Callable
+from random import SystemRandom
+from typing import Final
+
+from rt.errors import Misuse
+from rt.format import manifest
+from rt.format.manifest import LogIdentity
+from rt.log.files.identity import new_identity
+from rt.names import MERGED_NAME
+from rt.node.resources.node_directory import MERGED, NodeDirectory
+from rt.node.settings.engine import engine_of
+from rt.node.settings.node import NodeSettings
+from rt.position import Position
+from sequencer.departed import Departed
+from sequencer.execution.execution import Readers
+from sequencer.execution.executor import Executor
+from sequencer.journal.journal import Opened
+from sequencer.journal.starts import (
+    NONCE_END,
+    begin_start,
+    read_departed,
+    read_memories,
+    write_departed,
+    write_memories,
+)
+from sequencer.ledger.ledger import Ledger, decode_ledger
+from sequencer.member import Member
+from sequencer.membership import Dial
+from sequencer.peers.restart_check import Greeting
+from sequencer.planning.carried import JOURNAL_BYTES_MAX
+from sequencer.planning.planner import Planner
+from sequencer.planning.session_log import SessionLogs
+from sequencer.raft.consensus import Configuration, Snapshot
+
+_log: Final = logging.getLogger("rt.node")
+
+
+def build_member(
+    settings: NodeSettings,
+    directory: NodeDirectory,
+    opened: Opened,
+    *,
+    send: Callable[[str, bytes], None],
+    readers: Readers,
+    received: Callable[[str], Position],
+    may_carry: Callable[[], bool],
+    dial: Dial,
+) -> Member:
+    """Return a node's member, with its state and its merged log recovered.
+
+    Args:
+        settings: of the node.
+        directory: holds the copies of sessions and the merged log.
+        opened: the journal and the state it recovered.
+        send: takes a message for another member; may lose it.
+        readers: of the merged log.
+        received: returns up to where a session was written here; it may not be durable yet.
+        may_carry: whether every member can read an instruction that carries bytes.
+        dial: takes the addresses of all other nodes, by name, whenever they change.
+
+    Raises:
+        CorruptLog: the merged log is damaged.
+        Misuse: the configuration lists no other node, but the log has some.
+    """
+    state, agreement, names = opened.state, settings.agreement, settings.member_names
+    ledger = _ledger_of(state.snapshot, settings.storage.file_bytes)
+    logs = SessionLogs(directory.copies_disk, directory.inputs)
+    engine = engine_of(agreement.consensus)(
+        settings.name, settings.places or names, chance=SystemRandom(), state=state,
+        cluster=settings.founding_name, settings=agreement.timers,
+    )  # fmt: skip
+    _compare_members(settings, engine.members)
+    return Member(
+        settings.name,
+        names,
+        engine=engine,
+        journal=opened.journal, greeting=_greeting(settings, directory, opened),
+        executor=Executor(
+            directory.disk_of(MERGED), directory.merged, merged_identity(settings), ledger, logs,
+            received=received, alone=not engine.members.keys() - {settings.name},
+        ),
+        planner=Planner(
+            logs, received, lambda: may_carry() and opened.journal.size < JOURNAL_BYTES_MAX
+        ),
+        send=send,
+        dial=dial,
+        departed=_departed(directory, opened, engine.members),
+        now_ns=time.time_ns,
+        readers=readers,
+    )  # fmt: skip
+
+
+def _compare_members(settings: NodeSettings, members: Configuration) -> None:
+    """Log it if the configuration file lists other members than the log, which is right.
+
+    Raises:
+        Misuse: it lists no other node, and the log has some: nothing would connect to them.
+    """
+    listed = settings.places
+    if settings.is_alone and members.keys() - {settings.name}:
+        names = ", ".join(sorted(members))
+        raise Misuse(
+            f"node {settings.name} is not alone: its log has the members {names}, but its "
+            "configuration lists no other node; give it members again"
+        )
+    actual = {name: seat.address or listed.get(name, "") for name, seat in members.items()}
+    if listed and listed != actual:
+        texts = ", ".join(f"{name}={address}" for name, address in sorted(actual.items()))
+        _log.warning("the members are %s by this node's log; its configuration differs", texts)
+
+
+def _greeting(settings: NodeSettings, directory: NodeDirectory, opened: Opened) -> Greeting:
+    """Record this start, before anything is said to another node."""
+    disk, path = directory.disk, directory.state
+    claim = begin_start(disk, path, opened.state, SystemRandom().randrange(1, NONCE_END))
+    others = [name for name in settings.member_names if name != settings.name]
+    memories = read_memories(disk, path)
+    return Greeting(others, claim, memories, lambda every: write_memories(disk, path, every))
+
+
+def _departed(directory: NodeDirectory, opened: Opened, members: Configuration) -> Departed:
+    """Return who was removed: as it was saved, and the founders that the log lists no more."""
+    disk, path = directory.disk, directory.state
+    names = {*read_departed(disk, path), *opened.state.founders} - members.keys()
+    return Departed(names, lambda every: write_departed(disk, path, every))
+
+
+def merged_identity(settings: NodeSettings) -> LogIdentity:
+    """Return the identity of the merged log: all nodes of a cluster write the same log."""
+    if settings.cluster_id:
+        return LogIdentity(manifest.MERGED, settings.stream, MERGED_NAME, settings.cluster_id, 0)
+    return new_identity(manifest.MERGED, settings.stream, MERGED_NAME, created_ns=time.time_ns())
+
+
+def _ledger_of(snapshot: Snapshot | None, file_bytes: int) -> Ledger:
+    if snapshot is None:
+        return Ledger(file_bytes_max=file_bytes)
+    return decode_ledger(snapshot.data)

@@ -1,0 +1,126 @@
+"""NodeDoor: which nodes' certificates a stream of this node lets in, and for what."""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final
+
+from rt.errors import Misuse, Refused
+from rt.net.certificates import certificate_files, load_certificate
+from rt.net.identity import PeerIdentity, identity_of
+from rt.node.settings.node import NodeSettings
+from sequencer.ledger.instruction import Instruction, Note, note_digest
+from sequencer.membership import Doors
+
+# A note of the ledger: the cluster whose members all had certificates that name it. From then on a
+# node's certificate that names no cluster is refused.
+CERTIFICATES_NOTE: Final = "certificates"
+
+
+class NodeDoor:
+    """Lets a node in by its name, which the log lists, and by the cluster in its certificate.
+
+    Any thread may ask it.
+    """
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        doors: Callable[[], Doors],
+        notes: Callable[[], Mapping[str, str]],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            settings: of this node.
+            doors: whom the log lists.
+            notes: the agreed notes.
+        """
+        self._settings, self._doors, self._notes = settings, doors, notes
+
+    def is_member(self, name: str) -> bool:
+        """Whether the log lists a node, or it is this one."""
+        return name == self._settings.name or name in self._doors().members
+
+    def votes(self, name: str) -> bool:
+        """Whether a node is a member that votes, or this one."""
+        return name == self._settings.name or name in self._doors().voters
+
+    def objection(self, peer: PeerIdentity, *, greets: bool = False, is_live: bool = False) -> str:
+        """Return why a node is not let in; "" if it is.
+
+        Args:
+            peer: the node.
+            greets: whether it is to speak the protocol between nodes, as one may that this node
+                has not heard of yet.
+            is_live: whether it is let in already. A node that was removed meanwhile may learn of
+                it on the connection that it has.
+        """
+        doors, name = self._doors(), peer.name
+        is_known = self.is_member(name) or (greets and name in doors.peers)
+        if is_known or (greets and is_live and name in doors.leaving):
+            return self.binding(peer)
+        if name in doors.departed:
+            return f"node {name} was removed from this cluster"
+        if greets and doors.admits(name) and self._may_introduce_itself(peer):
+            return self.binding(peer)
+        return f"{name!r} is not a node of this cluster"
+
+    def binding(self, peer: PeerIdentity) -> str:
+        """Return why a node's certificate is not that of this cluster's node of its name."""
+        if peer.clusters:
+            is_ours = self._is_named_by(peer)
+            return "" if is_ours else f"its certificate is of another cluster's node {peer.name}"
+        if CERTIFICATES_NOTE in self._notes():
+            again = f"rt certs renew {peer.name} --cluster {self.cluster}"
+            return f"its certificate names no cluster, as all others here do; use {again}"
+        return ""
+
+    def bind(
+        self, holders: Mapping[str, PeerIdentity], order: Callable[[Instruction], None]
+    ) -> None:
+        """Have it agreed that certificates name the cluster, once those of all members do.
+
+        Args:
+            holders: by member, what the certificate of its last connection says.
+            order: proposes an instruction, or raises `Refused` where this node does not lead.
+        """
+        if not self._settings.cluster_id or CERTIFICATES_NOTE in self._notes():
+            return
+        own, members = own_identity(self._settings), self._doors().members - {self._settings.name}
+        found = [own, *(holders[each] for each in members if each in holders)]
+        if len(found) == len(members) + 1 > 1 and all(map(self._is_named_by, found)):
+            note = Note(time.time_ns(), CERTIFICATES_NOTE, self.cluster, note_digest(""))
+            with suppress(Refused):
+                order(note)
+
+    @property
+    def _ids(self) -> set[str]:
+        return {self.cluster, self._settings.cluster_id}
+
+    @property
+    def cluster(self) -> str:
+        """The id that a certificate has to name: that of all streams of the nodes."""
+        return self._settings.cluster_id.removesuffix(f"/{self._settings.stream}")
+
+    def _is_named_by(self, peer: PeerIdentity) -> bool:
+        return not self._ids.isdisjoint(peer.clusters)
+
+    def _may_introduce_itself(self, peer: PeerIdentity) -> bool:
+        """Whether a node that no member vouches for is of this cluster, as far as can be known."""
+        return self._is_named_by(peer) or peer.name in self._settings.member_names
+
+
+def own_identity(settings: NodeSettings) -> PeerIdentity:
+    """Return what this node's own certificate says; `Misuse` if it cannot be read."""
+    return identity_of(load_certificate(certificate_files(settings.certs, settings.name).cert))
+
+
+def demand_own(settings: NodeSettings) -> None:
+    """Raise `Misuse` if this node's certificate is of other clusters: no node would let it in."""
+    named = own_identity(settings).clusters
+    wanted = settings.cluster_id.removesuffix(f"/{settings.stream}")
+    if wanted and named and not {wanted, settings.cluster_id} & {*named}:
+        path = certificate_files(settings.certs, settings.name).cert
+        words = f"it is of cluster {', '.join(named)}, and this node is of {wanted}"
+        raise Misuse(f"{path}: {words}; renew it with rt certs renew {settings.name} --cluster ID")

@@ -1,0 +1,419 @@
+"""Node: composes a stream's server, its pipeline and its links to other nodes into one process."""
+
+import logging
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from replicator.host import Bell
+from replicator.limits.admission import Admission
+from replicator.limits.quotas import Quota
+from replicator.serve.client_record import ServerRecord
+from replicator.serve.feeds import LogFeed
+from replicator.serve.streams import Handler, ServedStream
+from rt.about import speaking
+from rt.config.settings import changed, kinds_of
+from rt.errors import CorruptLog, Misuse, Refused, spoken
+from rt.format.manifest import LogIdentity
+from rt.names import PeerName
+from rt.net.admin import ADMIN_ALPN
+from rt.net.certificates import CertificateFiles, certificate_files, days_left, renewal_warning
+from rt.net.grants import grants_path, read_grants
+from rt.net.identity import PeerIdentity
+from rt.net.tls import Contexts, client_context, offering, server_context
+from rt.node.admin.answers import AnswerMeter, SharedAnswers, dated, encoded
+from rt.node.admin.audit import AuditLog
+from rt.node.admin.node_admin import NodeAdmin
+from rt.node.agree.catch_up import CatchUp
+from rt.node.agree.idle_heartbeat import StreamPulse
+from rt.node.agree.leadership import Leadership, OnRole
+from rt.node.agree.leadership_handover import hand_over
+from rt.node.host.door import NodeDoor, demand_own
+from rt.node.host.ending import Ending
+from rt.node.host.pipeline import Links, NodePipeline
+from rt.node.host.port import NodePort, StreamPort
+from rt.node.host.scrubbing import node_scrubber
+from rt.node.host.state import open_state
+from rt.node.ingest.inbox import NodeInbox
+from rt.node.ingest.relay import NodeRelay
+from rt.node.observe.sampler import NodeSampler, Watched
+from rt.node.observe.sampler_thread import Lookout
+from rt.node.observe.status import STATUS_ALPN, STATUS_S, for_clients, node_status
+from rt.node.resources.node_directory import JOURNAL, NodeDirectory
+from rt.node.resources.peer_addresses import Address, Places
+from rt.node.sessions.quotas import quotas_of_notes
+from rt.node.settings.engine import engine_of
+from rt.node.settings.limits import NodeLimits
+from rt.node.settings.node import NodeSettings
+from rt.position import Position
+from sequencer.journal.journal import Opened
+from sequencer.peers.connections import Peers
+from sequencer.peers.versions import CARRYING, alpns_of
+
+_log: Final = logging.getLogger("rt.node")
+STUCK_S: Final = 30.0  # a loop that has not come round for so long needs a restart
+_LIVE: Final = {"reserve", "streams", *kinds_of(NodeLimits)}  # settings that `reload` changes
+
+
+class Node:
+    """One node of a stream: serves pushers and pullers, and takes part in the sequencing.
+
+    Threads: every field is set once, in `__init__`. The server has a thread for each connection,
+        the pipeline one that syncs and one that sequences, the peers one for each other node, the
+        scrubber one that reads rolled files, and the lookout one that samples all of it.
+        Any thread may call any method but `start` and `stop`, which belong to the owner.
+    """
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        *,
+        founding: bool = False,
+        on_role: OnRole | None = None,
+        port: Callable[[], NodePort] | None = None,
+        about: str = "",
+    ) -> None:
+        """Recover what is on disk; `start` begins to serve.
+
+        Args:
+            settings: of this node.
+            founding: this is the first start of a member of a new cluster, whose empty state may
+                vote. A single node founds itself if its directory is empty.
+            on_role: called, in a thread of its own, when this node becomes leader or follower.
+            port: opens the one that it shares with other streams; None makes one of its own.
+            about: what its log lines begin with, if the process serves other streams too.
+
+        Raises:
+            Misuse: the directories do not belong together, another node runs on them, or the
+                engine is not installed.
+            CorruptLog: the merged log is damaged.
+            Refused: the state directory is another node's, or the engine is not as audited.
+        """
+        engine_of(settings.agreement.consensus)  # fails before a lock is taken if not installed
+        _check_files(settings)  # and so does this: a state that was begun would be in the way
+        self.settings = settings
+        self._ending = Ending(self._halt, about)
+        self._answers, self._meter = SharedAnswers(), AnswerMeter(self._admission)
+        self._leadership = Leadership(settings.name, settings.stream, on_role)
+        self.directory = directory = NodeDirectory(settings)
+        try:
+            opened = open_state(
+                directory.disk_of(JOURNAL), settings, directory.path, founding=founding
+            )
+            self._compose(opened, port, about)
+        except BaseException:
+            directory.close()
+            raise
+
+    def _compose(self, opened: Opened, opens: Callable[[], NodePort] | None, about: str) -> None:
+        """Put the node together at its port; one that is its own is closed if that fails."""
+        port = NodePort(self.settings) if opens is None else opens()
+        pulse = port.pulse.join(self.settings.founding_name, self._wake, self._ending.fail)
+        try:
+            self._build(opened, port, pulse, about, is_whole=opens is None)
+        except BaseException:
+            pulse.leave()
+            if opens is None:
+                port.stop()
+            raise
+
+    def _build(
+        self, opened: Opened, port: NodePort, pulse: StreamPulse, about: str, *, is_whole: bool
+    ) -> None:
+        settings, directory = self.settings, self.directory
+        self._places = places = Places(settings)
+        contexts = Contexts(certificate_files(settings.certs, settings.name), client_context)
+        links = Links(
+            self._send,
+            self._pass_on,
+            lambda begin: CatchUp(
+                settings, places, begin, directory.guard, contexts, suspect=self._suspect
+            ),
+            places.follow,
+            pulse,
+            lambda member: (
+                self._peers is not None and self._peers.spoken.get(member, 0) >= CARRYING
+            ),
+        )
+        self._peers: Peers | None = None  # before there is a pipeline that they call
+        self.pipeline = NodePipeline(settings, directory, opened, links, self._ending)
+        member, sequencer = self.pipeline.member, self.pipeline.sequencer
+        self._door = NodeDoor(settings, lambda: member.doors, lambda: sequencer.view.notes)
+        self._relay = NodeRelay(settings.stream, places, self.pipeline.inboxes, contexts)
+        self._lost = opened.damage
+        self._peers = self._make_peers(pulse)
+        self.scrubber = node_scrubber(settings, directory, self.pipeline, places, contexts)
+        self._port = StreamPort(port, self._served(port, about), pulse, is_whole=is_whole)
+        self.pipeline.sequencer.on_status = self._leadership.saw
+        self.lookout = Lookout(NodeSampler(self._watched()), self._bind_certificates)
+
+    def _bind_certificates(self) -> None:
+        if self._peers is not None and self.pipeline.sequencer.view.leads:
+            self._door.bind(self._peers.holders, self.pipeline.sequencer.order)
+
+    def _watched(self) -> Watched:
+        pipeline, member = self.pipeline, self.pipeline.member
+        return Watched(
+            lambda: pipeline.sequencer.view, pipeline.sequencer.stepped_s, pipeline.inboxes.every,
+            member.executor.traffic, self._port.served.record, self._peers, self.directory.guard,
+            self._leadership, {"agreement": member.proposals.agreement, **self.directory.syncs},
+            lambda: self.scrubber.state, self._port.late,
+        )  # fmt: skip
+
+    def _make_peers(self, pulse: StreamPulse) -> Peers | None:
+        settings = self.settings
+        if settings.is_alone:
+            return None
+        files = certificate_files(settings.certs, settings.name)
+        contexts = Contexts(
+            files, lambda *paths: offering(client_context(*paths), *_peer_alpns(settings))
+        )
+        peers = Peers(
+            settings.name, self._places.now, contexts.current, self.pipeline.hear,
+            gone=self.pipeline.sequencer.gone, objection=self._door.objection,
+        )  # fmt: skip
+        pulse.follow(self._places.now)
+
+        def follow(places: Mapping[str, Sequence[Address]]) -> None:
+            peers.follow(places)
+            pulse.follow(places)
+
+        self._places.listener = follow
+        return peers
+
+    def _served(self, port: NodePort, about: str) -> ServedStream:
+        """Return what a server needs to serve this stream."""
+        peers, is_own = _peer_alpns(self.settings), port.own_stream == self.stream
+        others: dict[str, Handler] = {}
+        if self._peers is not None:
+            others = dict.fromkeys(peers, self._peers.serve)
+        record = ServerRecord(logging.getLogger("replicator.server"), about)
+        return ServedStream(
+            self, record, others, peers,
+            {STATUS_ALPN: self._serve_status, ADMIN_ALPN: self._admin(is_own=is_own).serve},
+            is_own=is_own, door=self._door.objection,
+        )  # fmt: skip
+
+    def _admin(self, *, is_own: bool) -> NodeAdmin:
+        pipeline = self.pipeline
+        return NodeAdmin(
+            self.settings, pipeline.sequencer, pipeline.member, pipeline.retention,
+            AuditLog(self.directory.audit), copies=pipeline.inboxes, is_own=is_own,
+            admission=self._admission,
+            votes=self._door.votes, served=lambda: pipeline.feeds.end,
+        )  # fmt: skip
+
+    def _admission(self) -> Admission:
+        return self._port.admission
+
+    def start(self) -> list[str]:
+        """Begin to serve; return a sentence for each damaged session."""
+        with speaking(self._about):
+            self._leadership.start()
+            damaged = self.pipeline.start()
+            self._port.start()
+            self.scrubber.start()
+            self.lookout.start()
+        return damaged
+
+    @property
+    def failure(self) -> Exception | None:
+        """The error that ended the node, if one did."""
+        return self._ending.failure
+
+    @property
+    def stream(self) -> str:
+        """The stream that the node serves."""
+        return self.settings.stream
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens; the actual port if port 0 was asked for."""
+        return self._port.address
+
+    @property
+    def merged_end(self) -> Position:
+        """Where the merged log that is served ends."""
+        return self.pipeline.feeds.end
+
+    @property
+    def _about(self) -> str:
+        """What log lines begin with."""
+        return self._port.served.record.about
+
+    def is_member(self, name: str) -> bool:
+        """Whether a node belongs to this cluster (`replicator.host.Host`)."""
+        return self._door.is_member(name)
+
+    def quota(self, publisher: PeerName) -> Quota:
+        """What a publisher may take of the stream (`replicator.host.Host`)."""
+        return quotas_of_notes(self.pipeline.sequencer.view.notes).of(publisher)
+
+    def claim(self, identity: LogIdentity, peer: str, wake: Bell, *, relays: bool) -> NodeInbox:
+        """Give a pushing connection the copy that it fills (`replicator.host.Host`)."""
+        if relays and not self.is_member(peer):
+            raise Refused("role", f"{peer!r} is not a node of this cluster")
+        inbox = self.pipeline.claim(identity, peer, wake, relays=relays)
+        words = "session %s is pushed by %s from %s"
+        _log.info(words, inbox.session, peer, inbox.appender.end)
+        return inbox
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it leads, and so merges before the others (`replicator.host.Host`)."""
+        return self.pipeline.sequencer.view.leads
+
+    def settle(self) -> None:
+        """Sync and sequence what a connection has appended (`replicator.host.Host`)."""
+        self.pipeline.settle()
+
+    def feed(self, wake: Bell, *, relays: bool) -> LogFeed:
+        """Give a pulling connection the merged log (`replicator.host.Host`)."""
+        return self.pipeline.feeds.open(wake, relays=relays)
+
+    def damaged(self, error: CorruptLog, growing: bool) -> None:
+        """Have the merged log mended (`replicator.host.Host`)."""
+        if not growing:
+            self.scrubber.suspect(error)
+        elif self.pipeline.is_alone:
+            _log.error("%s; nothing after it is served from here; run `rt verify`", error)
+        else:
+            self.pipeline.mend_merged(error)
+
+    def _suspect(self, damage: CorruptLog) -> None:
+        """Have a rolled file mended that the merged log's copy has met damage in."""
+        self.scrubber.suspect(damage)
+
+    def stuck(self) -> str:
+        """Return the name of a loop that has not come round for 30 s; "" if all have."""
+        now_s = time.monotonic()
+        if now_s - self.pipeline.sequencer.stepped_s() > STUCK_S:
+            return "sequence"
+        return "look-out" if now_s - self.lookout.sample.at_s > STUCK_S else ""
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the node has stopped or failed; return False if the time ran out first."""
+        return self._ending.wait(timeout_s)
+
+    def stop(self) -> None:
+        """Let another node lead, close all connections, finish what was received, save a snapshot.
+
+        The lock is released last.
+        """
+        with speaking(self._about):
+            self._stop()
+
+    def _stop(self) -> None:
+        if hand_over(self.pipeline.sequencer, self.pipeline.member.engine):
+            _log.info("another node leads now; this one stops")
+        self.lookout.stop()
+        self.scrubber.stop()
+        self._port.stop("" if self.failure is None else spoken(self.failure))
+        self._relay.stop()
+        if self._peers is not None:
+            self._peers.stop()
+        self.pipeline.stop()
+        self._leadership.stop()
+        self.directory.close()
+        self._ending.finish()
+
+    def reload(self, settings: NodeSettings) -> list[str]:
+        """Use other settings, as far as that is possible while the node runs.
+
+        Certificates are loaded again by themselves when their files change.
+
+        Returns:
+            The names of settings that differ from those it was started with and need a restart.
+
+        Raises:
+            Misuse: a limit is out of range.
+        """
+        self._port.port.server.use_limits(settings.limits.server())
+        self.directory.guard.reserve = settings.storage.reserve
+        return [name for name in changed(self.settings, settings) if name not in _LIVE]
+
+    def status(self) -> dict[str, Any]:
+        """Return the node's status, as `rt status --json` shows it."""
+        settings, pipeline = self.settings, self.pipeline
+        inboxes = pipeline.inboxes
+        shown = node_status(
+            pipeline.sequencer.view, inboxes.every(), self._peers, settings, self.directory.guard,
+            sample=self.lookout.sample, opened=inboxes.opened,
+            why_refused=self._port.late.why_refused,
+        )  # fmt: skip
+        files = certificate_files(settings.certs, settings.name)
+        certificate = {"certificate": self.certificate_warning(), "certificate_days": _days(files)}
+        lost = self._lost if shown["role"] == "learner" else ""
+        repair = {"scrub": asdict(self.scrubber.state)}
+        return shown | certificate | repair | {"diverged": inboxes.diverged, "lost_state": lost}
+
+    def certificate_warning(self) -> str:
+        """Return what has to be done about the node's certificate; "" if there is nothing."""
+        return renewal_warning(certificate_files(self.settings.certs, self.settings.name))
+
+    def _serve_status(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> None:
+        """Send the status to any peer that was let in (`rt status`)."""
+        with sock:
+            self._meter.send(sock, identity, lambda: self._status(identity), STATUS_S)
+
+    def _status(self, identity: PeerIdentity) -> bytes:
+        """Return the status as a peer may see it, made at most once a second for all of them."""
+        answer = self.encoded_status()
+        if not identity.may_operate:
+            answer = self._answers.get(
+                "status of clients", lambda: for_clients(answer),
+                state=lambda: answer,
+            )  # fmt: skip
+        return dated(answer, time.time_ns())
+
+    def encoded_status(self) -> bytes:
+        """Return the status in JSON, without the time it is sent at."""
+
+        def make() -> bytes:
+            fields = self.status()
+            del fields["now_ns"]
+            return encoded(fields)
+
+        return self._answers.get("status", make, state=self._status_state)
+
+    def _status_state(self) -> tuple[object, ...]:
+        """Return what a status that is a second old may not differ in."""
+        view = self.pipeline.sequencer.view
+        engine = view.engine
+        return engine.role, engine.term, engine.leader, engine.members, view.notes, view.waiting
+
+    def _send(self, to: str, data: bytes) -> None:
+        if self._peers is not None:
+            self._peers.send(to, data)
+
+    def _pass_on(self, node: str, session: str) -> None:
+        self._relay.pass_on(node, session)
+
+    def _wake(self) -> None:
+        self.pipeline.sequencer.wake()
+
+    def _halt(self) -> None:
+        self._port.pulse.leave()
+        self.pipeline.halt()
+
+
+def _check_files(settings: NodeSettings) -> None:
+    """Raise `Misuse` unless our certificate and the grants beside it can be read."""
+    files = certificate_files(settings.certs, settings.name)
+    server_context(files.ca, files.cert, files.key)
+    read_grants(grants_path(files.ca))
+    demand_own(settings)
+
+
+def _days(files: CertificateFiles) -> float | None:
+    """Return the days until our certificate expires; None if it cannot be read."""
+    try:
+        return round(days_left(files), 1)
+    except (Misuse, OSError):
+        return None
+
+
+def _peer_alpns(settings: NodeSettings) -> tuple[str, ...]:
+    return alpns_of(settings.cluster_id or settings.stream)

@@ -1,0 +1,279 @@
+"""NodePipeline: the path of messages through a node."""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from replicator.host import Bell
+from replicator.serve.feeds import LogFeeds
+from rt.about import carried
+from rt.errors import CorruptLog
+from rt.format.manifest import LogIdentity
+from rt.node.agree.dependencies import Ports
+from rt.node.agree.duties import Duties, timing_of
+from rt.node.agree.idle_policy import Pulse
+from rt.node.agree.keep_up import CopyLog
+from rt.node.agree.sequencer import NodeSequencer
+from rt.node.host.assembly import build_member
+from rt.node.host.ending import Ending
+from rt.node.host.note_kinds import demand_note
+from rt.node.ingest.damage import DamageFound
+from rt.node.ingest.inbox import NodeInbox
+from rt.node.ingest.inboxes import Inboxes
+from rt.node.ingest.restore_from_journal import put_back
+from rt.node.notes.pins import may_lease_on
+from rt.node.resources.node_directory import NodeDirectory
+from rt.node.retain.retention import Retention
+from rt.node.retain.snapshots import NodeSnapshots
+from rt.node.retain.sweep import Sweep
+from rt.node.retain.sweeper import NodeSweeper
+from rt.node.sessions.watch import SessionWatch
+from rt.node.settings.node import NodeSettings
+from rt.position import START, Position
+from sequencer.execution.execution import Readers
+from sequencer.journal.journal import Opened
+from sequencer.membership import Dial
+from sequencer.peers.notes import is_commit_note, is_plain_success
+
+_log: Final = logging.getLogger("rt.node")
+_LAG_MAX: Final = 2  # entries on their way to a member that keeps up
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """How a pipeline reaches the other nodes.
+
+    Attributes:
+        send: sends a node a message of the sequencer, which may be lost: `send(node, data)`.
+        pass_on: pushes this node's copy of a session to a node: `pass_on(node, session)`.
+        copy_log: starts copying the merged log from other nodes, from a position on.
+        dial: takes the addresses of all other nodes, by name, whenever they change.
+        pulse: tells the other nodes, and hears from them, who rests.
+        reads_carried: whether a node is known to read instructions that carry bytes.
+    """
+
+    send: Callable[[str, bytes], None]
+    pass_on: Callable[[str, str], None]
+    copy_log: CopyLog
+    dial: Dial
+    pulse: Pulse
+    reads_carried: Callable[[str], bool]
+
+
+class NodePipeline:
+    """Syncs what connections receive, sequences and merges it, and archives the merged log.
+
+    A connection syncs and sequences small batches itself (`settle`); the two threads do the rest.
+
+    Threads: every field is set once, before any thread starts.
+        _threads: the one that syncs, and the one that sequences.
+        inboxes, feeds, sequencer, sweeper: any thread; they have locks of their own.
+        member, retention, watch, _snapshots: only the thread that does the duties, or a question
+            that is put to it by `sequencer.ask`. Before `start` and after `stop`, any thread.
+    """
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        directory: NodeDirectory,
+        opened: Opened,
+        links: Links,
+        ending: Ending,
+    ) -> None:
+        """Recover the merged log and the state; nothing runs before `start`.
+
+        Args:
+            settings: of the node.
+            directory: of the node.
+            opened: the journal and the state it recovered.
+            links: to the other nodes.
+            ending: ends the node when a thread fails.
+
+        Raises:
+            CorruptLog: the merged log is damaged.
+        """
+        disk, guard, storage = directory.disk, directory.guard, settings.storage
+        self._is_founded_alone = settings.is_alone
+        self._carried = opened.state.entries if settings.is_alone else ()  # which copies may lack
+        self._ending = ending
+        self.feeds = LogFeeds(
+            directory.merged,
+            closed=lambda: self.sequencer.view.refusal,
+            is_whole=lambda: self.sequencer.view.is_whole,
+        )
+        self.inboxes = Inboxes(
+            directory.copies_disk, directory.inputs, settings.stream, self._hold, guard,
+            alone=lambda: self.is_alone, damaged=self.mend, left=self._end_rest,
+        )  # fmt: skip
+        self.member = build_member(
+            settings, directory, opened,
+            send=links.send, dial=links.dial, received=self.inboxes.received,
+            may_carry=lambda: settings.agreement.carry
+            and all(map(links.reads_carried, self.member.holdings.others)),
+            readers=Readers(self._serve_merged, lambda: self.feeds.has_readers),
+        )  # fmt: skip
+        self.sweeper = NodeSweeper(Sweep(disk, self.inboxes, fold_s=storage.fold_s))
+        if opened.state.snapshot is not None and not self.member.executor.lacks_log:
+            self.sweeper.saved(opened.state.snapshot.data)
+        self.retention = Retention(
+            settings, self.member, self.sweeper, may_lease=may_lease_on(settings)
+        )
+        self._snapshots = NodeSnapshots(
+            self.member, opened.journal, self.sweeper, self.retention,
+            flush=self.inboxes.flush, pause_s=storage.snapshot_s,
+        )  # fmt: skip
+        self.watch = SessionWatch(self.member, self.inboxes, self.retention)
+        ports = Ports(
+            self.inboxes, self._snapshots, self.retention, self.watch,
+            links.copy_log, links.pass_on, self._serve, self.feeds.refuse, links.pulse,
+            lambda: guard.is_closed,
+        )  # fmt: skip
+        duties = Duties(self.member, ports, timing_of(settings))
+        self.sequencer = NodeSequencer(duties, demand_note)
+        sequence = _thread(ending, "sequence", self.sequencer.run)
+        self._threads = [_thread(ending, "sync", self._sync), sequence]
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is no other node that could replace what is damaged here."""
+        return self.member.is_alone
+
+    def start(self) -> list[str]:
+        """Open the copies of sessions and start the threads; return a sentence for each damaged."""
+        ledger = self.member.executor.ledger
+        damaged = self.inboxes.open_all(
+            ledger.merged_to if self._is_founded_alone else lambda _session: START, ledger.index
+        )
+        for sentence in damaged:
+            _log.error("%s", sentence)
+        put_back(self.inboxes, self._carried)
+        self._carried = ()
+        for thread in self._threads:
+            thread.start()
+        self.sweeper.start(self._ending.fail)
+        return damaged
+
+    def claim(self, identity: LogIdentity, peer: str, wake: Bell, *, relays: bool) -> NodeInbox:
+        """Return the copy of a session for a connection to fill; see `Inboxes.claim`."""
+        inbox = self.inboxes.claim(
+            identity, peer, wake, self._merged_to(identity.name), relays=relays
+        )
+        self.sequencer.stir()  # the copy may be newly opened and hold bytes to merge
+        return inbox
+
+    def settle(self) -> None:
+        """Sync and sequence what a connection appended, or leave that to the threads."""
+        self._ending.guarded(self._settle)
+
+    def hear(self, sender: str, messages: list[bytes]) -> None:
+        """Take another node's messages, and do now what follows from them."""
+        self.sequencer.hear(sender, messages)
+        if len(messages) > 1 or not self._can_wait(sender, messages[0]):
+            self._ending.guarded(self.sequencer.turn)
+
+    def _can_wait(self, sender: str, message: bytes) -> bool:
+        """Whether what follows from a message may wait for the next one, or for the tick.
+
+        What the leader has committed it has served and acknowledged itself, so without a puller
+        here it may wait. So may a follower's reply once all that was proposed is decided, and no
+        read waits: it was not the one that made the majority.
+        """
+        if is_commit_note(message):
+            return not self.feeds.has_readers
+        view = self.sequencer.view
+        if view.is_executing or self.member.reads.is_waiting:
+            return False
+        if not (view.leads and is_plain_success(message)):
+            return False
+        peers = view.engine.peers  # as of the last tick; one that lacks more is sent more at once
+        return any(each.name == sender and each.lag <= _LAG_MAX for each in peers)
+
+    def mend(self, found: DamageFound) -> None:
+        """Set aside, soon, what a connection found damaged."""
+        self.sequencer.mend(found)
+
+    def mend_merged(self, damage: CorruptLog) -> None:
+        """Set aside, soon, a file of the merged log that a connection found damaged.
+
+        The file is checked here, by the connection's thread: several may find the same damage, and
+        another log may be open by now, in which it is mended.
+        """
+        log = self.member.executor.appender
+        try:
+            log.verify_file(damage.position)
+        except CorruptLog as found:
+            self.mend(DamageFound(found, log))
+        except OSError as error:
+            _log.warning("the merged log cannot be checked for damage: %s", error)
+
+    def halt(self) -> None:
+        """Tell both threads to stop, without waiting for them."""
+        self.inboxes.stop()
+        self.sequencer.stop()
+
+    def stop(self) -> None:
+        """Sync what was received, execute what was decided, save a snapshot and close all files."""
+        stops = self.inboxes.stop, self.sequencer.stop
+        for stop, thread in zip(stops, self._threads, strict=True):
+            stop()
+            thread.join()
+        self.sweeper.stop()
+        self.inboxes.close()
+        self.sequencer.close(self._release)
+
+    def _release(self) -> None:
+        self._snapshots.close()
+        self.member.executor.close()
+
+    def _merged_to(self, session: str) -> Position:
+        """Return how far a session is merged: on a node alone, that much of it was durable."""
+        if not self._is_founded_alone:
+            return START
+        return self.sequencer.ask(lambda: self.member.executor.ledger.merged_to(session))
+
+    def _hold(self, _end: Position, session: str) -> None:
+        self.sequencer.hold(session)
+
+    def _settle(self) -> None:
+        """Have what a connection appended merged before it is synced, if it is little.
+
+        The leader puts it into an instruction; a follower gets that in a moment, and has nothing to
+        do before.
+        """
+        view = self.sequencer.view
+        if view.carries and (sessions := self.inboxes.put_off()) is not None:
+            if view.leads and sessions:
+                self.sequencer.receive(sessions)
+                self.sequencer.turn()
+        elif self.inboxes.settle():
+            self.sequencer.turn()
+
+    def _sync(self) -> None:
+        self.inboxes.run(self.sequencer.wake)
+
+    def _end_rest(self) -> None:
+        """A publisher has gone: who decides over its session must know of it soon."""
+        self.sequencer.stir()
+
+    def _serve_merged(self) -> None:
+        """Serve what was just merged, to a few; to the others after the step, with `_serve`.
+
+        So a publisher does not wait until 64 subscribers were sent its message, to hear of it.
+        """
+        end = self.member.executor.ledger.end
+        if end != self.feeds.end:
+            self.feeds.begin(end)
+
+    def _serve(self, end: Position) -> None:
+        """Serve up to `end`, to all that have not been told yet."""
+        if end != self.feeds.end:
+            self.feeds.grown(end)
+        else:
+            self.feeds.go_on()
+
+
+def _thread(ending: Ending, name: str, work: Callable[[], object]) -> threading.Thread:
+    """Return a thread that ends the node when its work fails."""
+    return threading.Thread(target=carried(ending.guarded), args=(work,), name=name, daemon=True)

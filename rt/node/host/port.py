@@ -1,0 +1,111 @@
+"""NodePort: the address at which a node serves, with one listener for all its streams."""
+
+from dataclasses import dataclass
+
+from replicator.limits.admission import Admission
+from replicator.serve.server import Server
+from replicator.serve.streams import ServedStream, Streams
+from replicator.sink.columns_check import ColumnsCheck
+from replicator.sink.late_check import LateCheck, LateChecker
+from rt.net.certificates import CertificateFiles, certificate_files
+from rt.net.tls import Contexts, client_context, offering, server_context
+from rt.node.agree.idle_heartbeat import PULSE_ALPN, ProcessPulse, StreamPulse
+from rt.node.settings.node import NodeSettings
+
+
+class NodePort:
+    """A listener, and what all streams share: certificates, grants, handshakes and limits.
+
+    Threads: every field is set once, in `__init__`, and any thread may call any method but `start`
+        and `stop`, which belong to the owner.
+    """
+
+    def __init__(self, settings: NodeSettings) -> None:
+        """Listen; nothing is served before `start`.
+
+        Raises:
+            OSError: the address is not available.
+            Misuse: the certificates or the grants cannot be read.
+        """
+        files = certificate_files(settings.certs, settings.name)
+        self.own_stream = settings.stream
+        self.streams = Streams()
+        self.pulse = _pulse_of(settings, files)
+        self.streams.shared = {PULSE_ALPN: self.pulse.serve}
+        contexts = Contexts(
+            files, lambda *paths: offering(server_context(*paths), *self.streams.protocols)
+        )
+        self.streams.changed = contexts.renew
+        columns = ColumnsCheck()
+        self.late = LateChecker(columns.late)
+        self.server = Server(
+            settings.address, contexts, self.streams, settings.limits.server(), columns
+        )
+
+    def start(self) -> None:
+        """Begin to accept connections."""
+        self.server.start()
+        self.late.start()
+        self.pulse.start()
+
+    def stop(self) -> None:
+        """End all connections."""
+        self.pulse.stop()
+        self.server.stop()
+        self.late.stop()
+
+
+def _pulse_of(settings: NodeSettings, files: CertificateFiles) -> ProcessPulse:
+    agreement = settings.agreement
+    contexts = Contexts(files, lambda *paths: offering(client_context(*paths), PULSE_ALPN))
+    return ProcessPulse(
+        contexts.current, beat_s=agreement.heartbeat_s, lost_s=agreement.election_s
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPort:
+    """One stream's part of a port.
+
+    Attributes:
+        port: which.
+        served: the stream.
+        pulse: the stream's part of the port's.
+        is_whole: whether the port is this stream's alone, and begins and ends with it.
+    """
+
+    port: NodePort
+    served: ServedStream
+    pulse: StreamPulse
+    is_whole: bool
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens; the actual port if port 0 was asked for."""
+        return self.port.server.address
+
+    @property
+    def late(self) -> LateCheck:
+        """What looks into frames after they were taken."""
+        return self.port.late.check
+
+    def start(self) -> None:
+        """Begin to serve the stream."""
+        self.port.streams.add(self.served)
+        if self.is_whole:
+            self.port.start()
+
+    def stop(self, why: str = "") -> None:
+        """End the stream's connections; `why` is what peers that ask for it later are answered."""
+        self.pulse.leave()
+        if self.is_whole:
+            self.port.stop()
+            return
+        stream = self.served.host.stream
+        self.port.streams.drop(stream, why)
+        self.port.server.end(stream)
+
+    @property
+    def admission(self) -> Admission:
+        """What the holders of one certificate's name may take."""
+        return self.port.server.admission

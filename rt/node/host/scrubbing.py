@@ -1,0 +1,62 @@
+"""Scrubbing: what a node scrubs, and where it fetches what its disk has lost."""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from replicator.repair.file_fetch import FileFetch
+from replicator.repair.mend import mend_file
+from replicator.repair.scrub import Scrub, ScrubPorts
+from replicator.repair.scrub_record import ScrubRecord
+from replicator.repair.scrubber import Scrubber
+from replicator.wire.dialer import Address
+from rt.errors import CorruptLog
+from rt.log.write.appender import Appender
+from rt.net.contexts import Contexts
+from rt.node.agree.catch_up import GuardedDisk
+from rt.node.host.pipeline import NodePipeline
+from rt.node.ingest.damage import DamageFound
+from rt.node.resources.node_directory import NodeDirectory
+from rt.node.resources.peer_addresses import Places
+from rt.node.settings.node import NodeSettings
+
+_log: Final = logging.getLogger("rt.node")
+
+
+def node_scrubber(
+    settings: NodeSettings,
+    directory: NodeDirectory,
+    pipeline: NodePipeline,
+    places: Places,
+    contexts: Contexts,
+) -> Scrubber:
+    """Return what scrubs a node's merged log and its copies of sessions; it has to be started."""
+    stopping = threading.Event()
+    guarded = GuardedDisk(directory.guard)
+
+    def nodes() -> Sequence[Address]:
+        return [each[0] for each in places.now.values()]
+
+    def logs() -> list[Appender]:
+        copy = pipeline.sequencer.view.waiting.copy
+        # closed while it is copied; a copy that has just ended is closed too
+        merged = pipeline.member.executor.appender if copy is None else copy.log
+        sessions = [each.appender for each in pipeline.inboxes.every()]
+        return sessions if merged is None else [merged, *sessions]
+
+    def report(damage: CorruptLog, log: Appender) -> None:
+        """Have a session's copy set aside, if other nodes have it; alone, keep what there is."""
+        if not pipeline.is_alone:
+            pipeline.mend(DamageFound(damage, log, scrubbed=True))
+
+    fetch = FileFetch(directory.merged, nodes, contexts, guarded, stopping.is_set)
+    ports = ScrubPorts(
+        logs, lambda log, line: mend_file(fetch, log, line), report, pipeline.feeds.damaged,
+        time.time_ns,
+    )  # fmt: skip
+    storage = settings.storage
+    every_s = storage.scrub_every_s if storage.scrub_bytes_s else None
+    scrub = Scrub(ports, ScrubRecord(directory.merged), every_s=every_s)
+    return Scrubber(scrub, storage.scrub_bytes_s, stopping)

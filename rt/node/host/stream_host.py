@@ -1,0 +1,205 @@
+"""StreamHost: all streams of one node's process, each a `Node` of its own behind one port."""
+
+import logging
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Final
+
+from rt.about import speaking
+from rt.errors import Misuse, RtError, spoken
+from rt.node.agree.leadership import OnRole
+from rt.node.host.node import Node
+from rt.node.host.port import NodePort
+from rt.node.settings.node import NodeSettings
+from rt.position import Position
+from rt.text import counted
+
+_log: Final = logging.getLogger("rt.node")
+_AT_ONCE: Final = 16  # streams that start, or stop: each waits for its disk, again and again
+
+
+class StreamHost:
+    """Starts a `Node` for each stream, and stops one that fails while the others go on.
+
+    Streams share the listener, the certificates, the grants and the limits on peers. Each has its
+    directory, journal, consensus and threads, so what damages one does not reach another.
+
+    Threads: the thread that owns it calls every method, and alone uses the fields; but `stuck` may
+        be called by any, and `settings`, `nodes` and `failures`, which are replaced whole, read.
+        Streams are made and started by several threads at once, which share `_port` and nothing
+        else; `_opening` guards it.
+    """
+
+    def __init__(
+        self, settings: NodeSettings, *, founding: bool = False, on_role: OnRole | None = None
+    ) -> None:
+        """Recover what is on disk; `start` begins to serve. Arguments as for `Node`.
+
+        Raises:
+            Misuse, CorruptLog, Refused, OSError: as `Node`, if there is a single stream, or if
+                none of several can be served.
+        """
+        self.settings = settings
+        self.failures: Mapping[str, Exception] = {}  # by stream
+        self.nodes: Mapping[str, Node] = {}
+        self._on_role = on_role
+        self._port: NodePort | None = None  # opened once a directory is locked
+        self._opening = threading.Lock()
+        with ThreadPoolExecutor(_AT_ONCE, "start") as pool:
+            made = list(pool.map(partial(self._made, founding=founding), settings.each_stream))
+        for each, node in zip(settings.each_stream, made, strict=True):
+            self._keep(each.stream, node)
+        if not self.nodes:
+            self._close_port()
+            raise next(iter(self.failures.values()))
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        return self._open_port().server.address
+
+    @property
+    def own(self) -> Node:
+        """The node of the stream that is named first among those that are served."""
+        return next(iter(self.nodes.values()))
+
+    def start(self) -> None:
+        """Begin to serve."""
+        nodes = self.nodes
+        with ThreadPoolExecutor(_AT_ONCE, "start") as pool:
+            outcomes = list(pool.map(_started, nodes.values()))
+        for (name, node), failure in zip(nodes.items(), outcomes, strict=True):
+            self._see(name, node, failure)
+        if not self.nodes:
+            raise next(iter(self.failures.values()))
+        self._open_port().start()
+
+    def turn(self) -> bool:
+        """Stop the streams that have failed; return whether any is left."""
+        for name, node in list(self.nodes.items()):
+            if node.wait(0):
+                self._end(name, node)
+        return bool(self.nodes)
+
+    def stuck(self) -> str:
+        """Return a loop that has not come round for 30 s, with its stream; "" if all have."""
+        for name, node in self.nodes.items():
+            if loop := node.stuck():
+                return loop if len(self.nodes) == 1 else f"{loop} of stream {name}"
+        return ""
+
+    def stop(self) -> dict[str, Position]:
+        """Stop all streams; return where their merged logs end."""
+        nodes, self.nodes = self.nodes, {}
+        with ThreadPoolExecutor(_AT_ONCE, "stop") as pool:
+            list(pool.map(Node.stop, nodes.values()))
+        self._close_port()
+        failed = {name: node.failure for name, node in nodes.items() if node.failure is not None}
+        self.failures = {**self.failures, **failed}
+        return {name: node.merged_end for name, node in nodes.items()}
+
+    def reload(self, settings: NodeSettings) -> list[str]:
+        """Use other settings: as `Node.reload`, and begin and end streams.
+
+        Returns:
+            The names of settings that differ and need a restart.
+
+        Raises:
+            Misuse: a limit is out of range.
+        """
+        own = self.settings.stream
+        if settings.stream != own:  # whatever else the file says is of another node
+            return ["stream"]
+        wanted = {each.stream: each for each in settings.each_stream}
+        left: set[str] = set()
+        for name, node in list(self.nodes.items()):
+            if name in wanted:
+                left.update(node.reload(wanted[name]))
+            else:
+                self._drop(name, node)
+        self.failures = {name: why for name, why in self.failures.items() if name in wanted}
+        for name in wanted.keys() - self.nodes.keys():
+            self._begin(wanted[name])
+        self.settings = settings
+        return sorted(left)
+
+    def _open_port(self) -> NodePort:
+        """Return the port, which is opened when the first stream asks for it."""
+        with self._opening:
+            if self._port is None:
+                self._port = NodePort(self.settings)
+            return self._port
+
+    def _close_port(self) -> None:
+        if self._port is not None:
+            self._port.stop()
+
+    def _made(self, settings: NodeSettings, *, founding: bool) -> Node | Exception:
+        """Return a stream's node, or why there is none; several threads may call it at once."""
+        try:
+            about = f"stream {settings.stream}: " if self.settings.streams else ""
+            with speaking(about):
+                return Node(
+                    settings, founding=founding, on_role=self._on_role, port=self._open_port,
+                    about=about,
+                )  # fmt: skip
+        except (RtError, OSError) as error:
+            return error
+
+    def _keep(self, name: str, made: Node | Exception) -> None:
+        if isinstance(made, Exception):
+            self._fail(name, made)
+        else:
+            self.nodes = {**self.nodes, name: made}
+
+    def _begin(self, settings: NodeSettings) -> None:
+        kept = {name: why for name, why in self.failures.items() if name != settings.stream}
+        self.failures = kept
+        self._keep(settings.stream, self._made(settings, founding=False))
+        if node := self.nodes.get(settings.stream):
+            self._see(settings.stream, node, _started(node))
+        if settings.stream in self.nodes:
+            _log.info("stream %s is served from now on", settings.stream)
+
+    def _see(self, name: str, node: Node, failure: Exception | None) -> None:
+        """Go on without a stream that could not be started."""
+        if failure is not None:
+            self._remove(name, node)
+            self._fail(name, failure)
+
+    def _remove(self, name: str, node: Node) -> None:
+        self.nodes = {each: kept for each, kept in self.nodes.items() if each != name}
+        node.stop()
+
+    def _drop(self, name: str, node: Node) -> None:
+        self._remove(name, node)
+        _log.info("stream %s is served no more; its files stay in %s", name, node.directory.path)
+
+    def _end(self, name: str, node: Node) -> None:
+        """Stop a stream that has failed, so that it acknowledges nothing more."""
+        self._remove(name, node)
+        self._fail(name, node.failure or Misuse("it has stopped"))
+
+    def _fail(self, name: str, error: Exception) -> None:
+        self.failures = {**self.failures, name: error}
+        if self._port is not None:
+            self._port.streams.drop(name, spoken(error))
+        if self.settings.streams:
+            _log.critical(
+                "stream %s is not served: %s; %s", name, spoken(error), _rest(len(self.nodes))
+            )
+
+
+def _started(node: Node) -> Exception | None:
+    """Start a node; return why it could not be."""
+    try:
+        node.start()
+    except (RtError, OSError) as error:
+        return error
+    return None
+
+
+def _rest(count: int) -> str:
+    return f"{counted(count, 'other stream')} {'is' if count == 1 else 'are'}"

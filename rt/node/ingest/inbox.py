@@ -1,0 +1,168 @@
+"""NodeInbox: a node's copy of one session, and the connection that fills it."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from replicator.host import Bell
+from rt.errors import CorruptLog, Refused
+from rt.format.manifest import Archived
+from rt.log.notify.confirmations import Confirmations
+from rt.log.write.appender import Appender, Durable
+from rt.node.ingest.damage import DamageFound
+from rt.node.resources.disk_guard import DiskGuard
+from rt.position import START, Position
+from rt.traffic import Traffic
+
+_log: Final = logging.getLogger("rt.node")
+_PASSED_OVER_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class InboxPorts:
+    """What the copies of a node's sessions act on; any thread may call any of it.
+
+    Attributes:
+        changed: called when bytes were appended to a copy.
+        guard: of the disk.
+        damaged: called when a copy is found damaged.
+        left: called when a connection that filled a copy has gone.
+    """
+
+    changed: Callable[["NodeInbox"], None]
+    guard: DiskGuard
+    damaged: Callable[[DamageFound], None]
+    left: Callable[[], None] = lambda: None
+
+
+class NodeInbox:
+    """One session's copy. The connection that fills it appends; the syncer makes it durable.
+
+    Threads:
+        The connection that fills it calls `written`, `needs` and `release`, and appends. `durable`
+        and `passed_over_s` are set by the thread that syncs, `merged` and `confirmations` by the
+        sequencing thread; all only move forward, so any thread may read them. Any thread may set
+        `leave`. `Inboxes` calls `claim` under its lock. `peer` and `_wake` are cleared without it:
+        other threads read each of them once.
+    """
+
+    def __init__(
+        self,
+        appender: Appender,
+        durable: Durable,
+        ports: "InboxPorts",
+    ) -> None:
+        self._ports = ports
+        self.appender = appender
+        self.traffic = Traffic()
+        self.durable = durable
+        self.confirmations = Confirmations(received=durable)
+        self.merged: Position = START  # how far the session is merged, whatever this copy holds
+        self.peer = ""  # the peer that fills it now; empty without one
+        self._relays = False  # whether that peer is a node rather than the publisher
+        self.passed_over_s = float("-inf")  # when no instruction had carried what it got
+        self.leave: Refused | None = None  # why the connection that fills it has to leave
+        self._wake: Bell | None = None
+
+    @property
+    def session(self) -> str:
+        """The session's name."""
+        return self.appender.identity.name
+
+    def written(self) -> None:
+        """Hand appended bytes to the syncer.
+
+        Raises:
+            Refused: the disk is nearly full, so these bytes are the last for now.
+        """
+        self._ports.changed(self)
+        self._ports.guard.demand_room()
+
+    @property
+    def unsynced(self) -> int:
+        """Bytes of the active file that are not durable yet."""
+        return self.appender.end - self.durable
+
+    @property
+    def open_bytes(self) -> int:
+        """Bytes of the active file that are neither durable nor merged."""
+        return self.appender.end - max(self.durable, self.merged)
+
+    @property
+    def safe(self) -> Position:
+        """Up to where the session is durable here: in this copy, or in what carried it."""
+        return max(self.durable, min(self.merged, self.appender.end))
+
+    @property
+    def is_passed_over(self) -> bool:
+        """Whether no instruction carried what it got, a moment ago: the leader may not get it."""
+        return time.monotonic() - self.passed_over_s < _PASSED_OVER_S
+
+    def confirmed(self) -> Confirmations:
+        """Return the session's progress on this node."""
+        return self.confirmations
+
+    def confirm(self, confirmations: Confirmations) -> None:
+        """Record the session's progress, and wake the connection to pass it on."""
+        if confirmations != self.confirmations:
+            self.confirmations = confirmations
+            self._ring()
+
+    def keeps(self, _entry: Archived) -> bool:
+        """Keep bytes that the publisher has archived: `NodeSweeper` decides when they go."""
+        return True
+
+    def needs(self, end: Position) -> bool:
+        """Whether an instruction may still name bytes before `end`."""
+        return self.merged < end
+
+    def doubted(self) -> None:
+        """Check the copy, because its source or target has different bytes; report damage."""
+        try:
+            self.appender.verify(self.merged)
+        except CorruptLog as damage:
+            self._ports.damaged(DamageFound(damage, self.appender))
+        except OSError as error:
+            _log.warning("the copy of session %s cannot be checked: %s", self.session, error)
+
+    @property
+    def was_relayed(self) -> bool:
+        """Whether the last to fill it was a node rather than the publisher."""
+        return self._relays
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether its publisher fills it now."""
+        return bool(self.peer) and not self._relays
+
+    def claim(self, peer: str, wake: Bell, *, relays: bool = False) -> None:
+        """Let `peer`, a publisher or a relaying node, fill it.
+
+        Raises:
+            Refused: another connection fills it. If either of the two relays, that connection is
+                asked to leave: the publisher has come back, or it went silent and a node was asked.
+        """
+        if peer_now := self.peer:  # read once: it may leave at any moment
+            reason = f"session {self.session!r} is being pushed by {peer_now!r}"
+            if relays or self._relays:
+                self.refuse(Refused("busy", "this session is left to another connection"))
+                reason += ", which was asked to leave"
+            raise Refused("busy", reason)
+        self.leave, self._relays = None, relays
+        self.peer, self._wake = peer, wake
+
+    def refuse(self, why: Refused) -> None:
+        """Have the connection that fills it end, and its source hear why."""
+        self.leave = why
+        self._ring()
+
+    def release(self) -> None:
+        """End the connection's claim."""
+        self._wake, self.peer = None, ""  # the bell first: the next peer brings its own
+        self._ports.left()
+
+    def _ring(self) -> None:
+        if (wake := self._wake) is not None:  # another thread may release it at any moment
+            wake.set()

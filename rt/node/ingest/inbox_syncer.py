@@ -1,0 +1,245 @@
+"""InboxSyncer: makes durable what connections have appended to a node's inboxes."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from rt.limits import KIB
+from rt.log.write.appender import Durable
+from rt.node.ingest.inbox import NodeInbox
+from rt.position import START
+from sequencer.ledger.instruction import CARRIED_BYTES_MAX
+
+# One journal commit of the file system serves all syncs that wait for it, so many files are
+# synced side by side; more threads than this did not make 1,000 files faster.
+_SYNC_THREADS: Final = 8  # with the one that syncs the batch
+# Up to this much is synced by the connection that wrote it: for a lone message, waking the syncer
+# and being woken by it costs as much as the sync. With more, a connection receives meanwhile.
+_SETTLE_BYTES: Final = 64 * KIB
+# What an instruction carries is synced later, once for many updates; what none has carried within
+# this time is synced then.
+_CARRIED_WITHIN_S: Final = 0.02
+_CARRIED_SYNC_S: Final = 1.0
+_PUT_OFF_MAX: Final = 32  # inboxes, which are looked at for each update
+
+
+class PutOff:
+    """Why what was written is not synced yet: instructions are to carry it, and mostly have."""
+
+    def __init__(self, written: Mapping[str, NodeInbox]) -> None:
+        """Wait for what these hold to be merged."""
+        self._last_s = time.monotonic() + _CARRIED_SYNC_S
+        self._begin(written)
+
+    def _begin(self, written: Mapping[str, NodeInbox]) -> None:
+        self._due_s = time.monotonic() + _CARRIED_WITHIN_S
+        self._ends = {name: inbox.appender.end for name, inbox in written.items()}
+
+    def pause_s(self) -> float:
+        """How long until the next look."""
+        return max(0.0, self._due_s - time.monotonic())
+
+    def is_over(self, written: Mapping[str, NodeInbox]) -> bool:
+        """Whether something was not carried in time, or all of it has waited long enough."""
+        now_s = time.monotonic()
+        if now_s < self._due_s:
+            return False
+        if now_s >= self._last_s:
+            return True
+        ends = self._ends
+        late = [each for name, each in written.items() if each.merged < ends.get(name, START)]
+        for inbox in late:
+            inbox.passed_over_s = now_s
+        if not late:
+            self._begin(written)
+        return bool(late)
+
+
+class InboxSyncer:
+    """Syncs inboxes in batches, one batch at a time. A failed sync ends it and is never retried.
+
+    Threads:
+        `_lock` guards `_dirty`, `_put_off`, `_syncing`, `_stopping` and `_has_failed`,
+        and is not held during a sync or while `_synced` is called; `_changed` is its condition.
+        Connections call `mark`, `settle` and `put_off`, one thread calls `run`, and any thread may
+        call `forget` and `stop`. Whichever thread sets `_syncing` syncs the batch. After a failure
+        `_syncing` remains set, so that nothing else is synced. Only that thread uses `_pool`;
+        `close` is called once it has ended.
+    """
+
+    def __init__(self, synced: Callable[[NodeInbox, Durable], None]) -> None:
+        """Prepare; `settle` and `run` sync.
+
+        Args:
+            synced: called with an inbox and its durable end, by the thread that synced it.
+        """
+        self._synced = synced
+        self._dirty: dict[str, NodeInbox] = {}
+        self._put_off: PutOff | None = None  # until when those wait
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._stopping = self._syncing = self._has_failed = False
+        self._pool = ThreadPoolExecutor(_SYNC_THREADS - 1, "sync")
+
+    def mark(self, inbox: NodeInbox) -> None:
+        """Have an inbox synced: bytes were appended to it."""
+        with self._lock:
+            self._dirty[inbox.session] = inbox
+            if inbox.unsynced > _SETTLE_BYTES:
+                self._put_off = None
+                self._changed.notify()
+
+    def forget(self, session: str) -> None:
+        """Drop a session whose copy is set aside."""
+        with self._lock:
+            self._dirty.pop(session, None)
+            if not self._dirty:
+                self._put_off = None
+
+    def run(self, synced: Callable[[], None]) -> None:
+        """Sync what is marked, until stopped. For a thread of its own.
+
+        Args:
+            synced: called after each batch, once every inbox of it has been reported.
+
+        Raises:
+            OSError: a sync failed. The node must end: nothing may be acknowledged after it.
+        """
+        while True:
+            with self._changed:
+                while not self._is_to_go_on():
+                    self._changed.wait(self._pause_s())
+                if self._has_failed or not self._dirty:
+                    return
+                batch = self._begin_sync()
+            self._sync_and_end(batch)
+            synced()
+
+    def settle(self) -> bool:
+        """Sync a little that one connection has written, or leave it to `run`.
+
+        Returns:
+            Whether it was synced here.
+
+        Raises:
+            OSError: as for `run`.
+        """
+        with self._lock:
+            if not self._dirty:
+                return False
+            self._put_off = None
+            [first, *others] = self._dirty.values()
+            if self._syncing or others or first.unsynced > _SETTLE_BYTES:
+                self._changed.notify()
+                return False
+            batch = self._begin_sync()
+        self._sync_and_end(batch)
+        return True
+
+    def put_off(self) -> list[str] | None:
+        """Leave a little that was written to be synced later: an instruction is to carry it.
+
+        Returns:
+            The sessions of which a little is neither durable nor merged; None if only a sync helps.
+        """
+        with self._lock:
+            little = [each for each in self._dirty.values() if self._is_little(each)]
+            if len(little) == len(self._dirty) <= _PUT_OFF_MAX:
+                if self._put_off is None and little:
+                    self._put_off = PutOff(self._dirty)
+                    self._changed.notify()
+            elif little:
+                self._put_off = None
+                self._changed.notify()
+            else:
+                return None
+            return [each.session for each in little if each.open_bytes > 0]
+
+    @staticmethod
+    def _is_little(inbox: NodeInbox) -> bool:
+        """Whether an instruction may carry what was written to an inbox, and will."""
+        is_begun = bool(inbox.durable)  # without a durable byte it is not carried from
+        return is_begun and inbox.open_bytes <= CARRIED_BYTES_MAX and not inbox.is_passed_over
+
+    def stop(self) -> None:
+        """Let `run` sync what is marked, and end."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Release the threads."""
+        self._pool.shutdown()
+
+    def _is_to_go_on(self) -> bool:
+        """Whether `run` has something to sync, or has to end."""
+        if self._has_failed:
+            return True
+        if self._syncing:
+            return False
+        waits = self._put_off is not None and not self._put_off.is_over(self._dirty)
+        return self._stopping or (bool(self._dirty) and not waits)
+
+    def _pause_s(self) -> float | None:
+        """How long to wait before the next look; None if there is nothing to wait for."""
+        if self._put_off is None or self._syncing or not self._dirty:
+            return None
+        return self._put_off.pause_s()
+
+    def _begin_sync(self) -> list[NodeInbox]:
+        """Take the marked inboxes as a batch; the caller holds the lock."""
+        batch, self._dirty, self._put_off = list(self._dirty.values()), {}, None
+        self._syncing = True
+        return batch
+
+    def _sync_and_end(self, batch: list[NodeInbox]) -> None:
+        try:
+            self._sync(batch)
+        except OSError:
+            with self._changed:  # `_syncing` remains set: nothing is synced after a failure
+                self._has_failed = True
+                self._changed.notify()
+            raise
+        with self._lock:
+            self._syncing = False
+            if self._dirty or self._stopping:
+                self._changed.notify()
+
+    def _sync(self, batch: list[NodeInbox]) -> None:
+        [inbox, *others] = batch
+        ends = self._sync_together(batch) if others else [(inbox, inbox.appender.sync())]
+        for inbox, end in ends:
+            inbox.durable = end
+            self._synced(inbox, end)
+
+    def _sync_together(self, batch: list[NodeInbox]) -> list[tuple[NodeInbox, Durable]]:
+        """Sync several inboxes at once; return them all with their ends, in any order."""
+        left, threads = deque(batch), min(len(batch), _SYNC_THREADS)
+        shares = [self._pool.submit(_sync_left, left) for _ in range(threads - 1)]
+        ends = _sync_left(left)
+        for share in shares:
+            ends += share.result()
+        return ends
+
+
+def _sync_left(left: deque[NodeInbox]) -> list[tuple[NodeInbox, Durable]]:
+    """Sync inboxes until none is left, as several threads do at once; return those synced here.
+
+    Raises:
+        OSError: a sync failed; none is left for the other threads either.
+    """
+    ends = list[tuple[NodeInbox, Durable]]()
+    while left:
+        try:
+            inbox = left.popleft()  # atomic: each goes to one thread
+        except IndexError:
+            break  # another thread took the last one
+        try:
+            ends.append((inbox, inbox.appender.sync()))
+        except OSError:
+            left.clear()
+            raise
+    return ends

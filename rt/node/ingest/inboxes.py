@@ -1,0 +1,409 @@
+"""Inboxes: all copies of sessions on a node."""
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from replicator.host import Bell
+from rt.errors import CorruptLog, ManifestError, Misuse, Refused, RtError
+from rt.format.manifest import SESSION, LogIdentity
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import SET_ASIDE, Disk, set_aside
+from rt.log.notify.watch import directories_in
+from rt.log.write.appender import Appender, Durable
+from rt.names import parse_group, parse_session
+from rt.node.ingest.damage import DamageFound
+from rt.node.ingest.inbox import InboxPorts, NodeInbox
+from rt.node.ingest.inbox_syncer import InboxSyncer
+from rt.node.ingest.session_blocks import BarredSessions, other_log, owned
+from rt.node.ingest.session_epochs import Begun, BegunCopies
+from rt.node.resources.disk_guard import DiskGuard
+from rt.position import START, Position
+from sequencer.ledger.life import ANY_LOG
+from sequencer.ledger.session_facts import Ownership
+
+_log: Final = logging.getLogger("rt.node")
+# Opening a copy syncs its file and its manifest.
+_OPEN_THREADS: Final = 8
+
+
+class Inboxes:
+    """The copies of sessions by name; a restart finds them by their directories.
+
+    Threads:
+        `_lock` guards `_inboxes` and `_barred`, and is not held while a copy is opened, closed or
+        set aside: a session in `_barred` belongs to the thread that does that. It is held while
+        `_told` reports a sync, so that a copy given up by another thread is not reported after it.
+        `get` goes without: looking up one name is atomic, and its copy may go right after anyway.
+        `_syncer` has a lock of its own, and neither lock is taken while the other is held. The
+        other fields never change. The main thread calls `open_all` and `close`; any thread may call
+        the rest.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        root: str,
+        stream: str,
+        durable: Callable[[Durable, str], None],
+        guard: DiskGuard,
+        *,
+        alone: Callable[[], bool] = lambda: True,
+        damaged: Callable[[DamageFound], None] = lambda _found: None,
+        left: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Prepare; `open_all` finds the copies.
+
+        Args:
+            disk: where the copies are.
+            root: directory with a directory for each session, of the same name.
+            stream: this node's stream; sessions of any other are refused.
+            durable: called with a session's durable end, by the thread that synced it.
+            guard: the guard of the disk.
+            alone: whether no other node could replace a damaged copy now; called by any thread.
+            damaged: called when a copy is found damaged, by the connection that fills it; not
+                called if no other node could replace it.
+            left: called when a connection that filled a copy has gone.
+        """
+        self._damaged = damaged
+        self._alone = alone
+        self._disk = disk
+        self._root = root
+        self._stream = stream
+        self._told = durable
+        self._inboxes: dict[str, NodeInbox] = {}
+        self._barred = BarredSessions()
+        self._begun = BegunCopies(disk, root)
+        self._lock = threading.Lock()
+        self._syncer = InboxSyncer(self._tell)
+        self._ports = InboxPorts(self._syncer.mark, guard, self._doubt, left)
+
+    def open_all(self, merged_to: Callable[[str], Position], index: int = 0) -> list[str]:
+        """Open the copies on the disk; return a sentence for each that is damaged.
+
+        Args:
+            merged_to: returns how far a session is merged, if that proves that much durable here,
+                as it does where no other node could have merged it; called by several threads at
+                once.
+            index: of the last instruction that `merged_to` knows of. A later one, which will be
+                executed again, may have begun a copy whose first bytes are not merged yet.
+        """
+
+        def open_one(name: str) -> str:
+            is_newer = self.begun_after(name) > index
+            return self._open_found(name, START if is_newer else merged_to(name))
+
+        return [said for said in self._map(open_one, sorted(self.found())) if said]
+
+    def _map(self, act: Callable[[str], str], names: list[str]) -> Iterable[str]:
+        """Call `act` with each name, several at once: one commit serves many syncs."""
+        with ThreadPoolExecutor(_OPEN_THREADS, "open") as pool:
+            return list(pool.map(act, names))
+
+    def _open_found(self, name: str, merged_to: Position) -> str:
+        """Open one copy on the disk; return what to say if it is damaged, otherwise ""."""
+        log = LogDirectory(os.path.join(self._root, name), self._disk)
+        try:
+            log.refresh()
+            if log.manifest.identity is not None:  # else a crash interrupted its creation
+                self._open(parse_session(name), log.manifest.identity, merged_to)
+        except (CorruptLog, ManifestError) as error:
+            return self._give_up(name, error)
+        except Misuse as error:
+            return str(error)
+        finally:
+            log.close()
+        return ""
+
+    def found(self) -> list[str]:
+        """Return the names of the copies on the disk, without those set aside."""
+        return [each for each in directories_in(self._root) if not each.startswith(SET_ASIDE)]
+
+    def give_up(self, session: str, *, diverged: bool = False) -> None:
+        """Set a copy aside; it has to be filled again from the start.
+
+        Args:
+            session: its session.
+            diverged: whether it is undamaged, but differs from what the nodes agreed on.
+        """
+        with self._lock:
+            inbox = self._inboxes.pop(session, None)
+            if diverged and not (inbox and inbox.was_relayed):
+                self._barred.strike(session)
+            self._barred.revoke(session)
+            self._barred.begin(session)  # or it would be opened again before it is moved
+        with self._until_done(session):
+            self._syncer.forget(session)
+            if inbox is not None:
+                inbox.appender.close()
+                # a publisher that has nothing more to send would not notice for as long
+                inbox.refuse(Refused("busy", f"the copy of session {session!r} was set aside"))
+            with suppress(FileNotFoundError):  # merging and receiving may both have found it
+                set_aside(self._disk, os.path.join(self._root, session))
+
+    def drop_all(self, ended: Mapping[str, Begun], is_needed: Callable[[str, Begun], bool]) -> None:
+        """Remove copies by instructions that all nodes execute; keep those begun after them.
+
+        While the disk has no room, their sessions are refused, and the next call goes on.
+
+        Args:
+            ended: by session, the instruction, and the logs that may not come again.
+            is_needed: whether to go on remembering this of a session.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        with self._lock:
+            fresh = self._begun.begin(ended)
+            closing = [self._inboxes.pop(each) for each in fresh if each in self._inboxes]
+            for session in fresh:
+                self._barred.pardon(session)
+                self._barred.revoke(session)
+        for session in fresh:
+            self._syncer.forget(session)
+        for inbox in closing:
+            inbox.appender.close()
+        self._begun.finish(self._remove_all, is_needed)
+
+    def bind(self, changed: Mapping[str, Ownership | None], index: int) -> list[str]:
+        """Take note of whose sessions are, by an instruction that all nodes execute.
+
+        Connections of other publishers have to leave, and copies of other logs go: they were begun
+        before it was agreed which log has the name. Copies that were begun after a later
+        instruction, which will be executed again, stay: theirs is the log that will be agreed on.
+
+        Args:
+            changed: by session; None if the name is free.
+            index: of the last instruction that this knows of.
+
+        Returns:
+            The sessions whose copies were removed.
+        """
+        with self._lock:
+            self._barred.agree(changed)
+            known = [each for each in changed if self.begun_after(each) <= index]
+            wrong = [each for each in known if not self._is_agreed(each)]
+            closing = [self._inboxes.pop(each) for each in wrong]
+            for session in wrong:
+                self._barred.begin(session)  # or it would be opened again before it is removed
+        for session, inbox in zip(wrong, closing, strict=True):
+            with self._until_done(session):
+                _log.warning("session %s: another log has this name; the copy is removed", session)
+                if inbox.leave is None:
+                    bound = self._barred.opened[session].log
+                    inbox.refuse(other_log(session, bound, inbox.appender.identity.id))
+                self._syncer.forget(session)
+                inbox.appender.close()
+                self._remove_copy(session)
+        return wrong
+
+    def _is_agreed(self, session: str) -> bool:
+        """Whether a copy is of the agreed log; have a stranger leave that fills it."""
+        inbox, known = self._inboxes.get(session), self._barred.opened.get(session)
+        if inbox is None or known is None:
+            return True
+        peer = inbox.peer
+        if peer and inbox.is_fed and known.owner not in {"", peer}:
+            inbox.refuse(owned(session, known.owner))
+        return known.log in {"", inbox.appender.identity.id}
+
+    @property
+    def opened(self) -> Mapping[str, Ownership]:
+        """Whose each session is; any thread may read it."""
+        return self._barred.opened
+
+    @property
+    def is_removing(self) -> bool:
+        """Whether copies that were dropped are still to be removed: the disk has no room."""
+        return self._begun.is_unfinished
+
+    def _remove_all(self, sessions: list[str]) -> None:
+        there = set(self._disk.names(self._root))
+        for session in sessions:
+            if session in there:
+                self._remove_copy(session)
+
+    def _remove_copy(self, session: str) -> None:
+        with suppress(FileNotFoundError):
+            dropped = os.path.join(self._root, f"{SET_ASIDE}{session}.dropped")
+            self._disk.remove(dropped)  # of the last time, if it could not be removed then
+            self._disk.replace(os.path.join(self._root, session), dropped)
+            self._disk.remove(dropped)  # what is left is for people to remove
+
+    def begun_after(self, session: str) -> int:
+        """Return the instruction that last dropped the copies of a session; 0 if none did."""
+        return self._begun.get(session).after
+
+    def _doubt(self, found: DamageFound) -> None:
+        if self._alone():
+            _log.error("%s; this session is refused until it is mended", found.damage)
+        else:
+            self._damaged(found)
+
+    def _give_up(self, name: str, error: RtError) -> str:
+        """Set a damaged copy aside if its contents can be copied again.
+
+        The other nodes have what was merged, and the publisher still has the rest.
+        """
+        if self._alone():
+            return f"{error}; this session is refused until it is mended"
+        kept = set_aside(self._disk, os.path.join(self._root, name))
+        return f"{error}; it is kept as {kept}, and copied again from the start"
+
+    def claim(
+        self,
+        identity: LogIdentity,
+        peer: str,
+        wake: Bell,
+        merged_to: Position,
+        *,
+        relays: bool = False,
+    ) -> NodeInbox:
+        """Return the copy of the session that `identity` names, for `peer` to fill.
+
+        Raises:
+            Refused: the disk is nearly full, the session belongs to another stream, another log has
+                its name, its id is no id, or another peer fills it.
+            Misuse: the session's name, or its group's, is not valid.
+            CorruptLog: the copy is damaged.
+        """
+        self._ports.guard.demand_room()
+        name = parse_session(identity.name)
+        parse_group(identity.group)  # it goes into instructions, which every node must read
+        if identity.kind != SESSION or identity.stream != self._stream:
+            raise Refused("other-stream", f"this node serves the stream {self._stream!r}")
+        if identity.id == ANY_LOG:
+            raise Refused("name", "the id of a log cannot be all zeros; begin another log")
+        with self._lock:
+            if not relays:
+                self._barred.demand_owner(name, peer)
+                self._barred.demand_agreed(name)
+            self._begun.demand_not_retired(name, identity.id)
+            inbox = self._inboxes.get(name)
+            self._barred.demand_log(name, identity.id, _pushed_by(inbox))
+            if inbox is None:
+                self._barred.demand_open(name)
+                self._barred.begin(name)
+        if inbox is None:
+            with self._until_done(name):
+                inbox = self._open_unless_moved(name, identity, merged_to)
+        if inbox.appender.identity != identity:
+            bound = inbox.appender.identity.id
+            raise other_log(name, bound, identity.id, _pushed_by(inbox))
+        with self._lock:
+            if self._inboxes.get(name) is not inbox:
+                raise Refused("busy", f"session {name!r} was set aside just now")
+            inbox.claim(peer, wake, relays=relays)
+        return inbox
+
+    @contextmanager
+    def _until_done(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._barred.end(name)
+
+    def _open_unless_moved(
+        self, name: str, identity: LogIdentity, merged_to: Position
+    ) -> NodeInbox:
+        """Open a copy; `Refused` if its directory was set aside meanwhile."""
+        try:
+            return self._open_or_replace(name, identity, merged_to)
+        except OSError:
+            with self._lock:
+                self._barred.demand_kept(name)
+            raise
+
+    def _open_or_replace(self, name: str, identity: LogIdentity, merged_to: Position) -> NodeInbox:
+        """Open a copy, or replace it with an empty one if it is damaged."""
+        try:
+            return self._open(name, identity, merged_to)
+        except (CorruptLog, ManifestError) as error:
+            if self._alone():
+                raise
+            _log.error("%s", self._give_up(name, error))
+            return self._open(name, identity, merged_to)
+
+    @property
+    def diverged(self) -> list[str]:
+        """The sessions whose copy was set aside because the nodes agreed on other bytes."""
+        with self._lock:
+            return self._barred.diverged
+
+    def get(self, session: str) -> NodeInbox | None:
+        """Return the copy of a session, or None without one."""
+        return self._inboxes.get(session)
+
+    def received(self, session: str) -> Position:
+        """Return where the copy of a session ends, which may not be durable yet."""
+        inbox = self.get(session)
+        return START if inbox is None else inbox.appender.end
+
+    def every(self) -> Collection[NodeInbox]:
+        """Return all copies."""
+        with self._lock:
+            return list(self._inboxes.values())
+
+    def run(self, synced: Callable[[], None]) -> None:
+        """Sync what connections append, until stopped; see `InboxSyncer.run`."""
+        self._syncer.run(synced)
+
+    def settle(self) -> bool:
+        """Sync what a connection appended, or leave it to `run`; see `InboxSyncer.settle`."""
+        return self._syncer.settle()
+
+    def put_off(self) -> list[str] | None:
+        """Have what a connection appended synced a little later; see `InboxSyncer.put_off`."""
+        return self._syncer.put_off()
+
+    def flush(self) -> None:
+        """Make durable all that was appended, without reporting it; `OSError` if a disk fails."""
+        for inbox in self.every():
+            if inbox.durable < inbox.appender.end:
+                inbox.appender.sync()
+
+    def hold(self, inbox: NodeInbox) -> None:
+        """Sync a copy before any thread does, and report it; `OSError` if that fails."""
+        inbox.durable = inbox.appender.sync()
+        self._tell(inbox, inbox.durable)
+
+    def stop(self) -> None:
+        """Let `run` sync what was appended, and end."""
+        self._syncer.stop()
+
+    def close(self) -> None:
+        """Release all threads and files."""
+        self._syncer.close()
+        for inbox in self.every():
+            inbox.appender.close()
+
+    def _open(self, name: str, identity: LogIdentity, merged_to: Position) -> NodeInbox:
+        appender = Appender(self._disk, os.path.join(self._root, name), identity)
+        try:
+            appender.recover(durable=merged_to, own=False)
+            inbox = NodeInbox(appender, appender.sync(), self._ports)
+            with self._lock:
+                self._barred.demand_kept(name)
+                self._inboxes[name] = inbox
+        except BaseException:
+            appender.close()
+            if self._begun.is_retired(name, identity.id):  # and its copy was removed before this
+                self._remove_copy(name)
+            raise
+        self._told(inbox.durable, name)
+        return inbox
+
+    def _tell(self, inbox: NodeInbox, end: Durable) -> None:
+        with self._lock:  # a copy that was given up meanwhile holds nothing any more
+            if self._inboxes.get(inbox.session) is inbox:
+                self._told(end, inbox.session)
+
+
+def _pushed_by(inbox: NodeInbox | None) -> str:
+    """The publisher that fills a copy now; "" if none does, or another node relays it."""
+    return inbox.peer if inbox is not None and inbox.is_fed else ""

@@ -1,0 +1,79 @@
+"""Wanting: asking other nodes for sessions whose publishers do not reach this one."""
+
+import logging
+from typing import Final, Protocol
+
+from rt.position import START, Position
+from sequencer.member import WANT, Member
+from sequencer.planning.holdings import Report, ReportKind, encode_report
+from sequencer.planning.wants import Wants
+
+_log: Final = logging.getLogger("rt.node")
+
+
+class Fed(Protocol):
+    """What asking for a session needs to know of its copy."""
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether its publisher is connected."""
+
+
+class FedSessions(Protocol):
+    """All copies of sessions on this node."""
+
+    def get(self, session: str) -> Fed | None:
+        """Return the copy of a session, or None."""
+
+
+class Wanting:
+    """Asks the nodes that hold what this one lacks, repeatedly: neither side remembers requests."""
+
+    def __init__(self, member: Member, sessions: FedSessions, patience: int, look_s: float) -> None:
+        """Prepare.
+
+        Args:
+            member: asks the other nodes.
+            sessions: the copies on this node.
+            patience: how many looks a session may fail to grow before it is asked for.
+            look_s: between two looks.
+        """
+        self._member = member
+        self._sessions = sessions
+        self._wants = Wants(patience)
+        self._look_s = look_s
+        self._next_look_s = float("-inf")
+        self._asked: dict[str, str] = {}  # by session, the node last asked
+
+    def turn(self, now_s: float, missing: tuple[str, Position] | None) -> None:
+        """Ask for what did not arrive, if it is time to look.
+
+        Args:
+            now_s: by a clock that only goes forward.
+            missing: as `Member.missing` says.
+        """
+        member = self._member
+        if now_s < self._next_look_s or not member.holdings.others:
+            return
+        self._next_look_s = now_s + self._look_s
+        asked = self._wants.look(
+            member.holdings,
+            member.executor.ledger,
+            missing=missing[0] if missing else "",
+            is_fed=self._is_fed,
+        )
+        for holder, sessions in asked.items():
+            own = member.holdings.own
+            items = {session: own.get(session, START) for session in sessions}
+            member.send(holder, WANT, encode_report(Report(ReportKind.CHANGES, items)))
+        self._say({session: holder for holder in asked for session in asked[holder]})
+
+    def _is_fed(self, session: str) -> bool:
+        copy = self._sessions.get(session)
+        return copy is not None and copy.is_fed
+
+    def _say(self, asked: dict[str, str]) -> None:
+        for session, holder in asked.items():
+            if self._asked.get(session) != holder:
+                _log.warning("session %s does not arrive; asking node %s for it", session, holder)
+        self._asked = asked

@@ -1,0 +1,74 @@
+"""NodeRelay: passes this node's copies of sessions on to nodes that lack them."""
+
+from replicator.push.relay import HeldCopy, Relay
+from rt.errors import Refused
+from rt.net.tls import Contexts
+from rt.node.ingest.inbox import NodeInbox
+from rt.node.ingest.inboxes import Inboxes
+from rt.node.resources.peer_addresses import Address, Places
+from rt.position import Position
+
+
+class NodeRelay:
+    """A pusher for each other node, as the publisher of a session would have; see `Relay`.
+
+    It pushes what is requested, and gives way when the publisher connects.
+
+    Threads: `pass_on` is called by the connections of other nodes, `stop` by the one that ends the
+    node. `_is_stopped` is set once; a pusher that is made at that moment ends with the process.
+    """
+
+    def __init__(self, stream: str, places: Places, inboxes: Inboxes, contexts: Contexts) -> None:
+        """Prepare; nothing is dialled before `pass_on`.
+
+        Args:
+            stream: the stream.
+            places: where the other nodes are reached.
+            inboxes: the copies it may pass on.
+            contexts: for dialling other nodes as a client.
+        """
+        self._stream, self._places = stream, places
+        self._inboxes, self._contexts = inboxes, contexts
+        self._relays: dict[tuple[str, Address], Relay] = {}
+        self._is_stopped = False
+
+    def pass_on(self, node: str, session: str) -> None:
+        """Push a session for a while to a node that lacks it and repeats its request."""
+        places = self._places.now.get(node)
+        if places and not self._is_stopped:
+            self._relay(node, places[0]).want(session)
+
+    def _relay(self, node: str, address: Address) -> Relay:
+        """The relay to a node where it is now; one to its former address ends by itself."""
+        relay = self._relays.get((node, address))
+        if relay is None:
+            relay = self._relays[node, address] = Relay(
+                node, address, self._contexts, self._stream,
+                lambda each: held_copy(self._inboxes, each),
+            )  # fmt: skip
+        return relay
+
+    def stop(self) -> None:
+        """Stop relaying, and begin nothing more."""
+        self._is_stopped = True
+        for relay in list(self._relays.values()):
+            relay.stop()
+
+
+def held_copy(inboxes: Inboxes, session: str) -> HeldCopy | None:
+    """Return the copy of a session as a pusher may read it, or None."""
+    inbox = inboxes.get(session)
+    if inbox is None:
+        return None
+    return HeldCopy(inbox.appender.directory, lambda: relayed_end(inboxes, inbox), inbox.doubted)
+
+
+def relayed_end(inboxes: Inboxes, inbox: NodeInbox) -> Position:
+    """Return up to where a copy may be passed on: no further than it is durable here.
+
+    Raises:
+        Refused: it was set aside.
+    """
+    if inboxes.get(inbox.session) is not inbox:
+        raise Refused("busy", f"the copy of session {inbox.session!r} was set aside")
+    return inbox.durable

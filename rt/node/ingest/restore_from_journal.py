@@ -1,0 +1,56 @@
+"""Putting back what a power cut took of the copies of sessions: the journal has carried it.
+
+On a node alone no other has the bytes, and its publisher may not have them any more. What was
+merged is taken to be in the copy there, which tells damage from a torn end.
+"""
+
+from collections.abc import Iterable
+
+from rt.errors import PeerError
+from rt.node.ingest.inboxes import Inboxes
+from sequencer.ledger.instruction import Instruction, Merge, Slice, decode_instruction
+from sequencer.planning.carried import frames_of
+from sequencer.raft.consensus import Entry, EntryKind
+
+
+def put_back(inboxes: Inboxes, entries: Iterable[Entry]) -> None:
+    """Append to each copy what entries carry beyond its end.
+
+    Args:
+        inboxes: the copies, opened, which no other thread writes to yet.
+        entries: what the journal has recovered.
+
+    Raises:
+        OSError: the bytes could not be written.
+    """
+    for entry in entries:
+        if entry.kind is EntryKind.COMMAND:
+            instruction = read_instruction(entry)
+            for each in instruction.slices if isinstance(instruction, Merge) else ():
+                if each.carried and inboxes.begun_after(each.session) <= entry.index:
+                    _put_back(inboxes, each)
+
+
+def read_instruction(entry: Entry) -> Instruction | None:
+    """Return the instruction of an entry; None if it cannot be read, and so is none."""
+    try:
+        return decode_instruction(entry.command)
+    except PeerError:
+        return None
+
+
+def _put_back(inboxes: Inboxes, each: Slice) -> None:
+    inbox = inboxes.get(each.session)
+    if inbox is None or not each.first <= inbox.appender.end < each.end:
+        return
+    appender, end = inbox.appender, inbox.appender.end
+    lacking = [heading for heading in frames_of(each) or () if heading.header.position >= end]
+    if end.file != each.first.file or not lacking or lacking[0].header.position != end:
+        return
+    if not appender.is_open:
+        appender.begin_file(end)
+    headers, after = [heading.header for heading in lacking], appender.walk.copy()
+    for header in headers:
+        after.step(header)
+    appender.append((each.carried[end - each.first :],), headers, after)
+    inboxes.hold(inbox)

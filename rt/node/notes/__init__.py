@@ -1,0 +1,4 @@
+"""What readers have the nodes remember: registered cursors, groups and their claims.
+
+Imports `agree`; imported by `admin` and `host`.
+"""

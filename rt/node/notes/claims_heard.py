@@ -1,0 +1,78 @@
+"""ClaimsHeard: when a leader last heard of each claim of a group, and of each member."""
+
+import math
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from rt.node.notes.reading_group import ReadingGroup
+
+_MEMBERS_MAX: Final = 256  # of a group, that are remembered
+_MEMBER_SILENCES: Final = 4  # a member with nothing to do asks once in a third of the silence
+
+
+class ClaimsHeard:
+    """Signs of life, in the memory of one leader; a new one gives each claim its time first.
+
+    Threads: any may call; `_lock` guards everything.
+    """
+
+    def __init__(self, steady_s: Callable[[], float]) -> None:
+        self._steady_s = steady_s
+        self._lock = threading.Lock()
+        self._claims: dict[str, dict[int, float]] = {}  # by group and number: when it was heard of
+        self._members: dict[str, dict[str, float]] = {}
+
+    def hear(self, group: str, number: int) -> None:
+        """Note a sign of a claim's holder."""
+        with self._lock:
+            self._claims.setdefault(group, {})[number] = self._steady_s()
+
+    def free(self, group: str, number: int, delay_s: float) -> None:
+        """Note that a claim has no holder, and may be handed out after a while."""
+        with self._lock:
+            free_s = -math.inf if not delay_s else self._steady_s() + delay_s
+            self._claims.setdefault(group, {})[number] = _Free(free_s)
+
+    def is_free(self, group: ReadingGroup, number: int) -> bool:
+        """Whether a claim may be handed out again."""
+        now_s = self._steady_s()
+        with self._lock:
+            heard_s = self._claims.setdefault(group.name, {}).setdefault(number, now_s)
+        if isinstance(heard_s, _Free):
+            return now_s >= heard_s
+        return now_s - heard_s >= group.silence_s
+
+    def keep(self, group: str, numbers: set[int]) -> None:
+        """Forget the claims that are no more."""
+        with self._lock:
+            known = self._claims.get(group, {})
+            self._claims[group] = {each: known[each] for each in known if each in numbers}
+
+    def forget(self, group: str) -> None:
+        """Forget a group that is no more."""
+        with self._lock:
+            self._claims.pop(group, None)
+            self._members.pop(group, None)
+
+    def member(self, group: str, name: str) -> None:
+        """Note a sign of a member."""
+        with self._lock:
+            members = self._members.setdefault(group, {})
+            members[name] = self._steady_s()
+            if len(members) > _MEMBERS_MAX:
+                members.pop(min(members, key=members.__getitem__))
+
+    def members(self, group: str, silence_s: float) -> list[str]:
+        """Return the members that were heard of lately."""
+        now_s = self._steady_s()
+        with self._lock:
+            known = self._members.get(group, {})
+            return sorted(
+                each for each, heard_s in known.items()
+                if now_s - heard_s < _MEMBER_SILENCES * silence_s
+            )  # fmt: skip
+
+
+class _Free(float):
+    """From when on a claim may be handed out, unlike a time when it was heard of."""

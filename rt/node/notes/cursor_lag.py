@@ -1,0 +1,62 @@
+"""CursorLag: how much of the merged log follows a position."""
+
+from contextlib import closing
+from typing import Any
+
+from rt.errors import CorruptLog
+from rt.events import Gap
+from rt.format.message import Batch
+from rt.log.files.directory import LogDirectory
+from rt.log.read.reader import Reader
+from rt.node.agree.view import NodeView
+from rt.position import Position
+
+_NS = 1_000_000_000
+
+
+def lag_of(log: LogDirectory, position: Position, view: NodeView) -> dict[str, Any]:
+    """Return what follows a position, in messages, bytes and seconds.
+
+    Args:
+        log: the merged log.
+        position: what precedes it is acknowledged.
+        view: says where the log ends, and how many messages it holds.
+
+    Returns:
+        `next`, where the first message is that is not acknowledged, or the end of the log; where
+        messages after the position were archived, the position: they were never acknowledged;
+        `messages`, `bytes`, and `seconds` between the merging of that message and of the last one.
+        What was archived is not counted. Empty if the log is damaged there.
+    """
+    try:
+        gap, first = _first_after(log, position)
+    except (CorruptLog, OSError):
+        return {}
+    if first is None or first.position >= view.end:
+        return {"next": str(gap or view.end), "messages": 0, "bytes": 0, "seconds": 0.0}
+    seconds = max(0.0, (view.time_ns - (first.merge_time_ns or 0)) / _NS)
+    return {
+        "next": str(gap or Position(first.position + first.first)),
+        "messages": max(0, view.number - first.number),
+        "bytes": _bytes_between(log, first.position, view.end),
+        "seconds": round(seconds, 3),
+    }
+
+
+def _first_after(log: LogDirectory, position: Position) -> tuple[str, Batch | None]:
+    """Return the first batch there is, and where messages before it are gone; "" if none are."""
+    gap = ""
+    log.refresh()
+    with closing(Reader(log, position)) as reader:
+        while (found := reader.poll()) is not None:
+            if isinstance(found, Batch):
+                return gap, found
+            if isinstance(found, Gap):
+                gap = gap or str(found.begin)
+    return gap, None
+
+
+def _bytes_between(log: LogDirectory, begin: Position, end: Position) -> int:
+    rolled = log.manifest.rolled
+    whole = sum(rolled[file].end for file in log.manifest.order if begin.file <= file < end.file)
+    return whole + end.offset - begin.offset

@@ -1,0 +1,270 @@
+"""NodeCursors: opens, acknowledges and moves the cursors that the nodes of a stream keep."""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from typing import Any, Final
+
+from rt.errors import Misuse, Refused
+from rt.log.files.directory import LogDirectory
+from rt.log.read.start import parse_start, resolve
+from rt.net.exchange import Fields
+from rt.net.identity import PeerIdentity
+from rt.node.agree.steps import Steps, Until
+from rt.node.agree.view import NodeView
+from rt.node.notes.changed_notes import ChangedNotes, Decide
+from rt.node.notes.cursor_lag import lag_of
+from rt.node.notes.pins import is_due
+from rt.node.notes.registered_cursor import (
+    CURSOR_NOTE,
+    CURSORS_MAX,
+    RegisteredCursor,
+    cursors_of_notes,
+    parse_registered,
+)
+from rt.node.notes.registered_room import demand_room
+from rt.position import Position
+
+_TAKEOVERS: Final = ("refuse", "fence")
+_MERGED_S: Final = 1.0  # for a leader that executes later than the node which a reader copies
+_MS_NS: Final = 1_000_000
+
+Change = Callable[[RegisteredCursor | None], RegisteredCursor | None]
+
+
+class NodeCursors:
+    """The cursors of a stream, on the node that leads.
+
+    Every change is a compare-and-set in the ledger, so whatever two leaders believe, one of two
+    changes is made, and the other sees it. That a holder is alive is known by the leader only, from
+    what it has heard since it leads: it decides when a takeover is allowed, not which one counts.
+
+    Threads: any connection's. `_lock` guards `_heard`.
+    """
+
+    def __init__(
+        self,
+        view: Callable[[], NodeView],
+        decide: Decide,
+        latest: Callable[[], Steps[None]],
+        stream: Callable[[], str],
+        log: Callable[[], LogDirectory],
+        *,
+        steady_s: Callable[[], float] = time.monotonic,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            view: returns the node's latest view.
+            decide: has a note agreed on, and waits until the view shows what came of it.
+            latest: waits until this node has executed all that any may have confirmed.
+            stream: returns its name.
+            log: opens the merged log.
+            steady_s: a clock that never goes back.
+            now_ns: the time, ns since the epoch.
+        """
+        self._view = view
+        self._notes = ChangedNotes(view, decide, now_ns)
+        self._latest = latest
+        self._stream = stream
+        self._log = log
+        self._steady_s = steady_s
+        self._now_ns = now_ns
+        self._lock = threading.Lock()
+        self._heard: dict[str, tuple[int, float]] = {}  # by name: which epoch, and when
+
+    def open(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
+        """Take a cursor; a new one begins at the start. Refused as `held` if another reads.
+
+        With `takeover` `fence` it is taken from a holder that is alive.
+        """
+        takeover = request.get("takeover", "refuse")
+        if takeover not in _TAKEOVERS:
+            raise Misuse("takeover is refuse or fence")
+        name, share = str(request.get("name")), str(request.get("share", ""))
+
+        def change(known: RegisteredCursor | None) -> RegisteredCursor:
+            # A holder of a forgotten cursor of this name may still report: no epoch comes twice.
+            cursor = known or RegisteredCursor(
+                name, identity.name, role=identity.role.value, epoch=self._now_ns() // _MS_NS
+            )
+            _demand_owner(cursor, identity)
+            if known is None:
+                demand_room(self._view().notes, identity)
+            _demand_share(cursor, share)
+            if request.get("pin_bytes") and not identity.may_lease(self._stream()):
+                words = f"{identity.title} is not granted leases, and so may not pin files"
+                raise Refused("role", words)
+            if takeover == "refuse" and self._is_held(cursor):
+                raise Refused("held", f"cursor {name!r} is held by {cursor.holder}")
+            return replace(
+                cursor, epoch=cursor.epoch + 1, holder=str(request.get("holder", identity.name)),
+                silence_s=_number(request, "silence_s", cursor.silence_s),
+                pin_bytes=int(_number(request, "pin_bytes", cursor.pin_bytes)), share=share,
+            )  # fmt: skip
+
+        cursor = yield from self._change(name, change)
+        self._hear(name, cursor.epoch if cursor else 0)
+        return _facts(cursor)
+
+    def ack(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
+        """Acknowledge up to a position, if one is given; show in any case that the holder lives."""
+        name, epoch = str(request.get("name")), _number(request, "epoch", 0)
+        position = yield from self._reached(_position(request))
+        is_last = bool(request.get("release"))
+
+        def change(known: RegisteredCursor | None) -> RegisteredCursor:
+            cursor = _existing(known, name)
+            _demand_owner(cursor, identity)
+            if cursor.epoch != epoch:
+                holder = cursor.holder or "an operator"
+                raise Refused("fenced", f"it was taken over by {holder}, epoch {cursor.epoch}")
+            moved = replace(cursor, position=max(cursor.position, position))
+            return replace(moved, holder="") if is_last else moved
+
+        cursor = yield from self._change(name, change, may_repeat=True)
+        self._hear(name, int(epoch))
+        return _facts(cursor)
+
+    def reset(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
+        """Move a cursor to any place of the stream; its holder, if any, is fenced."""
+        name, start = str(request.get("name")), parse_start(str(request.get("start")))
+        yield from self._latest()
+        with closing(self._log()) as log:
+            position = resolve(log, start)
+
+        def change(known: RegisteredCursor | None) -> RegisteredCursor:
+            cursor = _existing(known, name)
+            _demand_owner(cursor, identity, or_operator=True)
+            return replace(
+                cursor, position=position, epoch=cursor.epoch + 1, holder="", share=None
+            )  # fmt: skip
+
+        return _facts((yield from self._change(name, change)))
+
+    def forget(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
+        """Remove a cursor; its holder, if any, is refused from then on."""
+        name = str(request.get("name"))
+
+        def change(known: RegisteredCursor | None) -> None:
+            _demand_owner(_existing(known, name), identity, or_operator=True)
+
+        yield from self._change(name, change)
+        return {"forgotten": name}
+
+    def show(self, request: Fields, _identity: PeerIdentity) -> Fields:
+        """Return all cursors, or the one that is named, with its lag; any node answers."""
+        view, wanted = self._view(), request.get("name")
+        cursors = cursors_of_notes(view.notes)
+        if wanted is not None:
+            cursors = [each for each in cursors if each.name == wanted]
+            _existing(next(iter(cursors), None), str(wanted))
+        with closing(self._log()) as log:
+            rows = [_facts(each) | lag_of(log, each.position, view) for each in cursors]
+        return {"cursors": rows, "end": str(view.end)}
+
+    def _change(
+        self, name: str, change: Change, *, may_repeat: bool = False
+    ) -> Steps[RegisteredCursor | None]:
+        """Carry out a change, on whatever the ledger holds by then; nothing if it changes nothing.
+
+        Raises:
+            Refused: this node does not lead, or the change is refused; or nothing is decided now.
+        """
+
+        def changed(before: str, now_ns: int) -> str | None:
+            known = parse_registered(before) if before else None
+            wanted = change(known)
+            if wanted is None:
+                return ""
+            is_kept = wanted == known and not is_due(wanted.pin_bytes, wanted.stored_ns, now_ns)
+            return None if is_kept else replace(wanted, stored_ns=now_ns).text()
+
+        text, _ = yield from self._notes.change(CURSOR_NOTE + name, changed, may_repeat=may_repeat)
+        return parse_registered(text) if text else None
+
+    def _reached(self, position: Position) -> Steps[Position]:
+        """Wait until this node has merged up to a position; another may have merged it earlier.
+
+        Raises:
+            Refused: nothing is merged there.
+        """
+        if position <= self._view().end:
+            return position
+        try:
+            yield Until(lambda: position <= self._view().end, _MERGED_S)
+        except Refused:
+            words = f"the merged log ends at {self._view().end}"
+            raise Refused("ahead", f"{words}; {position} cannot have been read from it") from None
+        return position
+
+    def _is_held(self, cursor: RegisteredCursor) -> bool:
+        """Whether the holder is alive; one that was not heard of yet is given its time first."""
+        if not cursor.holder:
+            return False
+        now_s = self._steady_s()
+        with self._lock:
+            epoch, heard_s = self._heard.get(cursor.name, (0, now_s))
+            if epoch != cursor.epoch:
+                self._heard[cursor.name] = (cursor.epoch, now_s)
+                return True
+        return now_s - heard_s < cursor.silence_s
+
+    def _hear(self, name: str, epoch: int) -> None:
+        with self._lock:
+            self._heard[name] = (epoch, self._steady_s())
+            if len(self._heard) > 2 * CURSORS_MAX:  # of cursors that were forgotten
+                self._heard.pop(min(self._heard, key=lambda each: self._heard[each][1]))
+
+
+def _existing(cursor: RegisteredCursor | None, name: str) -> RegisteredCursor:
+    if cursor is None:
+        raise Refused("unknown-cursor", f"no cursor {name[:64]!r} is registered")
+    return cursor
+
+
+def _demand_owner(
+    cursor: RegisteredCursor, identity: PeerIdentity, *, or_operator: bool = False
+) -> None:
+    if not cursor.belongs_to(identity) and not (or_operator and identity.may_operate):
+        owner = f"{cursor.role} {cursor.owner}".strip()
+        words = f"cursor {cursor.name!r} belongs to {owner}; only its certificates may"
+        raise Refused("role", words)
+
+
+def _demand_share(cursor: RegisteredCursor, share: str) -> None:
+    if cursor.share not in (None, share):
+        known, wanted = cursor.share or "all keys", share or "all keys"
+        words = (
+            f"cursor {cursor.name!r} was used for share {known} and not for {wanted}; use another "
+            "name for each share, or reset this one to a position that all shares have reached"
+        )
+        raise Refused("share", words)
+
+
+def _number(request: Fields, field: str, default: float) -> float:
+    value = request.get(field, default)
+    if type(value) not in (int, float) or not -(2**53) < value < 2**53:
+        raise Misuse(f"{field} is a number")
+    number: float = value
+    return number
+
+
+def _position(request: Fields) -> Position:
+    try:
+        return Position.parse(str(request.get("position", "0.0.0")))
+    except ValueError as error:
+        raise Misuse(str(error)) from None
+
+
+def _facts(cursor: RegisteredCursor | None) -> dict[str, Any]:
+    if cursor is None:
+        return {}
+    return {
+        "cursor": cursor.name, "owner": cursor.owner, "position": str(cursor.position),
+        "epoch": cursor.epoch, "holder": cursor.holder, "silence_s": cursor.silence_s,
+        "pin_bytes": cursor.pin_bytes, "stored_ns": cursor.stored_ns,
+    }  # fmt: skip

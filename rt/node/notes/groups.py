@@ -1,0 +1,418 @@
+"""NodeGroups: hands ranges of a stream to the members of groups, on the node that leads."""
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from rt.errors import CorruptLog, Misuse, Refused
+from rt.format.message import Batch
+from rt.log.files.directory import LogDirectory
+from rt.log.read.reader import Reader
+from rt.log.read.start import parse_start, resolve
+from rt.net.exchange import Fields
+from rt.net.identity import PeerIdentity
+from rt.node.agree.latest import is_provisional
+from rt.node.agree.steps import Steps
+from rt.node.agree.view import NodeView
+from rt.node.notes.changed_notes import Changed, ChangedNotes, Decide
+from rt.node.notes.claims_heard import ClaimsHeard
+from rt.node.notes.cursor_lag import lag_of
+from rt.node.notes.pins import is_due
+from rt.node.notes.reading_group import (
+    GROUP_NOTE,
+    RangeClaim,
+    ReadingGroup,
+    groups_of_notes,
+    parse_reading_group,
+)
+from rt.node.notes.registered_room import demand_room
+from rt.position import Position
+
+MESSAGES_MAX: Final = 4096  # of a range that is handed out at once
+_BYTES_MAX: Final = 1 << 20  # after this many a range ends
+_MEMBER_LENGTH_MAX: Final = 100
+_MS_NS: Final = 1_000_000
+_ROUNDS: Final = 2  # a member is given a half of its part of what is left, so that all end together
+
+
+class Work(NamedTuple):
+    """What a member says at once; checked."""
+
+    member: str
+    held: list[int]
+    done: list[tuple[int, Position]]
+    failed: list[tuple[int, Position, float]]
+    given_back: list[int]
+    messages: int
+    at_least: int
+    is_idle: bool
+
+
+class Worked(NamedTuple):
+    """What came of a member's words.
+
+    Attributes:
+        group: afterwards.
+        handed_out: numbers of the claims that the member was given.
+        lost: numbers that it named, and that are not claims.
+        is_agreed: whether a compare-and-set has proved that the group was as this node knew it.
+    """
+
+    group: ReadingGroup
+    handed_out: list[int]
+    lost: list[int]
+    is_agreed: bool
+
+
+class NodeGroups:
+    """The groups of a stream, on the node that leads.
+
+    A range is handed out by a compare-and-set in the ledger, so whatever two leaders believe, one
+    member has it. That a holder is alive is known by the leader only, from what it has heard since
+    it leads: it decides when a range is handed out again, not to how many.
+
+    A member acts for good on two answers: that a claim is lost, and that all is done. Both are
+    given as of the latest, unless a compare-and-set has just proved what this node knew.
+
+    Threads: any connection's may call `hear` and `show`; the rest changes groups, and one thread
+        does so at a time. `_heard` has rules of its own.
+    """
+
+    def __init__(
+        self,
+        view: Callable[[], NodeView],
+        decide: Decide,
+        latest: Callable[[], Steps[None]],
+        log: Callable[[], LogDirectory],
+        may_lease: Callable[[PeerIdentity], bool],
+        *,
+        steady_s: Callable[[], float] = time.monotonic,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            view: returns the node's latest view.
+            decide: has a note agreed on, and waits until the view shows what came of it.
+            latest: waits until this node has executed all that any may have confirmed.
+            log: opens the merged log.
+            may_lease: whether a peer may hold files of the stream.
+            steady_s: a clock that never goes back.
+            now_ns: the time, ns since the epoch.
+        """
+        self._view = view
+        self._notes = ChangedNotes(view, decide, now_ns)
+        self._latest = latest
+        self._log = log
+        self._may_lease = may_lease
+        self._heard = ClaimsHeard(steady_s)
+        self._now_ns = now_ns
+
+    def join(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
+        """Begin a group where a start says, or join the one of that name and these settings."""
+        name, start = str(request.get("name")), parse_start(str(request.get("start", "earliest")))
+        wanted = ReadingGroup(
+            name, identity.name, identity.role.value,
+            silence_s=_number(request, "silence_s"),
+            max_deliveries=int(_number(request, "max_deliveries")),
+            dead_letters=str(request.get("dead_letters", "")),
+            pin_bytes=int(_number(request, "pin_bytes")),
+        )  # fmt: skip
+        if wanted.pin_bytes and not self._may_lease(identity):
+            raise Refused("role", f"{identity.title} is not granted leases, and so may not pin")
+        yield from self._latest()  # the end of the log is where a member without `follow` ends
+        with closing(self._log()) as log:
+            begin = min(resolve(log, start), self._view().end)
+
+        def change(known: ReadingGroup | None) -> ReadingGroup:
+            if known is None:
+                demand_room(self._view().notes, identity)
+                # Members of a forgotten group of this name may still report: no number comes twice.
+                return replace(wanted, next=begin, number=self._now_ns() // _MS_NS)
+            _demand_member(known, identity)
+            _demand_same(known, wanted)
+            return known
+
+        group, _ = yield from self._change(name, change, may_repeat=True)
+        return {**_facts(group), "merged_end": str(self._view().end)}
+
+    def hear(self, request: Fields, identity: PeerIdentity) -> None:
+        """Note that a member lives, before it waits for others whose changes are being agreed on.
+
+        What this node does not know of yet is no reason to refuse here: `work` does.
+        """
+        name, said = str(request.get("name")), _work(request)
+        note = self._view().notes.get(GROUP_NOTE + name, "")
+        group = parse_reading_group(note) if note else None
+        if group is None or not group.belongs_to(identity):
+            return
+        for number in said.held:
+            if group.claim(number) is not None:
+                self._heard.hear(name, number)
+        self._heard.member(name, said.member)
+
+    def work(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
+        """Take what a member says of its claims, and hand out a range if it asks for one."""
+        name, said = str(request.get("name")), _work(request)
+        is_enough = request.get("latest") is True or is_provisional(request)
+        worked = yield from self._worked(name, said, identity)
+        if worked.lost and not (worked.is_agreed or is_enough):
+            yield from self._latest()
+            worked = yield from self._worked(name, said, identity)
+        claims = [each for each in worked.group.claims if each.number in worked.handed_out]
+        for claim in claims:
+            self._heard.hear(name, claim.number)
+        self._heard.keep(name, {each.number for each in worked.group.claims})
+        is_done = bool(said.messages) and not worked.group.claims
+        if is_done and not is_enough:
+            is_done = yield from self._is_done(name, said)
+        return {
+            "claims": [_claim_facts(worked.group, each) for each in claims], "lost": worked.lost,
+            "position": str(worked.group.position), "is_done": is_done,
+        }  # fmt: skip
+
+    def _is_done(self, name: str, said: Work) -> Steps[bool]:
+        """Whether a group has handled all that was merged by now, anywhere."""
+        yield from self._latest()
+        note = self._view().notes.get(GROUP_NOTE + name, "")
+        group = _existing(parse_reading_group(note) if note else None, name)
+        return not group.claims and self._range_end(group.next, said, 1) <= group.next
+
+    def _worked(self, name: str, said: Work, identity: PeerIdentity) -> Steps[Worked]:
+        handed_out: list[int] = []
+        lost: list[int] = []
+        freed: list[tuple[int, float]] = []
+
+        def change(known: ReadingGroup | None) -> ReadingGroup:
+            group = _existing(known, name)
+            _demand_member(group, identity)
+            handed_out.clear()
+            freed.clear()
+            lost[:] = [each for each in _named(said) if group.claim(each) is None]
+            group = self._taken(group, said, freed)
+            more = self._given(group, said) if said.messages else None
+            if more is not None:
+                handed_out.append(more.number)
+            return more or group
+
+        group, is_agreed = yield from self._change(name, change, may_repeat=True)
+        for number, delay_s in freed:
+            self._heard.free(name, number, delay_s)
+        return Worked(group, handed_out, lost, is_agreed)
+
+    def reset(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
+        """Move a group to any place of the stream; its members lose their claims."""
+        name, start = str(request.get("name")), parse_start(str(request.get("start")))
+        yield from self._latest()
+        with closing(self._log()) as log:
+            position = min(resolve(log, start), self._view().end)
+
+        def change(known: ReadingGroup | None) -> ReadingGroup:
+            group = _existing(known, name)
+            _demand_member(group, identity, or_operator=True)
+            return group.moved_to(position)
+
+        group, _ = yield from self._change(name, change)
+        return _facts(group)
+
+    def forget(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
+        """Remove a group; its members are refused from then on."""
+        name = str(request.get("name"))
+
+        def change(before: str, _now_ns: int) -> str:
+            known = parse_reading_group(before) if before else None
+            _demand_member(_existing(known, name), identity, or_operator=True)
+            return ""
+
+        yield from self._notes.change(GROUP_NOTE + name, change)
+        self._heard.forget(name)
+        return {"forgotten": name}
+
+    def show(self, request: Fields, _identity: PeerIdentity) -> Fields:
+        """Return all groups, or the one that is named, with lag and claims; any node answers."""
+        view, wanted = self._view(), request.get("name")
+        groups = groups_of_notes(view.notes)
+        if wanted is not None:
+            groups = [each for each in groups if each.name == wanted]
+            _existing(next(iter(groups), None), str(wanted))
+        with closing(self._log()) as log:
+            rows = [
+                {
+                    **_facts(each), **lag_of(log, each.position, view),
+                    "members": self._heard.members(each.name, each.silence_s),
+                }
+                for each in groups
+            ]  # fmt: skip
+        return {"groups": rows, "end": str(view.end)}
+
+    def _change(
+        self,
+        name: str,
+        change: Callable[[ReadingGroup | None], ReadingGroup],
+        *,
+        may_repeat: bool = False,
+    ) -> Steps[tuple[ReadingGroup, bool]]:
+        """Carry out a change, on whatever the ledger holds by then; return whether it is agreed."""
+
+        def changed(before: str, now_ns: int) -> str | None:
+            known = parse_reading_group(before) if before else None
+            wanted = change(known)
+            is_kept = wanted == known and not is_due(wanted.pin_bytes, wanted.stored_ns, now_ns)
+            return None if is_kept else replace(wanted, stored_ns=now_ns).text()
+
+        change_note = self._notes.change(GROUP_NOTE + name, changed, may_repeat=may_repeat)
+        found: Changed = yield from change_note
+        return parse_reading_group(found.text), found.is_agreed
+
+    def _taken(
+        self, group: ReadingGroup, said: Work, freed: list[tuple[int, float]]
+    ) -> ReadingGroup:
+        """Return the group after what a member has done; what it says of lost claims is nothing.
+
+        Adds to `freed` the claims that have no holder any more, each with its delay: they count
+        once the change is made, since another change may come first and use the number.
+        """
+        for number, position, delay_s in said.failed:
+            claim = group.claim(number)
+            if claim is not None and position >= claim.first:  # otherwise it was said before
+                group = group.failed(claim, position)
+                freed.append((group.number, delay_s))
+        for number, position in said.done:
+            if (claim := group.claim(number)) is not None:
+                group = group.done(claim, position)
+        for number in said.given_back:
+            if (claim := group.claim(number)) is not None:
+                group = group.given_back(claim)
+                freed.append((number, 0.0))
+        return group
+
+    def _given(self, group: ReadingGroup, said: Work) -> ReadingGroup | None:
+        """Return the group with one more range handed out, as its last claim; None for none.
+
+        A member gets a suspect range when it has nothing else to hand out, and nothing besides it:
+        if it dies, that says something of this one range only.
+        """
+        held = [each for each in group.claims if each.number in said.held]
+        if not said.is_idle and any(group.is_suspect(each) for each in held):
+            return None
+        for claim in group.claims:
+            if claim.number not in said.held and self._heard.is_free(group, claim.number):
+                again = group.handed_out_again(claim)
+                is_alone = said.is_idle or not group.is_suspect(again.claims[-1])
+                return again if is_alone else None
+        if not group.has_room:
+            return None
+        members = len(self._heard.members(group.name, group.silence_s))
+        end = self._range_end(group.next, said, max(1, members) * _ROUNDS)
+        return group.handed_out(end) if end > group.next else None
+
+    def _range_end(self, begin: Position, said: Work, parts: int) -> Position:
+        """Return where a range ends: after what is asked for, or one of so many parts of the rest.
+
+        A part is not smaller than what a member handles while it makes a request: it would wait.
+        """
+        view, end, size = self._view(), begin, 0
+        with closing(self._log()) as log, closing(Reader(log, begin)) as reader:
+            left = said.messages
+            try:
+                while left > 0 and size < _BYTES_MAX:
+                    found = reader.poll()
+                    if found is None:
+                        break
+                    if not isinstance(found, Batch):
+                        continue
+                    if found.position >= view.end:
+                        break
+                    if end == begin:
+                        part = (view.number - found.number) // parts
+                        left = min(left, max(said.at_least, part))
+                    taken, size = min(len(found), left), size + len(found.body)
+                    left -= taken
+                    end = Position(found.position + found.first + taken)
+            except CorruptLog as error:
+                raise Refused("corrupt", str(error)) from None
+        return end
+
+
+def _existing(group: ReadingGroup | None, name: str) -> ReadingGroup:
+    if group is None:
+        raise Refused("unknown-group", f"there is no group {name[:64]!r}")
+    return group
+
+
+def _demand_member(
+    group: ReadingGroup, identity: PeerIdentity, *, or_operator: bool = False
+) -> None:
+    if not group.belongs_to(identity) and not (or_operator and identity.may_operate):
+        words = f"group {group.name!r} belongs to {group.role} {group.owner}; only its certificates"
+        raise Refused("role", f"{words} may")
+
+
+def _demand_same(known: ReadingGroup, wanted: ReadingGroup) -> None:
+    for name in ("silence_s", "max_deliveries", "dead_letters", "pin_bytes"):
+        ours, theirs = getattr(known, name), getattr(wanted, name)
+        if ours != theirs:
+            words = f"group {known.name!r} was begun with {name} = {ours!r}, not {theirs!r}"
+            raise Refused("settings", f"{words}; use that, or forget the group to begin another")
+
+
+def _named(said: Work) -> list[int]:
+    done, failed = (each[0] for each in said.done), (each[0] for each in said.failed)
+    return list(dict.fromkeys([*said.held, *done, *failed, *said.given_back]))
+
+
+def _work(request: Fields) -> Work:
+    """Check what a member says.
+
+    Raises:
+        Misuse: it is malformed.
+    """
+    member = str(request.get("member", ""))
+    if not 0 < len(member) <= _MEMBER_LENGTH_MAX or not member.isprintable():
+        raise Misuse("a member has a name of up to 100 printable characters")
+    try:
+        return Work(
+            member,
+            [int(each) for each in request.get("held", [])],
+            [(int(number), Position(place)) for number, place in request.get("done", [])],
+            [(int(number), Position(place), min(3600.0, max(0.0, float(delay_s))))
+             for number, place, delay_s in request.get("failed", [])],
+            [int(each) for each in request.get("given_back", [])],
+            max(0, min(MESSAGES_MAX, int(request.get("messages", 0)))),
+            max(1, int(request.get("at_least", 1))),
+            bool(request.get("is_idle", True)),
+        )  # fmt: skip
+    except (ValueError, TypeError, OverflowError) as error:
+        raise Misuse(f"a member says numbers of claims, and positions: {error}") from None
+
+
+def _number(request: Fields, field: str) -> float:
+    value = request.get(field, 0)
+    if type(value) not in (int, float) or not 0 <= value < 2**53:
+        raise Misuse(f"{field} is a number")
+    number: float = value
+    return number
+
+
+def _claim_facts(group: ReadingGroup, claim: RangeClaim) -> dict[str, Any]:
+    return {
+        "number": claim.number, "first": int(claim.first), "end": int(claim.end),
+        "deliveries": claim.deliveries,
+        "is_dead": group.is_dead(claim),
+    }  # fmt: skip
+
+
+def _facts(group: ReadingGroup) -> dict[str, Any]:
+    return {
+        "group": group.name, "owner": group.owner, "position": str(group.position),
+        "next": str(group.next), "silence_s": group.silence_s,
+        "max_deliveries": group.max_deliveries, "dead_letters": group.dead_letters,
+        "pin_bytes": group.pin_bytes, "stored_ns": group.stored_ns,
+        "claims": [
+            {"number": each.number, "first": str(each.first), "end": str(each.end),
+             "deliveries": each.deliveries}
+            for each in group.claims
+        ],
+    }  # fmt: skip

@@ -1,0 +1,95 @@
+"""Pins: which cursors and groups hold files, as long as their owners may."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from archiver.lease import LEASE_S_MAX, Lease
+from rt.names import PeerName
+from rt.net.certificates import certificate_files
+from rt.net.grants import Grants, grants_path
+from rt.net.identity import PULLING, CertificateRole, PeerIdentity
+from rt.node.notes.readable_notes import readable
+from rt.node.notes.reading_group import GROUP_NOTE, ReadingGroup, parse_reading_group
+from rt.node.notes.registered_cursor import CURSOR_NOTE, RegisteredCursor, parse_registered
+from rt.node.settings.node import NodeSettings
+
+_log: Final = logging.getLogger("rt.archiver")
+_GRACE_S: Final = 600.0  # a mistake in a file of grants must not cost what a reader relies on
+_NS: Final = 1_000_000_000
+_RENEWED_NS: Final = 24 * 3600 * _NS  # a note of this age is stored again while its reader lives
+
+MayLease = Callable[[CertificateRole, PeerName], bool]
+
+
+def may_lease_by(grants: Grants, stream: str) -> MayLease:
+    """Return whether a peer may hold files of a stream, as a file of grants says now."""
+
+    def may_lease(role: CertificateRole, name: PeerName) -> bool:
+        return grants.granted(PeerIdentity(name, role)).may_lease(stream)
+
+    return may_lease
+
+
+def may_lease_on(settings: NodeSettings) -> MayLease:
+    """Return whether a peer may hold files of a node's stream, as the file beside its CA says."""
+    files = certificate_files(settings.certs, settings.name)
+    return may_lease_by(Grants(grants_path(files.ca)), settings.stream)
+
+
+def is_due(pin_bytes: int, stored_ns: int, now_ns: int) -> bool:
+    """Whether a pin has to be stored again, since its reader lives."""
+    return bool(pin_bytes) and now_ns - stored_ns > _RENEWED_NS
+
+
+class Pins:
+    """Watches whether the owners of pins may still hold files. One thread at a time may call it.
+
+    A pin lasts for a week after its reader was last heard of, as a lease does. It ends ten minutes
+    after the owner's grant was taken away, on the node that leads and decides.
+    """
+
+    def __init__(self, may_lease: MayLease) -> None:
+        """Prepare; `may_lease` says whether a peer may hold files now."""
+        self._may_lease = may_lease
+        self._ungranted_s: dict[str, float] = {}  # by note: since when
+        self.over: frozenset[str] = frozenset()  # notes whose pins hold nothing
+
+    def look(self, notes: Mapping[str, str], now_s: float) -> None:
+        """Look at the grants, some times a minute at least."""
+        since_s = {
+            name: self._ungranted_s.get(name, now_s)
+            for name, each in _pinning(notes).items()
+            if not self._is_granted(each)
+        }
+        self._ungranted_s = since_s
+        over = frozenset(name for name, at_s in since_s.items() if now_s - at_s >= _GRACE_S)
+        for name in sorted(over - self.over):
+            _log.warning("%s pins files no more: its owner is not granted leases any more", name)
+        self.over = over
+
+    def _is_granted(self, each: RegisteredCursor | ReadingGroup) -> bool:
+        roles = [CertificateRole(each.role)] if each.role else list(PULLING)
+        return any(self._may_lease(role, PeerName(each.owner)) for role in roles)
+
+
+def pins_of(notes: Mapping[str, str], over: frozenset[str] = frozenset()) -> list[Lease]:
+    """Return the pins of cursors and groups as leases, without those of the notes in `over`."""
+    found = (
+        Lease(
+            f"{name.partition(' ')[0]}.{each.name}", each.position,
+            each.stored_ns + LEASE_S_MAX * _NS, each.pin_bytes,
+        )
+        for name, each in _pinning(notes).items()
+        if name not in over
+    )  # fmt: skip
+    return list(found)
+
+
+def _pinning(notes: Mapping[str, str]) -> dict[str, RegisteredCursor | ReadingGroup]:
+    cursors = readable(notes, CURSOR_NOTE, parse_registered)[0]
+    groups = readable(notes, GROUP_NOTE, parse_reading_group)[0]
+    found: dict[str, RegisteredCursor | ReadingGroup] = {}
+    found |= {CURSOR_NOTE + each.name: each for each in cursors if each.pin_bytes}
+    found |= {GROUP_NOTE + each.name: each for each in groups if each.pin_bytes}
+    return found

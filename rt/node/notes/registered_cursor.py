@@ -1,0 +1,92 @@
+"""RegisteredCursor: how far the readers of one name have come, as all nodes know it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from archiver.lease import UNREADABLE, whole_position
+from rt.errors import Misuse
+from rt.format.where import Where
+from rt.names import parse_cursor, parse_peer, shown
+from rt.net.identity import CertificateRole, PeerIdentity
+from rt.node.notes.readable_notes import readable
+from rt.position import START, Position
+
+CURSOR_NOTE: Final = "cursor "  # followed by the name
+CURSORS_MAX: Final = 48  # of the 128 notes of a stream; 64 are for leases
+CURSORS_PER_OWNER_MAX: Final = 24  # so that one owner leaves as many to the others
+HOLDER_LENGTH_MAX: Final = 100
+SILENCE_S_MIN, SILENCE_S_MAX = 0.2, 3600.0
+PIN_BYTES_MAX: Final = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredCursor:
+    """A note of the ledger; it changes when the cursor is opened, acknowledged, moved or released.
+
+    Attributes:
+        name: of the cursor.
+        owner: name in the certificate of its readers; others may look only.
+        role: role in that certificate; "" in a cursor of an earlier version, which any may have.
+        position: everything before it is acknowledged.
+        epoch: grows when it is opened or moved, from the time in ms when it was registered; what
+            an older one acknowledges is refused.
+        holder: who reads now, for people; "" if it was released.
+        silence_s: after this long without a message of its holder, another may take it over.
+        pin_bytes: so much of what is not acknowledged is kept from the rules `time` and `limit`;
+            0 keeps nothing.
+        stored_ns: when this was stored, ns since the epoch.
+        share: which share of the keys is read with it; "" is all of them, and None any.
+    """
+
+    name: str
+    owner: str
+    position: Position = START
+    epoch: int = 0
+    holder: str = ""
+    silence_s: float = 0.75
+    pin_bytes: int = 0
+    stored_ns: int = 0
+    role: str = ""
+    share: str | None = None
+
+    def __post_init__(self) -> None:
+        parse_cursor(self.name)
+        parse_peer(self.owner)
+        numbers = self.epoch, self.pin_bytes, self.stored_ns
+        if not all(type(each) is int and 0 <= each < 1 << 63 for each in numbers):
+            raise Misuse("a cursor has whole numbers, none of them negative")
+        if not (0 <= self.position < 1 << 63 and self.epoch < 1 << 62):
+            raise Misuse("a cursor has a position and an epoch")
+        if len(self.holder) > HOLDER_LENGTH_MAX or not self.holder.isprintable():
+            raise Misuse(f"not a holder: {shown(self.holder)}; use up to 100 printable characters")
+        if not SILENCE_S_MIN <= self.silence_s <= SILENCE_S_MAX:
+            raise Misuse(f"silence_s is {self.silence_s}; use 0.2 to 3600 seconds")
+        Where.parse(None, share=self.share or "")
+        if self.role not in ("", *CertificateRole):
+            raise Misuse(f"not a role: {shown(self.role)}")
+        if not 0 <= self.pin_bytes <= PIN_BYTES_MAX:
+            raise Misuse(f"pin_bytes is {self.pin_bytes}; use 0 to {PIN_BYTES_MAX}")
+
+    def belongs_to(self, identity: PeerIdentity) -> bool:
+        """Whether this peer may read with it."""
+        return self.owner == identity.name and self.role in ("", identity.role)
+
+    def text(self) -> str:
+        """Return it as JSON, the same text for the same cursor."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+
+def parse_registered(text: str) -> RegisteredCursor:
+    """Read what `RegisteredCursor.text` wrote; `Misuse` if it is something else."""
+    try:
+        fields = json.loads(text)
+        return RegisteredCursor(**{**fields, "position": whole_position(fields["position"])})
+    except UNREADABLE as error:
+        raise Misuse(f"not a cursor: {error}") from None
+
+
+def cursors_of_notes(notes: Mapping[str, str]) -> list[RegisteredCursor]:
+    """Return the registered cursors of a stream that this version can read, by name."""
+    return readable(notes, CURSOR_NOTE, parse_registered)[0]

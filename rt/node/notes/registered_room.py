@@ -1,0 +1,32 @@
+"""RegisteredRoom: how many cursors and groups a stream has room for, and one owner."""
+
+from collections.abc import Mapping
+
+from rt.errors import Refused
+from rt.net.identity import PeerIdentity
+from rt.node.notes.reading_group import ReadingGroup, groups_of_notes
+from rt.node.notes.registered_cursor import (
+    CURSORS_MAX,
+    CURSORS_PER_OWNER_MAX,
+    RegisteredCursor,
+    cursors_of_notes,
+)
+
+
+def demand_room(notes: Mapping[str, str], identity: PeerIdentity) -> None:
+    """Refuse another cursor or group of this owner where the stream, or the owner, has enough.
+
+    Raises:
+        Refused: there is no room.
+    """
+    every: list[RegisteredCursor | ReadingGroup] = [
+        *cursors_of_notes(notes), *groups_of_notes(notes)
+    ]  # fmt: skip
+    own = sum(each.belongs_to(identity) for each in every)
+    if len(every) >= CURSORS_MAX or own >= CURSORS_PER_OWNER_MAX:
+        words = (
+            f"{len(every)} of {CURSORS_MAX} cursors and groups are registered, {own} of "
+            f"{CURSORS_PER_OWNER_MAX} by {identity.title}; forget one "
+            "(rt cursor registered list, rt group list)"
+        )
+        raise Refused("cursors", words)

@@ -1,0 +1,113 @@
+"""Lookout: a node's thread that looks at it, and says in the log what an operator has to know."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from replicator.serve.client_record import PULLS, PUSHES
+from rt.about import carried
+from rt.node.observe.sample import NodeSample
+from rt.node.observe.sampler import NodeSampler
+from rt.node.observe.stall_reasons import names_by_hop, stall_words
+from rt.text import counted, size_text
+
+_log: Final = logging.getLogger("rt.node")
+LIVE_S: Final = 1.0  # between two samples while someone may look at them
+QUIET_S: Final = 5.0  # otherwise; enough to notice a stall
+STATISTICS_S: Final = 60.0
+_WATCHED_S: Final = 10.0  # after the last look at the page
+
+
+class Lookout:
+    """Publishes a sample of a node once a second, and logs stalls and a line of statistics.
+
+    Threads:
+        Any thread may call `look`; the one that `start` starts does so again and again. `_turn` is
+        held during a look, whose thread uses `_sampler`, `_stalled` and `_said`, and replaces
+        `sample`: a value that never changes, and that any thread may read. `pause_s` is read before
+        each pause, and so is `_watched_s`, which any thread may set. `_stopping` is an event.
+    """
+
+    def __init__(self, sampler: NodeSampler, also: Callable[[], None] = lambda: None) -> None:
+        """Take a first sample; no thread runs before `start`.
+
+        Args:
+            sampler: of the node.
+            also: called after each look, for what is due as seldom.
+        """
+        self._also = also
+        self.sample: NodeSample = sampler.sample()
+        self.pause_s = QUIET_S
+        self._watched_s = float("-inf")
+        self._sampler = sampler
+        self._stalled: dict[str, str] = {}  # what was said of each stall that lasts
+        self._said: NodeSample = self.sample  # when statistics were last logged
+        self._turn = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=carried(self._run), name="look out", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def watch(self) -> None:
+        """Take note that someone looks now: for a while, samples are taken once a second."""
+        self._watched_s = time.monotonic()
+
+    def _pause_s(self) -> float:
+        is_watched = time.monotonic() - self._watched_s < _WATCHED_S
+        return min(LIVE_S, self.pause_s) if is_watched else self.pause_s
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._pause_s()):
+            try:
+                self.look()
+                self._also()
+            except OSError as error:  # of the file system; the node's own threads end it for that
+                _log.warning("the node cannot be looked at: %s", error)
+
+    def look(self) -> None:
+        """Take a sample and log what follows from it."""
+        with self._turn:
+            sample = self.sample = self._sampler.sample()
+            self._tell_stalls(sample)
+            if sample.at_s - self._said.at_s >= STATISTICS_S:
+                _log.info("%s", statistics(self._said, sample), extra={"event": "statistics"})
+                self._said = sample
+
+    def _tell_stalls(self, sample: NodeSample) -> None:
+        """Log each hop once when it stalls, and once when it moves again."""
+        hops = names_by_hop(sample)
+        for hop, names in hops.items():
+            if hop not in self._stalled:
+                seconds = max(sample.stalled[f"{hop} {name}"] for name in names)
+                self._stalled[hop] = words = stall_words(hop, names, sample)
+                extra = {"event": "stall", "hop": hop}
+                _log.warning("stalled for %.0f s: %s", seconds, words, extra=extra)
+        for hop in self._stalled.keys() - hops.keys():
+            words = self._stalled.pop(hop)
+            _log.info("it moves again: %s", words, extra={"event": "moves", "hop": hop})
+
+
+def statistics(before: NodeSample, now: NodeSample) -> str:
+    """Return one line about the time between two samples."""
+    seconds = max(1e-3, now.at_s - before.at_s)
+    rates = []
+    for verb in ("received", "merged", "sent"):
+        first, last = getattr(before.flow, verb).total, getattr(now.flow, verb).total
+        count = (last.messages - first.messages) / seconds
+        size = size_text((last.bytes - first.bytes) / seconds)
+        rates.append(f"{verb} {count:,.0f} messages/s, {size}/s")
+    return (
+        f"{'; '.join(rates)}; {len(now.here(PUSHES))} pushing, {len(now.here(PULLS))} pulling, "
+        f"{counted(len(now.sessions), 'session')}; oldest waiting {now.waiting_s:.1f} s; "
+        f"{size_text(now.disk.available)} free"
+    )

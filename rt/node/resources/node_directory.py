@@ -1,0 +1,70 @@
+"""NodeDirectory: the directory of one running node."""
+
+import os
+from typing import Final
+
+from rt.latencies import Latencies
+from rt.log.files.disk import OsDisk
+from rt.log.files.lock import take_lock
+from rt.log.files.pooled_disk import PooledDisk
+from rt.names import MERGED_NAME, stream_directory
+from rt.net.certificates import certificate_files, check_own
+from rt.net.identity import CertificateRole
+from rt.node.resources.disk_guard import DiskGuard
+from rt.node.settings.node import NodeSettings
+
+_LOCK_NAME: Final = ".lock"  # not a valid session name
+SESSIONS, JOURNAL, MERGED = "session", "journal", "merged"  # whose syncs are measured
+
+
+class NodeDirectory:
+    """A node's directory, locked until `close`, and the guard that keeps some of its disk free."""
+
+    def __init__(self, settings: NodeSettings) -> None:
+        """Take the lock; the directory is created if it is missing.
+
+        Raises:
+            Misuse: the certificate is not this node's or has expired, or another node runs here.
+        """
+        files = certificate_files(settings.certs, settings.name)
+        check_own(files, (CertificateRole.NODE,), settings.name)
+        self.syncs = {kind: Latencies() for kind in (SESSIONS, JOURNAL, MERGED)}
+        self.disk = self.disk_of(SESSIONS)
+        # There may be more copies of sessions than descriptors.
+        self.copies_disk = PooledDisk(syncs=self.syncs[SESSIONS])
+        self.path = stream_directory(settings.root, settings.stream)
+        self.guard = DiskGuard(settings.name, self.path, settings.storage.reserve)
+        self.disk.make_directory(self.path)
+        self._lock_fd = take_lock(
+            self.path,
+            f"{self.path} has a running node; stop that, or give this one a --root of its own",
+            _LOCK_NAME,
+        )
+
+    def disk_of(self, kind: str) -> OsDisk:
+        """Return the disk for files of a kind; how long their syncs take is in `syncs`."""
+        return OsDisk(self.syncs[kind])
+
+    @property
+    def inputs(self) -> str:
+        """The directory of the copies of sessions."""
+        return os.path.join(self.path, "in")
+
+    @property
+    def merged(self) -> str:
+        """The directory of the merged log."""
+        return os.path.join(self.path, MERGED_NAME)
+
+    @property
+    def state(self) -> str:
+        """The directory of the consensus."""
+        return os.path.join(self.path, "state")
+
+    @property
+    def audit(self) -> str:
+        """The path of the audit log."""
+        return f"{self.path}.audit.jsonl"
+
+    def close(self) -> None:
+        """Release the lock."""
+        os.close(self._lock_fd)

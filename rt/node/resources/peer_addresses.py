@@ -1,0 +1,47 @@
+"""Places: where the other nodes of a cluster are reached, as of now."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from rt.errors import Misuse
+from rt.node.settings.node import NodeSettings, parse_address
+
+_log: Final = logging.getLogger("rt.node")
+Address = tuple[str, int]
+
+
+class Places:
+    """The addresses of the other nodes: those in the log, then those in the configuration file.
+
+    An address is a hint: the node that answers has to prove its name by a certificate. So the
+    file's is tried as well, which helps when all nodes of a cluster have moved at once.
+
+    Threads:
+        now: replaced whole by the thread that calls `follow`, and never changed; anyone may read.
+        listener: set once, before any thread starts.
+    """
+
+    def __init__(self, settings: NodeSettings) -> None:
+        """Start with what the configuration file says."""
+        self._files = settings.addresses
+        self._name = settings.name
+        self.now: Mapping[str, Sequence[Address]] = {
+            name: (address,) for name, address in self._files.items() if name != self._name
+        }
+        self.listener: Callable[[Mapping[str, Sequence[Address]]], None] = lambda _places: None
+
+    def follow(self, addresses: Mapping[str, str]) -> None:
+        """Take the addresses of all other nodes, by name, as the log has them."""
+        found = {name: self._of(name, text) for name, text in addresses.items()}
+        self.now = {name: places for name, places in found.items() if places}
+        self.listener(self.now)
+
+    def _of(self, name: str, text: str) -> Sequence[Address]:
+        places = [self._files[name]] if name in self._files else []
+        if text:
+            try:
+                places = [parse_address(text), *places]
+            except Misuse as error:
+                _log.error("the address of node %s: %s", name, error)
+        return tuple(dict.fromkeys(places))

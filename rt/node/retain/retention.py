@@ -1,0 +1,340 @@
+"""Retention: decides, while a node leads, which files of the merged log are archived."""
+
+import json
+import logging
+import os
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from archiver.ages import Ages
+from archiver.clock import SteadyClock, agreed_ns
+from archiver.decide import DISK, Decision, DiskReport, agreed_excess, decide
+from archiver.lease import UNREADABLE, Lease, parse_lease
+from archiver.plan import Planned, plan, rolled_files
+from archiver.policy import Policy, parse_policy
+from rt.errors import Misuse, Refused
+from rt.format.manifest import Manifest
+from rt.node.notes.pins import MayLease, Pins, pins_of
+from rt.node.notes.readable_notes import readable
+from rt.node.notes.reading_group import GROUP_NOTE, parse_reading_group
+from rt.node.notes.registered_cursor import CURSOR_NOTE, parse_registered
+from rt.node.retain.merged_growth import MergedGrowth
+from rt.node.retain.reports import (
+    RetentionReport,
+    RetentionReports,
+    decode_retention_report,
+)
+from rt.node.retain.sweeper import NodeSweeper
+from rt.node.settings.node import NodeSettings
+from rt.position import START, Position
+from rt.text import counted
+from sequencer.ledger.instruction import FILES_MAX, Archive, ArchivedFile, Note, Roll, note_digest
+from sequencer.ledger.ledger import Ledger
+from sequencer.member import REPORT, Member
+
+_log: Final = logging.getLogger("rt.archiver")
+POLICY_NOTE: Final = "policy"
+OFFLOAD_NOTE: Final = "offload"  # what has been copied, and where: JSON with url and to
+LEASE_NOTE: Final = "lease "  # followed by the holder
+_TURN_S: Final = 0.2  # a decision takes 0.3 ms with 1,000 files
+_STILL_S: Final = 1.0  # while nothing is executed, and only clocks and disks can differ
+_TURN_S_MIN: Final = 0.01  # while files roll fast, so that a limit is exceeded by only a few
+# What is merged before a decision takes effect comes on top of what was counted, so a limit on
+# bytes counts it beforehand: up to a quarter of the limit.
+_COMING_PART: Final = 4
+_NS: Final = 1_000_000_000
+_NEVER_NS: Final = (1 << 63) - 1
+_ALL_BYTES: Final = (1 << 62) - 1
+
+
+def disk_of(path: str) -> tuple[int, int, int]:
+    """Return bytes of a file system: all that rt could ever use, used, and available to it now."""
+    facts = os.statvfs(path)
+    used = (facts.f_blocks - facts.f_bfree) * facts.f_frsize
+    available = facts.f_bavail * facts.f_frsize
+    return used + available, used, available
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The clocks and the disk of the machine that a node runs on."""
+
+    now_ns: Callable[[], int] = time.time_ns
+    steady_ns: Callable[[], int] = time.monotonic_ns
+    disk_of: Callable[[str], tuple[int, int, int]] = disk_of
+
+
+class Retention:
+    """Reports this node's disk, and decides while it leads. Only the sequencing thread calls it."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        member: Member,
+        sweeper: NodeSweeper,
+        machine: Machine = Machine(),
+        may_lease: MayLease = lambda _role, _name: True,
+    ) -> None:
+        """Prepare, and take over the member's reports.
+
+        Args:
+            settings: of the node.
+            member: proposes what is decided.
+            sweeper: empties files and archives inputs, in a thread of its own.
+            machine: the node's clocks and disk.
+            may_lease: whether a peer may hold files of the stream now.
+        """
+        self._pins = Pins(may_lease)
+        self._settings = settings
+        self._member = member
+        self._sweeper = sweeper
+        self._machine = machine
+        self._clock = SteadyClock()
+        self._ages = Ages()
+        self._growth = MergedGrowth()
+        self._reports = RetentionReports(member, sweeper.snapshot_index)
+        self._said: set[str] = set()  # troubles that were logged and persist
+        self._turned_s = float("-inf")
+        self._turned_at = START, -1  # the file that was active then, and the last instruction
+        member.handlers[REPORT] = self.hear
+
+    @property
+    def now_ns(self) -> int:
+        """The time that the nodes agree on: as of the last look at their clocks, and since.
+
+        A node at rest looks every 10 s only; what it decides in between happens now, not then.
+        """
+        if not self._clock.is_set:
+            return self._machine.now_ns()
+        return self._clock.at(self._machine.steady_ns())
+
+    @property
+    def policy(self) -> Policy:
+        """The stream's policy, the same on every node."""
+        return policy_of_notes(self._ledger.notes)
+
+    @property
+    def leases(self) -> list[Lease]:
+        """The stream's read leases, including expired ones."""
+        return leases_of_notes(self._ledger.notes, self._pins.over)
+
+    def hear(self, sender: str, body: bytes) -> None:
+        """Take another node's report.
+
+        Raises:
+            PeerError: it is malformed.
+        """
+        report = decode_retention_report(body, sender=sender, heard_s=self._steady_s())
+        if self._reports.take(sender, report):
+            self._turned_s = float("-inf")  # the other nodes wait to learn of it
+
+    @property
+    def settled_index(self) -> int:
+        """The instruction up to which a majority's merged logs are durable."""
+        return self._reports.settled_index
+
+    def has_durable(self, index: int) -> None:
+        """Report, in the next turn, that everything up to an instruction is durable here."""
+        self._turned_s = float("-inf")
+        self._reports.has_durable(index)
+
+    def turn(self, now_s: float) -> None:
+        """Report and decide, if it is time: a few times a second, and after a file was rolled.
+
+        Args:
+            now_s: by the steady clock.
+        """
+        since_s = now_s - self._turned_s
+        if since_s < _TURN_S_MIN:  # most steps end here
+            return
+        active = self._ledger.end.file
+        if since_s < _TURN_S and active == self._turned_at[0]:
+            return
+        now_at = active, self._ledger.index
+        if since_s < _STILL_S and now_at == self._turned_at:
+            return
+        self._turned_s, self._turned_at = now_s, now_at
+        self._growth.look(self._ledger, now_s)
+        self._report(now_s)
+        living = self._living(now_s)
+        self._pins.look(self._ledger.notes, now_s)
+        self._look_at_clocks(living)
+        self._look_at_disks(living)
+        self._sweeper.turn(self._member.executor.appender, self._reports.settled_index)
+        member = self._member
+        if not member.engine.leads or member.has_orders or member.suspended:
+            return
+        try:
+            self._decide(living)
+        except Refused:
+            return  # another node leads now
+
+    def plan(self, at_ns: int) -> list[Planned]:
+        """Return what would become of each file at a time, as far as this node knows."""
+        decisions = self._decisions(self._living(self._steady_s()), at_ns)
+        return plan(self.policy, self._member.executor.appender.manifest, decisions)
+
+    def disks(self) -> list[DiskReport]:
+        """Return what is known of the nodes' disks."""
+        return self._disks(self._living(self._steady_s()))
+
+    @property
+    def _ledger(self) -> Ledger:
+        return self._member.executor.ledger
+
+    def _steady_s(self) -> float:
+        return self._machine.steady_ns() / _NS
+
+    def _report(self, now_s: float) -> None:
+        total, used, available = self._machine.disk_of(self._member.executor.appender.directory)
+        self._reports.send(
+            RetentionReport(
+                total, used, available, self._sweeper.emptied_to, self._durable_index,
+                self._reports.settled_index, self._machine.now_ns(), now_s,
+            )
+        )  # fmt: skip
+
+    @property
+    def _durable_index(self) -> int:
+        """What is durable here; not what was set aside with a damaged file and not copied yet."""
+        executor, index = self._member.executor, self._reports.durable_index
+        if not executor.lacks_log:
+            return index
+        return min(index, self._sweeper.durable_index(executor.appender.next_place))
+
+    def durable_at(self, name: str) -> int | None:
+        """Up to which instruction a node's merged log is durable; None if it is silent."""
+        report = self._reports.living(self._steady_s()).get(name)
+        return None if report is None else report.durable_index
+
+    def _living(self, now_s: float) -> dict[str, RetentionReport]:
+        """The latest reports of the nodes that decide, and of this one."""
+        counted = {*self._member.holdings.voters, self._member.name}
+        living = self._reports.living(now_s)
+        return {name: report for name, report in living.items() if name in counted}
+
+    def _decide(self, living: dict[str, RetentionReport]) -> None:
+        policy = self.policy
+        self._forget_old_leases()
+        settled = self._sweeper.settled_end(self._reports.settled_index).file
+        wanted = self._decisions(living, self.now_ns)
+        decisions = [each for each in wanted if each.start < settled]
+        if pressed := [each for each in decisions if each.reason.startswith(DISK)]:
+            _log.warning(
+                "archiving %s: the disks of most nodes are over %d%%",
+                counted(len(pressed), "file"), policy.disk,
+            )  # fmt: skip
+        for start in range(0, len(decisions), FILES_MAX):
+            part = decisions[start : start + FILES_MAX]
+            files = tuple(ArchivedFile(each.start, each.reason) for each in part)
+            self._member.order(Archive(self._machine.now_ns(), files))
+        age_s = policy.roll_age_s(self._settings.storage.file_age_s)
+        if age_s and self._active_age_ns() >= age_s * _NS:
+            self._member.order(Roll(self._machine.now_ns()))
+
+    def _active_age_ns(self) -> int:
+        machine = self._machine
+        return self._growth.active_age_ns(self._ledger, machine.now_ns(), machine.steady_ns())
+
+    def _look_at_clocks(self, living: dict[str, RetentionReport]) -> None:
+        clocks = [report.clock_ns for report in living.values()]
+        self._clock.now_ns(agreed_ns(clocks), self._machine.steady_ns())
+        holding = self._clock.is_holding
+        if holding and "clock" not in self._said:
+            _log.error("the clocks jumped ahead; nothing is archived by that time for an hour")
+        (self._said.add if holding else self._said.discard)("clock")
+
+    def _forget_old_leases(self) -> None:
+        for lease in readable(self._ledger.notes, LEASE_NOTE, parse_lease)[0]:
+            if self.now_ns >= lease.until_ns:
+                # A renewal may be decided, and not executed here yet: that one stays.
+                name = LEASE_NOTE + lease.holder
+                expected = note_digest(self._ledger.notes.get(name, ""))
+                note = Note(self._machine.now_ns(), name, "", expected)
+                self._member.order(note, first=True)
+
+    def _decisions(self, living: dict[str, RetentionReport], now_ns: int) -> list[Decision]:
+        ledger, manifest = self._ledger, self._member.executor.appender.manifest
+        files, policy = rolled_files(manifest, ledger.archived_to, ledger.end.file), self.policy
+        coming = min(self._growth.coming, (policy.limit or 0) // _COMING_PART)
+        return decide(
+            policy, self._ages.seen(files, self.now_ns, self._machine.steady_ns()),
+            ledger.end.offset + coming, self._disks(living), now_ns=now_ns, leases=self.leases,
+            nodes=self._nodes,
+        )  # fmt: skip
+
+    @property
+    def _nodes(self) -> int:
+        return len(self._member.holdings.voters)
+
+    def _look_at_disks(self, living: dict[str, RetentionReport]) -> None:
+        """Log it when this node's disk exceeds the policy and most others do not."""
+        disks, limit = self._disks(living), self.policy.disk
+        own = next(disk for disk in disks if disk.node == self._member.name)
+        is_alone_full = own.excess(limit) > 0 >= agreed_excess(disks, limit, self._nodes)
+        if is_alone_full and "disk" not in self._said:
+            _log.error(
+                "the disk of this node is %.0f%% full, the policy says %d%%; most other nodes have "
+                "room, so nothing is archived for it: free space before it stops taking data",
+                own.percent, limit,
+            )  # fmt: skip
+        (self._said.add if is_alone_full else self._said.discard)("disk")
+
+    def _disks(self, living: dict[str, RetentionReport]) -> list[DiskReport]:
+        manifest, to = self._member.executor.appender.manifest, self._ledger.archived_to
+        return [
+            DiskReport(name, each.total, each.used, _bytes(manifest, each.emptied_to, to))
+            for name, each in sorted(living.items())
+        ]
+
+
+def policy_of_notes(notes: Mapping[str, str]) -> Policy:
+    """Return the agreed policy; the default before there is one."""
+    text = notes.get(POLICY_NOTE)
+    try:
+        return parse_policy(text) if text else Policy()
+    except Misuse as error:
+        _log.error(
+            "the policy %r is unknown to this version (%s); nothing is archived", text, error
+        )
+        return Policy(time=0, disk=100)
+
+
+def leases_of_notes(notes: Mapping[str, str], over: frozenset[str] = frozenset()) -> list[Lease]:
+    """Return the agreed leases, including expired ones, and the pins of cursors and groups.
+
+    What a note says that this version cannot read is unknown, so all files are held then, by a
+    lease of `unreadable`. `over` names the notes whose pins hold nothing any more.
+    """
+    leases, strange = readable(notes, LEASE_NOTE, parse_lease)
+    _, strange_cursors = readable(notes, CURSOR_NOTE, parse_registered)
+    _, strange_groups = readable(notes, GROUP_NOTE, parse_reading_group)
+    leases += pins_of(notes, over)
+    offloads = {OFFLOAD_NOTE: notes[OFFLOAD_NOTE]} if notes.get(OFFLOAD_NOTE) else {}
+    copies, strange_copies = readable(offloads, OFFLOAD_NOTE, offload_lease)
+    if strange or strange_cursors or strange_groups or strange_copies:
+        leases.append(Lease("unreadable", START, _NEVER_NS, _ALL_BYTES))
+    return [*leases, *copies]
+
+
+def offload_lease(text: str) -> Lease:
+    """Return the lease that holds the files not copied yet.
+
+    Raises:
+        Misuse: the note is malformed.
+    """
+    try:
+        start = Position.parse(str(json.loads(text)["to"]))
+    except UNREADABLE as error:
+        raise Misuse(f"a note of copies has a url, and a position to: {error}") from None
+    return Lease("offload", start, _NEVER_NS, _ALL_BYTES)
+
+
+def _bytes(manifest: Manifest, begin: Position, end: Position) -> int:
+    """Return how many bytes the rolled files from `begin` up to `end` held."""
+    order = manifest.order
+    files = order[bisect_left(order, begin) : bisect_left(order, end)]
+    return sum(manifest.rolled[file].end for file in files)

@@ -1,0 +1,144 @@
+"""NodeSnapshots: when a node saves the state its instructions led to, and drops those."""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
+
+from rt.log.write.appender import Durable
+from rt.node.retain.retention import Retention
+from rt.node.retain.sweeper import NodeSweeper
+from sequencer.execution.execution import SnapshotPlan
+from sequencer.journal.journal import Journal
+from sequencer.member import Member
+
+_log: Final = logging.getLogger("rt.node")
+# Of instructions that wait for a majority; memory holds the same amount. At 1,000 a second of 200
+# bytes that is five minutes, in which a node that was away copies tens of gigabytes.
+KEPT_BYTES_MAX: Final = 64 << 20
+
+
+class NodeSnapshots:
+    """Takes one snapshot after another: plans it, has the merged log synced, saves it.
+
+    It is saved only once a majority durably has the merged bytes that it refers to. Saving it drops
+    the instructions, and a node that lacks them then receives the state, which says where bytes are
+    and not what they are. If it were saved earlier, one disk could hold the only copy of the bytes.
+
+    Threads:
+        Every method is called by the thread that steps the duties. The one thread of `_pool` syncs
+        the merged log and touches nothing here; its result arrives through `_synced`.
+    """
+
+    def __init__(
+        self,
+        member: Member,
+        journal: Journal,
+        sweeper: NodeSweeper,
+        archiver: Retention,
+        *,
+        flush: Callable[[], None],
+        pause_s: float,
+        kept_bytes_max: int = KEPT_BYTES_MAX,
+    ) -> None:
+        """Prepare; nothing is planned before the first `turn`.
+
+        Args:
+            member: whose state it is.
+            journal: keeps the instructions until a snapshot is saved.
+            sweeper: is notified of what was saved, and may ask for a snapshot early.
+            archiver: reports what is durable here, and knows what a majority has.
+            flush: makes the copies of sessions durable: instructions that carried what they lack
+                are about to be dropped.
+            pause_s: between two snapshots.
+            kept_bytes_max: of instructions; above this a snapshot no longer waits for a majority.
+        """
+        self._member = member
+        self._journal = journal
+        self._sweeper = sweeper
+        self._archiver = archiver
+        self._flush = flush
+        self._pause_s = pause_s
+        self._kept_bytes_max = kept_bytes_max
+        self._pool = ThreadPoolExecutor(1, "snapshot")
+        self._next_s = 0.0
+        self._plan: SnapshotPlan | None = None
+        self._synced: Future[Durable] | None = None  # None once it is durable
+        self._has_complained = False
+
+    def turn(self, now_s: float) -> None:
+        """Do what can be done without waiting; an `OSError` ends the node."""
+        if self._plan is not None and not (self._plan.has_log or self._member.suspended):
+            self._plan = None  # the log is here by now, and its end has yet to be reported
+        if self._plan is None:
+            self._begin(now_s)
+        elif self._synced is None:
+            self._save_if_settled(self._plan)
+        elif self._synced.done():
+            self._take_synced(self._plan, self._synced.result())
+
+    def await_sync(self) -> None:
+        """Wait for a sync under way before the log is closed: a closed log is not synced.
+
+        What it made durable is taken by the next turn; errors as `turn`.
+        """
+        if self._synced is not None:
+            self._synced.result()
+
+    def drop(self) -> None:
+        """Abandon the planned snapshot: a file it covers is about to be set aside."""
+        self.await_sync()
+        self._plan = self._synced = None
+
+    def end(self) -> None:
+        """Save a last snapshot, if the other nodes have everything; errors as `turn`."""
+        self.await_sync()
+        durable, plan = self._sync_all(), self._member.plan_snapshot()
+        if plan is not None and plan.has_log:
+            self._take_synced(plan, durable)
+
+    def close(self) -> None:
+        """Release the thread that syncs."""
+        self._pool.shutdown()
+
+    def _begin(self, now_s: float) -> None:
+        end = self._member.executor.ledger.end
+        if self._is_time(now_s) or self._sweeper.lacks_snapshot(end.file):
+            self._next_s = now_s + self._pause_s
+            self._plan = self._member.plan_snapshot()
+            if self._plan is not None and self._plan.has_log:
+                self._synced = self._sync()
+
+    def _is_time(self, now_s: float) -> bool:
+        return now_s >= self._next_s
+
+    def _sync(self) -> Future[Durable]:
+        return self._pool.submit(self._sync_all)
+
+    def _sync_all(self) -> Durable:
+        self._flush()
+        return self._member.executor.sync()
+
+    def _take_synced(self, plan: SnapshotPlan, durable: Durable) -> None:
+        self._plan = self._synced = None
+        if durable >= plan.end:
+            self._plan = plan
+            self._archiver.has_durable(plan.index)
+            self._save_if_settled(plan)
+
+    def _save_if_settled(self, plan: SnapshotPlan) -> None:
+        if plan.index <= self._archiver.settled_index:
+            self._has_complained = False
+        elif self._journal.size < self._kept_bytes_max:
+            return
+        elif not self._has_complained:
+            self._has_complained = True
+            _log.error(
+                "no majority has merged up to instruction %d; %d bytes of instructions are dropped "
+                "anyway, and until other nodes have copied the result, it is on one disk only",
+                plan.index, self._journal.size,
+            )  # fmt: skip
+        self._plan = None
+        self._member.save_snapshot(plan)
+        if plan.has_log:  # else this node may still need the bytes that its state calls merged
+            self._sweeper.saved(plan.data)

@@ -1,0 +1,161 @@
+"""Sweep: frees the space of archived files on one node."""
+
+import logging
+import os
+import time
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, Protocol
+
+from rt.format.index import SUFFIX
+from rt.format.manifest import Archived
+from rt.log.files.archived import empty_files
+from rt.log.files.disk import Disk
+from rt.log.write.appender import Appender
+from rt.position import START, Position
+
+_log: Final = logging.getLogger("rt.archiver")
+MERGED: Final = "merged"  # the reason given for archiving an input
+
+
+class Input(Protocol):
+    """A session's copy on this node."""
+
+    @property
+    def session(self) -> str:
+        """Its name."""
+
+    @property
+    def appender(self) -> Appender:
+        """Its log."""
+
+
+class Inputs(Protocol):
+    """All copies of sessions on this node."""
+
+    def every(self) -> Collection[Input]:
+        """Return all copies."""
+
+    def begun_after(self, session: str) -> int:
+        """Return the instruction that last dropped the copies of a session; 0 if none did."""
+
+
+class Sweep:
+    """Empties archived files of the merged log, archives merged inputs, removes old empty files.
+
+    It remembers how far it came, so a round that has nothing to do costs next to nothing. The
+    sweeping thread calls it; any thread may read `emptied_to`, which only grows, and set
+    `is_stopping`, which ends a round after the current file.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        inputs: Inputs,
+        *,
+        fold_s: float,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            disk: where the logs are.
+            inputs: the copies of sessions.
+            fold_s: how long an archived file is kept empty before it is removed; 0 keeps it.
+            now_ns: the clock that dates the manifest's lines.
+        """
+        self.emptied_to = START
+        self.is_stopping = False
+        self._disk = disk
+        self._inputs = inputs
+        self._fold_s = fold_s
+        self._now_ns = now_ns
+        # Each input, and the position up to which it needs no work. A copy that replaced one set
+        # aside has another appender, and is swept from its start.
+        self._swept: dict[str, tuple[Appender, Position]] = {}
+        self._folded_to = START
+        self._finished: set[str] = set()  # directories where the last process's work was completed
+
+    def sweep_merged(self, merged: Appender, snapshot_end: Position) -> None:
+        """Empty the archived files of the merged log, and remove those that have been so for long.
+
+        Args:
+            merged: the merged log.
+            snapshot_end: where it ends in this node's last snapshot; files are emptied up to there.
+        """
+        self._finish(merged)
+        self._empty(merged, snapshot_end)
+        self._fold(merged)
+
+    def sweep_inputs(self, merged_to: Mapping[str, Position], index: int) -> None:
+        """Archive the rolled files of inputs, by session up to `merged_to`.
+
+        Args:
+            merged_to: as of an instruction.
+            index: this instruction; it says nothing of a copy that was begun after it.
+        """
+        for each in self._inputs.every():
+            if not each.appender.manifest.order or self.is_stopping:
+                continue  # most sessions have one file, which is not rolled
+            session = each.session
+            target = merged_to.get(session, START)
+            if self._inputs.begun_after(session) > index:
+                continue
+            log, swept_to = self._swept.get(session, (None, START))
+            if target > START and (log is not each.appender or target > swept_to):
+                self._finish(each.appender)
+                self._archive_input(each.appender, target)
+                self._swept[session] = (each.appender, target)
+
+    def _finish(self, log: Appender) -> None:
+        """Empty the archived files that the last process left, once for each log."""
+        if log.directory not in self._finished and not log.identity.merged:
+            log.finish_archiving()
+        self._finished.add(log.directory)
+
+    def _empty(self, merged: Appender, end: Position) -> None:
+        known = merged.manifest
+        for file in known.order[bisect_left(known.order, self.emptied_to) :]:
+            if file not in known.archived or file + known.rolled[file].end > end:
+                break
+            if self.is_stopping:
+                break
+            if empty_files(self._disk, merged.directory, [file]):
+                _log.info("%s is archived (%s)", file.file_name, known.archived[file].reason)
+            self.emptied_to = file.next_file()
+
+    def _fold(self, merged: Appender) -> None:
+        """Remove files that were emptied long ago; the manifest keeps their lines."""
+        if not self._fold_s:
+            return
+        known, before_ns = merged.manifest, self._now_ns() - int(self._fold_s * 1e9)
+        for file in known.order[bisect_left(known.order, self._folded_to) :]:
+            line = known.archived.get(file)
+            if line is None or line.at_ns > before_ns or file >= self.emptied_to:
+                break
+            if self.is_stopping:
+                break
+            fold_file(os.path.join(merged.directory, file.file_name))
+            self._folded_to = file.next_file()
+
+    def _archive_input(self, log: Appender, merged_to: Position) -> None:
+        known, at_ns = log.manifest, self._now_ns()
+        files = known.order[: bisect_right(known.order, merged_to)]
+        first = bisect_left(files, max(known.archived, default=START))
+        gone = [
+            Archived(file, at_ns, MERGED)
+            for file in files[first:]
+            if file not in known.archived and file + known.rolled[file].end <= merged_to
+        ]
+        if gone:
+            log.archive_all(gone)
+
+
+def fold_file(path: str) -> None:
+    """Remove an empty file and its empty index; one that is not empty is left alone."""
+    for each in (path, path + SUFFIX):
+        try:
+            if os.stat(each).st_size == 0:
+                os.unlink(each)
+        except FileNotFoundError:
+            continue

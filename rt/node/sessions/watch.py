@@ -1,0 +1,262 @@
+"""SessionWatch: decides, while a node leads, which sessions are opened, closed or expired."""
+
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from rt.errors import Refused
+from rt.events import SessionChange
+from rt.node.ingest.session_copies import SessionCopies, SessionCopy
+from rt.node.sessions.policy import SessionPolicy, session_policy_of_notes
+from sequencer.ledger.instruction import LIVES_MAX, Lives
+from sequencer.ledger.life import Life
+from sequencer.ledger.session_facts import Ownership
+from sequencer.member import Member
+from sequencer.planning.presence import Presence, Pushed
+
+PRESENCE: Final = b"\x0a"  # the kind of message; see `Member.handlers`
+_LOOK_S: Final = 2.0  # looking at 10,000 sessions takes 25 ms
+_LOOKS: Final = 4  # before a session is closed
+_OPENED, _RESUMED = SessionChange.OPENED, SessionChange.RESUMED
+_CLOSED, _EXPIRED = SessionChange.CLOSED, SessionChange.EXPIRED
+_REPORT_S: Final = 5.0  # reports may be lost; one that says something new is sent at once
+
+
+class WatchClock(Protocol):
+    """What the node knows of time, and of what a majority has."""
+
+    @property
+    def now_ns(self) -> int:
+        """The time now, agreed between the nodes' clocks; see `rt.node.retain.retention`."""
+
+    @property
+    def settled_index(self) -> int:
+        """The instruction up to which a majority's merged logs are durable."""
+
+
+class Due(NamedTuple):
+    """What has to come before a session expires.
+
+    Attributes:
+        settled: an instruction of which a majority's merged logs have to be durable.
+        reported: a round of reports; a majority has to say after it what it holds.
+    """
+
+    settled: int
+    reported: int
+
+
+class SessionWatch:
+    """Reports which sessions are pushed here, and orders changes of sessions while it leads.
+
+    Silence is measured by the leader's steady clock, from when a majority has reported to it; how
+    long a session has been closed, by the agreed time of the instruction that closed it. Executing
+    an instruction asks no clock. Only the thread that steps the duties calls it.
+    """
+
+    def __init__(self, member: Member, sessions: SessionCopies, clock: WatchClock) -> None:
+        """Prepare, and take the other nodes' reports.
+
+        Args:
+            member: of this node.
+            sessions: the copies on this node.
+            clock: for what is decided by the time of day.
+        """
+        self._member = member
+        self._sessions = sessions
+        self._clock = clock
+        self._now_s = float("-inf")
+        self._next_look_s = float("-inf")
+        self._reported: tuple[str, Mapping[str, Pushed]] = ("", {})  # to whom, and what
+        self._reported_s = float("-inf")
+        self._led = False
+        self._has_news = False  # since the last look
+        self._fresh: dict[str, None] = {}  # perhaps not opened yet
+        self._silent_s: dict[str, float] = {}  # since when nothing is known to push a session
+        self._due: dict[str, Due] = {}  # sessions to expire
+        member.handlers[PRESENCE] = self._hear
+
+    @property
+    def policy(self) -> SessionPolicy:
+        """The stream's policy, the same on every node."""
+        return session_policy_of_notes(self._member.executor.ledger.notes)
+
+    @property
+    def is_deciding(self) -> bool:
+        """Whether a session may soon be opened, closed or expired, as far as this node leads.
+
+        Also while it has not looked yet since publishers came or went, here or at another node.
+        """
+        return bool(self._has_news or self._fresh or self._silent_s or self._due)
+
+    def turn(self, now_s: float, changed: Collection[str], *, is_stirred: bool = False) -> None:
+        """Look, if it is time; open at once what is new.
+
+        Args:
+            now_s: by a clock that only goes forward.
+            changed: sessions of which this node has more, or a new copy.
+            is_stirred: whether a publisher may have come or gone.
+        """
+        self._now_s, member = now_s, self._member
+        self._has_news = self._has_news or is_stirred
+        self._presence.now_s = now_s
+        led, self._led = self._led, member.engine.leads
+        if self._led and not led:
+            self._presence.forget()
+        is_time = now_s >= self._next_look_s or (self._led and not led)
+        if is_time:
+            self._next_look_s = now_s + min(_LOOK_S, self.policy.close_s / _LOOKS)
+            self._has_news = False
+            self._see_own()
+            self._report()
+        if not self._led:
+            if is_time or led:
+                self._fresh, self._silent_s, self._due = {}, {}, {}
+            return
+        if changed:
+            opened = self._opened
+            new = [each for each in changed if not _is_bound(opened.get(each))]
+            self._fresh.update(dict.fromkeys(new))
+        if (is_time or self._fresh) and not (member.has_orders or member.suspended):
+            self._order(self._look() + self._openings() if is_time else self._openings())
+
+    @property
+    def _opened(self) -> dict[str, Ownership]:
+        return self._member.executor.ledger.remembered.opened
+
+    @property
+    def _presence(self) -> Presence:
+        return self._member.holdings.presence
+
+    def _see_own(self) -> None:
+        """See what is pushed here, and which copies are of sessions that are not opened yet."""
+        own, opened = dict[str, Pushed](), self._opened
+        for copy in self._sessions.every():
+            session = copy.session
+            if (by := _pusher(copy)) is not None:
+                own[session] = by
+            if not _is_bound(opened.get(session)):
+                self._fresh[session] = None
+        self._presence.own = own
+
+    def _hear(self, sender: str, body: bytes) -> None:
+        if self._presence.take(sender, body):
+            self._has_news = True
+
+    def _report(self) -> None:
+        leader, own = self._member.engine.leader, self._presence.own
+        if not leader or leader == self._member.name:
+            return
+        if (leader, own) != self._reported or self._now_s - self._reported_s >= _REPORT_S:
+            for part in self._presence.report():
+                self._member.send(leader, PRESENCE, part)
+            self._reported, self._reported_s = (leader, own), self._now_s
+
+    def _order(self, lives: list[Life]) -> None:
+        if lives:
+            try:
+                self._member.order(Lives(self._clock.now_ns, tuple(lives[:LIVES_MAX])))
+            except Refused:
+                return  # another node leads now
+
+    def _openings(self) -> list[Life]:
+        """Open what is pushed, or held here, and known to no node yet; resume what was reset."""
+        found = dict[str, Pushed]()
+        for session in self._fresh:
+            may_begin = (by for by in self._candidates(session) if self._may_begin(session, by))
+            if (by := next(may_begin, None)) is not None:
+                found[session] = by
+        opened = self._opened
+        self._fresh = dict.fromkeys([*found][LIVES_MAX:])
+        return [
+            self._life(_RESUMED if each in opened else _OPENED, each, by)
+            for each, by in [*found.items()][:LIVES_MAX]
+        ]
+
+    def _candidates(self, session: str) -> list[Pushed]:
+        """Return whose log may get a name that is free: what is pushed, or is held here."""
+        copy, elsewhere = self._sessions.get(session), [*self._presence.find(session).values()]
+        if copy is None:
+            return elsewhere
+        log = copy.appender.identity.id  # it may be merged from already, and no other log may be
+        here, same = _pusher(copy), [by for by in elsewhere if by.log == log]
+        return [here, *same] if here is not None else same or [Pushed("", log)]
+
+    def _may_begin(self, session: str, by: Pushed) -> bool:
+        """Whether this log is to have the name from now on."""
+        known = self._opened.get(session)
+        is_free = known is None or (not known.log and known.owner in {"", by.peer or known.owner})
+        return is_free and bool(by.log) and not self._is_late(session, by)
+
+    def _is_late(self, session: str, by: Pushed) -> bool:
+        """Whether a report is from before its log was retired."""
+        return self._member.executor.ledger.remembered.is_retired(session, by.log)
+
+    def _look(self) -> list[Life]:
+        """Look at all sessions: which have returned, are silent, or have been closed for long."""
+        member, opened = self._member, self._opened
+        reports = self._presence.reports(member.holdings.others)
+        unbound = (each for report in reports for each in report if not _is_bound(opened.get(each)))
+        self._fresh.update(dict.fromkeys(unbound))
+        if not member.holdings.hears_publishers:
+            self._silent_s, self._due = {}, {}
+            return []
+        silent, due, found, policy = dict[str, float](), dict[str, Due](), list[Life](), self.policy
+        for session, known in opened.items():
+            if (by := _admitted(reports, session, known)) is not None:
+                if known.log and (known.closed_ns or not known.owner):
+                    found.append(self._life(_RESUMED, session, by))
+            elif not known.closed_ns:
+                silent[session] = self._silent_s.get(session, self._now_s)
+                if self._now_s - silent[session] >= policy.close_s:
+                    found.append(self._life(_CLOSED, session, Pushed("", "")))
+            elif policy.expire_s and self._is_over(session, known, policy):
+                first = Due(member.executor.ledger.index, member.holdings.round)
+                due[session] = self._due.get(session, first)
+                if self._may_expire(session, due[session]):
+                    found.append(self._life(_EXPIRED, session, Pushed("", known.log)))
+        self._silent_s, self._due = silent, due
+        return found
+
+    def _is_over(self, session: str, known: Ownership, policy: SessionPolicy) -> bool:
+        """Whether a session has been closed for long, and all that a majority holds is merged."""
+        if self._clock.now_ns - known.closed_ns < policy.expire_s * 1e9:
+            return False
+        merged_to = self._member.executor.ledger.merged_to(session)
+        return self._member.holdings.agreed(session) <= merged_to
+
+    def _may_expire(self, session: str, due: Due) -> bool:
+        """Whether what a majority holds is merged for certain, and is durable in merged logs.
+
+        Until then the copies may be all that a power cut leaves of what is merged.
+        """
+        merged_to = self._member.executor.ledger.merged_to(session)
+        may_hold_more = self._member.holdings.may_reach(session, merged_to, due.reported)
+        return self._clock.settled_index >= due.settled and not may_hold_more
+
+    def _life(self, change: SessionChange, session: str, by: Pushed) -> Life:
+        known = self._opened.get(session)
+        return Life(
+            self._clock.now_ns, change, session, self._member.executor.ledger.merged_to(session),
+            log=by.log, owner=by.peer, since=0 if known is None else known.since,
+        )  # fmt: skip
+
+
+def _is_bound(known: Ownership | None) -> bool:
+    """Whether it was decided which log has this name."""
+    return known is not None and bool(known.log)
+
+
+def _admitted(
+    reports: Collection[Mapping[str, Pushed]], session: str, known: Ownership
+) -> Pushed | None:
+    """Return who pushes a session and may; others may push it too, to a node that lags."""
+    for report in reports:
+        if (by := report.get(session)) is not None and known.admits(*by):
+            return by
+    return None
+
+
+def _pusher(copy: SessionCopy) -> Pushed | None:
+    """Return who pushes a session to its copy here, if a publisher does."""
+    peer = copy.peer  # read once: it may leave at any moment
+    return Pushed(peer, copy.appender.identity.id) if peer and copy.is_fed else None

@@ -1,0 +1,74 @@
+"""AgreementSettings: how a node agrees with the others of its cluster."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from rt.config.kinds import Seconds
+from rt.errors import Misuse
+from rt.names import shown
+from rt.node.settings.engine import Engine
+from sequencer.raft.core import Settings
+
+_HEARTBEAT_TICKS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class AgreementSettings:
+    """The consensus engine of a node and its timers."""
+
+    consensus: Engine = field(
+        default=Engine.RAFT,
+        metadata={"help": "Consensus engine: raft, or raftos, which is installed separately."},
+    )
+    heartbeat_s: Seconds = field(
+        default=0.1, metadata={"help": "Time between a leader's heartbeats."}
+    )
+    election_s: Seconds = field(
+        default=0.5,
+        metadata={
+            "help": "Silence after which a node calls an election; random, up to twice this."
+        },
+    )
+    missing_s: Seconds = field(
+        default=2.0,
+        metadata={
+            "help": "Wait this long for a publisher's bytes; after half of it, ask a node for them."
+        },
+    )
+    carry: bool = field(
+        default=True,
+        metadata={
+            "help": "Agree on small updates before they are synced, by sending them along. To go "
+            "back to a version that cannot read that, switch it off on every node first."
+        },
+    )
+    on_role: str = field(
+        default="",
+        metadata={
+            "help": "Command to run when this node becomes leader or follower; it finds how in "
+            "RT_ROLE, RT_TERM, RT_LEADER, RT_NODE and RT_STREAM."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        if self.consensus not in list(Engine):
+            raise Misuse(f"consensus is {shown(self.consensus)}; use {' or '.join(Engine)}")
+        if (
+            not 0.005 <= self.heartbeat_s <= 60
+            or not 2 * self.heartbeat_s <= self.election_s <= 600
+        ):
+            raise Misuse(
+                f"heartbeat_s is {self.heartbeat_s:g} and election_s {self.election_s:g}; use at "
+                "least 5ms, and at least twice the heartbeat for the election"
+            )
+
+    @property
+    def tick_s(self) -> float:
+        """The unit of the consensus timers."""
+        return self.heartbeat_s / _HEARTBEAT_TICKS
+
+    @property
+    def timers(self) -> Settings:
+        """The consensus timers in ticks."""
+        election = round(self.election_s / self.tick_s)
+        return Settings(heartbeat_ticks=_HEARTBEAT_TICKS, election_ticks=election)

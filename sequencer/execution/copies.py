@@ -1,0 +1,131 @@
+"""Copies: which of this node's copies of sessions are known to hold what was merged of them."""
+
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+from rt.errors import CorruptLog, ManifestError, spoken
+from sequencer.execution.executor import Executor
+from sequencer.ledger.session_facts import Tail
+from sequencer.planning.holdings import Holdings
+
+_log: Final = logging.getLogger("rt.node")
+
+
+class Copies:
+    """Checks a copy after it was opened or begun again, and when it was not merged from.
+
+    A publisher that lost its last bytes, or was restored from a backup, fills a new copy with other
+    bytes than those that were merged. Such a copy must neither be planned from nor confirmed.
+    """
+
+    def __init__(self, executor: Executor, holdings: Holdings) -> None:
+        self._executor = executor
+        self._holdings = holdings
+        self._checked: set[str] = set()
+        # With the last frame that was merged while they were in doubt; repeats make it forgotten.
+        self._unchecked: dict[str, Tail | None] = {}
+        self._passed: list[str] = []
+        self._unreadable: set[str] = set()  # so that each is logged once
+        self.dropped = dict.fromkeys(executor.ledger.remembered.begun)  # see `take_dropped`
+        self.owned = dict.fromkeys(executor.ledger.remembered.opened)  # see `take_owned`
+
+    def hold(self, session: str) -> None:
+        """A copy was opened, or has grown."""
+        if session not in self._checked:
+            self._unchecked.setdefault(session, None)
+
+    def lose(self, session: str) -> None:
+        """A copy was set aside; another one begins in its place."""
+        self._checked.discard(session)
+
+    def drop(self, session: str) -> None:
+        """Count all nodes' copies of a session as none: they were dropped by an instruction.
+
+        Whether the copy that is here now was begun after it, the node has to find out.
+        """
+        self.dropped[session] = None
+        self._holdings.drop(session)
+        self._executor.begin_again(session)
+        self.lose(session)
+        if session in self._unchecked:
+            self._unchecked[session] = None  # its next log has another last frame
+
+    def take_dropped(self) -> list[str]:
+        """Return the sessions that were dropped since this was last called."""
+        if not self.dropped:
+            return []
+        sessions, self.dropped = list(self.dropped), {}
+        return sessions
+
+    def own(self, sessions: Iterable[str]) -> None:
+        """Whose these sessions are, or their log, may have changed."""
+        self.owned.update(dict.fromkeys(sessions))
+
+    def take_owned(self) -> list[str]:
+        """Return the sessions whose owner or log may have changed since this was last called."""
+        sessions, self.owned = list(self.owned), {}
+        return sessions
+
+    def doubt(self, sessions: Iterable[str]) -> None:
+        """More was merged of these sessions, and not from the copies here: they may be others."""
+        for session in sessions:
+            self._checked.discard(session)
+            tail = self._executor.ledger.tails.get(session)
+            self._unchecked[session] = tail or self._unchecked.get(session)
+
+    def doubt_all(self) -> None:
+        """The ledger is another node's now: none of it was merged from the copies here."""
+        self._checked.clear()
+        self._unchecked = dict.fromkeys(self._holdings.own)
+
+    def is_checked(self, session: str) -> bool:
+        """Whether the copy is known to hold what was merged of its session."""
+        return session in self._checked
+
+    def check(self) -> None:
+        """Check the copies that have come as far as their session was merged.
+
+        Raises:
+            SessionDiverged: a copy has another frame where the last merged one was.
+        """
+        if not self._unchecked:  # the usual case, in every step
+            return
+        for session in list(self._unchecked):
+            merged_to = self._executor.ledger.merged_to(session)
+            is_here = self._executor.copy_end(session) >= merged_to
+            if is_here and self._is_agreed(session) and self._was_read(session):
+                del self._unchecked[session]
+                self._checked.add(session)
+                self._passed.append(session)
+
+    def take_passed(self) -> list[str]:
+        """Return the sessions whose copies were found right since this was last called."""
+        passed, self._passed = self._passed, []
+        return passed
+
+    def _is_agreed(self, session: str) -> bool:
+        """Whether the copy may be the one that was merged from: it may be of the next log."""
+        known = self._executor.ledger.remembered.opened.get(session)
+        if known is None or not known.log:
+            return True
+        try:
+            identity = self._executor.log_of(session)
+        except (OSError, ManifestError):
+            return True  # the check finds out more
+        return identity is None or identity.id == known.log
+
+    def _was_read(self, session: str) -> bool:
+        """Check one copy; False if it cannot be read now, and is to be checked at the next call."""
+        try:
+            self._executor.check_copy(session, self._unchecked[session])
+        except OSError as error:
+            if session not in self._unreadable:
+                _log.warning("session %s cannot be checked, and waits: %s", session, spoken(error))
+            self._unreadable.add(session)
+            return False
+        except CorruptLog:
+            del self._unchecked[session]
+            raise
+        self._unreadable.discard(session)
+        return True

@@ -1,0 +1,34 @@
+"""Disagreement: what it means that a merged log has another range than the one agreed on."""
+
+import os
+
+from rt.errors import CorruptLog, Diverged, FrameError
+from rt.format.frame import HEADER_BYTES, FrameKind, body_matches, parse_header
+from rt.log.write.appender import Appender
+from rt.position import Position
+
+
+def disagreement(appender: Appender, position: Position, *, alone: bool) -> CorruptLog:
+    """Return the error for a range that was not agreed on: a fork if it is whole, else damage.
+
+    Only what was agreed on is ever written, so a majority has lost what a whole range holds.
+
+    Args:
+        appender: of the merged log.
+        position: of the range frame.
+        alone: whether this is the only node, with which no other one can disagree.
+    """
+    path = os.path.join(appender.directory, position.file_name)
+    is_fork = not alone and _is_whole(appender, position)
+    kind = Diverged if is_fork else CorruptLog
+    return kind(path, position, "this is not the range that was agreed on")
+
+
+def _is_whole(appender: Appender, position: Position) -> bool:
+    try:
+        header = parse_header(appender.read(position, HEADER_BYTES))
+    except FrameError:
+        return False
+    rest = appender.read(Position(position + HEADER_BYTES), header.size - HEADER_BYTES)
+    body, padding = rest[: header.length], rest[header.length :]
+    return header.kind == FrameKind.RANGE and body_matches(header, body) and not any(padding)

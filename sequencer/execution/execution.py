@@ -1,0 +1,304 @@
+"""Execution: carries out committed entries in order, each as soon as its bytes are here."""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from rt.errors import Misuse, PeerError
+from rt.limits import MIB
+from rt.position import Position
+from sequencer.execution.copies import Copies
+from sequencer.execution.executor import Executor
+from sequencer.ledger.digests import Digests
+from sequencer.ledger.instruction import Instruction, Merge, Slice, lives_of
+from sequencer.ledger.ledger import Ledger, decode_ledger
+from sequencer.planning.holdings import Holdings
+from sequencer.raft.consensus import Entry, Snapshot
+
+# Instructions executed at once: some 20 ms. A node that was away, or has copied the merged log, may
+# have hundreds of thousands to execute, and has to answer heartbeats meanwhile.
+SLICE: Final = 100
+# Instructions that wait while the merged log is copied: at 740 bytes of memory each, 37 MB. With
+# more than this, a node takes over the state of another one, and drops those that led to it.
+WAITING_MAX: Final = 50_000
+WAITING_BYTES_MAX: Final = 64 * MIB  # of what they carry
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPlan:
+    """A state that may become a snapshot once the merged log is durable up to `end`.
+
+    One taken over from another node has no log yet: a restart goes on copying it.
+    """
+
+    index: int
+    data: bytes
+    end: Position
+    has_log: bool = True
+
+
+class Committed(NamedTuple):
+    """A committed entry; the engine's own entries carry no instruction."""
+
+    entry: Entry
+    instruction: Instruction | None
+
+
+class CommittedQueue(deque[Committed]):
+    """Committed entries in their order, and how many bytes their commands have."""
+
+    bytes = 0
+    lacking: Slice | None = None  # of the first, when last looked at
+
+    def append(self, each: Committed) -> None:
+        """Put an entry at the end."""
+        self.bytes += len(each.entry.command)
+        super().append(each)
+
+    def popleft(self) -> Committed:
+        """Take the first entry."""
+        first, self.lacking = super().popleft(), None
+        self.bytes -= len(first.entry.command)
+        return first
+
+    def clear(self) -> None:
+        """Take all entries."""
+        self.bytes, self.lacking = 0, None
+        super().clear()
+
+
+class Readers(NamedTuple):
+    """Those who read the merged log here.
+
+    Attributes:
+        notify: called as soon as it has grown, so that it is served at once.
+        are_there: whether there is any now.
+    """
+
+    notify: Callable[[], None]
+    are_there: Callable[[], bool]
+
+
+NO_READERS: Final = Readers(lambda: None, lambda: False)
+
+
+class Execution:
+    """Queues what was committed and executes it, unless the merged log is being copied."""
+
+    def __init__(
+        self, executor: Executor, holdings: Holdings, readers: Readers = NO_READERS
+    ) -> None:
+        """Start with an empty queue.
+
+        Args:
+            executor: started from the latest snapshot.
+            holdings: what this node holds of each session.
+            readers: of the merged log here.
+        """
+        executor.held = holdings.own
+        self.executor = executor
+        self.copies = Copies(executor, holdings)
+        self.digests = Digests()
+        self.carries = False  # whether the last merge brought bytes along
+        self.suspended = False  # while the merged log is copied from another node
+        self.queue = CommittedQueue()
+        self.done_index = executor.ledger.index  # the last entry that was executed
+        self._readers = readers
+        self._sessions: list[str] = []  # merged further since `take_sessions` last returned
+        # One less than the ledger's: whether the merged log is durable up to that point is not
+        # known before the next sync.
+        self._snapshot_index = executor.ledger.index - 1
+        self._committed_index = executor.ledger.index  # the last entry that was put in the queue
+        self._adopted_index = 0  # entries up to this one are part of a state taken over
+
+    @property
+    def is_read(self) -> bool:
+        """Whether someone here waits for what is executed."""
+        return self._readers.are_there()
+
+    @property
+    def missing(self) -> tuple[str, Position] | None:
+        """The session the next instruction needs bytes of, and up to where; None if none."""
+        if not self.queue or self.executor.lacks_log:
+            return None
+        merge = self.queue[0].instruction
+        each = self._lacking(merge) if isinstance(merge, Merge) else None
+        return None if each is None else (each.session, each.end)
+
+    @property
+    def needs_state(self) -> bool:
+        """Whether another node's state is needed: to go on at all, or to let no more wait here."""
+        return bool(self.queue) and (self.executor.is_stranded or self._is_overfull)
+
+    @property
+    def _is_overfull(self) -> bool:
+        is_much = len(self.queue) > WAITING_MAX or self.queue.bytes > WAITING_BYTES_MAX
+        return self.suspended and is_much
+
+    @property
+    def can_continue(self) -> bool:
+        """Whether the next entry can be executed now."""
+        if not self.queue or not self._is_ready():
+            return False
+        merge = self.queue[0].instruction
+        if not isinstance(merge, Merge):
+            return True
+        return self._lacking(merge) is None
+
+    def append(self, committed: Iterable[Committed]) -> None:
+        """Queue entries in the order in which they were committed."""
+        for each in committed:
+            self.queue.append(each)
+            self._committed_index = each.entry.index
+
+    def run(self) -> None:
+        """Execute the queue as far as the bytes are here, but no more than a slice of it.
+
+        Raises:
+            OSError, CorruptLog: as `Executor.execute`.
+        """
+        if not self.queue:
+            return
+        known, left = len(self._sessions), SLICE
+        while left and self.queue and self._can_execute():
+            left -= 1
+            self._execute(*self.queue[0])
+            self.queue.popleft()
+            self.digests.remember(self.executor.ledger)
+        if len(self._sessions) > known:
+            self._readers.notify()
+
+    def take_sessions(self) -> list[str]:
+        """Return the sessions merged further since this was last called."""
+        sessions, self._sessions = self._sessions, []
+        return sessions
+
+    @property
+    def saved_index(self) -> int:
+        """The state of this instruction, or a later one, was saved: none before it is repeated."""
+        return self._snapshot_index
+
+    def take_dropped(self) -> list[str]:
+        """Return the sessions whose copies may have been dropped; see `Member.take_dropped`."""
+        return self.copies.take_dropped()
+
+    def take_owned(self) -> list[str]:
+        """Return the sessions whose owner or log may have changed; see `Member.take_owned`."""
+        return self.copies.take_owned()
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Continue from the leader's snapshot: the entries before it no longer exist."""
+        if snapshot.index > self.executor.ledger.index:  # else a later state was adopted already
+            self._restore(decode_ledger(snapshot.data))
+        self._sessions += self.executor.ledger.sessions
+        self.queue.clear()
+        self.digests.clear()
+        self.done_index = self._committed_index = snapshot.index
+        self._snapshot_index = snapshot.index - 1  # planned again once the merged log is here too
+
+    def state(self) -> bytes | None:
+        """Return the state for another node to adopt; None while it is not whole here."""
+        executor = self.executor
+        if self.suspended or executor.lacks_log or executor.is_half_done:
+            return None
+        return executor.ledger.encode()
+
+    def adopt(self, data: bytes) -> None:
+        """Continue from another node's state, if it is needed.
+
+        Raises:
+            PeerError: the bytes are not a state.
+        """
+        try:
+            ledger = decode_ledger(data)
+        except Misuse as error:
+            raise PeerError(f"unreadable state: {error}") from None
+        if not (self.executor.is_stranded or self._is_overfull):
+            return
+        if ledger.index > self.executor.ledger.index:
+            self._restore(ledger)
+            self._adopted_index = ledger.index
+            self.digests.clear()
+            if self.suspended:
+                self._pass_adopted()
+
+    def _pass_adopted(self) -> None:
+        """Drop what led to the state that was taken over."""
+        while self.queue and self.queue[0].entry.index <= self._adopted_index:
+            self.done_index = self.queue.popleft().entry.index
+        self._sessions += self.executor.ledger.sessions
+
+    def plan_snapshot(self) -> SnapshotPlan | None:
+        """Return the state to snapshot, if anything was executed since the last snapshot."""
+        executor, ledger = self.executor, self.executor.ledger
+        if self.suspended:
+            return self._plan_adopted()
+        if executor.is_repeating or executor.lacks_log or executor.is_half_done:
+            return None
+        if not self._snapshot_index < ledger.index <= self._committed_index:
+            return None
+        # The appender's end, not the ledger's: after a roll that one is in the next file.
+        return SnapshotPlan(ledger.index, ledger.encode(), executor.appender.end)
+
+    def _plan_adopted(self) -> SnapshotPlan | None:
+        """Return a state that was taken over while the merged log is copied."""
+        ledger = self.executor.ledger
+        is_new = self._snapshot_index < ledger.index - 1 and ledger.index == self._adopted_index
+        if not is_new or ledger.index > self._committed_index:
+            return None
+        return SnapshotPlan(ledger.index, ledger.encode(), ledger.end, has_log=False)
+
+    def saved(self, plan: SnapshotPlan) -> None:
+        """Record that a planned snapshot was saved; without its log, it is planned again later."""
+        self._snapshot_index = plan.index if plan.has_log else plan.index - 1
+
+    def _restore(self, ledger: Ledger) -> None:
+        self.copies.own(self.executor.ledger.remembered.opened)
+        self.executor.restore(ledger)
+        self.copies.own(ledger.remembered.opened)
+        for session in ledger.remembered.begun:
+            self.copies.drop(session)
+        self.copies.doubt_all()
+
+    def _can_execute(self) -> bool:
+        if self.can_continue:
+            return True
+        if self._is_ready() and isinstance(merge := self.queue[0].instruction, Merge):
+            self.executor.check_end(merge)
+        return False
+
+    def _is_ready(self) -> bool:
+        if not self.queue or self.suspended:  # the usual case, several times in every step
+            return False
+        return not (self.executor.lacks_log or self.executor.is_stranded)
+
+    def _execute(self, entry: Entry, instruction: Instruction | None) -> None:
+        if entry.index > self._adopted_index:
+            if instruction is None:
+                self.executor.ledger.index = entry.index
+            else:
+                self.executor.execute(entry.index, entry.term, instruction)
+                self.copies.doubt(self.executor.take_unproven())
+        if isinstance(instruction, Merge):
+            self._sessions += [each.session for each in instruction.slices]
+            self.carries = any(each.carried for each in instruction.slices)
+        for session in dict.fromkeys(life.session for life in lives_of(instruction)):
+            self._sessions.append(session)
+            self.copies.own([session])
+            begun = self.executor.ledger.remembered.begun.get(session)
+            if begun is not None and begun[0] == entry.index:
+                self.copies.drop(session)
+        self.done_index = entry.index
+
+    def _lacking(self, merge: Merge) -> Slice | None:
+        """Return a slice of the first entry whose bytes are not here, if there is one.
+
+        What lacked at the last look is looked at first: there may be 4,096 slices, and a look comes
+        with each message and each sync. A slice that lacks as the only one of an entry lacks as a
+        later one too, where its output would end further on.
+        """
+        known, executor = self.queue.lacking, self.executor
+        if known is None or executor.lacking(Merge(merge.time_ns, (known,))) is None:
+            self.queue.lacking = executor.lacking(merge)
+        return self.queue.lacking

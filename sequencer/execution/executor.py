@@ -1,0 +1,431 @@
+"""Executor: carries out instructions on a node's files; repeatable after a crash at any byte."""
+
+import os
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from rt.errors import CorruptLog, ManifestError, SessionDiverged
+from rt.format.frame import HEADER_BYTES, Encoded
+from rt.format.manifest import Archived, LogIdentity, session_list
+from rt.format.ranges import Range, range_bytes
+from rt.limits import KIB
+from rt.log.files.disk import Disk, Span, set_aside
+from rt.log.write.appender import Appender, Durable
+from rt.position import START, Position, file_position
+from rt.traffic import Traffic
+from sequencer.execution.disagreement import disagreement
+from sequencer.ledger.emptied import end_of_emptied
+from sequencer.ledger.instruction import Archive, Instruction, Merge, Note, Roll, Slice
+from sequencer.ledger.ledger import Ledger
+from sequencer.ledger.session_events import change_sessions
+from sequencer.ledger.session_facts import Tail
+from sequencer.planning.carried import frames_of
+from sequencer.planning.group_join_check import new_samples
+from sequencer.planning.session_log import (
+    Heading,
+    SessionLogs,
+    changed_frame,
+    is_header,
+    merged_headers,
+)
+
+# Shorter ranges are read and written with their range frame; longer ones are copied in the kernel.
+_COPY_FROM_BYTES: Final = 64 * KIB
+# How often a session's copy that differs from an instruction is fetched again. After that only the
+# merged log of a node that has executed it will do: the others may have the wrong bytes too.
+_RETRIES: Final = 1
+
+
+class Executor:
+    """Writes the merged log. One thread uses it.
+
+    After a crash the log may be ahead of the ledger: instructions that are repeated are compared
+    with what is there, and written only from where it ends.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        identity: LogIdentity,
+        ledger: Ledger,
+        logs: SessionLogs,
+        *,
+        received: Callable[[str], Position] = lambda _session: START,
+        alone: bool = True,
+    ) -> None:
+        """Open the merged log and recover its end.
+
+        Args:
+            disk: holds the merged log.
+            directory: of the merged log.
+            identity: of the merged log, in case it has to be created.
+            ledger: the state to continue from.
+            logs: the copies of the sessions.
+            received: returns up to where a session was written here; it may not be durable yet.
+            alone: whether there is no other node to copy missing bytes from.
+
+        Raises:
+            CorruptLog: it is damaged, or shorter than the ledger says and this node is alone.
+        """
+        self.alone = alone
+        self.ledger = ledger
+        self.held: Mapping[str, Position] = {}  # up to where each session is held durably here
+        self.is_half_done = False  # an instruction was begun and is not finished
+        self.traffic = Traffic()  # what was merged since the start
+        self._logs, self._received = logs, received
+        self._place = (disk, directory, identity)
+        self._unproven: dict[str, None] = {}  # merged further, and not from the copy here
+        self._differing: dict[str, int] = {}  # how often a copy differed from the next slice
+        self.appender = self._opened()
+        self._emptied_end = end_of_emptied(self.appender)
+        if self.alone and self.lacks_log:
+            path = f"{directory}/{ledger.end.file_name}"
+            raise CorruptLog(path, self.appender.end, "the merged log ends before its snapshot")
+
+    def _opened(self) -> Appender:
+        disk, directory, _ = self._place
+        try:
+            appender = Appender(*self._place)
+        except ManifestError:
+            if self.alone:
+                raise
+            set_aside(disk, directory)
+            return self._opened()  # which files are whole is unknown: all is copied again
+        try:
+            appender.recover(durable=self.ledger.end if self.alone else 0, whole=not self.alone)
+        except CorruptLog as damage:
+            appender.close()
+            if self.alone:
+                raise
+            set_aside(disk, damage.path)
+            return self._opened()  # what is missing now is copied from another node
+        appender.sync()
+        return appender
+
+    @property
+    def is_repeating(self) -> bool:
+        """Whether the log still extends beyond the ledger, from before a crash."""
+        return self.appender.next_place > self.ledger.end
+
+    @property
+    def done_index(self) -> int:
+        """The last instruction that was executed as a whole."""
+        return self.ledger.index - self.is_half_done
+
+    def execute(self, index: int, term: int, instruction: Instruction) -> None:
+        """Carry out the instruction `index`.
+
+        Raises:
+            SessionDiverged: this node's copy of a session is not what was agreed on.
+            CorruptLog: a copy, or the merged log, is damaged.
+            FileNotFoundError: a session's bytes are not here.
+            OSError: the merged log cannot be written; repeat this when it can.
+        """
+        self.ledger.index, self.is_half_done = index, True
+        if isinstance(instruction, Merge):  # nearly all are
+            for each in instruction.slices:
+                if self.ledger.accepts(each):
+                    self._merge(each, term, instruction)
+        elif isinstance(instruction, Roll):
+            if self.ledger.end.offset:
+                self._roll(max(instruction.time_ns, self.ledger.time_ns))
+        elif isinstance(instruction, Archive):
+            self._archive(index, instruction)
+        elif isinstance(instruction, Note):
+            self.ledger.carry_out(instruction)
+        else:
+            change_sessions(instruction, term, self.ledger, self.appender, self._roll)
+        self.is_half_done = False
+
+    def sync(self) -> Durable:
+        """Make the merged log durable up to its end, before a snapshot refers to it."""
+        return self.appender.sync()
+
+    def close(self) -> None:
+        """Release the files."""
+        self.appender.close()
+
+    def lacking(self, merge: Merge) -> Slice | None:
+        """Return the first slice whose bytes are here neither as input nor as output, nor carried.
+
+        Output may be here before an instruction is executed: from before a crash, or copied from
+        another node.
+        """
+        ledger, end, is_ahead = self.ledger, self.ledger.end, self.appender.end > self.ledger.end
+        for each in merge.slices:
+            if not ledger.accepts(each) or each.skip == each.messages:
+                continue
+            if is_ahead:  # else the output of none is here
+                size = range_bytes(each.session) + each.length
+                if end.offset and end.offset + size > ledger.file_bytes_max:
+                    end = end.next_file()
+                end = Position(end + size)
+                if self.appender.end >= end:
+                    continue
+            if not (self._is_held(each) or frames_of(each)):
+                return each
+        return None
+
+    def _is_held(self, each: Slice) -> bool:
+        """Whether the input of a slice is here and not archived, and has not kept differing."""
+        session = each.session
+        end = self.copy_end(session) if each.carried else self.held.get(session, START)
+        return (
+            end >= each.end
+            and self._differing.get(session, 0) <= _RETRIES
+            and not self._logs[session].is_archived(each.first.file)
+        )
+
+    def copy_end(self, session: str) -> Position:
+        """Return up to where this node's copy of a session can be read; not all need be durable.
+
+        A copy of which nothing is durable may be of the session's next log.
+        """
+        end = self.held.get(session, START)
+        return max(end, self._received(session)) if end else end
+
+    def take_unproven(self) -> list[str]:
+        """Return the sessions merged since the last call whose output was here already."""
+        sessions, self._unproven = list(self._unproven), {}
+        return sessions
+
+    def check_end(self, merge: Merge) -> None:
+        """Check that no copy has bytes where the agreed session ended a file.
+
+        A copy that got more of a file than its publisher had after a power cut never gets the bytes
+        that follow: its publisher and the other nodes refuse to add to it.
+
+        Raises:
+            SessionDiverged: a copy has more.
+        """
+        for each in merge.slices:
+            end = self.held.get(each.session, START)
+            if each.after < end < each.first and end.offset and self.ledger.accepts(each):
+                raise self._diverged(each.session, each.after, "the agreed file ends here")
+
+    def check_copy(self, session: str, known: Tail | None = None) -> None:
+        """Check that a copy has the frame that was last merged of its session, or one `known`.
+
+        Raises:
+            SessionDiverged: it has another one.
+        """
+        tail = self.ledger.tails.get(session) or known
+        if tail is None:
+            return
+        log, position = self._logs[session], tail.position
+        if log.is_archived(position.file):
+            has_tail = not log.ends_before(self.ledger.merged_to(session))  # where it ends
+        else:
+            has_tail = tail.is_of(log.header_at(position))
+        self._logs.forget(session)  # many are checked at a start, and most are not read again
+        if not has_tail:
+            raise self._diverged(session, tail.position, "another frame was merged from here")
+
+    def log_of(self, session: str) -> LogIdentity | None:
+        """What the manifest of a copy says of its log, if it does."""
+        return self._logs[session].log.manifest.identity
+
+    def restore(self, ledger: Ledger) -> None:
+        """Continue from another node's state; its merged log is copied up to `ledger.end` first."""
+        self.ledger, self.is_half_done = ledger, False
+
+    @property
+    def lacks_log(self) -> bool:
+        """Whether the merged log here ends before the ledger, or lacks lines of archived files."""
+        ledger, appender = self.ledger, self.appender
+        if appender.end < ledger.end and appender.next_place < ledger.end:
+            return True
+        return ledger.archived_to > 0 and self.lacks_lines
+
+    @property
+    def lacks_lines(self) -> bool:
+        """Whether files were archived by instructions that another node's state replaced.
+
+        When and why is in the other nodes' manifests, whose lines are copied with the log.
+        """
+        known = self.appender.manifest
+        place = bisect_left(known.order, self.ledger.archived_to)
+        return place > 0 and known.order[place - 1] not in known.archived
+
+    @property
+    def is_stranded(self) -> bool:
+        """Whether the next instruction's output was archived by the others and copied as such.
+
+        Then neither input nor output is here to execute it with: only another node's state helps.
+        """
+        return self.ledger.end < self._emptied_end
+
+    def reopen(self) -> None:
+        """Open the merged log again after a copy has appended to it."""
+        self.appender = self._opened()
+        self._emptied_end = end_of_emptied(self.appender)
+
+    def forget(self, session: str) -> None:
+        """Forget the copy of a session: it was set aside, and another begins in its place."""
+        self._logs.forget(session)
+
+    def begin_again(self, session: str) -> None:
+        """Forget a session's copy and how often one differed: that says nothing of its next log."""
+        self.forget(session)
+        self._differing.pop(session, None)
+
+    def is_rolled(self, path: str) -> bool:
+        """Whether this is a rolled file of the merged log."""
+        return file_position(os.path.basename(path)) in self.appender.manifest.rolled
+
+    def discard(self, path: str) -> None:
+        """Set a damaged file of the merged log aside, to be copied from another node again.
+
+        A copy continues where the log ends, so it never replaces a single rolled file: with one,
+        the whole log is set aside.
+        """
+        disk, directory, _ = self._place
+        damaged = directory if self.is_rolled(path) else path
+        self.appender.close()
+        set_aside(disk, damaged)
+        self.reopen()
+
+    def _archive(self, index: int, archive: Archive) -> None:
+        """Record what is archived; the bytes go once a snapshot covers them."""
+        ledger, known = self.ledger, self.appender.manifest.archived
+        time_ns = max(archive.time_ns, ledger.time_ns)
+        gone, last = [], ledger.archived_to
+        for file, reason in archive.files:
+            if last <= file and ledger.archives(file):
+                gone.append(Archived(file, time_ns, reason, index))
+                last = file.next_file()
+        if new := [line for line in gone if line.file not in known]:
+            self.appender.archive_all(new, empty=False)
+        ledger.archived_to = last
+
+    def _merge(self, each: Slice, term: int, instruction: Merge) -> None:
+        ledger = self.ledger
+        if each.skip == each.messages:
+            ledger.pass_over(each)
+            return
+        merged = ledger.range_of(each, term, instruction.time_ns)
+        size = merged.size + each.length
+        if ledger.needs_roll(size):
+            self._roll(merged.time_ns)
+        if self.appender.end >= ledger.end + size:
+            self._unproven[each.session] = None
+            merged, headers = self._compare(merged, each)
+            self._compare_copy(each, headers)
+        else:
+            merged, headers = self._write(merged, each)
+        self._differing.pop(each.session, None)
+        samples = new_samples(self.appender, ledger, each, merged, headers) if each.group else []
+        ledger.take(each, merged, size, headers)
+        ledger.remembered.sample(each.group, samples)
+        self.traffic.add(size, each.messages - each.skip, 1 + len(headers) // HEADER_BYTES)
+
+    def _write(self, merged: Range, each: Slice) -> tuple[Range, bytes]:
+        headings = frames_of(each) if each.carried and not self._is_held(each) else None
+        if is_carried := headings is not None:
+            self._unproven[each.session] = None
+        else:
+            headings = self._read(each)
+        raw = b"".join(heading.raw for heading in headings)
+        if not each.agrees_with(raw):
+            raise self._diverged(each.session, each.first, "the leader has other frames here")
+        merged = merged.digested(self.ledger.digest, self.ledger.end, raw)
+        frame = merged.frame(self.ledger.end)
+        self._append(frame, merged, headings, each.carried if is_carried else b"")
+        return merged, raw
+
+    def _read(self, each: Slice) -> list[Heading]:
+        """Read the headers of a slice from the copy here."""
+        log = self._logs[each.session]
+        if log.ends_before(each.end) or log.lacks_file(each.first):
+            raise self._diverged(each.session, each.first, "the leader has more of this file")
+        is_taken = each.length < _COPY_FROM_BYTES
+        try:
+            return log.headers(each.first, each.end, each.length, is_taken=is_taken)
+        except CorruptLog:
+            self._count_difference(each.session)  # damaged, or its frames begin elsewhere
+            raise
+
+    def _compare(self, merged: Range, each: Slice) -> tuple[Range, bytes]:
+        """Prove that the range that is here already is the one that was agreed on."""
+        position = self.ledger.end
+        raw = merged_headers(self.appender, Position(position + merged.size), merged)
+        merged = merged.digested(self.ledger.digest, position, raw)
+        expected = b"".join(merged.frame(position).parts)
+        is_agreed = each.agrees_with(raw)
+        if not is_agreed or self.appender.read(position, len(expected)) != expected:
+            raise disagreement(self.appender, position, alone=self.alone)
+        return merged, raw
+
+    def _compare_copy(self, each: Slice, headers: bytes) -> None:
+        """Compare what this node's own copy has of a slice with what was agreed on.
+
+        The output came from another node, perhaps because this copy can never be completed. One
+        that is not held is of the session's next log, and this instruction is a repeated one.
+
+        Raises:
+            SessionDiverged: it has other frames.
+        """
+        if self.held.get(each.session, START) <= each.first:
+            return
+        log = self._logs[each.session]
+        raw = None if log.is_archived(each.first.file) else log.header_at(each.first)
+        if raw is not None and is_header(raw) and raw != headers[:HEADER_BYTES]:
+            raise self._diverged(
+                each.session, each.first, "the nodes merged other frames from here"
+            )
+
+    def _append(self, frame: Encoded, merged: Range, read: list[Heading], carried: bytes) -> None:
+        """Append a range: what an instruction carried, checked before, or from the copy here."""
+        appender, position = self.appender, self.ledger.end
+        if appender.end > position:
+            appender.cut(position)
+        if not appender.is_open:
+            appender.begin_file(position)
+        after = appender.walk.copy()
+        after.begin_range(frame.header, merged)
+        headers = [heading.header for heading in read]
+        for header in headers:
+            after.step(header)
+        every, length = (frame.header, *headers), merged.length
+        if length < _COPY_FROM_BYTES:
+            data = carried or self._taken(merged, read)
+            appender.append((*frame.parts, data), every, after)
+            return
+        log = self._logs[merged.session]
+        try:
+            span = Span(log.file(merged.first.file), merged.first.offset, length)
+            appender.append(frame.parts, every, after, span)
+        except EOFError as error:
+            raise self._corrupt(merged, merged.first, str(error)) from None
+
+    def _taken(self, merged: Range, read: list[Heading]) -> bytes:
+        """Return the bytes of a range from the copy here, checked once more."""
+        data = self._logs[merged.session].take_bytes(merged.first, merged.length)
+        if len(data) < merged.length:
+            raise self._corrupt(merged, merged.first, "the file ends before the range does")
+        if (changed := changed_frame(data, read)) is not None:
+            raise self._corrupt(merged, changed, "the frame has changed since it arrived")
+        return data
+
+    def _corrupt(self, merged: Range, position: int, reason: str) -> CorruptLog:
+        path = self._logs[merged.session].log.file_path(merged.first.file)
+        return CorruptLog(path, Position(position), reason)
+
+    def _diverged(self, session: str, position: Position, reason: str) -> SessionDiverged:
+        self._count_difference(session)
+        path = self._logs[session].log.file_path(position.file)
+        return SessionDiverged(path, session, position, reason)
+
+    def _count_difference(self, session: str) -> None:
+        self._differing[session] = self._differing.get(session, 0) + 1
+
+    def _roll(self, at_ns: int) -> None:
+        end, appender = self.ledger.end, self.appender
+        if end.file not in appender.manifest.rolled:
+            if appender.end > end:
+                appender.cut(end)
+            named = session_list(self.ledger.active.sessions)
+            appender.roll(at_ns, digest=self.ledger.digest.hex(), sessions=named)
+        self.ledger.roll()

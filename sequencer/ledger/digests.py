@@ -1,0 +1,52 @@
+"""Digests: recent digests of the merged log, kept to be compared with the leader's."""
+
+import struct
+from collections import OrderedDict
+from typing import Final
+
+from rt.errors import PeerError
+from rt.position import Position
+from sequencer.ledger.ledger import Ledger
+
+_BODY: Final = struct.Struct("<QQ16s")  # index, end of the merged log, digest
+_KEPT: Final = 4096  # instructions; a member further behind is compared once it has caught up
+
+
+class Digests:
+    """The end and the digest of the merged log after each of the latest instructions."""
+
+    def __init__(self) -> None:
+        self._by_index: OrderedDict[int, tuple[Position, bytes]] = OrderedDict()
+
+    def remember(self, ledger: Ledger) -> None:
+        """Record the state after an instruction."""
+        self._by_index[ledger.index] = (ledger.end, ledger.digest)
+        if len(self._by_index) > _KEPT:
+            self._by_index.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget everything: the state now comes from another node."""
+        self._by_index.clear()
+
+    def conflict(self, body: bytes) -> Position | None:
+        """Compare with the digest another node sent.
+
+        Returns:
+            The position at or before which the two merged logs differ; None if they agree, or if
+            there is nothing to compare.
+
+        Raises:
+            PeerError: the bytes are not a digest.
+        """
+        if len(body) != _BODY.size:
+            raise PeerError(f"a digest of {len(body)} bytes")
+        index, end, digest = _BODY.unpack(body)
+        ours = self._by_index.get(index)
+        if ours is None or ours == (end, digest):
+            return None
+        return Position(min(ours[0], end))
+
+
+def encode_digest(ledger: Ledger) -> bytes:
+    """Return the digest of the merged log as it is sent to other nodes."""
+    return _BODY.pack(ledger.index, ledger.end, ledger.digest)

@@ -1,0 +1,108 @@
+"""Founded: what a cluster that was founded from a log cannot know of sessions and groups."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from rt.errors import Misuse
+from sequencer.ledger.ledger import Ledger
+
+FOUNDED_NOTE: Final = "founded"
+
+
+@dataclass(frozen=True, slots=True)
+class Founded:
+    """What a merged log left open when a cluster was founded from it; a note of the ledger.
+
+    A merged log says of each session how far it was merged. It does not say which group a session
+    is of, nor which sessions an archived file holds if there were many.
+
+    Attributes:
+        log: the id of the log, which is that of the old cluster.
+        time_ns: its last merge time.
+        groups: the groups whose sessions were named when the cluster was founded.
+        dropped: sessions that were reset or forgotten, and not merged since.
+        is_partial: whether files of the log were gone already.
+    """
+
+    log: str
+    time_ns: int
+    groups: frozenset[str]
+    dropped: frozenset[str]
+    is_partial: bool
+
+    def text(self) -> str:
+        """Return the note."""
+        return json.dumps(
+            {
+                "log": self.log, "time_ns": self.time_ns, "groups": sorted(self.groups),
+                "dropped": sorted(self.dropped), "partial": self.is_partial,
+            },
+            separators=(",", ":"),
+        )  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def _founded(text: str) -> Founded:
+    try:
+        fields = json.loads(text)
+        return Founded(
+            str(fields["log"]), int(fields["time_ns"]), frozenset(fields["groups"]),
+            frozenset(fields["dropped"]), bool(fields["partial"]),
+        )  # fmt: skip
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise Misuse(f"the note of what this cluster was founded from is malformed: {error}") from (
+            None
+        )
+
+
+def obstacle(ledger: Ledger, session: str, group: str, created_ns: int) -> str:
+    """Return why a session may not be merged in a cluster that was founded from a log, or "".
+
+    If it were, messages that the old cluster has merged might be merged again. That a session was
+    reset or forgotten since retires the logs that the nodes know of: another one from before the
+    cluster was founded may still come.
+
+    Args:
+        ledger: the state.
+        session: its name.
+        group: its group, or "".
+        created_ns: when its log was created, by its publisher's clock.
+    """
+    text = ledger.notes.get(FOUNDED_NOTE)
+    if text is None:
+        return ""
+    try:
+        founded = _founded(text)
+    except Misuse as error:
+        return f"session {session!r} is not merged: {error}"
+    if group and (group not in founded.groups or session in ledger.watermarks):
+        return (
+            f"session {session!r} is of group {group!r}, and this cluster was founded from a log "
+            f"without naming it (--group {group}={session}): how far the group was merged is not "
+            "known; publish under another name in no group"
+        )
+    if group or session in ledger.sessions:
+        return ""
+    was_dropped, has_begun = session in founded.dropped, session in ledger.remembered.begun
+    may_be_merged = founded.is_partial or was_dropped or has_begun
+    is_old = created_ns <= founded.time_ns
+    if (may_be_merged and is_old) or (was_dropped and not has_begun):
+        return (
+            f"session {session!r} may have messages that were merged before this cluster was "
+            "founded, and the log that it was founded from does not say how far; publish under "
+            f"another name, or rt session reset {session} to drop this log, and begin another"
+        )
+    return ""
+
+
+def grouped(watermarks: Mapping[str, int], groups: Mapping[str, frozenset[str]]) -> dict[str, int]:
+    """Return watermarks of sessions as those of groups, where a session is in one."""
+    members = {session: group for group, sessions in groups.items() for session in sessions}
+    found = {f"group {group}": 0 for group in groups}
+    for session, number in watermarks.items():
+        name = f"group {members[session]}" if session in members else session
+        found[name] = max(found.get(name, 0), number)
+    return found

@@ -1,0 +1,247 @@
+"""Ledger: the state after n instructions; the same on every node, and all a snapshot holds."""
+
+import json
+from dataclasses import dataclass, field
+from sys import intern
+from typing import Any, Final
+
+from rt.errors import Misuse
+from rt.events import SessionChange
+from rt.format.frame import HEADER_BYTES, position_in
+from rt.format.ranges import EMPTY_DIGEST, Range
+from rt.position import FILE_BYTES_MAX, START, Position
+from sequencer.ledger.instruction import Note, Slice
+from sequencer.ledger.life import OWNED, Life
+from sequencer.ledger.session_facts import Remembered, Tail, tail_digest, take_remembered
+
+_VERSION: Final = 1
+NOTES_MAX: Final = 128
+_NUMBERS: Final = (
+    "file_bytes_max", "index", "end", "number", "time_ns", "active_since_ns", "archived_to",
+)  # fmt: skip
+_UNREADABLE: Final = (
+    ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class GrowingFile:
+    """What the file of the merged log that still grows holds.
+
+    Attributes:
+        since_ns: merge time of its first range; 0 if it is empty.
+        sessions: whose messages it holds.
+    """
+
+    since_ns: int = 0
+    sessions: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Ledger:
+    """How far each session was merged, and where the merged log ends.
+
+    Attributes:
+        file_bytes_max: a merged file rolls before it would exceed this.
+        index: the last instruction that was executed.
+        sessions: per session, where it is merged up to.
+        remembered: more about sessions, and about groups.
+        watermarks: per session or group, the number below which a message is a repeat.
+        end: where the merged log ends.
+        number: the number of the next message.
+        time_ns: the last merge time; never goes back.
+        digest: the running digest of the merged log, 16 bytes.
+        active: the file that still grows.
+        archived_to: the files before it are archived.
+        notes: texts by name, such as the archiver's policy; replaced whole, since views of the
+            node refer to it.
+    """
+
+    file_bytes_max: int = FILE_BYTES_MAX
+    index: int = 0
+    sessions: dict[str, Position] = field(default_factory=dict)
+    remembered: Remembered = field(default_factory=Remembered)
+    watermarks: dict[str, int] = field(default_factory=dict)
+    end: Position = START
+    number: int = 0
+    time_ns: int = 0
+    digest: bytes = EMPTY_DIGEST
+    active: GrowingFile = field(default_factory=GrowingFile)
+    archived_to: Position = START
+    notes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def tails(self) -> dict[str, Tail]:
+        """Per session, the last frame that was merged, if it was read."""
+        return self.remembered.tails
+
+    def merged_to(self, session: str) -> Position:
+        """Where a session is merged up to."""
+        return self.sessions.get(session, START)
+
+    def watermark(self, name: str) -> int:
+        """The number below which a message of this session or group is a repeat."""
+        return self.watermarks.get(name, 0)
+
+    def accepts(self, each: Slice) -> bool:
+        """Whether a slice was planned on this state."""
+        # not by the methods above: this is asked three times of each slice
+        return (
+            self.sessions.get(each.session, START) == each.after
+            and self.watermarks.get(each.watermark_name, 0) == each.watermark
+        )
+
+    @property
+    def active_since_ns(self) -> int:
+        """Merge time of the first range in the active file; 0 if it is empty."""
+        return self.active.since_ns
+
+    def needs_roll(self, size: int) -> bool:
+        """Whether a range of `size` bytes, range frame included, belongs in the next file."""
+        offset = self.end.offset
+        return offset > 0 and offset + size > self.file_bytes_max
+
+    def roll(self) -> None:
+        """End the active file; the next range begins a new one."""
+        self.end = self.end.next_file()
+        self.active = GrowingFile()
+
+    def range_of(self, each: Slice, term: int, time_ns: int) -> Range:
+        """Return the range that a slice becomes, with its digest yet to be set."""
+        return Range(
+            self.index, term, max(time_ns, self.time_ns), each.session, each.first, each.length,
+            self.number, each.messages - each.skip, each.skip,
+        )  # fmt: skip
+
+    def take(self, each: Slice, merged: Range, size: int, headers: bytes) -> None:
+        """Record that a slice was appended to the merged log.
+
+        Args:
+            each: the slice.
+            merged: the range it became.
+            size: bytes of the range, range frame included.
+            headers: the raw headers of its frames.
+        """
+        self.pass_over(each)
+        last = headers[-HEADER_BYTES:]
+        self.tails[each.session] = Tail(position_in(last), tail_digest(last))
+        self._appended(merged, size)
+
+    def _appended(self, merged: Range, size: int) -> None:
+        self.end = Position(self.end + size)
+        self.number += merged.messages
+        self.time_ns = merged.time_ns
+        self.digest = merged.digest
+        self.active.since_ns = self.active.since_ns or merged.time_ns
+        self.active.sessions.add(merged.session)
+
+    def pass_over(self, each: Slice) -> None:
+        """Record a slice of which nothing was appended: it held nothing but repeats."""
+        self.sessions[each.session] = each.end
+        self.tails.pop(each.session, None)  # its frames are read by the leader only
+        self.watermarks[each.watermark_name] = each.next_sequence
+
+    def changes(self, life: Life) -> bool:
+        """Whether a change of a session was decided on this state, and was not made before."""
+        is_current = self.merged_to(life.session) == life.before
+        is_retired = self.remembered.is_retired(life.session, life.log)
+        if life.change in OWNED:
+            known = self.remembered.opened.get(life.session)
+            is_known = life.since == (0 if known is None else known.since)
+            return is_known and (is_current if life.ends_log else not is_retired)
+        return is_current and not is_retired
+
+    def outcome(self, life: Life) -> Position:
+        """Where a session continues after a change."""
+        is_same = life.change in OWNED and not life.ends_log
+        return self.merged_to(life.session) if is_same else life.after
+
+    def change(self, life: Life, merged: Range, size: int) -> None:
+        """Record a change of a session, whose event was appended to the merged log.
+
+        Args:
+            life: the change.
+            merged: the range of its event.
+            size: bytes of the event, range frame included.
+        """
+        session = life.session
+        if life.change not in OWNED:
+            self.tails.pop(session, None)
+        if life.change is SessionChange.ADOPTED:
+            self.sessions[session] = life.after
+        if life.ends_log:
+            self.remembered.begin_again(session, self.index, life.log)
+            self.sessions.pop(session, None)
+            self.watermarks.pop(session, None)
+        self.remembered.change_owner(life, self.index, merged.time_ns)
+        self._appended(merged, size)
+
+    def archives(self, file: Position) -> bool:
+        """Whether a file may be archived now: it is rolled and not archived yet."""
+        return self.archived_to <= file < self.end.file
+
+    def carry_out(self, note: Note) -> None:
+        """Store a note, if it expects what is there."""
+        if note.replaces(self.notes.get(note.name, "")):
+            self.note(note.name, note.text)
+
+    def note(self, name: str, text: str) -> None:
+        """Store a text, or delete an empty one; names beyond the limit are left out."""
+        if not text:
+            self.notes = {each: known for each, known in self.notes.items() if each != name}
+        elif name in self.notes or len(self.notes) < NOTES_MAX:
+            self.notes = {**self.notes, name: text}
+
+    def encode(self) -> bytes:
+        """Return the state as bytes, the same bytes for the same state."""
+        fields: dict[str, Any] = {
+            "version": _VERSION,
+            "file_bytes_max": self.file_bytes_max,
+            "index": self.index,
+            "sessions": {name: int(end) for name, end in sorted(self.sessions.items())},
+            **self.remembered.fields(),
+            "watermarks": dict(sorted(self.watermarks.items())),
+            "end": int(self.end),
+            "number": self.number,
+            "time_ns": self.time_ns,
+            "digest": self.digest.hex(),
+            "active_since_ns": self.active.since_ns,
+            "active_sessions": sorted(self.active.sessions),
+            "archived_to": int(self.archived_to),
+            "notes": dict(sorted(self.notes.items())),
+        }
+        return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def decode_ledger(data: bytes) -> Ledger:
+    """Read the bytes of `Ledger.encode`; `Misuse` if they are something else."""
+    try:
+        fields = json.loads(data)
+        if fields.pop("version") != _VERSION:
+            raise Misuse("the snapshot was written by another version of rt; use that one")
+        _demand_plain(fields)
+        sessions, watermarks = fields["sessions"].items(), fields.get("watermarks", {}).items()
+        fields["sessions"] = {intern(name): Position(end) for name, end in sessions}
+        fields["watermarks"] = {intern(name): number for name, number in watermarks}
+        fields["end"] = Position(fields["end"])
+        fields["remembered"] = take_remembered(fields)
+        fields["active"] = GrowingFile(
+            fields.pop("active_since_ns", 0), set(fields.pop("active_sessions", ()))
+        )
+        fields["archived_to"] = Position(fields.get("archived_to", START))
+        fields["digest"] = bytes.fromhex(fields["digest"])
+        return Ledger(**fields)
+    except _UNREADABLE as error:
+        raise Misuse(f"the snapshot does not hold a ledger: {error}") from None
+
+
+def _demand_plain(fields: dict[str, Any]) -> None:
+    """Raise `ValueError` unless numbers are whole ones and notes are texts."""
+    sessions, watermarks = fields["sessions"].values(), fields.get("watermarks", {}).values()
+    named = [fields[each] for each in _NUMBERS if each in fields]
+    numbers = [*named, *watermarks, *sessions]
+    if not all(type(each) is int and 0 <= each < 1 << 64 for each in numbers):
+        raise ValueError("a number that is not whole, or out of range")
+    notes = fields.get("notes", {}).items()
+    if not all(isinstance(name, str) and isinstance(text, str) for name, text in notes):
+        raise ValueError("a note that is no text")

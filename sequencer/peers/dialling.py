@@ -1,0 +1,223 @@
+"""Dialling: how a process's streams connect to the other nodes, and which of them may now."""
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from rt.errors import PeerError, spoken
+from rt.net.identity import PeerIdentity
+from rt.net.tls import connect
+from sequencer.peers.versions import PEER_VERSIONS
+
+# The streams of a process dial the same nodes. A handshake takes some 3 ms of processor time on
+# either side: a hundred at once all take longer than they are waited for, again and again.
+AT_ONCE: Final = 4
+SCOUT_S: Final = 3.0  # without an attempt for so long, the one that tries for all has given up
+UNACKNOWLEDGED_MS: Final = 2000  # a black hole is detected after this, and dialled again
+_CONNECT_S: Final = 2.0
+_REFUSED_S: Final = 0.2  # a machine that runs refuses within a round trip
+
+Address = tuple[str, int]
+
+
+class UnansweredError(PeerError):
+    """Nothing answers at an address, as another stream finds out again and again."""
+
+
+class Silence(NamedTuple):
+    """An address at which nothing answers.
+
+    Attributes:
+        scout: who goes on trying, for all: its `again`.
+        tried_s: when it did so last.
+        problem: what it found.
+    """
+
+    scout: Callable[[], None]
+    tried_s: float
+    problem: str
+
+
+class Turns:
+    """Lets a few threads at a time dial an address, and a single one while nothing answers there.
+
+    Threads: any thread may call `at`. `_lock` guards all fields, but the values of `_slots` have
+        locks of their own.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._slots: dict[Address, threading.BoundedSemaphore] = {}
+        self._silent: dict[Address, Silence] = {}
+        self._waiting: dict[Address, dict[Callable[[], None], None]] = {}
+
+    @contextmanager
+    def at(self, address: Address, wait_s: float, again: Callable[[], None]) -> Iterator[None]:
+        """Hold a turn at an address; an `OSError` meanwhile means that nothing answered.
+
+        Args:
+            address: host and port.
+            wait_s: for how long to wait for a turn.
+            again: called, by any thread, once something answers after an `UnansweredError`.
+
+        Raises:
+            UnansweredError: nothing answers, and another one finds out when that changes.
+            PeerError: no turn is free for so long.
+        """
+        self._demand_scout(address, again)
+        with self._lock:
+            slots = self._slots.setdefault(address, threading.BoundedSemaphore(AT_ONCE))
+        if not slots.acquire(timeout=wait_s):
+            host, port = address
+            raise PeerError(f"other streams are connecting to {host}:{port} first")
+        try:
+            self._demand_scout(address, again)
+            yield
+        except OSError as error:
+            self._note_silent(address, again, spoken(error))
+            raise
+        except UnansweredError:
+            raise
+        except BaseException:
+            self._note_answer(address)  # not the right one, but an answer
+            raise
+        else:
+            self._note_answer(address)
+        finally:
+            slots.release()
+
+    def _demand_scout(self, address: Address, again: Callable[[], None]) -> None:
+        """Raise `UnansweredError` if nothing answers, and another one tries for all."""
+        with self._lock:
+            silence, now_s = self._silent.get(address), time.monotonic()
+            if silence is None:
+                return
+            if silence.scout != again and now_s - silence.tried_s < SCOUT_S:
+                self._waiting.setdefault(address, {})[again] = None
+                raise UnansweredError(silence.problem)
+            self._silent[address] = Silence(again, now_s, silence.problem)
+            self._waiting.get(address, {}).pop(again, None)
+
+    def _note_silent(self, address: Address, again: Callable[[], None], problem: str) -> None:
+        with self._lock:
+            silence = self._silent.get(address)
+            if silence is None or silence.scout == again:
+                self._silent[address] = Silence(again, time.monotonic(), problem)
+
+    def _note_answer(self, address: Address) -> None:
+        with self._lock:
+            self._silent.pop(address, None)
+            waiting = self._waiting.pop(address, {})
+        for again in waiting:
+            again()
+
+    def give_up(self, again: Callable[[], None]) -> None:
+        """Dial no more; if it was the one that tried for all, the others may."""
+        with self._lock:
+            left = [each for each, silence in self._silent.items() if silence.scout == again]
+            for address in left:
+                del self._silent[address]
+            waiting = [each for address in left for each in self._waiting.pop(address, ())]
+            for others in self._waiting.values():
+                others.pop(again, None)
+        for each in waiting:
+            each()
+
+
+_TURNS: Final = Turns()  # of all streams in this process
+
+
+class PeerDialer:
+    """Connects to one member.
+
+    Args:
+        name: the member, which must authenticate itself by it.
+        addresses: where it may listen; each is tried in turn.
+        context: returns the client context for the next connection, which offers `alpns_of`
+            this node's cluster and nothing else.
+        objection: why what answers is not that member, by its certificate; "" if it is.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        addresses: Sequence[Address],
+        context: Callable[[], ssl.SSLContext],
+        objection: Callable[[PeerIdentity], str] = lambda _peer: "",
+    ) -> None:
+        self._name, self._context, self._objection = name, context, objection
+        self.addresses = tuple(addresses)  # replaced whole, by any thread
+        self.is_due = False  # whether to dial again without a pause
+        self._turn = 0
+
+    def dial(self, again: Callable[[], None] = lambda: None) -> ssl.SSLSocket:
+        """Return a non-blocking connection; `PeerError` if anyone else answers.
+
+        Args:
+            again: called, by any thread, once something answers after an `UnansweredError`.
+
+        Raises:
+            UnansweredError: nothing answers at any address, as other streams have found out.
+        """
+        left = len(self.addresses)
+        while True:
+            try:
+                return self._dial_next(again)
+            except UnansweredError:
+                left -= 1
+                if left <= 0:
+                    raise
+
+    def _dial_next(self, again: Callable[[], None]) -> ssl.SSLSocket:
+        addresses = self.addresses
+        address = addresses[self._turn % len(addresses)]
+        self._turn += 1  # unless this one is right
+        with _TURNS.at(address, _CONNECT_S, again):
+            sock, identity = connect(address, self._context(), _CONNECT_S)
+        if not identity.is_node or identity.name != self._name:
+            sock.close()
+            raise PeerError(f"{identity.name!r} answers at {address[0]}:{address[1]}")
+        if why := self._objection(identity):
+            sock.close()
+            raise PeerError(f"the {self._name} at {address[0]}:{address[1]} is refused: {why}")
+        if sock.selected_alpn_protocol() is None:
+            sock.close()
+            spoken_here = " or ".join(map(str, PEER_VERSIONS))
+            raise PeerError(
+                f"the {self._name} at {address[0]}:{address[1]} is of another cluster, or of "
+                f"another version: it does not speak {spoken_here} of the nodes' protocol"
+            )
+        self._turn -= 1
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
+        sock.settimeout(0)
+        return sock
+
+    def give_up(self, again: Callable[[], None]) -> None:
+        """Dial no more; `again` as for `dial`."""
+        _TURNS.give_up(again)
+
+    def is_refused(self) -> bool:
+        """Whether the member's machine says that nothing listens at any of its addresses.
+
+        A member that has just hung up and is no longer listened for has ended, where one that
+        reconnects or cannot be reached gives no such answer.
+        """
+        found = [_refuses(address) or _refuses(address) for address in self.addresses]
+        return bool(found) and all(found)
+
+
+def _refuses(address: Address) -> bool:
+    """Whether a connection is refused; a process that ends closes its sockets one by one."""
+    try:
+        socket.create_connection(address, _REFUSED_S).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    time.sleep(_REFUSED_S / 10)
+    return False

@@ -1,0 +1,181 @@
+"""Newcomers: sessions that join a group below its watermark, compared with what it has merged.
+
+Redundant publishers publish the same messages under the same numbers, so what a group has merged
+is left out when another session brings it. A session with messages of its own under such numbers
+would lose them, although its publisher hears that they are merged.
+"""
+
+from bisect import bisect_left
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+from rt.errors import CorruptLog, FrameError
+from rt.format.columns import decode_columns
+from rt.format.frame import HEADER_BYTES, Header, body_matches, parse_header, unpack_body
+from rt.format.ranges import Range
+from rt.limits import MIB
+from rt.log.write.appender import Appender
+from rt.position import Position
+from sequencer.ledger.instruction import Slice
+from sequencer.ledger.ledger import Ledger
+from sequencer.ledger.session_facts import Sample
+from sequencer.planning.session_log import SessionLogs
+
+_DIGEST_BYTES: Final = 8  # against accidents
+_SEARCH_BYTES_MAX: Final = 4 * MIB  # of frames whose headers are looked at in one attempt
+
+
+class Stuck(NamedTuple):
+    """Why a session that a majority holds is not merged.
+
+    Attributes:
+        words: a sentence for its publisher and the operator.
+        is_refused: whether it never will be, so that its publisher is refused.
+    """
+
+    words: str
+    is_refused: bool = False
+
+
+def new_samples(
+    appender: Appender, ledger: Ledger, each: Slice, merged: Range, headers: bytes
+) -> list[Sample]:
+    """Return the last message that a slice adds to its group, and the first if the group is new.
+
+    Args:
+        appender: of the merged log, which has the range already.
+        ledger: the state before it.
+        each: a slice of a group, which adds messages.
+        merged: the range it became.
+        headers: the raw headers of its frames.
+
+    Raises:
+        CorruptLog: the merged log is damaged there.
+    """
+    begin, found = ledger.end + merged.size - each.first, []
+
+    def body_at(header: Header) -> bytes:
+        position = Position(begin + header.position + HEADER_BYTES)
+        body = appender.read(position, header.length)
+        if not body_matches(header, body):
+            path = f"{appender.directory}/{position.file_name}"
+            raise CorruptLog(path, position, "the body is not the one that was agreed on")
+        return body
+
+    if each.group not in ledger.remembered.samples:
+        skip = each.skip
+        for offset in range(0, len(headers), HEADER_BYTES):
+            header = parse_header(headers, offset)
+            if header.messages > skip:
+                found.append(_sample(header, body_at(header), skip))
+                break
+            skip -= header.messages
+    for offset in range(len(headers) - HEADER_BYTES, -1, -HEADER_BYTES):
+        header = parse_header(headers, offset)
+        if header.messages:
+            found.append(_sample(header, body_at(header), header.messages - 1))
+            break
+    kept = [sample for sample in found if sample is not None]
+    return kept[:1] if len(kept) > 1 and kept[0].number == kept[1].number else kept
+
+
+class Newcomers:
+    """Decides whether a session may join its group, a part of its beginning at a time."""
+
+    def __init__(self, logs: SessionLogs) -> None:
+        self._logs = logs
+        self._searched: dict[str, Position] = {}  # up to here there is nothing to compare
+        self._refused: dict[str, Stuck] = {}
+
+    def obstacle(self, ledger: Ledger, each: Slice, durable: Position) -> Stuck | None:
+        """Return why a session's first slice may not be merged, or None if it may.
+
+        Args:
+            ledger: the state that the slice was planned on.
+            each: the first slice of a session, which begins with repeats.
+            durable: up to where its session may be read.
+
+        Raises:
+            CorruptLog: the copy of the session on this node is damaged.
+        """
+        samples = ledger.remembered.samples.get(each.group)
+        if not samples:
+            return None  # nothing of the group could be decoded
+        if each.session in self._refused:
+            return self._refused[each.session]
+        verdict = self._compared(samples, each, durable)
+        if verdict is None:
+            return Stuck(
+                f"session {each.session!r} begins below message {each.watermark}, up to which its "
+                f"group {each.group!r} is merged; it is merged once it has a message that the "
+                "group has as well and that nodes remember, such as the group's last"
+            )
+        self.forget(each.session)
+        if verdict.is_refused:
+            self._refused[each.session] = verdict
+            return verdict
+        return None
+
+    def searched(self, session: str) -> Position | None:
+        """Return up to where the beginning of a session was searched in vain."""
+        return self._searched.get(session)
+
+    def forget(self, session: str) -> None:
+        """Forget what was found: the copy was replaced, or the session has joined its group."""
+        self._searched.pop(session, None)
+        self._refused.pop(session, None)
+
+    def _compared(self, samples: list[Sample], each: Slice, durable: Position) -> Stuck | None:
+        """Compare the first message that is remembered of the group; None without one so far."""
+        log = self._logs[each.session]
+        place = log.next_place(self._searched.get(each.session, each.first))
+        rolled = log.log.manifest.rolled_end(place.file)
+        end = durable if durable.file == place.file else place.file
+        if rolled is not None:
+            end = min(durable, Position(place.file + rolled))
+        for header, _ in log.headers(place, end, _SEARCH_BYTES_MAX):
+            nth = bisect_left(samples, header.sequence, key=lambda sample: sample.number)
+            found = samples[nth] if nth < len(samples) else None
+            if header.messages and found and found.number < header.sequence + header.messages:
+                mine = _sample(header, self._body(each, header), found.number - header.sequence)
+                return _verdict(each, found, mine)
+            if header.messages and header.sequence >= each.watermark:
+                return _verdict(each, samples[-1], None)
+            self._searched[each.session] = Position(header.position + header.size)
+        return None
+
+    def _body(self, each: Slice, header: Header) -> bytes:
+        position = Position(header.position)
+        log = self._logs[each.session]
+        body = log.file(position.file).pread(header.length, position.offset + HEADER_BYTES)
+        if not body_matches(header, body):
+            path = log.log.file_path(position.file)
+            raise CorruptLog(path, position, "the body is not the one that arrived")
+        return body
+
+
+def _verdict(each: Slice, theirs: Sample, mine: Sample | None) -> Stuck:
+    if mine == theirs:
+        return Stuck("")
+    return Stuck(
+        f"session {each.session!r} does not have message {theirs.number} as its group "
+        f"{each.group!r} has merged it, so its messages below {each.watermark} would be taken for "
+        f"repeats and lost; publish under another name in no group, or begin at {each.watermark} "
+        "(skip_to)",
+        is_refused=True,
+    )
+
+
+def _sample(header: Header, body: bytes, place: int) -> Sample | None:
+    """Return the sample of one message of a frame; None if the frame cannot be decoded."""
+    try:
+        columns = decode_columns(header, unpack_body(header, body))
+    except FrameError:
+        return None
+    digest = blake2b(digest_size=_DIGEST_BYTES)
+    key = b""
+    if columns.key_offsets is not None:
+        key = bytes(columns.keys[columns.key_offsets[place] : columns.key_offsets[place + 1]])
+    digest.update(len(key).to_bytes(4, "little") + key)
+    digest.update(columns.payload[columns.offsets[place] : columns.offsets[place + 1]])
+    return Sample(header.sequence + place, digest.digest())

@@ -1,0 +1,269 @@
+"""Holdings: up to where each node holds each session durably, and what a majority holds."""
+
+import struct
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from enum import IntEnum
+from itertools import islice
+from typing import Final, NamedTuple
+
+from rt.errors import Misuse, PeerError
+from rt.names import decode_session
+from rt.position import START, Position
+from sequencer.planning.presence import Presence
+from sequencer.raft.quorum import majority_of, reached
+
+_HEAD: Final = struct.Struct("<BII")  # kind, sessions in it, and in the parts after it
+_ITEM: Final = struct.Struct("<QB")
+SESSIONS_MAX: Final = 100_000  # in one part: 7 MB at most
+# Larger reports are split: a heartbeat must not wait until 7 MB are sent, and there may be more
+# sessions than a receiver accepts in one.
+_PART_SESSIONS: Final = 10_000
+_LATE_ROUNDS: Final = 5  # of reports, at 0.4 s each
+_END_MAX: Final = 1 << 63
+
+
+class ReportKind(IntEnum):
+    """What a report says of earlier ones."""
+
+    CHANGES = 0  # they hold, with these changes
+    FIRST = 1  # it retracts them: the first part of everything
+    FURTHER = 2  # it continues one that does
+
+
+class Report(NamedTuple):
+    """What a node says it holds.
+
+    Attributes:
+        kind: whether it retracts what was reported earlier.
+        items: up to where each session is held durably.
+        left: the number of sessions in the parts that follow.
+    """
+
+    kind: ReportKind
+    items: dict[str, Position]
+    left: int = 0
+
+
+class Holdings:
+    """What every member has reported: current on the leader, a little late on the others."""
+
+    def __init__(self, name: str, members: Iterable[str]) -> None:
+        self._name = name
+        self._held: dict[str, dict[str, Position]] = {}
+        self._voters: tuple[str, ...] = ()
+        self._left: dict[str, int] = {}  # by member, the sessions that its report still lacks
+        self._heard: dict[str, int] = {}  # by member, the round of its last whole report
+        self._executed: dict[str, int] = {}  # by member, as of its last report
+        self.round = 1  # counts whole reports that were due
+        self.follow(list(members))
+        self._unreported: dict[str, None] = {}  # for its order
+        self.own: Mapping[str, Position] = self._held[name]  # durable here, by session
+        self.presence = Presence()
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """All members but this node, learners included."""
+        return self._others
+
+    @property
+    def voters(self) -> tuple[str, ...]:
+        """The members of which a majority decides."""
+        return self._voters
+
+    def follow(self, voters: Sequence[str], more: Iterable[str] = ()) -> None:
+        """Take up another configuration.
+
+        Args:
+            voters: the members that vote.
+            more: other nodes that report what they hold, such as learners.
+        """
+        names = dict.fromkeys([self._name, *voters, *more])
+        self._executed = {name: at for name, at in self._executed.items() if name in names}
+        self._held = {name: self._held.get(name, {}) for name in names}
+        self._others = tuple(name for name in names if name != self._name)
+        self._voters = tuple(voters)
+        self._majority = majority_of(len(self._voters))
+        # What `agreed` reads for each session; a node without voters agrees on nothing.
+        self._voted = [self._held[voter] for voter in voters] or [{}]
+
+    def copied(self, session: str = "") -> "Holdings":
+        """Return the ends that are known now, of all sessions or of one, for another thread."""
+        copy = Holdings(self._name, ())
+        for name, ends in self._held.items():
+            one = {session: ends[session]} if session in ends else {}
+            copy._held[name] = one if session else dict(ends)
+        copy.follow(self._voters, self._others)
+        copy.own = copy._held[self._name]
+        return copy
+
+    def hold(self, session: str, end: Position) -> None:
+        """This node now holds `session` durably up to `end`."""
+        self._held[self._name][session] = end
+        self._unreported[session] = None
+
+    def agreed(self, session: str) -> Position:
+        """Up to where a majority holds `session` durably."""
+        held = sorted([ends.get(session, START) for ends in self._voted])
+        return held[-self._majority]  # as `reached`, in a third of the calls
+
+    def short(self, sessions: Iterable[str]) -> Iterator[str]:
+        """Yield the sessions a majority holds more of durably than this node."""
+        others = [ends for ends in self._voted if ends is not self.own]
+        for session in sessions:  # for each that waits, 50 times a second
+            here, ahead = self.own.get(session, START), 0
+            for ends in others:
+                if ends.get(session, START) > here:
+                    ahead += 1
+            if ahead >= self._majority:
+                yield session
+
+    def reached_by_majority(self, values: Mapping[str, int]) -> int:
+        """Return the largest number that a majority of the members has reached.
+
+        Args:
+            values: a number per voter; one without a number has reached 0.
+        """
+        return reached([values.get(voter, 0) for voter in self._voters], self._majority)
+
+    def of(self, member: str) -> Mapping[str, Position]:
+        """What a member said it holds."""
+        return self._held[member]
+
+    def may_reach(self, session: str, beyond: Position, since: int) -> bool:
+        """Whether a majority may hold more of `session` than this, for all that is known.
+
+        Args:
+            session: its name.
+            beyond: up to where it may be held.
+            since: an earlier `round`. A member whose whole report has not come since may hold
+                anything: what it said before may be from before the last election.
+        """
+        heard = {self._name, *(name for name, at in self._heard.items() if at > since)}
+        able = [
+            voter not in heard or self._held[voter].get(session, START) > beyond
+            for voter in self._voters
+        ]
+        return sum(able) >= self._majority
+
+    def executes(self, member: str, index: int) -> None:
+        """Take note of the last instruction that a member has executed, as it reports itself."""
+        self._executed[member] = index
+
+    def executed_by(self, member: str) -> int:
+        """Return the last instruction that a member reported as executed; 0 if it never did."""
+        return self._executed.get(member, 0)
+
+    @property
+    def heard_lately(self) -> list[str]:
+        """The other members whose whole reports come as they should."""
+        last = self.round - _LATE_ROUNDS
+        return [name for name in self._others if self._heard.get(name, 0) > last]
+
+    @property
+    def hears_publishers(self) -> bool:
+        """Whether silence of a publisher means something: it may reach the nodes not heard."""
+        heard = {self._name, *self.presence.heard()}
+        return len(heard.intersection(self._voters)) >= self._majority
+
+    def drop(self, session: str) -> None:
+        """No node holds anything of `session` any more: the copies of all were dropped."""
+        for ends in self._held.values():
+            ends.pop(session, None)
+        self.hold(session, START)
+
+    def take_report(self, sender: str, data: bytes, outdated: Collection[str] = ()) -> list[str]:
+        """Take a member's report; return the sessions in it.
+
+        Args:
+            sender: the member.
+            data: the report.
+            outdated: sessions whose copies were dropped by an instruction that the member had not
+                executed: what it holds of them is gone, or about to be.
+
+        Raises:
+            PeerError: the report is malformed; nothing of it was taken.
+        """
+        report = decode_report(data)
+        held = self._held.get(sender)
+        if held is None:
+            raise PeerError(f"{sender!r} is not a member, yet reports what it holds")
+        if report.kind is ReportKind.FIRST:
+            held.clear()  # a member that lost its disk holds less than it did
+        self._note_part(sender, report)
+        for session in outdated:
+            report.items.pop(session, None)
+        held.update(report.items)
+        return list(report.items)
+
+    def _note_part(self, sender: str, report: Report) -> None:
+        """Note whether a member's whole report is here now; a part may have been lost."""
+        if report.kind is ReportKind.CHANGES:
+            return
+        expected = self._left.pop(sender, -1)
+        if report.kind is ReportKind.FIRST:
+            self._heard.pop(sender, None)
+        elif expected != len(report.items) + report.left:
+            return
+        if report.left:
+            self._left[sender] = report.left
+        else:
+            self._heard[sender] = self.round
+
+    def changes(self) -> list[bytes]:
+        """Return reports of what changed since the last ones; none if nothing did."""
+        if not self._unreported:
+            return []
+        items = {session: self.own[session] for session in self._unreported}
+        self._unreported.clear()
+        return encode_reports(items, whole=False)
+
+    def whole(self) -> list[bytes]:
+        """Return reports of everything: earlier ones may have been lost.
+
+        They retract what they do not name, so sessions of which nothing is held are left out: there
+        may be any number of them that were forgotten.
+        """
+        self._unreported.clear()
+        return encode_reports({each: end for each, end in self.own.items() if end}, whole=True)
+
+
+def encode_reports(items: Mapping[str, Position], *, whole: bool) -> list[bytes]:
+    """Lay out reports of any number of sessions; only the first of them retracts what was said."""
+    rest, left, reports = iter(items.items()), len(items), list[bytes]()
+    further = ReportKind.FURTHER if whole else ReportKind.CHANGES
+    while (part := dict(islice(rest, _PART_SESSIONS))) or not reports:
+        kind, left = further if reports or not whole else ReportKind.FIRST, left - len(part)
+        reports.append(encode_report(Report(kind, part, left if whole else 0)))
+    return reports
+
+
+def encode_report(report: Report) -> bytes:
+    """Lay out a report: its kind, two numbers of sessions, then end and name of each."""
+    parts = [_HEAD.pack(report.kind, len(report.items), report.left)]
+    for session, end in report.items.items():
+        name = session.encode()
+        parts += (_ITEM.pack(end, len(name)), name)
+    return b"".join(parts)
+
+
+def decode_report(data: bytes) -> Report:
+    """Read a report; after a `PeerError` nothing of it was taken."""
+    try:
+        kind, count, left = _HEAD.unpack_from(data)
+        if kind > ReportKind.FURTHER or count > SESSIONS_MAX:
+            raise PeerError("a report of more sessions than there can be")
+        items, offset = dict[str, Position](), _HEAD.size
+        for _ in range(count):
+            end, length = _ITEM.unpack_from(data, offset)
+            if end >= _END_MAX:
+                raise PeerError("a report of a position that no log has")
+            begin = offset + _ITEM.size
+            offset = begin + length
+            items[decode_session(data[begin:offset])] = Position(end)
+    except (struct.error, UnicodeDecodeError, Misuse) as error:
+        raise PeerError(f"unreadable report: {error}") from None
+    if len(items) != count:
+        raise PeerError("a report names a session twice")
+    if offset != len(data):
+        raise PeerError("a report is followed by bytes that do not belong to it")
+    return Report(ReportKind(kind), items, left)

@@ -1,0 +1,208 @@
+"""Planner: turns what a majority holds durably into the next instruction."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from rt.format.manifest import LogIdentity
+from rt.limits import MIB
+from rt.position import START, Position
+from sequencer.ledger.founded import obstacle
+from sequencer.ledger.instruction import SLICES_MAX, Merge, Slice, slice_digest
+from sequencer.ledger.ledger import Ledger
+from sequencer.planning.carried import Carrier
+from sequencer.planning.group_join_check import Newcomers, Stuck
+from sequencer.planning.session_log import Heading, SessionLog, SessionLogs
+
+# Of one session in one instruction: 10 ms of copying, the most a flood can delay other sessions.
+SLICE_BYTES_MAX: Final = 4 * MIB
+# Of all sessions together: a node executes this much within about 0.1 s.
+INSTRUCTION_BYTES_MAX: Final = 32 * MIB
+
+
+class Planner:
+    """Plans on the current ledger, so at most one instruction may be under way."""
+
+    def __init__(
+        self,
+        logs: SessionLogs,
+        received: Callable[[str], Position] = lambda _session: START,
+        may_carry: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Plan on the copies of this node.
+
+        Args:
+            logs: the copies.
+            received: returns up to where a session was written here. It need not be durable yet:
+                a majority has it durably before it is planned, or the instruction carries it.
+            may_carry: whether every member can read an instruction that carries bytes.
+        """
+        self._logs = logs
+        self._received = received
+        self.carrier = Carrier(logs, received, may_carry)
+        self._newcomers = Newcomers(logs)
+        self.ready_index = 0  # of the instruction from which on a new leader may plan
+        self.stuck: dict[str, Stuck] = {}  # sessions that could not be merged when last looked at
+        self.idle: list[str] = []  # sessions in which the last plan found nothing to merge
+        self._searching: set[str] = set()  # and those in which the next one has more to look at
+        self._turn = 0  # which session comes first next time, in case there is no room for all
+
+    def readable(
+        self,
+        agreed: Mapping[str, Position],
+        own: Mapping[str, Position],
+        is_checked: Callable[[str], bool],
+    ) -> dict[str, Position]:
+        """Return how much of what a majority holds durably can be read here, by session.
+
+        Args:
+            agreed: by session, up to where a majority holds it durably.
+            own: by session, up to where this node does.
+            is_checked: whether the copy here is known to hold what was merged of a session.
+        """
+        found = {}
+        for session, end in agreed.items():
+            here = own.get(session, START)
+            # its sync may take longer than those of the majority
+            if START < here < end and is_checked(session):
+                here = max(here, self._received(session))
+            if here:
+                found[session] = min(end, here)
+        return found
+
+    def plan(self, ledger: Ledger, durable: Mapping[str, Position], time_ns: int) -> Merge | None:
+        """Return the next instruction, or None if there is nothing to merge.
+
+        Every session with new frames gets a slice, so a flood delays the others by one
+        instruction at most.
+
+        Args:
+            ledger: the state the instruction will be executed on.
+            durable: per session, up to where a majority of the nodes holds it durably.
+            time_ns: now.
+
+        Raises:
+            CorruptLog: the copy of a session on this node is damaged.
+        """
+        self.idle = []
+        self._searching.clear()
+        waiting = [name for name, end in durable.items() if end > ledger.merged_to(name)]
+        if not waiting:
+            return None
+        start = self._turn % len(waiting)
+        share = max(INSTRUCTION_BYTES_MAX // min(len(waiting), SLICES_MAX), 1)
+        # A range is never split, so one as large as a file would make the file larger than asked.
+        share = min(share, SLICE_BYTES_MAX, ledger.file_bytes_max // 2)
+        slices: list[Slice] = []
+        grouped: set[str] = set()
+        for name in (waiting[start:] + waiting[:start])[:SLICES_MAX]:
+            each = self._slice(ledger, name, durable[name], share)
+            if each is None:
+                if name not in self._searching:
+                    self.idle.append(name)
+            # Every slice moves its watermark, so a group gets one slice per instruction.
+            elif each.watermark_name not in grouped:
+                grouped.add(each.watermark_name)
+                slices.append(each)
+        self._turn += 1
+        return Merge(max(time_ns, ledger.time_ns), tuple(slices)) if slices else None
+
+    def _slice(self, ledger: Ledger, name: str, durable: Position, limit: int) -> Slice | None:
+        self.stuck.pop(name, None)
+        log = self._logs[name]
+        after = ledger.merged_to(name)
+        first = log.next_place(after)
+        if first.file in log.log.manifest.archived:
+            # Or it was merged, and this node will execute that before it leads for long.
+            self.stuck[name] = Stuck(
+                f"the beginning of session {name!r}, from {after} on, was archived before it was "
+                f"merged here; rt session adopt {name} lets it continue with what is there"
+            )
+            return None
+        rolled = log.log.manifest.rolled_end(first.file)
+        file_end = durable if durable.file == first.file else first.file
+        if rolled is not None:  # other copies may have more of the file, see `SessionDiverged`
+            file_end = min(durable, Position(first.file + rolled))
+        identity = log.log.manifest.identity
+        group, created_ns = _group(identity), identity.created_ns if identity else 0
+        if words := obstacle(ledger, name, group, created_ns):
+            self.stuck[name] = Stuck(words)
+            return None
+        watermark = ledger.watermark(f"group {group}" if group else name)
+        ends = rolled is not None and file_end == first.file + rolled
+        made = _cut(log, name, group, after, first, file_end, watermark, limit, ends=ends)
+        # Only a session of which nothing is merged, or that was adopted, is merged up to a file.
+        if made is not None and made.skip and not after.offset:
+            return self._joining(ledger, made, durable)
+        return made
+
+    def _joining(self, ledger: Ledger, made: Slice, durable: Position) -> Slice | None:
+        """Return the first slice of a session, unless its group has merged other messages."""
+        name, before = made.session, self._newcomers.searched(made.session)
+        stuck = self._newcomers.obstacle(ledger, made, durable)
+        if stuck is None:
+            return made
+        self.stuck[name] = stuck
+        if self._newcomers.searched(name) != before:
+            self._searching.add(name)
+        return None
+
+    def forget(self, session: str) -> None:
+        """Forget what was found in a copy: it was set aside."""
+        self.stuck.pop(session, None)
+        self._newcomers.forget(session)
+
+
+def _group(identity: LogIdentity | None) -> str:
+    return identity.group if identity else ""
+
+
+def _cut(  # noqa: PLR0917 - the fields of a slice, in their order
+    log: SessionLog,
+    name: str,
+    group: str,
+    after: Position,
+    first: Position,
+    end: Position,
+    watermark: int,
+    limit: int,
+    *,
+    ends: bool,
+) -> Slice | None:
+    """Take frames up to `limit` bytes, at least one; end before repeats that follow new ones.
+
+    A control frame is merged with the messages after it, since what adds none is passed over; so
+    it waits for them, unless it ends the file.
+    """
+    length = messages = skip = 0
+    upcoming, headers = watermark, bytearray()
+    for header, raw in _whole(log, first, end, limit, ends=ends):
+        repeats = min(max(0, upcoming - header.sequence), header.messages)
+        if repeats and messages > skip:
+            break
+        headers += raw
+        length += header.size
+        messages += header.messages
+        skip += repeats
+        if header.messages:  # a control frame has no numbers
+            upcoming = max(upcoming, header.sequence + header.messages)
+    if not length:
+        return None
+    digest = slice_digest(bytes(headers))
+    return Slice(name, after, first, length, messages, skip, watermark, upcoming, group, digest)
+
+
+def _whole(
+    log: SessionLog, first: Position, end: Position, limit: int, *, ends: bool
+) -> list[Heading]:
+    """Return the headers of frames up to `limit` bytes, without control frames that end them."""
+    found = log.headers(first, end, limit)
+    taken = sum(each.header.size for each in found)
+    if found and found[-1].header.messages:
+        return found
+    if not any(each.header.messages for each in found) and first + taken < end:
+        return found + log.headers(Position(first + taken), end, limit)  # the limit was too low
+    if ends and first + taken == end:
+        return found
+    while found and not found[-1].header.messages:
+        found.pop()
+    return found

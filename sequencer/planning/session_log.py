@@ -1,0 +1,258 @@
+"""SessionLog: a session's copy on a node, as the sequencer reads it: headers, no payload."""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from rt.errors import CorruptLog, FrameError
+from rt.format.frame import HEADER_BYTES, Header, body_matches, parse_header
+from rt.format.ranges import Range
+from rt.format.walk import Walk
+from rt.log.files.damaged_files import DamagedFiles
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import Disk, File
+from rt.log.write.appender import Appender
+from rt.position import START, Position
+
+# One read covers many small frames; after a large frame the next read begins at the next header.
+_READ_BYTES: Final = 4 * 1024
+# Of 2 KB each, and most sessions are idle. Of more that send at once, each is opened again for each
+# instruction, which takes some 0.1 ms.
+_OPEN_MAX: Final = 1024
+
+
+class Heading(NamedTuple):
+    """A frame's header, parsed and raw."""
+
+    header: Header
+    raw: bytes
+
+
+class SessionLog:
+    """One session's files, one of them open at a time."""
+
+    __slots__ = ("_data", "_file", "_first", "_headings", "_start", "log")
+
+    def __init__(self, disk: Disk, directory: str, damaged: DamagedFiles | None = None) -> None:
+        self.log = LogDirectory(directory, disk, damaged)
+        self._file: File | None = None
+        self._start: Position | None = None
+        self._first: Position | None = None  # where the headings last read begin
+        self._headings: list[Heading] = []
+        self._data = b""  # what `headers` has just read, from `_first` on
+
+    def file(self, start: Position) -> File:
+        """Return the file that starts at `start`; `FileNotFoundError` if it is not there."""
+        if self._file is None or self._start != start:
+            self.close()
+            self._file, self._start = self.log.open_file(start), start
+        return self._file
+
+    def next_place(self, after: Position) -> Position:
+        """Return where the frame after `after` is: there, or in the next file that has one."""
+        self.log.refresh()
+        known, place = self.log.manifest, after
+        while self._is_passed(place):
+            # An archived file is still named here: its bytes must not be skipped.
+            following = known.successor(place.file) or self._active_after(place)
+            if following is None:
+                return after
+            place = following
+        return place
+
+    def _is_passed(self, place: Position) -> bool:
+        """Whether a file has nothing from a place on, or is a first file that does not exist."""
+        end = self.log.manifest.rolled_end(place.file)
+        if end is None and place == START:
+            return not self.log.has_file(START)
+        return end == place.offset
+
+    def _active_after(self, place: Position) -> Position | None:
+        return next((start for start in self.log.files() if start > place), None)
+
+    def is_archived(self, start: Position) -> bool:
+        """Whether the file that starts at `start` was archived."""
+        self.log.refresh()
+        return start in self.log.manifest.archived
+
+    def header_at(self, position: Position) -> bytes | None:
+        """Return the raw header at a position, short at the end; None if its file is missing.
+
+        No file stays open: this is asked of copies that may not be read again for long.
+        """
+        try:
+            file = self.log.open_file(position.file)
+        except FileNotFoundError:
+            return None
+        try:
+            return file.pread(HEADER_BYTES, position.offset)
+        finally:
+            file.close()
+
+    def ends_before(self, end: Position) -> bool:
+        """Whether the file of a position was rolled before it, as of the last `is_archived`."""
+        if not self.log.is_there:
+            self.log.refresh()  # it was forgotten since: too many others were read
+        rolled = self.log.manifest.rolled_end(end.file)
+        return rolled is not None and rolled < end.offset
+
+    def lacks_file(self, position: Position) -> bool:
+        """Whether the file of a position is missing, and not all of the copy: it has later ones."""
+        try:
+            self.file(position.file)  # stays open: it is read next
+        except FileNotFoundError:
+            return bool(self.log.disk.names(self.log.path))
+        return False
+
+    def headers(
+        self, first: Position, end: Position, limit: int, *, is_taken: bool = False
+    ) -> list[Heading]:
+        """Return the headers of the frames between two places of one file.
+
+        The latest result is cached, since a leader executes what it has just planned.
+
+        Args:
+            first: position of the first frame.
+            end: where the last frame ends at the latest.
+            limit: bytes of frames to stop after; the first frame is taken whatever its size.
+            is_taken: whether `take_bytes` will follow: then the frames are read with their headers.
+
+        Raises:
+            CorruptLog: there is no frame of this session where there must be one.
+        """
+        self._data = b""
+        if self._first != first or not self._holds(end, limit):
+            ahead = limit if is_taken else _READ_BYTES
+            self._first, self._headings = first, list(self._read(first, end, limit, ahead))
+        length = 0
+        taken: list[Heading] = []
+        for heading in self._headings:
+            length += heading.header.size
+            if (taken and length > limit) or first + length > end:
+                break
+            taken.append(heading)
+        return taken
+
+    def _holds(self, end: Position, limit: int) -> bool:
+        last = self._headings[-1].header if self._headings else None
+        return last is not None and last.position + last.size >= min(
+            end, (self._first or 0) + limit
+        )
+
+    def _read(self, first: Position, end: Position, limit: int, ahead: int) -> Iterator[Heading]:
+        file, walk = self.file(first.file), Walk(first, merged=False)
+        data, base = b"", first.offset
+        while walk.position < end and walk.position - first <= limit:
+            at = walk.position.offset - base
+            if at + HEADER_BYTES > len(data):
+                base, at = walk.position.offset, 0
+                data = file.pread(ahead, base)  # a frame that straddles `end` is no damage
+                self._data = data if base == first.offset else b""
+            try:
+                header = parse_header(data, at)
+                walk.step(header)
+            except FrameError as error:
+                path = os.path.join(self.log.path, first.file_name)
+                raise CorruptLog(path, walk.position, str(error)) from None
+            yield Heading(header, data[at : at + HEADER_BYTES])
+
+    def take_bytes(self, first: Position, length: int) -> bytes:
+        """Return the bytes of frames after `headers`; fewer at the end of the file.
+
+        They may have been read with their headers. If those were known already, from planning, they
+        are read now. Nothing is kept: of 100,000 sessions that would be 400 MB.
+        """
+        data, self._data = self._data, b""
+        if self._first == first and length <= len(data):
+            return data[:length]
+        return self.file(first.file).pread(length, first.offset)
+
+    def close(self) -> None:
+        """Release the files."""
+        if self._file is not None:
+            self._file.close()
+        self._file, self._start = None, None
+        self.log.close()
+
+
+class SessionLogs:
+    """The copies of sessions on a node; those that were read lately stay open."""
+
+    def __init__(self, disk: Disk, root: str, *, open_max: int = _OPEN_MAX) -> None:
+        """Read below `root`, where each session has a directory of its name."""
+        self._disk = disk
+        self._root = root
+        self._open_max = open_max
+        self._damaged = DamagedFiles()  # of none of them: nothing is barred here
+        self._logs: dict[str, SessionLog] = {}  # the one read least recently comes first
+
+    def __getitem__(self, session: str) -> SessionLog:
+        log = self._logs.pop(session, None)
+        if log is None:
+            if len(self._logs) >= self._open_max:
+                self.forget(next(iter(self._logs)))
+            log = SessionLog(self._disk, os.path.join(self._root, session), self._damaged)
+        self._logs[session] = log
+        return log
+
+    def forget(self, session: str) -> None:
+        """Forget a session: its directory has been replaced."""
+        log = self._logs.pop(session, None)
+        if log is not None:
+            log.close()
+
+    def close(self) -> None:
+        """Release all files."""
+        for log in self._logs.values():
+            log.close()
+        self._logs.clear()
+
+
+def merged_headers(appender: Appender, begin: Position, merged: Range) -> bytes:
+    """Read the raw headers of a range's session frames from a merged log.
+
+    Args:
+        appender: of the merged log.
+        begin: where the first of these frames is.
+        merged: the range they are of.
+
+    Raises:
+        CorruptLog: other frames are there.
+    """
+    walk, parts = Walk(merged.first, merged=False), []
+    while walk.position < merged.first + merged.length:
+        at = Position(begin + (walk.position - merged.first))
+        raw = appender.read(at, HEADER_BYTES)
+        try:
+            walk.step(parse_header(raw))
+        except FrameError as error:
+            path = f"{appender.directory}/{at.file_name}"
+            raise CorruptLog(path, at, str(error)) from None
+        parts.append(raw)
+    return b"".join(parts)
+
+
+def changed_frame(data: bytes, frames: Sequence[Heading]) -> Position | None:
+    """Return where the first of these frames is that is not what its header says; None if all are.
+
+    They were whole when they arrived, perhaps a while ago. Long ranges are copied unseen: every
+    reader of the merged log checks them.
+    """
+    offset, view = 0, memoryview(data)
+    for header, raw in frames:
+        body = offset + HEADER_BYTES
+        padding, end = body + header.length, offset + header.size
+        is_whole = view[offset:body] == raw and body_matches(header, view[body:padding])
+        if not is_whole or any(view[padding:end]):
+            return Position(header.position)
+        offset = end
+    return None
+
+
+def is_header(raw: bytes) -> bool:
+    """Whether these bytes are the whole header of a frame."""
+    try:
+        parse_header(raw)
+    except FrameError:
+        return False
+    return True

@@ -1,0 +1,89 @@
+"""Wants: which sessions other nodes have and this one lacks, and which node to ask."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from rt.position import START, Position
+from sequencer.ledger.ledger import Ledger
+from sequencer.planning.holdings import Holdings
+
+# A connection may be cut silently, which is noticed after 15 s; or the disk is slow.
+_PATIENCE_WITH_PUBLISHERS: Final = 4
+
+
+class Wants:
+    """Looks at what every node holds, over and over, and asks for what does not arrive."""
+
+    def __init__(self, patience: int) -> None:
+        """Ask for a session after it has not grown here for `patience` looks, 1 or more."""
+        self._patience = patience
+        self._behind: dict[str, tuple[Position, int]] = {}  # end here, looks since it grew
+
+    def look(
+        self,
+        holdings: Holdings,
+        ledger: Ledger,
+        *,
+        missing: str = "",
+        is_fed: Callable[[str], bool] = lambda _session: False,
+    ) -> dict[str, list[str]]:
+        """Return which sessions to ask which member for now.
+
+        The member that holds most is asked first, and the others after it if nothing arrives; each
+        for twice as long as the one before, so that even a slow one has enough time.
+
+        Args:
+            holdings: what every member holds.
+            ledger: this node's state; what was merged here is not needed any more.
+            missing: the session that the next instruction needs more of.
+            is_fed: whether a session's publisher is connected, or seems to be; then it gets more
+                time.
+        """
+        behind, asked = {}, dict[str, list[str]]()
+        held = {name: holdings.of(name) for name in holdings.others}
+        for session, holders in _holders(held, holdings.own, ledger, missing).items():
+            own = holdings.own.get(session, START)
+            before, looks = self._behind.get(session, (own, -1))
+            looks = looks + 1 if before == own else 0
+            behind[session] = (own, looks)
+            patience = self._patience * (_PATIENCE_WITH_PUBLISHERS if is_fed(session) else 1)
+            if looks >= patience:
+                turn = (looks // patience).bit_length() - 1
+                asked.setdefault(holders[turn % len(holders)], []).append(session)
+        self._behind = behind
+        return asked
+
+
+def is_even(holdings: Holdings, ledger: Ledger) -> bool:
+    """Whether all that any member holds is merged, or is held here and by a majority.
+
+    Otherwise something has to be passed on, or reported again: the report may have been lost. What
+    a member held that is not heard any more is passed on once that returns.
+    """
+    lately = {name: holdings.of(name) for name in holdings.heard_lately}
+    if _holders(lately, holdings.own, ledger, ""):
+        return False
+    return all(
+        end <= ledger.merged_to(session) or end <= holdings.agreed(session)
+        for session, end in holdings.own.items()
+    )
+
+
+def _holders(
+    held: Mapping[str, Mapping[str, Position]],
+    own: Mapping[str, Position],
+    ledger: Ledger,
+    missing: str,
+) -> dict[str, list[str]]:
+    """Return the members that hold more of a needed session than this one, the most first."""
+    more: dict[str, list[tuple[Position, str]]] = {}
+    here, merged_to = own.get, ledger.merged_to
+    for member, ends in held.items():
+        for session, end in ends.items():
+            is_more = end > here(session, START)
+            if is_more and (session == missing or end > merged_to(session)):
+                more.setdefault(session, []).append((end, member))
+    return {
+        session: [member for _, member in sorted(ends, key=lambda each: each[0], reverse=True)]
+        for session, ends in more.items()
+    }
