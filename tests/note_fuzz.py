@@ -11,6 +11,7 @@ from archiver.policy import Policy
 from rt.errors import Misuse
 from rt.node.host.door import CERTIFICATES_NOTE
 from rt.node.host.note_kinds import demand_note
+from rt.node.notes.pins import pins_of
 from rt.node.notes.reading_group import GROUP_NOTE, RangeClaim, ReadingGroup, groups_of_notes
 from rt.node.notes.registered_cursor import CURSOR_NOTE, RegisteredCursor, cursors_of_notes
 from rt.node.retain.retention import (
@@ -100,7 +101,8 @@ def fuzz_notes(chance: Random) -> None:
         cursor.text()
     for group in groups_of_notes(notes):
         group.text()
-        _ = group.position, group.has_room, group.pin()
+        _ = group.position, group.has_room
+    _ = pins_of(notes, frozenset())
 
 
 def fuzz_proposed_note(chance: Random) -> None:

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rt.errors import Misuse
-from rt.log.files.disk import sync_directory
+from rt.log.files.disk import make_private_directory, sync_directory
 from rt.offload.private import create_private
 
 DIRECTORY: Final = ".spark"  # below the root; no stream's name begins with a dot
@@ -73,7 +73,7 @@ class StagingArea:
         if first is None:
             return Staged(partition)
         name, count, size = f"{batch}-{partition}-{uuid.uuid4().hex}", 0, 0
-        os.makedirs(self._path, mode=0o700, exist_ok=True)
+        make_private_directory(self._path)
         with create_private(self._file(name)) as file:
             with pa.ipc.new_file(file, first.schema) as writer:
                 for each in chain((first,), rows):
@@ -99,7 +99,7 @@ class StagingArea:
         Raises:
             Misuse: another one is still publishing when the time has run out.
         """
-        os.makedirs(self._path, mode=0o700, exist_ok=True)
+        make_private_directory(self._path)
         fd = os.open(self._file(_LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + timeout_s
         try:

@@ -303,7 +303,7 @@ def test_a_pull_reports_what_it_could_not_get(site):
     """A script may use the copy only if it is complete."""
     dead = site.pull("--once", "--timeout", 0.3, nodes=[DEAD])
     assert dead.exit_code == exits.FOUND_WRONG
-    assert "rt: the copy ends at 0.0.0, which is not everything the node has (no" in dead.stderr
+    assert "rt: the copy ends at 0.0.0, which is not everything that was merged (" in dead.stderr
     wrong = site.pull("--once", identity="publisher")
     assert wrong.exit_code == exits.BAD_USE
     assert "a subscriber's or node's or mirror's is wanted" in wrong.stderr
@@ -322,8 +322,8 @@ def test_a_finished_push_stays_finished_whatever_follows(site, monkeypatch):
     site.publish(10)
     drained, seen = PushClient.drained, []
 
-    def drained_for_a_moment(client, *, merged=False):
-        is_drained = drained(client, merged=merged) and not seen
+    def drained_for_a_moment(client, **asked):
+        is_drained = drained(client, **asked) and not seen
         seen.extend([True] * is_drained)
         return is_drained
 

@@ -159,7 +159,7 @@ def served(work):
 
 
 ASKING = {
-    "admin": lambda node, contexts: ask(node, contexts, {"do": "policy"}),
+    "admin": lambda node, contexts: ask(node, contexts, {"do": "policy"}, answer_s=0.4),
     "status": ask_status,
 }
 
@@ -167,7 +167,6 @@ ASKING = {
 @pytest.mark.parametrize("protocol", ASKING)
 def test_an_answer_that_is_trickled_ends_at_the_deadline(certs, subscriber, monkeypatch, protocol):
     """A timeout per receive lets a trickle of bytes keep a caller for ever."""
-    monkeypatch.setattr(admin_client, "_ANSWER_S", 0.4)
     monkeypatch.setattr("rt.node.founding.cluster_files.STATUS_S", 0.4)
     node = SlowNode(certs)
     thread = served(node.trickle)

@@ -425,7 +425,10 @@ def test_a_lease_that_is_renewed_while_its_end_is_seen_is_kept():
     renewed = Lease("spark", Position(0), NOW + MINUTE, 1)
     ledger = Ledger(notes={LEASE_NOTE + "spark": ended.text()})
     member = Member(
-        "a", "a", engine=SimpleNamespace(leads=True, leader="a"), journal=None, planner=None,
+        "a", "a", engine=SimpleNamespace(
+            leads=True, leader="a",
+            last_change=SimpleNamespace(term=0, index=0, before={}, now={}), members={},
+        ), journal=None, planner=None,
         greeting=None, executor=SimpleNamespace(ledger=ledger), send=None, now_ns=lambda: NOW,
     )  # fmt: skip
     archiver = Retention.__new__(Retention)
@@ -450,7 +453,7 @@ def test_a_lease_whose_renewal_is_decided_elsewhere_is_kept():
 
     archiver = Retention.__new__(Retention)
     archiver._member = SimpleNamespace(executor=SimpleNamespace(ledger=stale), order=order)
-    archiver._machine, archiver.now_ns = Machine(), NOW
+    archiver._machine, archiver._clock = Machine(lambda: NOW), SteadyClock()
     archiver._forget_old_leases()
     for known, left in ((ended, []), (renewed, [renewed])):
         ledger = Ledger(notes={LEASE_NOTE + "spark": known.text()})

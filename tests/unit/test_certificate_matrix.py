@@ -31,7 +31,7 @@ URIS = {
     "mirror": ["rt://mirror/edge", "rt://stream/*"],
 }
 EVERYONE = set(URIS)
-ASKING = {"do": "policy"}, {"do": "set-policy", "policy": {"time": 60}}
+ASKING = {"do": "policy"}, {"do": "set-policy", "policy": {"time": 60}, "stream": STREAM}
 # ALPN name, what is said first, and the roles that are served.
 PROTOCOLS = {
     "push": (None, encode(Hello(VERSION, VERSION, PUSH, STREAM, "test")), {"publisher", "node"}),

@@ -251,7 +251,7 @@ def test_a_pull_that_breaks_says_why_unless_it_was_already_done(monkeypatch, bre
     class Client:
         """A puller that has everything, and whose disk fails when, or just after, it is checked."""
 
-        running, error = True, ""
+        running, error, is_served_nowhere = True, "", False
 
         def __init__(self, *_given, **_named):
             pass

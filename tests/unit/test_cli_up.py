@@ -187,7 +187,7 @@ def test_pages_without_their_packages_are_refused_before_a_cluster_is_made(tmp_p
     """It told where the pages were, and then each node ended for want of a package."""
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     root = tmp_path / "up"
-    with pytest.raises(Misuse, match=r"pip install 'rt-transport\[http\]'"):
+    with pytest.raises(Misuse, match=r"pip install '\.\[http\]'"):
         up_command.main(["--root", str(root), "--http", "127.0.0.1:9420"], standalone_mode=False)
     assert not root.exists()
 

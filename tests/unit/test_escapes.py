@@ -155,7 +155,7 @@ def test_a_bundle_holds_no_control(hostile):
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
 def test_what_push_and_pull_report_is_escaped(capsys, as_json):
     """Why something was not shipped or copied, a node said."""
-    cli_push._report([TEXT], done=False, drain=False, as_json=as_json)
+    cli_push._report([TEXT], done=False, drain=False, is_known=True, as_json=as_json)
     status = PullStatus("n1", START, START, START, has_all=False, is_ahead=False, error=TEXT)
     cli_pull._report(status, "", "", once=False, as_json=as_json)
     note(TEXT)  # as both do while they run
@@ -189,7 +189,7 @@ def test_a_log_line_is_escaped_with_its_details_and_traceback(formatter):
 
 
 @pytest.mark.parametrize("encoded", [
-    lambda: app._json({TEXT: [TEXT]}).body, lambda: app._verdict([TEXT], 1.0).body,
+    lambda: app.encoded({TEXT: [TEXT]}), lambda: app._verdict([TEXT], 1.0).body,
     lambda: app.encoded(recent._event(logging.makeLogRecord({"msg": TEXT}), 1, 0)),
 ], ids=["status", "readyz", "events"])  # fmt: skip
 def test_the_ports_json_is_escaped(encoded):

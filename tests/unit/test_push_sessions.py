@@ -30,7 +30,7 @@ class Contexts:
 class Line:
     """A link to a node that takes everything, and answers what a test puts there."""
 
-    name, has_left = "n1", False
+    name, has_left, memory = "n1", False, None
 
     def __init__(self):
         self.answers = []

@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 
 from rt.errors import Misuse
 from rt.names import shown
+from rt.text import printable
 
 _log: Final = logging.getLogger("rt.node")
 
@@ -37,4 +38,4 @@ def readable(
 
 @lru_cache(256)  # notes are looked at several times a second
 def _say(name: str, why: str) -> None:
-    _log.error("the note %s is unknown to this version (%s)", shown(name), why)
+    _log.error("the note %s is unknown to this version (%s)", shown(name), printable(why))

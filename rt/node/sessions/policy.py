@@ -69,7 +69,8 @@ def _seconds(name: str, value: object) -> float:
             pass
     if type(value) in (int, float):
         return float(str(value))
-    raise Misuse(f"{name} is {shown(repr(value))}; use seconds, or a time such as 30min")
+    given = shown(value if isinstance(value, str) else repr(value))
+    raise Misuse(f"{name} is {given}; use seconds, or a time such as 30min")
 
 
 def session_policy_of_notes(notes: Mapping[str, str]) -> SessionPolicy:
