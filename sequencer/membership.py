@@ -107,7 +107,7 @@ class Membership:
         self._leaving: dict[str, int] = {}  # removed nodes, and how often to announce before a cut
         self._listed: set[str] = set()  # by the log, since the start
         self._departed = departed
-        self._heard_ticks = 0  # when a voter that is known said something
+        self._heard: dict[str, int] = {}  # when each voter that is known last said something
         change = engine.last_change  # what the engine has before the first step
         self.doors = Doors()  # replaced whole
         self._open_doors({**change.before, **change.now}, {})
@@ -140,9 +140,15 @@ class Membership:
 
     @property
     def _is_open(self) -> bool:
-        """Whether this node is on its own, as far as it knows."""
-        is_cut_off = self.greeting.ticks - self._heard_ticks >= CUT_OFF_TICKS
-        return is_cut_off and not self._engine.leader
+        """Whether too few of the voters that this node knows are there to elect a leader.
+
+        Several that were away while the others were replaced hear each other, and no one else.
+        """
+        since = self.greeting.ticks - CUT_OFF_TICKS
+        if since < 0 or self._engine.leader:
+            return False
+        heard = sum(ticks > since for ticks in self._heard.values())
+        return heard + 1 < len(self.doors.voters) // 2 + 1 or not heard
 
     def announcement(self) -> bytes:
         """What to tell the other nodes, now and then.
@@ -206,7 +212,7 @@ class Membership:
     def note(self, sender: str) -> None:
         """Take note that a node has said something."""
         if sender in self.doors.voters or self._is_known(sender):
-            self._heard_ticks = self.greeting.ticks
+            self._heard[sender] = self.greeting.ticks
 
     def demand(self, sender: str) -> None:
         """Raise `UnheardError` unless a node is a member, as far as is known."""

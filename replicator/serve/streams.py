@@ -194,7 +194,8 @@ class Streams:
         for name, why in routes.failed.items():
             words += f"; {_not_served(name, why, peer)}"
         with sock:
-            answer = {"error": words, "code": "stream"}
+            code = "stopping" if routes.failed else "stream"  # one of them may be meant
+            answer = {"error": words, "code": code}
             send_all(sock, json.dumps(answer).encode(), time.monotonic() + _ANSWER_S)
 
 

@@ -188,6 +188,7 @@ class Dialer:
             self._sock = sock
             send_hello(link, where.direction, where.stream)
             self.node, self.holder, self.error = text, identity.name, ""
+            self.codes[node] = ""
             _log.info("%s: connected", where.title(node))
             self._serve(link)
 

@@ -41,8 +41,11 @@ def connect_about(
         timeout_s: for the connection.
 
     Raises:
-        Refused: `stream`, if the node does not serve it; otherwise as `rt.net.tls.connect`.
-        PeerError, OSError: as `rt.net.tls.connect`.
+        Refused: `stream`, if the node says that it does not serve it; otherwise as
+            `rt.net.tls.connect`.
+        PeerError: it does not say what it serves, such as one that is stopping; otherwise as
+            `rt.net.tls.connect`.
+        OSError: as `rt.net.tls.connect`.
     """
     with ExitStack() as undo:
         sock, identity = connect(address, asking(contexts, protocol), timeout_s, roles)
@@ -50,22 +53,27 @@ def connect_about(
         if identity.role not in roles:
             raise PeerError(f"{identity.name!r} is not a node")
         if contexts.stream and sock.selected_alpn_protocol() != f"{protocol}/{contexts.stream}":
-            raise Refused("stream", _refusal(sock, address, contexts.stream))
+            raise _refusal(sock, address, contexts.stream)
         undo.pop_all()
     return sock
 
 
-def _refusal(sock: ssl.SSLSocket, address: Address, stream: str) -> str:
+def _refusal(sock: ssl.SSLSocket, address: Address, stream: str) -> Refused | PeerError:
     """Return why a node does not serve a stream: its own sentence, if it is of this version."""
     where, end_s = f"{address[0]}:{address[1]}", time.monotonic() + _REFUSAL_S
     request = {"do": "policy", "stream": stream}  # changes nothing wherever it is answered
     try:
         send_all(sock, json.dumps(request).encode() + b"\n", end_s)
-        answer = decode_fields(receive_all(sock, _REFUSAL_BYTES_MAX, end_s)) or {}
+        answer = decode_fields(receive_all(sock, _REFUSAL_BYTES_MAX, end_s))
     except (OSError, PeerError):
-        answer = {}
+        answer = None
+    if not answer:  # it stops, or is of a version that answers no such question
+        return PeerError(f"{where}: it does not answer about the stream {shown(stream)} now")
+    if answer.get("code") == "stopping":
+        return Refused("stopping", f"{where}: {answer.get('error')}")
     if answer.get("code") == "stream":
-        return f"{where}: {answer.get('error')}"
+        return Refused("stream", f"{where}: {answer.get('error')}")
     if isinstance(own := answer.get("stream"), str):  # a status
-        return f"{where}: this node serves the stream {shown(own)}, and not {shown(stream)}"
-    return f"{where}: this node does not serve the stream {shown(stream)}"
+        words = f"this node serves the stream {shown(own)}, and not {shown(stream)}"
+        return Refused("stream", f"{where}: {words}")
+    return Refused("stream", f"{where}: this node does not serve the stream {shown(stream)}")

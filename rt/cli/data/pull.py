@@ -70,6 +70,11 @@ class PullSettings(ServiceSettings):
     "--once", is_flag=True, help="End once the copy has everything that was merged by now."
 )
 @click.option(
+    "--unconfirmed", is_flag=True,
+    help="With --once: end with all that one node has, though no majority says what was merged: "
+    "for a cluster that has lost its majority.",
+)  # fmt: skip
+@click.option(
     "--serve", metavar="HOST:PORT",
     help="Let others pull from this copy, as from a node; with a mirror's certificate.",
 )  # fmt: skip
@@ -81,6 +86,7 @@ def pull(
     kept: str,
     start: str,
     once: bool,
+    unconfirmed: bool,
     serve: str | None,
     timeout_s: float | None,
     as_json: bool,
@@ -101,6 +107,8 @@ def pull(
     """  # noqa: D301 - click reads the backspace character
     if timeout_s is not None and not once:
         raise click.UsageError("--timeout goes with --once")
+    if unconfirmed and not once:
+        raise click.UsageError("--unconfirmed goes with --once")
     if serve is not None and once:
         raise click.UsageError("--serve goes on; leave out --once")
     keep = parse_keep(kept)
@@ -127,17 +135,17 @@ def pull(
             turn = manager.attend(
                 signals, lambda: reload_service(settings, contexts, web), look.stuck
             )
-            asked = client.ask_end() if once else None
-            over = _over(client, asked)
+            asked = client.ask_end() if once and not unconfirmed else None
+            over = _over(client, asked, unconfirmed=unconfirmed)
             wait_until(signals, over, timeout_s, ends=once, turn=turn)
         manager.stopping()
-        left, status = _ended(client, settings, asked)
+        left, status = _ended(client, settings, asked, once=once)
     lacks = _lacks(settings) if once and not left else ""
-    _report(status, lacks, left, once=once, as_json=as_json)
+    _report(status, lacks, left, once=once, unconfirmed=unconfirmed, as_json=as_json)
 
 
 def _ended(
-    client: PullClient, settings: PullSettings, asked: EndWait | None
+    client: PullClient, settings: PullSettings, asked: EndWait | None, *, once: bool
 ) -> tuple[str, PullStatus]:
     """End a puller; return what is left of what was asked for, and the last status.
 
@@ -146,12 +154,15 @@ def _ended(
         Misuse: no node serves the stream.
     """
     broken = not client.running  # read first: the status then says what broke it
-    left = "" if asked is None or asked.is_reached else asked.why_not()
-    status = client.status()
+    left, status = "", client.status()
+    if asked is not None and not asked.is_reached:
+        left = asked.why_not()
+    elif asked is None and once and not status.has_all:
+        left = "no node has said that this is all it has"
     client.stop()
     if broken:
         raise RtError(status.error)
-    if asked is not None and client.is_served_nowhere:
+    if once and client.is_served_nowhere:
         raise Misuse(f"no node serves stream {settings.stream!r}: {printable(status.error)}")
     return left, status
 
@@ -216,8 +227,10 @@ def _lacks(settings: ServiceSettings) -> str:
     return f"the copy lacks what is from {begin} to {first}, because its source does"
 
 
-def _over(client: PullClient, asked: EndWait | None) -> Callable[[], bool]:
+def _over(client: PullClient, asked: EndWait | None, *, unconfirmed: bool) -> Callable[[], bool]:
     """Return what asks whether the copying is over: with --once, all that was merged is here."""
+    if unconfirmed:
+        return lambda: not client.running or client.status().has_all or client.is_served_nowhere
     if asked is None:
         return lambda: not client.running
     wait = LongWait(lambda: asked.is_over, lambda: _left(client.status(), asked))
@@ -231,7 +244,15 @@ def _left(status: PullStatus, asked: EndWait) -> str:
     return f"{printable(asked.why_not())}; {status.node} is connected"
 
 
-def _report(status: PullStatus, lacks: str, left: str, *, once: bool, as_json: bool) -> None:
+def _report(
+    status: PullStatus,
+    lacks: str,
+    left: str,
+    *,
+    once: bool,
+    as_json: bool,
+    unconfirmed: bool = False,
+) -> None:
     """Say where the copy ends; with --once an incomplete one is an error.
 
     Args:
@@ -240,9 +261,10 @@ def _report(status: PullStatus, lacks: str, left: str, *, once: bool, as_json: b
         left: what is left of what was merged when the command began; "" if nothing, or not asked.
         once: whether it was to end there.
         as_json: whether to print JSON.
+        unconfirmed: whether one node's word for the end was enough.
     """
     if as_json:
-        reached = {"complete": not left and not lacks} if once else {}
+        reached = {"complete": not (left or lacks or unconfirmed)} if once else {}
         error = status.error or printable(left) or lacks
         print_json({"position": str(status.position), **reached, "error": error})
     if left:
@@ -254,4 +276,5 @@ def _report(status: PullStatus, lacks: str, left: str, *, once: bool, as_json: b
     if lacks:
         raise click.ClickException(f"{lacks}; pull from a node into another directory to have it")
     if not as_json:
-        click.echo(f"the copy ends at {status.position}")
+        unsure = "; no majority has confirmed that it is all there is" if unconfirmed else ""
+        click.echo(f"the copy ends at {status.position}{unsure}")

@@ -72,10 +72,8 @@ def push(
     look = PushWatch(client, pause_s(settings.web))
     with StopSignals(reloads=True) as signals:
         client.start()
-        wait = LongWait(
-            lambda: client.drained(merged=True, but=client.refused()) or bool(client.blocked()),
-            lambda: waiting_for(client.status()),
-        )
+        left: list[str] = []  # not merged when the wait ended: refused, or waiting for an operator
+        wait = LongWait(lambda: _is_over(client, left), lambda: waiting_for(client.status()))
         with (
             watched(look),
             shown_over_http(
@@ -89,7 +87,7 @@ def push(
                 signals, lambda: drain and wait.is_over(), timeout_s, ends=drain, turn=turn
             )
         manager.stopping()
-        merged = merged and not client.blocked() and not client.refused()
+        merged = merged and not left
         is_known, status = not client.is_shipped_elsewhere(), client.status()
         connected = any(each.connected for each in status)
         synced = client.stop(_DRAIN_S if connected and timeout_s is None else 0)
@@ -107,6 +105,16 @@ def _site(
     files = certificate_files(settings.certs, settings.identity)
     program = ShownProgram("push", settings.stream, files, events, time.time_ns())
     return PushSite(client, program, watch)
+
+
+def _is_over(client: PushClient, left: list[str]) -> bool:
+    """Whether a drain ends; `left` then holds the sessions that are not merged all the same.
+
+    They are asked for once: a refusal is forgotten while the session is offered again.
+    """
+    refused, blocked = client.refused(), client.blocked()
+    left[:] = [*refused, *blocked]
+    return bool(blocked) or client.drained(merged=True, but=refused)
 
 
 def waiting_for(status: Sequence[SessionStatus]) -> str:

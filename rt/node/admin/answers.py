@@ -37,6 +37,7 @@ class _Kept:
     begun_s: float = float("-inf")
     cost_s: float = 0.0
     error: RtError | OSError | None = None  # why the last attempt to make it failed
+    tried_s: float = float("-inf")  # when that attempt was begun
     failed_s: float = float("-inf")
 
     @property
@@ -87,15 +88,17 @@ class SharedAnswers:
             while len(self._kept) > _KEPT_MAX:
                 self._kept.popitem(last=False)
         with kept.turn:
-            if kept.error is not None and kept.failed_s > asked_s:
-                raise kept.error
             now_s, now = self._clock(), state()
+            is_ours = kept.failed_s > asked_s and kept.tried_s >= since_s and kept.state == now
+            if kept.error is not None and is_ours:
+                raise kept.error
             is_fresh = now_s - kept.begun_s < kept.fresh_s and kept.begun_s >= since_s
             if not is_fresh or kept.state != now:
                 try:
                     self._make(kept, make)
                 except (RtError, OSError) as error:
                     kept.error, kept.failed_s = error, self._clock()
+                    kept.tried_s, kept.state, kept.begun_s = now_s, now, float("-inf")
                     raise
                 kept.begun_s, kept.state, kept.error = now_s, now, None
             return kept.data

@@ -68,6 +68,8 @@ class NodeDoor:
 
     def binding(self, peer: PeerIdentity) -> str:
         """Return why a node's certificate is not that of this cluster's node of its name."""
+        if not self._settings.cluster_id:
+            return ""  # a node alone that was founded without an id
         if peer.clusters:
             is_ours = self._is_named_by(peer)
             return "" if is_ours else f"its certificate is of another cluster's node {peer.name}"
@@ -87,7 +89,11 @@ class NodeDoor:
         """
         if not self._settings.cluster_id or CERTIFICATES_NOTE in self._notes():
             return
-        own, members = own_identity(self._settings), self._doors().members - {self._settings.name}
+        members = self._doors().members - {self._settings.name}
+        try:
+            own = own_identity(self._settings)
+        except (Misuse, OSError):
+            return  # it is being replaced; the next look finds it whole
         found = [own, *(holders[each] for each in members if each in holders)]
         if len(found) == len(members) + 1 > 1 and all(map(self._is_named_by, found)):
             note = Note(time.time_ns(), CERTIFICATES_NOTE, self.cluster, note_digest(""))

@@ -102,7 +102,7 @@ class StreamPort:
             self.port.stop()
             return
         stream = self.served.host.stream
-        self.port.streams.drop(stream, why)
+        self.port.streams.drop(stream, why or "it is stopping")
         self.port.server.end(stream)
 
     @property

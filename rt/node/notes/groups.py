@@ -332,7 +332,7 @@ class NodeGroups:
                     left -= taken
                     end = Position(found.position + found.first + taken)
             except CorruptLog as error:
-                raise Refused("corrupt", str(error)) from None
+                raise Refused("corrupt", f"the merged log is damaged at {error.position}") from None
         return end
 
 

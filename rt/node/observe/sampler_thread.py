@@ -8,6 +8,7 @@ from typing import Final
 
 from replicator.serve.client_record import PULLS, PUSHES
 from rt.about import carried
+from rt.errors import RtError
 from rt.node.observe.sample import NodeSample
 from rt.node.observe.sampler import NodeSampler
 from rt.node.observe.stall_reasons import names_by_hop, stall_words
@@ -71,7 +72,9 @@ class Lookout:
             try:
                 self.look()
                 self._also()
-            except OSError as error:  # of the file system; the node's own threads end it for that
+            # Of the file system, or a file that is being replaced; the node's own threads end it
+            # where it has to end.
+            except (RtError, OSError) as error:
                 _log.warning("the node cannot be looked at: %s", error)
 
     def look(self) -> None:
