@@ -243,3 +243,38 @@ def test_a_network_that_asks_much_over_http_is_held_and_no_other(clock):
     assert budget.ask("10.0.0.2") == 0.0
     clock[0] += 3
     assert budget.ask("10.0.0.1") == 0.0
+
+
+def test_one_that_asks_for_the_latest_is_not_given_an_earlier_no():
+    """It is of a node that had not executed its log; who asks for the latest would act on it."""
+    asked, waits, may_fail, found = threading.Event(), threading.Event(), threading.Event(), []
+
+    def clock():
+        if threading.current_thread().name == "latest":
+            waits.set()
+        return time.monotonic()
+
+    answers = SharedAnswers(clock=clock)
+
+    def unknown():
+        asked.set()
+        may_fail.wait(10)
+        raise Refused("unknown-cursor", "there is none")
+
+    def ask_early():
+        with pytest.raises(Refused):
+            answers.get("cursor", unknown)
+
+    def ask_latest():
+        found.append(answers.get("cursor", lambda: b"here", since_s=time.monotonic()))
+
+    early = threading.Thread(target=ask_early)
+    early.start()
+    assert asked.wait(10)
+    latest = threading.Thread(target=ask_latest, name="latest")
+    latest.start()
+    assert waits.wait(10)
+    may_fail.set()
+    early.join(10)
+    latest.join(10)
+    assert found == [b"here"]

@@ -117,6 +117,28 @@ def test_a_node_that_is_not_listed_is_not_believed_while_a_voter_is_heard():
     assert not world.membership.doors.is_open
 
 
+def test_nodes_that_were_away_together_believe_those_that_replaced_the_others():
+    """Each heard the other, which is no majority, and both kept their doors shut for good."""
+    world = World(members=("n1", "n2", "n3", "n4", "n5"))
+    for _ in range(2 * CUT_OFF_TICKS):
+        world.wait(1)
+        world.membership.note("n2")
+    assert world.membership.doors.is_open
+    assert world.hear("n6", 5, 30, "n1", "n2", "n6", "n7", "n8")
+    assert {"n6", "n7", "n8"} <= world.dialled.keys()
+
+
+def test_a_majority_that_hears_itself_believes_no_stranger():
+    """It elects a leader soon, who knows better."""
+    world = World(members=("n1", "n2", "n3", "n4", "n5"))
+    for _ in range(2 * CUT_OFF_TICKS):
+        world.wait(1)
+        world.membership.note("n2")
+        world.membership.note("n3")
+    assert not world.membership.doors.is_open
+    assert not world.hear("n6", 5, 30, "n1", "n2", "n6", "n7", "n8")
+
+
 def test_what_a_voter_announces_may_be_vouched_for_by_those_that_it_lists():
     """Several nodes may have been replaced, one after another, while this one was away."""
     world = World()

@@ -51,6 +51,19 @@ def test_a_certificate_of_an_earlier_version_names_no_cluster_and_is_let_in_unti
     assert not notes
 
 
+def test_a_node_without_a_cluster_id_lets_its_own_name_in():
+    """It was founded alone; its certificate may name the cluster that its authority remembers."""
+    door = a_door(cluster="")
+    assert door.objection(node("n2", OURS)) == ""
+
+
+def test_a_certificate_that_is_being_copied_ends_nothing(tmp_path):
+    """A leader reads its own at each look, and operators copy renewed ones over it."""
+    door, ordered = a_door(), []
+    door.bind({"n2": node("n2", OURS), "n3": node("n3", OURS)}, ordered.append)
+    assert not ordered, "there is none at all here"
+
+
 def test_the_streams_of_a_process_share_its_certificate():
     """Each is a cluster of its own to the nodes, and its id begins with that of the process."""
     door = a_door(stream="trains", cluster=f"{OURS}/trains")
