@@ -63,9 +63,9 @@ def rolled_session(root):
     [
         ({"root": "nope"}, "nope does not exist"),
         ({"stream": "fligths"}, "did you mean 'flights'?"),
-        ({"session": "jfq"}, "the stream has jfk; did you mean 'jfk'?"),
+        ({"session": "jfq"}, "the stream has: jfk; did you mean 'jfk'?"),
         ({}, "rt pull"),
-        ({}, "the stream has jfk"),
+        ({}, "the stream has: jfk"),
     ],
 )
 def test_a_log_that_is_not_there_is_an_error_that_names_what_is(tmp_path, choice, words):

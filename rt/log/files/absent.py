@@ -73,11 +73,11 @@ _HOW: Final = (
 def _beside(name: str, logs: list[str]) -> str:
     """What a stream's directory has instead of one of its logs."""
     sessions = [each for each in logs if each != MERGED_NAME]
-    has = f"the stream has {_listed(logs)}"
+    has = f"the stream has: {_listed(logs)}"
     if name == MERGED_NAME:
         return (
             f"no copy of the merged log was made yet, which rt pull and rt.connect do; of its own "
-            f"sessions, which session= and --own-session read, the stream has {_listed(sessions)}"
+            f"sessions, which session= and --own-session read, the stream has: {_listed(sessions)}"
         )
     return f"{has}{_meant(name, logs)}"
 
