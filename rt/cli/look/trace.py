@@ -1,6 +1,7 @@
 """`rt trace`: shows where a message was and when, or where it waits and on what."""
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -22,6 +23,7 @@ from rt.position import Position
 from rt.text import nearest, time_text
 
 _SEQUENCE_END: Final = 1 << 63
+_AGE_S: Final = 1.1  # a node's status is no older: it is made once a second for all who ask
 
 
 @dataclass(slots=True)
@@ -81,6 +83,9 @@ def trace(
     traced = _Traced(session, sequence)
     _look(traced, settings, copies)
     traced.report = report_of(ask_nodes(settings))
+    if traced.report.answering and not _is_merged(traced):
+        time.sleep(_AGE_S)  # a no may be of before the message was merged; a yes stays true
+        traced.report = report_of(ask_nodes(settings))
     _demand_known(traced)
     words = waits_for(traced)
     if as_json:
