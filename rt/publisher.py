@@ -290,12 +290,14 @@ class Publisher:
     def demand_name(self) -> None:
         """Raise `Refused` if the nodes say that another directory uses the session's name.
 
-        Any thread may call this; it looks at the pusher's note once a second at most.
+        Any thread may call this; it looks at the pusher's note once a second at most. A note that
+        cannot be read says nothing: publishing depends on no other process.
         """
         now_s = time.monotonic()
         if now_s >= self._ask_after_s:
-            if (why := ShippingNote(self._writer.directory).refusal()) is not None:
-                raise why
+            with suppress(OSError):
+                if (why := ShippingNote(self._writer.directory).refusal()) is not None:
+                    raise why
             self._ask_after_s = now_s + _ASK_S
 
     def dropped(self) -> list[Dropped]:

@@ -109,6 +109,14 @@ def test_the_note_goes_when_the_session_is_merged(tmp_path):
         assert eventually(lambda: not publisher.shipping_note, PATIENCE_S)
 
 
+def test_a_note_that_cannot_be_read_stops_no_publisher(tmp_path):
+    """It is another program's file: publishing depends on none."""
+    with Publisher(tmp_path, stream=STREAM, session="jfk") as publisher:
+        (tmp_path / STREAM / "jfk" / FILE_NAME).mkdir()
+        assert publisher.publish(b"one") == 0
+        assert publisher.publish_many([b"two"]) == range(1, 2)
+
+
 def test_the_note_of_a_pusher_that_died_is_not_believed(tmp_path):
     """A killed process takes nothing back."""
     note = ShippingNote(str(tmp_path))
