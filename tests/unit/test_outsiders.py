@@ -51,6 +51,10 @@ class Doors:
         [address] = free_addresses(1)
         cluster.change("add-member", "n4", address)
         issue(self.certs, "n4", CertificateRole.NODE)
+        # a follower executes the change after the leader that answered it
+        assert eventually(
+            lambda: all(each["learners"] == ["n4"] for each in self.statuses().values())
+        )
         self.before = self.statuses()
 
     def _roles(self):
