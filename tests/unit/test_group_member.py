@@ -170,16 +170,15 @@ def test_a_member_whose_copy_stalls_leaves_what_it_lacks_to_others(world, monkey
 
         reading = threading.Thread(target=read)
         reading.start()
-        assert eventually(lambda: len(seen) >= 5), "it reads what its copy has"
+        assert eventually(lambda: "this member's copy does not grow" in caplog.text)
         deadline = time.monotonic() + PATIENCE_S
-        while len(seen) + len(found) < COUNT:  # it holds one more range until it gives it back
+        while len(seen) + len(found) < COUNT:  # either of them may get the first ranges
             assert time.monotonic() < deadline, (seen, sorted(found))
             found |= {message.payload: message for message in whole.messages(0.5)}
         behind.stop()
         reading.join(PATIENCE_S)
     assert sorted([*seen, *found], key=int) == [b"%d" % number for number in range(COUNT)]
     assert not any(message.redelivered for message in found.values())
-    assert "group etl: this member's copy does not grow" in caplog.text
 
 
 def test_only_dead_letters_are_passed_over_in_a_session_that_is_called_like_theirs(world):
