@@ -83,13 +83,13 @@ class Stream:
         """Have cursors registered and files rolled, so that answers about them cost something."""
         addresses = [("localhost", int(port)) for port in self.ports]
         for number in range(CURSORS):
-            asked = {"do": "cursor-open", "name": f"c{number}"}
+            asked = {"do": "cursor-open", "stream": STREAM, "name": f"c{number}"}
             ask_any(addresses, self.contexts("spark"), asked)
         for _ in range(ROLLED):
             self.publisher.publish(b"%d" % self.sent)
             self.publisher.flush("merged", PATIENCE_S)
             self.sent += 1
-            ask_any(addresses, self.contexts("operator"), {"do": "roll"})
+            ask_any(addresses, self.contexts("operator"), {"do": "roll", "stream": STREAM})
 
     def await_crowd(self) -> None:
         """Wait until all of its sessions are merged: their answers are the large ones then."""
@@ -97,7 +97,9 @@ class Stream:
         end_s = time.monotonic() + 4 * PATIENCE_S
         merged = 0
         while merged < SESSIONS and time.monotonic() < end_s:
-            rows = ask_any(addresses, self.contexts("spark"), {"do": "sessions"})["sessions"]
+            rows = ask_any(addresses, self.contexts("spark"), {"do": "sessions", "stream": STREAM})[
+                "sessions"
+            ]
             merged = sum(each["merged"] != "0.0.0" for each in rows)
             time.sleep(0.5)
         assert merged >= SESSIONS, f"{merged} sessions were merged"

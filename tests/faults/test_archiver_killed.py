@@ -59,7 +59,11 @@ def test_nodes_that_are_killed_while_they_archive_agree_in_the_end(tmp_path, see
     with Children() as children:
         running = dict(zip([place.name for place in places],
                            start_nodes(children, root, STREAM, places), strict=True))  # fmt: skip
-        policy = {"do": "set-policy", "policy": {"time": 0, "limit": MIB, "disk": 100}}
+        policy = {
+            "do": "set-policy",
+            "stream": STREAM,
+            "policy": {"time": 0, "limit": MIB, "disk": 100},
+        }
         wait_for(lambda: ask_any(addresses, contexts("n1"), policy))
         push = PushClient(os.path.join(root, "pub"), STREAM, addresses, contexts("publisher"))
         push.start()
@@ -84,7 +88,7 @@ def test_nodes_that_are_killed_while_they_archive_agree_in_the_end(tmp_path, see
 
         assert eventually(lambda: len(states()) == 1, 60), states()
         assert next(iter(states()))[2] == total
-        wait_for(lambda: ask(addresses[0], contexts("n1"), {"do": "policy"}))
+        wait_for(lambda: ask(addresses[0], contexts("n1"), {"do": "policy", "stream": STREAM}))
         assert eventually(lambda: all(held_bytes(out(p.name)) <= MIB for p in places), 30)
 
         def told():

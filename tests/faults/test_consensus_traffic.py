@@ -31,14 +31,19 @@ def test_no_message_goes_over_the_links_between_nodes_that_is_not_to_be_carried(
             after - early for after, early in zip(told(cluster), before, strict=True)
         )
         assert 100 * committed < sent < 3000 * committed
-        times = max((each["agreement_ms"] for each in answers(cluster)), key=lambda t: t["count"])
-        assert times["count"] >= 200
+        assert eventually(lambda: agreed(cluster)["count"] >= 200)
+        times = agreed(cluster)
         assert 0 < times["p50"] <= times["p99"]
 
 
 def answers(cluster):
     """Return each node's status."""
     return [node.status() for node in cluster.nodes.values()]
+
+
+def agreed(cluster):
+    """Return how long agreement took, as the node that led longest has counted it."""
+    return max((each["agreement_ms"] for each in answers(cluster)), key=lambda t: t["count"])
 
 
 def told(cluster):
