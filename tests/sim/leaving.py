@@ -128,6 +128,8 @@ class Leaving:
         world, (heir, begins_again, has_rival) = self._world, self._heirs[session]
         publisher, ledger = world.publishers[session], node.member.executor.ledger
         known = ledger.remembered.opened.get(session)
+        if known is None and not node.has_all(len(world.checker.decided)):
+            return  # a leader that has not executed its log knows of no owner yet
         if known is None or known.owner == heir:
             if known is not None and session not in world.stream.expired:
                 publisher.peer = heir

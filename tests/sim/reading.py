@@ -93,6 +93,10 @@ class ReadingNode(MergeNode):
         super()._start()
         self.answering = Answering(self)
 
+    def may_decide(self) -> bool:
+        """Whether it can lead a stream that is merged on."""
+        return super().may_decide() and self.duties._merge_again_s <= self.now_s()
+
     def _step(self) -> None:
         super()._step()
         self.world.observe(self)
