@@ -1,16 +1,24 @@
 """HandOver: when a leader lets another member lead, because it cannot plan what others hold."""
 
 from contextlib import suppress
+from typing import Final
 
 from rt.errors import Refused
-from rt.position import START
+from rt.position import START, Position
 from sequencer.planning.holdings import Holdings
 from sequencer.proposals import Proposals
 from sequencer.raft.consensus import Consensus
 
+_DOUBLED_MAX: Final = 8  # the patience of 2 s becomes 8.5 minutes
+
 
 class HandOver:
-    """Hands leadership to a member that holds the bytes which this leader lacks."""
+    """Hands leadership to a member that holds the bytes which this leader lacks.
+
+    That helps if the other can merge them. Where it cannot either, since the copies of a session
+    contradict each other, leadership would move to and fro for as long as the session waits: each
+    time in vain doubles the patience of this node with it.
+    """
 
     def __init__(
         self, engine: Consensus, holdings: Holdings, proposals: Proposals, patience_ticks: int
@@ -18,17 +26,33 @@ class HandOver:
         """Wait for `patience_ticks` before leadership moves."""
         self._engine, self._holdings, self._proposals = engine, holdings, proposals
         self._patience_ticks = patience_ticks
-        self._short_ticks = 0  # for how long a majority has held what this leader lacks
+        self._short_ticks: dict[str, int] = {}  # how long a majority has held more of a session
+        # How often leadership moved for a session, and up to where that was merged the last time.
+        self._moved: dict[str, tuple[int, Position]] = {}
 
     def tick(self) -> None:
         """Let a unit of time pass while this node leads."""
-        short = self._proposals.short_session()
-        self._short_ticks = self._short_ticks + 1 if short else 0
-        if self._short_ticks < self._patience_ticks:
+        holdings, merged_to = self._holdings, self._proposals.merged_to
+        if self._moved:
+            self._moved = {
+                each: known for each, known in self._moved.items() if merged_to(each) == known[1]
+            }
+        before = self._short_ticks
+        self._short_ticks = {
+            each: before.get(each, 0) + 1 for each in self._proposals.short_sessions()
+        }
+        due = [each for each, ticks in self._short_ticks.items() if ticks >= self._patience(each)]
+        if not due:
             return
-        self._short_ticks = 0
-        holdings = self._holdings
+        short = due[0]
+        self._short_ticks = {}
+        self._moved[short] = self._moved.get(short, (0, START))[0] + 1, merged_to(short)
         others = [each for each in holdings.voters if each in holdings.others]
         best = max(others, key=lambda each: holdings.of(each).get(short, START))
         with suppress(Refused):  # it does not lead any more, or is handing over already
             self._engine.transfer(best)
+
+    def _patience(self, session: str) -> int:
+        """How many ticks this node goes on leading while it cannot plan a session."""
+        times, _ = self._moved.get(session, (0, START))
+        return self._patience_ticks << min(times, _DOUBLED_MAX)

@@ -167,13 +167,14 @@ class Proposals:
         if self._undecided is not None and self._undecided[0].index <= index:
             self._undecided = None
 
-    def short_session(self) -> str:
-        """Return a session a majority holds more of than this node can plan; "" without one."""
-        holdings, ledger = self._holdings, self._execution.executor.ledger
-        for each in holdings.short(self.waiting):
-            if holdings.agreed(each) > ledger.merged_to(each):
-                return each
-        return ""
+    def short_sessions(self) -> list[str]:
+        """Return the sessions a majority holds more of than this node can plan."""
+        short = self._holdings.short(self.waiting)
+        return [each for each in short if self._holdings.agreed(each) > self.merged_to(each)]
+
+    def merged_to(self, session: str) -> Position:
+        """Return up to where a session is merged here."""
+        return self._execution.executor.ledger.merged_to(session)
 
     def _next_instruction(self) -> Instruction | None:
         """Take orders and merges in turn, so that neither delays the other."""

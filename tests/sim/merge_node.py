@@ -75,7 +75,9 @@ class SimInboxes(Inboxes):
 
     node: "MergeNode | None" = None  # who watches
 
-    def give_up(self, session: str, *, diverged: bool = False) -> None:
+    def give_up(
+        self, session: str, *, diverged: bool = False, damaged_at: Position | None = None
+    ) -> None:
         """Set a copy aside."""
         if self.node is not None:
             world = self.node.world  # a node without a copy takes the next log before the reset
@@ -84,7 +86,7 @@ class SimInboxes(Inboxes):
             if diverged:
                 self.node.demand_begun_before(session)
             self.node.world.stream.loses(self.node.name, session)
-        super().give_up(session, diverged=diverged)
+        super().give_up(session, diverged=diverged, damaged_at=damaged_at)
 
     def drop_all(self, ended: Mapping[str, Begun], is_needed: Callable[[str, Begun], bool]) -> None:
         """Remove copies that instructions ended."""

@@ -192,7 +192,7 @@ class Bench:
         """As a member does."""
         return True
 
-    def give_up(self, session, *, diverged=False):
+    def give_up(self, session, *, diverged=False, damaged_at=None):
         """As inboxes do."""
         del self.sessions[session]
 

@@ -59,7 +59,9 @@ class HeldSessions(Protocol):
     def every(self) -> Collection[HeldSession]:
         """Return all copies."""
 
-    def give_up(self, session: str, *, diverged: bool = False) -> None:
+    def give_up(
+        self, session: str, *, diverged: bool = False, damaged_at: Position | None = None
+    ) -> None:
         """Set aside a copy that is damaged, or whole but not what the nodes agreed on."""
 
     def bind(self, changed: Mapping[str, Ownership | None], index: int) -> list[str]:

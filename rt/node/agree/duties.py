@@ -395,7 +395,8 @@ class Duties:
             self._executor.discard(damage.path)
         else:
             session = os.path.basename(os.path.dirname(damage.path))
-            self._ports.sessions.give_up(session, diverged=diverged)
+            damaged_at = None if diverged else damage.position
+            self._ports.sessions.give_up(session, diverged=diverged, damaged_at=damaged_at)
             self._member.lose(session)
 
     def _take_want(self, sender: str, body: bytes) -> None:

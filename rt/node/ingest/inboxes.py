@@ -123,15 +123,21 @@ class Inboxes:
         """Return the names of the copies on the disk, without those set aside."""
         return [each for each in directories_in(self._root) if not each.startswith(SET_ASIDE)]
 
-    def give_up(self, session: str, *, diverged: bool = False) -> None:
+    def give_up(
+        self, session: str, *, diverged: bool = False, damaged_at: Position | None = None
+    ) -> None:
         """Set a copy aside; it has to be filled again from the start.
 
         Args:
             session: its session.
             diverged: whether it is undamaged, but differs from what the nodes agreed on.
+            damaged_at: where it is damaged; the second copy in turn that is damaged at a place
+                differs as well.
         """
         with self._lock:
             inbox = self._inboxes.pop(session, None)
+            if damaged_at is not None and self._barred.is_damaged_again(session, damaged_at):
+                diverged = True
             if diverged and not (inbox and inbox.was_relayed):
                 self._barred.strike(session)
             self._barred.revoke(session)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from rt.errors import NAME_TAKEN, Refused
+from rt.position import Position
 from sequencer.ledger.session_facts import Ownership
 
 _ID_SHOWN: Final = 8  # digits of a log's id, enough to tell two apart
@@ -21,6 +22,7 @@ class BarredSessions:
         self._busy: Counter[str] = Counter()
         self._revoked: set[str] = set()  # being opened while their directory is set aside
         self._strikes: dict[str, int] = {}
+        self._damaged: dict[str, Position] = {}  # where the last copy was
         self.opened: dict[str, Ownership] = {}  # whose each session is; replaced and never changed
 
     @property
@@ -52,6 +54,17 @@ class BarredSessions:
     def pardon(self, session: str) -> None:
         """Forget that a publisher had differing bytes: its session begins again."""
         self._strikes.pop(session, None)
+        self._damaged.pop(session, None)
+
+    def is_damaged_again(self, session: str, position: Position) -> bool:
+        """Record where a copy is damaged; return whether the one before it was damaged there too.
+
+        Then the disk is not to blame: the publisher's frames lie elsewhere than those that the
+        nodes have merged, and to fetch them once more would go on for ever.
+        """
+        before = self._damaged.get(session)
+        self._damaged[session] = position
+        return before == position
 
     def strike(self, session: str) -> None:
         """Record that a publisher filled a copy with other bytes than the nodes agreed on.
