@@ -383,6 +383,7 @@ class ReadingCluster(MergeCluster):
         self._latest: tuple[int, ReadingGroup | None] = (-1, None)
         self._cursors: dict[str, tuple[int, Position, int]] = {}  # by node: life, position, index
         self._leases: dict[tuple[str, int], dict[str, str]] = {}
+        self._clock_ns = 0  # the latest that any node's clock has shown
         self._ends: list[tuple[str, Position, Position]] = []
         self._copy: tuple[Position, list[Position]] = (START, [])
         self._count = 0
@@ -531,12 +532,13 @@ class ReadingCluster(MergeCluster):
         # Only this one is always renewed for longer; another may have been shortened unseen.
         notes, job = node.view.notes, LEASE_NOTE + "job"
         known = {job: notes[job]} if job in notes else {}
+        # of all clocks so far: the node that ended a lease may be dead by now
+        self._clock_ns = max(self._clock_ns, paced_ns(node))
         for name, text in self._leases.get(key, {}).items():
             if name not in known:
-                now_ns = max(paced_ns(each) for each in self.nodes.values() if each.alive)
-                until_ns = parse_lease(text).until_ns
-                if until_ns > now_ns + 10**9:
-                    raise Violation(f"{name} is gone on {node.name}, {until_ns - now_ns} ns early")
+                early_ns = parse_lease(text).until_ns - self._clock_ns
+                if early_ns > 10**9:
+                    raise Violation(f"{name} is gone on {node.name}, {early_ns} ns early")
         self._leases[key] = known
 
     # Progress
