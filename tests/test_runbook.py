@@ -35,7 +35,8 @@ class Site:
             "rt", "cluster", "init", "flights", "--stream", "flights", *clients, *addresses
         )
         for number in (1, 2, 3):
-            self.node(f"flights/n{number}.toml", "--found")
+            self.command("rt", "node", "found", "--config", f"flights/n{number}.toml")
+            self.node(f"flights/n{number}.toml")
 
     def node(self, config, *more):
         """Start a node, in place of one of its name that runs."""
@@ -67,7 +68,7 @@ class Site:
         block = re.sub(r"localhost:742\d", lambda found: self.places[found[0]], block)
         for line in block.splitlines():
             words = shlex.split(line)
-            if words[:2] == ["rt", "node"]:
+            if words[:3] == ["rt", "node", "--config"]:
                 self.node(*words[words.index("--config") + 1 :])
             elif words == ["rt", "status"]:
                 self.wait_until_healthy()
