@@ -120,7 +120,7 @@ def blocks():
 def test_each_block_of_the_runbook_runs_and_leaves_a_healthy_cluster(site):
     """In this order, as an operator would meet them: one loss after the other, then most."""
     stops = {
-        "A node is dead, and another machine takes its place": ["n3"],
+        "Replace a lost node: it is dead, and another machine takes its place": ["n3"],
         "A disk is new, a directory was lost, or a node says FORKED": ["n2"],
         "A node gets another address": ["n2"],
         "The majority is lost for good": ["n1", "n2"],

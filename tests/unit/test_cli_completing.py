@@ -37,7 +37,7 @@ def test_streams_sessions_and_cursors_of_this_machine_are_offered(root, monkeypa
     monkeypatch.setenv("RT_ROOT", root)
     assert offered("subscribe", "--stream", "flights", "--own-session", "") == ["jfk", "lga"]
     with open("file.toml", "w") as file:
-        file.write('stream = "flights"\n')
+        file.write('[subscribe]\nstream = "flights"\n')
     assert offered("cursor", "show", "--config", "file.toml", "") == ["etl"]
     assert offered("publish", "--root", os.devnull, "--stream", "") == [], "no traceback in a shell"
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import click
 
+from rt.cli.common.settings_source import settings_source, typed
 from rt.config.settings import explain, settings_of
 from rt.names import MERGED_NAME, stream_directory
 
@@ -79,8 +80,6 @@ def _asked(context: click.Context, field: str) -> list[str]:
 
 def _settings(context: click.Context) -> dict[str, Any]:
     """Return the settings that the command would run with, from what is typed so far."""
-    from rt.cli.common.options import settings_source, typed  # noqa: PLC0415 - it imports us
-
     source = settings_source(context.command)
     if source is None:
         return {}

@@ -3,22 +3,19 @@
 import functools
 import math
 from collections.abc import Callable, Container
-from dataclasses import MISSING, dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from dataclasses import MISSING
+from typing import Any, Final, TypeVar
 
 import click
 
 from rt.cli.common.completing import complete_session, complete_stream
+from rt.cli.common.settings_source import SettingsSource, attach_source, typed
 from rt.config.kinds import SettingKind
 from rt.config.settings import SettingsType, load, option_name, settings_of, variable_name
 from rt.errors import Misuse, spoken
 from rt.position import Position
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 _LOADS: Final = "rt.loads"  # where a command keeps how its settings are loaded
-_SETTINGS: Final = "rt_settings"  # where its callback keeps what they are
 _COMPLETED: Final = {"stream": complete_stream, "session": complete_session}
 SECONDS_MAX: Final = 366 * 24 * 3600
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -53,25 +50,12 @@ def click_options(
                 raise click.UsageError(spoken(error)) from error
             return command(*args, settings=settings, **parameters)
 
-        setattr(run, _SETTINGS, SettingsSource(cls, table))
+        attach_source(run, SettingsSource(cls, table))
         for option in reversed([*_options(cls, listed), _config_option(table)]):
             run = option(run)
         return run
 
     return decorate
-
-
-@dataclass(frozen=True, slots=True)
-class SettingsSource:
-    """What a command's settings are: their class, and their table in a file."""
-
-    cls: type["DataclassInstance"]
-    table: str | None
-
-
-def settings_source(command: click.Command) -> SettingsSource | None:
-    """Return what `click_options` has given a command; None for one without settings."""
-    return getattr(command.callback, _SETTINGS, None)
 
 
 def reloaded(cls: type[SettingsType]) -> SettingsType:
@@ -112,16 +96,6 @@ class Seconds(click.FloatRange):
         if math.isnan(seconds):
             self.fail(f"{value} is not a number of seconds.", param, ctx)
         return seconds
-
-
-def typed(value: Any) -> Any:
-    """Return None for an option that was not given; a repeatable one is an empty tuple then.
-
-    The texts of a repeatable one are divided at commas, as in a variable and nowhere in a file.
-    """
-    if isinstance(value, tuple):
-        return tuple(part.strip() for each in value for part in str(each).split(",")) or None
-    return value
 
 
 def _config_option(table: str | None) -> Callable[[Command], Command]:
