@@ -27,7 +27,6 @@ from replicator.wire.hello import check_log
 from replicator.wire.link import HungUp, Link, Passed, pause, pauses, shut
 from replicator.wire.messages import PUSH
 from rt.about import speak_of
-from rt.config.kinds import show_bytes
 from rt.errors import PeerError, Refused, RtError
 from rt.format.manifest import LogIdentity
 from rt.log.notify.watch import Wake
@@ -36,7 +35,7 @@ from rt.net.identity import PeerIdentity
 from rt.net.live import live_connections
 from rt.net.repeated import RepeatedLines
 from rt.net.tls import Contexts, accept
-from rt.text import printable
+from rt.text import printable, size_text
 
 _log: Final = logging.getLogger(__name__)
 _STOP_S: Final = 2.0
@@ -373,7 +372,7 @@ class Server:
         held_s = self._admission.spend(peer, passed.bytes, passed.messages)
         if held_s:
             limits = self._admission.limits
-            most = f"{show_bytes(limits.identity_bytes_s)} bytes (identity_bytes_s)"
+            most = f"{size_text(limits.identity_bytes_s)} (identity_bytes_s)"
             most += f" and {limits.identity_messages_s} messages (identity_messages_s) a second"
             self._lines.warn(f"spent {peer.title}", f"{peer.title} is slowed down to {most}")
         return held_s

@@ -27,38 +27,56 @@ COMPLETE_VARIABLE: Final = "_RT_COMPLETE"
 _PLUGIN: Final = "check"  # the command whose exit codes are those of monitoring plugins
 _log: Final = logging.getLogger("rt.cli")
 
-# name: (module:object, its line in the list of commands). A module is imported when its command
-# runs: `rt publish` need not wait for TLS to load, and completion waits for nothing.
-COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "archive": ("rt.cli.manage.archive:archive", "Show and change how long a stream is kept."),
-    "bundle": ("rt.cli.look.bundle:bundle", "Collect what a support request needs."),
-    "certs": ("rt.cli.cluster.certs:certs", "Make and show certificates."),
-    "check": ("rt.cli.look.check:check", "Check a stream, for a monitoring system."),
-    "cluster": ("rt.cli.cluster.cluster:cluster", "Make the files of a new cluster."),
-    "completion": ("rt.cli.completion:completion", "Print a shell's completion script."),
-    "config": ("rt.cli.common.config:config", "Show settings, and where each comes from."),
-    "cursor": ("rt.cli.manage.cursor:cursor", "Show and move the positions of readers."),
-    "demo": ("rt.demo.command:demo", "Run a whole stream on real data."),
-    "doctor": ("rt.cli.look.doctor:doctor", "Look for what is wrong, and say what to do."),
-    "dump": ("rt.cli.logs.dump:dump", "Show the frames of a log."),
-    "export": ("rt.cli.logs.export:export", "Convert a log to Parquet."),
-    "group": ("rt.cli.manage.group:group", "Show and move groups of readers that divide a stream."),
-    "index": ("rt.cli.logs.index:index", "Check or rebuild the index of a log."),
-    "log-history": ("rt.cli.look.log_history:log_history", "Show the history of a log's files."),
-    "node": ("rt.cli.cluster.node:node", "Run a node of a stream."),
-    "publish": ("rt.cli.data.publish:publish", "Publish lines to a session."),
-    "pull": ("rt.cli.data.pull:pull", "Copy the merged log from a node."),
-    "push": ("rt.cli.data.push:push", "Ship sessions to the nodes."),
-    "restore": ("rt.cli.logs.restore:restore", "Make a log from offloaded copies."),
-    "service": ("rt.cli.cluster.service:service", "Install a program as a service of systemd."),
-    "session": ("rt.cli.manage.session:session", "Show sessions, and decide for them."),
-    "status": ("rt.cli.look.status:status", "Show the status of a stream's nodes."),
-    "stream": ("rt.cli.cluster.stream:stream", "Make, list and drop the streams of a node."),
-    "subscribe": ("rt.cli.data.subscribe:subscribe", "Read a stream."),
-    "trace": ("rt.cli.look.trace:trace", "Show where a message was, or where it waits."),
-    "up": ("rt.cli.cluster.up:up", "Run a whole cluster on this machine, for development."),
-    "verify": ("rt.cli.logs.verify:verify", "Check every byte of a log, and compare copies."),
+# section: {name: (module:object, its line in the list of commands)}. A module is imported when its
+# command runs: `rt publish` need not wait for TLS to load, and completion waits for nothing.
+SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
+    "Every day": {
+        "demo": ("rt.demo.command:demo", "Run a whole stream on real data."),
+        "up": ("rt.cli.cluster.up:up", "Run a whole cluster on this machine, for development."),
+        "publish": ("rt.cli.data.publish:publish", "Publish lines to a session."),
+        "push": ("rt.cli.data.push:push", "Ship sessions to the nodes."),
+        "pull": ("rt.cli.data.pull:pull", "Copy the merged log from a node."),
+        "subscribe": ("rt.cli.data.subscribe:subscribe", "Read a stream."),
+        "export": ("rt.cli.logs.export:export", "Convert a log to Parquet."),
+    },
+    "Look": {
+        "status": ("rt.cli.look.status:status", "Show a stream's nodes, sessions and readers."),
+        "doctor": ("rt.cli.look.doctor:doctor", "Look for what is wrong, and say what to do."),
+        "check": ("rt.cli.look.check:check", "Check a stream, for a monitoring system."),
+        "trace": ("rt.cli.look.trace:trace", "Show where a message was, or where it waits."),
+        "log-history": (
+            "rt.cli.look.log_history:log_history",
+            "Show the history of a log's files.",
+        ),
+        "dump": ("rt.cli.logs.dump:dump", "Show the frames of a log."),
+    },
+    "Manage a stream": {
+        "session": ("rt.cli.manage.session:session", "Show sessions, and decide for them."),
+        "cursor": ("rt.cli.manage.cursor:cursor", "Show and move the positions of readers."),
+        "group": (
+            "rt.cli.manage.group:group",
+            "Show and move groups of readers that divide a stream.",
+        ),
+        "archive": ("rt.cli.manage.archive:archive", "Show and change how long a stream is kept."),
+        "cluster": ("rt.cli.cluster.cluster:cluster", "Make a cluster, and change its members."),
+        "stream": ("rt.cli.cluster.stream:stream", "Make, list and drop the streams of a node."),
+    },
+    "Repair": {
+        "verify": ("rt.cli.logs.verify:verify", "Check every byte of a log, and compare copies."),
+        "index": ("rt.cli.logs.index:index", "Check or rebuild the index of a log."),
+        "restore": ("rt.cli.logs.restore:restore", "Make a log from offloaded copies."),
+        "bundle": ("rt.cli.look.bundle:bundle", "Collect what a support request needs."),
+    },
+    "Set up": {
+        "node": ("rt.cli.cluster.node:node", "Run a node of a stream."),
+        "certs": ("rt.cli.cluster.certs:certs", "Make and show certificates."),
+        "service": ("rt.cli.cluster.service:service", "Install a program as a service of systemd."),
+        "config": ("rt.cli.common.config:config", "Show settings, and where each comes from."),
+        "completion": ("rt.cli.completion:completion", "Print a shell's completion script."),
+        "help": ("rt.cli.common.help:show_help", "Show the help of a command."),
+    },
 }
+COMMANDS: Final = {name: each for part in SECTIONS.values() for name, each in part.items()}
 
 
 class Program(CommandGroup):
@@ -80,10 +98,13 @@ class Program(CommandGroup):
         fold_help(command)
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the commands by what they are for, without importing them."""
+        widest = max(map(len, COMMANDS))
+        for section, commands in SECTIONS.items():
+            with formatter.section(section):
+                rows = [(name.ljust(widest), line) for name, (_, line) in commands.items()]
+                formatter.write_dl(rows)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete the name of a command without importing any."""
@@ -119,7 +140,10 @@ class Program(CommandGroup):
         return code
 
 
-@click.command(cls=Program, no_args_is_help=True, epilog=CODES_HELP)
+@click.command(
+    cls=Program, no_args_is_help=True, epilog=CODES_HELP,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
 @click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
 @click.option("-v", "--verbose", is_flag=True, help="Log to stderr what is going on.")
 @click.option("--debug", is_flag=True, help="Log everything, with the traceback of an error.")
@@ -134,6 +158,7 @@ def rt(*, verbose: bool, debug: bool, log_format: str) -> None:
     seq 1000000 | rt publish --stream numbers --session one
     rt subscribe --stream numbers --own-session one --no-follow --from last:3
     rt demo
+    rt help publish
     """  # noqa: D301 - click reads the backspace character
     check_environment(os.environ, rt)
     configure_log(logging.DEBUG if debug else logging.INFO if verbose else logging.WARNING)

@@ -115,12 +115,16 @@ def parse_seconds(text: str) -> float:
 
 
 def show_seconds(seconds: float) -> str:
-    """Format a duration for a person.
+    """Format a duration in the largest unit that divides it.
 
-    >>> show_seconds(0.25), show_seconds(2.0)
-    ('250ms', '2s')
+    >>> show_seconds(0.25), show_seconds(2.0), show_seconds(90.0), show_seconds(86400.0)
+    ('250ms', '2s', '90s', '1d')
     """
-    return f"{seconds * 1000:g}ms" if 0 < seconds < 1 else f"{seconds:g}s"
+    if 0 < seconds < 1:
+        return f"{seconds * 1000:g}ms"
+    units = (("d", 86_400), ("h", 3600), ("min", 60))
+    unit, size = next((each for each in units if seconds and seconds % each[1] == 0), ("s", 1))
+    return f"{seconds / size:g}{unit}"
 
 
 def kind_of(hint: Any) -> SettingKind:

@@ -38,8 +38,7 @@ class Advice:
 
 _AGAIN: Final = (
     "or move DIR aside and let it be copied again: a subscriber's copy by rt pull; a node of "
-    "several by stopping it, moving its whole stream directory aside, and starting it without "
-    "--found"
+    "several by stopping it, moving its whole stream directory aside, and starting it again"
 )
 _REPLACE: Final = (
     "every copy of a rolled file is equal byte for byte: with nothing writing to DIR, replace it "

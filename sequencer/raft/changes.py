@@ -54,7 +54,7 @@ class MemberChanges:
         if peer is None or peer.incarnation == UNKNOWN or not self._leader.is_live(peer):
             raise Refused("not-caught-up", f"{name} was not heard lately; is it running?")
         if self._is_old(name, seat, peer.incarnation):
-            words = "its directory is not a new member's; empty it and start without --found"
+            words = "its directory is not a new member's; empty it and start it again"
             raise Refused("not-caught-up", f"{name} cannot count: {words}")
         if peer.match < self._core.commit:
             behind = self._core.commit - peer.match

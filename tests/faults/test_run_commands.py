@@ -206,7 +206,7 @@ def test_found_is_for_the_first_start_only(site):
     assert ended(site.node("--found"))[0] == 0
     result = run("node", "--config", site.config, "--found")
     assert result.exit_code == exits.BAD_USE
-    assert result.stderr.endswith("a node that was founded before is started without --found\n")
+    assert result.stderr.endswith("a node that was founded before is only started, with rt node\n")
 
 
 def test_another_nodes_directory_is_named_and_refused(site):
@@ -433,7 +433,7 @@ def test_a_cluster_is_checked_before_any_of_it_is_made(tmp_path):
         assert words in result.stderr
         assert not (tmp_path / "new").exists()
     made = run("cluster", "init", tmp_path / "new", "--nodes", 1, "--stream", STREAM)
-    assert f"rt node --config {tmp_path}/new/n1.toml --found\n" in made.stdout
+    assert f"rt node found --config {tmp_path}/new/n1.toml\n" in made.stdout
     again = run("cluster", "init", tmp_path / "new", "--nodes", 1)
     assert again.stderr == f"rt: {tmp_path}/new/certs is there already; a cluster is made once\n"
 

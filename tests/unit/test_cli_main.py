@@ -57,9 +57,35 @@ def test_help_of_each_command_has_an_example_of_it(words):
 
 def test_list_of_commands_agrees_with_their_own_help():
     """The list is written twice, so that showing it imports nothing."""
-    assert list(COMMANDS) == sorted(COMMANDS)
     for name in COMMANDS:
         assert rt.get_command(click.Context(rt), name).name == name
+
+
+def test_help_of_a_command_is_what_its_option_prints():
+    """`rt help X`, `rt X -h` and `rt X --help` are typed by different people."""
+    for words in (["publish"], ["archive", "policy", "set"], []):
+        assert run("help", *words).stdout == run(*words, "--help").stdout
+        assert run(*words, "-h").stdout == run(*words, "--help").stdout
+    for words, reason in (
+        (["publsh"], "did you mean publish"),
+        (["verify", "x"], "has no subcommands"),
+    ):
+        failed = run("help", *words)
+        assert (failed.exit_code, reason in failed.stderr) == (exits.BAD_USE, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["version"], "rt --version"), (["certs", "list"], "rt certs show"),
+        (["consume"], "rt subscribe"), (["session", "delete"], "rt session forget"),
+        (["stauts"], "status"), (["policy"], "archive policy"),
+    ],
+)  # fmt: skip
+def test_a_word_of_another_program_is_answered_with_ours(words, meant):
+    """A suggestion that is wrong costs more than none."""
+    assert f"did you mean {meant}" in run(*words).stderr
+    assert "did you mean" not in run("ls").stderr
 
 
 def test_help_lists_the_exit_codes_that_exist():

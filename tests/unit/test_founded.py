@@ -118,10 +118,10 @@ def test_a_founding_that_is_interrupted_anywhere_is_completed_by_the_next(lost, 
             found_state(disk, settings, top)
             break
         except PowerCutError:
-            with pytest.raises(Misuse, match=r"was interrupted.* start it with --found once more"):
+            with pytest.raises(Misuse, match=r"was interrupted.* run rt node found once more"):
                 open_state(OsDisk(), settings, top, founding=False)
         found_state(OsDisk(), settings, top)
-        with pytest.raises(Misuse, match="started without --found"):
+        with pytest.raises(Misuse, match="only started, with rt node"):
             found_state(OsDisk(), settings, top)
     states = []
     for top in tops:

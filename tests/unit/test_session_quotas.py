@@ -130,7 +130,7 @@ def test_a_connected_publisher_is_held_to_a_quota_and_released_at_once(tmp_path,
     finally:
         client.stop(), server.stop(), host.stop()
     lines = [each.message for each in caplog.records if "slowed down" in each.message]
-    assert lines == ["publisher jfk is slowed down to 1Mi bytes a second"]
+    assert lines == ["publisher jfk is slowed down to 1.00 MiB a second"]
 
 
 def test_all_nodes_agree_on_quotas_and_keep_them_over_a_restart(tmp_path):
@@ -153,7 +153,7 @@ def test_all_nodes_agree_on_quotas_and_keep_them_over_a_restart(tmp_path):
         assert eventually(lambda: nodes["n2"].quota("jfk").sessions == 5)
         code, output = asked(cluster, "quota")
         assert code == 0
-        assert "a publisher may push 20Mi bytes a second and 5 sessions a day" in output
+        assert "a publisher may push 20.0 MiB a second and 5 sessions a day" in output
         assert "publisher may push 5 sessions a day" in output
         line, own = audited(nodes)
         assert line["asked"]["quota"] == '{"bytes_s": "20Mi", "sessions": "5"}'

@@ -15,7 +15,7 @@ from rt.node.settings.node import NodeSettings
 
 
 @click.command("adopt-state")
-@click_options(NodeSettings, "node")
+@click_options(NodeSettings, "node", ("root", "stream", "name", "certs"))
 @click.option(
     "--original-is-gone",
     "is_gone",

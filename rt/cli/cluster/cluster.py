@@ -135,9 +135,11 @@ def init(
         print_json({"stream": stream, "certs": certs, "clients": clients, "nodes": made})
         return
     say(f"{certs} holds the certificates and the authority; keep its ca.key on this machine.")
-    say("Start each node on its machine, with --found the first time and never again:", "")
+    say("Found each node on its machine, once and never again, and start it:", "")
     for place in places:
-        say(f"  rt node --config {shlex.quote(place.config)} --found")
+        config = shlex.quote(place.config)
+        say(f"  rt node found --config {config}")
+        say(f"  rt node --config {config}")
         where = f", copied to {node_certs}" if node_certs else ""
         files = f"ca.pem, grants.toml, {place.name}.pem and {place.name}.key"
         say(f"    needs {files} of {certs}{where}")

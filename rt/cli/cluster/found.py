@@ -11,13 +11,17 @@ from rt.node.settings.node import NodeSettings
 
 
 @click.command("found")
-@click_options(NodeSettings, "node")
+@click_options(
+    NodeSettings,
+    "node",
+    ("root", "stream", "name", "certs", "members", "cluster_id", "founded_from"),
+)
 def found_node(settings: NodeSettings) -> None:
     """Found a member of a new cluster, without starting it.
 
     Once for each node of a new cluster, and never again: for a node that lost its directory it
-    would undo what the others have agreed on. The node is then always started without --found, as
-    a service manager does. Refused if its directory is not empty.
+    would undo what the others have agreed on. Refused if its directory is not empty. A node that
+    is alone founds itself.
 
     \b
     rt node found --config /etc/rt/n1.toml

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from rt.cli.common.completing import complete_asked
 from rt.cli.common.console import note, print_json, say
 from rt.cli.common.options import Seconds, click_options, json_option
 from rt.client.settings import ConnectionSettings
@@ -200,7 +201,7 @@ def add(
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_asked("members"))
 @member_command
 def remove(name: str, *, settings: ConnectionSettings, timeout_s: float, as_json: bool) -> None:
     """Remove node NAME from a running cluster.
@@ -217,7 +218,7 @@ def remove(name: str, *, settings: ConnectionSettings, timeout_s: float, as_json
 
 
 @click.command("replace")
-@click.argument("old")
+@click.argument("old", shell_complete=complete_asked("members"))
 @click.argument("new")
 @_address_option
 @member_command
@@ -269,7 +270,7 @@ def leaves_first(members: Mapping[str, Answer], old: str) -> bool:
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_asked("members"))
 @_address_option
 @member_command
 def move(

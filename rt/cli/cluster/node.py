@@ -33,7 +33,7 @@ _NAMED_MAX: Final = 10
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
 @click_options(NodeSettings, "node")
-@click.option("--found", is_flag=True, help="First start of a member of a new cluster; only then.")
+@click.option("--found", is_flag=True, hidden=True)  # rt node found, and start; for old scripts
 @click.pass_context
 def node(context: click.Context, *, settings: NodeSettings, found: bool) -> None:
     """Serve a stream, or several: accept pushes, merge them, and let subscribers pull.
@@ -44,6 +44,7 @@ def node(context: click.Context, *, settings: NodeSettings, found: bool) -> None
     for a restart; where the node has a terminal, it stops the node, as a closed one does.
 
     \b
+    rt node found --config node.toml
     rt node --root /var/lib/rt --stream flights --name n1 --listen 0.0.0.0:7420
     rt node --config node.toml --http 127.0.0.1:9420
     RT_LISTEN=127.0.0.1:0 rt node --stream flights

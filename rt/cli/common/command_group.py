@@ -5,9 +5,20 @@ from typing import Final
 
 import click
 
-# Of difflib's ratio: `stauts` has 0.83 to `status`, `plan` 0.5 to `pull`, `sing` 0.4 to `push`.
+# Of difflib's ratio: `stauts` has 0.83 to `status`, `producer` 0.6 to `node`, `plan` 0.5 to `pull`.
+_LINE: Final = 200  # characters of a subcommand's line: all of its first sentence
 _CLOSE: Final = 0.7
-_CLOSE_ENOUGH: Final = 0.5
+_CLOSE_ENOUGH: Final = 0.62
+# What other programs call it.
+_ELSEWHERE: Final = {
+    "cat": "subscribe", "consume": "subscribe", "read": "subscribe", "sub": "subscribe",
+    "tail": "subscribe", "delete": "forget", "rm": "forget", "history": "log-history",
+    "info": "show", "describe": "show", "ls": "list", "list": "show", "mirror": "pull",
+    "metrics": "node --http", "produce": "publish", "pub": "publish", "write": "publish",
+    "replay": "subscribe --from", "run": "node", "server": "node", "start": "node",
+    "topic": "stream", "topics": "stream list", "version": "--version", "repair": "verify --repair",
+    "gc": "archive roll", "retention": "archive policy", "consumer": "cursor", "create": "make",
+}  # fmt: skip
 
 
 class CommandGroup(click.Group):
@@ -26,8 +37,21 @@ class CommandGroup(click.Group):
             ctx.fail(f"no such command: {name!r}{self._suggestion(ctx, name)}")
         return super().resolve_command(ctx, args)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the subcommands, each with the whole of its first sentence."""
+        rows = [
+            (name, command.get_short_help_str(_LINE))
+            for name in self.list_commands(ctx)
+            if (command := self.get_command(ctx, name)) is not None and not command.hidden
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
     def _suggestion(self, ctx: click.Context, name: str) -> str:
         names = self.list_commands(ctx)
+        meant = _ELSEWHERE.get(name, "")
+        if meant.startswith("-") or meant.partition(" ")[0] in names:
+            return f"; did you mean {ctx.command_path} {meant}?"
         near = difflib.get_close_matches(name, names, n=3, cutoff=_CLOSE_ENOUGH)
         near = near or [each for each in names if each.startswith(name)]
         if not difflib.get_close_matches(name, near, cutoff=_CLOSE):

@@ -8,7 +8,8 @@ import click
 
 from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.console import print_json, table
-from rt.cli.common.options import json_option, settings_source
+from rt.cli.common.options import json_option
+from rt.cli.common.settings_source import settings_source
 from rt.config.settings import Given, explain, kinds_of, settings_of
 from rt.errors import Misuse, spoken
 

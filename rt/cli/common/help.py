@@ -1,4 +1,4 @@
-"""HelpContext: help whose examples and lists fit a narrow terminal too."""
+"""`rt help`, and HelpContext: help whose examples and lists fit a narrow terminal too."""
 
 import os
 import re
@@ -74,3 +74,26 @@ def _broken(line: str, start: int, room: int) -> list[str]:
             lines.append(" " * (start + 1))
         lines[-1] += f" {word}"
     return lines
+
+
+@click.command("help")
+@click.argument("words", metavar="[COMMAND]...", nargs=-1)
+@click.pass_context
+def show_help(context: click.Context, words: tuple[str, ...]) -> None:
+    """Show the help of a command, as its option --help does.
+
+    \b
+    rt help
+    rt help publish
+    rt help archive policy set
+    """  # noqa: D301 - click reads the backspace character
+    here = context.find_root()
+    for place, word in enumerate(words):
+        group = here.command
+        if not isinstance(group, click.Group):
+            raise click.UsageError(f"{here.command_path} has no subcommands", here)
+        name, command, _ = group.resolve_command(here, list(words[place:]))
+        if command is None:
+            raise click.UsageError(f"no such command: {word!r}", here)
+        here = command.context_class(command, info_name=name, parent=here)
+    click.echo(here.get_help())

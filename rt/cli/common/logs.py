@@ -65,19 +65,22 @@ def format_option() -> click.Option:
     return click.Option(
         ["--log-format"], type=click.Choice([TEXT, JSON]), envvar="RT_LOG_FORMAT",
         expose_value=False, callback=_take_format,
-        help="Log lines as text, or as one JSON object each.  [RT_LOG_FORMAT; default text]",
+        hidden=True,
     )  # fmt: skip
 
 
 def add_verbosity(command: click.Command) -> None:
-    """Let a command and its subcommands take -v and --debug too, as `rt` itself does."""
+    """Let a command and its subcommands take -v and --debug too, as `rt` itself does.
+
+    They are in the help of `rt` alone: three lines more in each of sixty others say nothing new.
+    """
     if any(param.name == "verbose" for param in command.params):
         return
     command.params += [
         click.Option(["-v", "--verbose"], is_flag=True, expose_value=False,
-                     callback=_lower(logging.INFO), help="Log to stderr what is going on."),
+                     callback=_lower(logging.INFO), hidden=True),
         click.Option(["--debug"], is_flag=True, expose_value=False,
-                     callback=_lower(logging.DEBUG), help="Log everything."),
+                     callback=_lower(logging.DEBUG), hidden=True),
         format_option(),
     ]  # fmt: skip
     if isinstance(command, click.Group):

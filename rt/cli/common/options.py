@@ -2,28 +2,27 @@
 
 import functools
 import math
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable, Container
+from dataclasses import MISSING
+from typing import Any, Final, TypeVar
 
 import click
 
+from rt.cli.common.completing import complete_session, complete_stream
+from rt.cli.common.settings_source import SettingsSource, attach_source, typed
 from rt.config.kinds import SettingKind
 from rt.config.settings import SettingsType, load, option_name, settings_of, variable_name
 from rt.errors import Misuse, spoken
 from rt.position import Position
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 _LOADS: Final = "rt.loads"  # where a command keeps how its settings are loaded
-_SETTINGS: Final = "rt_settings"  # where its callback keeps what they are
+_COMPLETED: Final = {"stream": complete_stream, "session": complete_session}
 SECONDS_MAX: Final = 366 * 24 * 3600
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def click_options(
-    cls: type[SettingsType], table: str | None = None
+    cls: type[SettingsType], table: str | None = None, listed: Container[str] | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that gives a command `--config` and an option for each field of `cls`.
 
@@ -34,13 +33,15 @@ def click_options(
     Args:
         cls: The frozen dataclass.
         table: The table of the file that belongs to this program.
+        listed: The settings that matter to the command, for its help; None lists all. A file or
+            the environment may hold the others as well, so they are taken all the same.
     """
     names = list(settings_of(cls))
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def run(*args: Any, config: str | None, **parameters: Any) -> Any:
-            options = {name: _given(parameters.pop(name)) for name in names}
+            options = {name: typed(parameters.pop(name)) for name in names}
             loads = functools.partial(load, cls, config, table, options=options)
             click.get_current_context().meta[_LOADS] = loads
             try:
@@ -49,25 +50,12 @@ def click_options(
                 raise click.UsageError(spoken(error)) from error
             return command(*args, settings=settings, **parameters)
 
-        setattr(run, _SETTINGS, SettingsSource(cls, table))
-        for option in reversed([*_options(cls), _config_option(table)]):
+        attach_source(run, SettingsSource(cls, table))
+        for option in reversed([*_options(cls, listed), _config_option(table)]):
             run = option(run)
         return run
 
     return decorate
-
-
-@dataclass(frozen=True, slots=True)
-class SettingsSource:
-    """What a command's settings are: their class, and their table in a file."""
-
-    cls: type["DataclassInstance"]
-    table: str | None
-
-
-def settings_source(command: click.Command) -> SettingsSource | None:
-    """Return what `click_options` has given a command; None for one without settings."""
-    return getattr(command.callback, _SETTINGS, None)
 
 
 def reloaded(cls: type[SettingsType]) -> SettingsType:
@@ -110,16 +98,6 @@ class Seconds(click.FloatRange):
         return seconds
 
 
-def _given(value: Any) -> Any:
-    """Return None for an option that was not given; a repeatable one is an empty tuple then.
-
-    The texts of a repeatable one are divided at commas, as in a variable and nowhere in a file.
-    """
-    if isinstance(value, tuple):
-        return tuple(part.strip() for each in value for part in str(each).split(",")) or None
-    return value
-
-
 def _config_option(table: str | None) -> Callable[[Command], Command]:
     part = f", table [{table}]" if table else ""
     return click.option(
@@ -130,7 +108,9 @@ def _config_option(table: str | None) -> Callable[[Command], Command]:
     )
 
 
-def _options(cls: type[SettingsType]) -> list[Callable[[Command], Command]]:
+def _options(
+    cls: type[SettingsType], listed: Container[str] | None
+) -> list[Callable[[Command], Command]]:
     options = []
     for name, (field, kind) in settings_of(cls).items():
         default = field.default_factory() if field.default_factory is not MISSING else field.default
@@ -138,13 +118,21 @@ def _options(cls: type[SettingsType]) -> list[Callable[[Command], Command]]:
         text += (
             "; required]" if default is MISSING else f"; default {kind.text(default) or 'none'}]"
         )
-        options.append(_option(name, kind, text.lstrip()))
+        hidden = listed is not None and name not in listed
+        options.append(_option(name, kind, text.lstrip(), hidden=hidden))
     return options
 
 
-def _option(name: str, kind: SettingKind, text: str) -> Callable[[Command], Command]:
+def _option(
+    name: str, kind: SettingKind, text: str, *, hidden: bool
+) -> Callable[[Command], Command]:
     declared = option_name(name)
     if kind.native == (bool,):
-        return click.option(f"{declared}/--no-{declared[2:]}", name, default=None, help=text)
+        return click.option(
+            f"{declared}/--no-{declared[2:]}", name, default=None, help=text, hidden=hidden
+        )
     multiple = list in kind.native
-    return click.option(declared, name, multiple=multiple, metavar="VALUE", help=text)
+    return click.option(
+        declared, name, multiple=multiple, metavar="VALUE", help=text, hidden=hidden,
+        shell_complete=_COMPLETED.get(name),
+    )  # fmt: skip

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import click
 
-from rt.cli.common.console import note, print_json, table
+from rt.cli.common.console import print_json, say, table
 from rt.cli.common.link import look
 from rt.client.settings import ConnectionSettings
 from rt.log.read.start import parse_start
@@ -52,10 +52,10 @@ def move(settings: ConnectionSettings, kind: str, name: str, start: str, *, as_j
     if as_json:
         print_json(answer)
     else:
-        note(f"{kind} {name} moved to {printable(str(answer.get('position')))}")
+        say(f"{kind} {name} moved to {printable(str(answer.get('position')))}")
 
 
 def remove(settings: ConnectionSettings, kind: str, name: str) -> None:
     """Remove a `cursor` or `group`."""
     settings.ask({"do": f"{kind}-forget", "name": parse_cursor(name)})
-    note(f"{kind} {name} forgotten")
+    say(f"{kind} {name} forgotten")

@@ -8,6 +8,7 @@ import click
 
 from replicator.push.client import PushClient
 from replicator.push.progress import Release, SessionStatus
+from rt.cli.common.completing import complete_session
 from rt.cli.common.console import print_json, say
 from rt.cli.common.link import LongWait, ServiceSettings, reload_service, timeout_option, wait_until
 from rt.cli.common.options import click_options, json_option
@@ -30,7 +31,14 @@ _DRAIN_S: Final = 5.0  # how long push goes on shipping after a signal
 
 @click.command()
 @click_options(ServiceSettings, "push")
-@click.option("--session", "sessions", multiple=True, default=("*",), help="Name or glob to ship.")
+@click.option(
+    "--session",
+    "sessions",
+    multiple=True,
+    default=("*",),
+    help="Name or glob to ship.",
+    shell_complete=complete_session,
+)
 @click.option(
     "--archive", "release", type=click.Choice([each.value for each in Release]), default="merged",
     show_default=True,

@@ -12,6 +12,7 @@ from typing import BinaryIO, Final
 
 import click
 
+from rt.cli.common.completing import complete_cursor, complete_session
 from rt.cli.common.console import note
 from rt.cli.common.options import Seconds, click_options
 from rt.cli.data.render import Output, render_messages, render_payloads
@@ -70,7 +71,10 @@ class ReadSettings:
     "--session", "sessions", metavar="GLOB", multiple=True,
     help="Only these sessions; repeat for more.",
 )  # fmt: skip
-@click.option("--own-session", metavar="NAME", help="Read a session's own log, not the merged one.")
+@click.option(
+    "--own-session", metavar="NAME", shell_complete=complete_session,
+    help="Read a session's own log, not the merged one.",
+)  # fmt: skip
 @click.option("--key-prefix", metavar="TEXT", default="", help="Only keys that begin with this.")
 @click.option(
     "--where", metavar="TERM", multiple=True,
@@ -99,7 +103,7 @@ class ReadSettings:
     help="Read archived files from the copies of `rt archive offload`.",
 )
 @click.option(
-    "--cursor", "cursor_name", metavar="NAME",
+    "--cursor", "cursor_name", metavar="NAME", shell_complete=complete_cursor,
     help="Go on where the last reader of this name on this machine stopped.",
 )  # fmt: skip
 @click.option("--show-position", is_flag=True, help="Say where to resume, at the end.")

@@ -6,11 +6,10 @@ import click
 
 from rt.cli.common.console import ProgressBar, print_json, say
 from rt.cli.common.options import json_option
-from rt.config.kinds import show_bytes
 from rt.names import MERGED_NAME, stream_directory
 from rt.offload.offload import restore as restore_files
 from rt.offload.store import open_store
-from rt.text import counted
+from rt.text import counted, size_text
 
 
 @click.command(name="restore")
@@ -32,7 +31,7 @@ def restore(source: str, root: str, stream: str, *, as_json: bool) -> None:
         def done(file: str, size: int) -> None:
             nonlocal count
             count += 1
-            progress.show(f"{file}: {show_bytes(size)} bytes", count)
+            progress.show(f"{file}: {size_text(size)}", count)
 
         restored = restore_files(open_store(source), directory, done)
     if as_json:

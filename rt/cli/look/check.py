@@ -111,7 +111,9 @@ def _level_option(name: str, default: float, words: str) -> Callable[[Run], Run]
 @_level_option("--days-critical", 2, "As --days-warning.")
 @click.option("--may-stop", metavar="NODE", help="CRITICAL unless NODE may be stopped now.")
 def check(settings: ConnectionSettings, *, may_stop: str | None, **levels: float) -> None:
-    """Check a stream, and say how it is in one line with performance data.
+    """Check a stream for a monitoring system: one line with performance data, and an exit code.
+
+    A person sees more with rt status, and what to do with rt doctor.
 
     \b
     rt check --config flights/clients.toml

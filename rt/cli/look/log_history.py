@@ -44,7 +44,7 @@ def _time(_context: Any, _parameter: Any, text: str | None) -> int | None:
 )  # fmt: skip
 @click.option("--json", "form", flag_value="json", help="An array of objects with all fields.")
 @click.option(
-    "--json-rt", "form", flag_value="json-rt",
+    "--json-rt", "form", flag_value="json-rt", hidden=True,  # docs/COMING-FROM.md
     help="The same, with only logPath, logTime, logPos, logAge and truncationTime.",
 )  # fmt: skip
 @click.option(

@@ -35,7 +35,9 @@ def status(
     top: str | None,
     watch: bool,
 ) -> None:
-    """Show the status of a stream's nodes.
+    """Show a stream's nodes, sessions and readers, as they are now.
+
+    What to do about what is wrong, rt doctor says; a monitoring system asks rt check.
 
     \b
     rt status --nodes a:7420 --nodes b:7420 --nodes c:7420 --identity subscriber

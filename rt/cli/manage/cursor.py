@@ -7,7 +7,8 @@ from typing import Any, Final
 import click
 
 from rt.cli.common.command_group import CommandGroup
-from rt.cli.common.console import note, print_json, table
+from rt.cli.common.completing import complete_cursor
+from rt.cli.common.console import note, print_json, say, table
 from rt.cli.common.options import click_options, json_option
 from rt.cli.data.subscribe import ReadSettings
 from rt.cli.manage.registered import registered
@@ -62,7 +63,7 @@ def list_cursors(settings: ReadSettings, *, as_json: bool) -> None:
 
 
 @cursor.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_cursor)
 @click_options(ReadSettings, "subscribe")
 @json_option("the cursor")
 def show(settings: ReadSettings, *, name: str, as_json: bool) -> None:
@@ -79,7 +80,7 @@ def show(settings: ReadSettings, *, name: str, as_json: bool) -> None:
 
 
 @cursor.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_cursor)
 @click.option(
     "--to", "start", metavar="START", required=True,
     help="earliest, latest, a position (0.0.4096), last:N, or a time (ISO 8601).",
@@ -111,11 +112,11 @@ def reset(settings: ReadSettings, *, name: str, start: str, as_json: bool) -> No
     if as_json:
         print_json({"cursor": name, "from": str(known.position), "position": str(position)})
     else:
-        note(f"cursor {name} moved from {known.position} to {position}")
+        say(f"cursor {name} moved from {known.position} to {position}")
 
 
 @cursor.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_cursor)
 @click_options(ReadSettings, "subscribe")
 def forget(settings: ReadSettings, *, name: str) -> None:
     """Remove a cursor that no program is reading with.
@@ -127,7 +128,7 @@ def forget(settings: ReadSettings, *, name: str) -> None:
     """  # noqa: D301 - click reads the backspace character
     known = _known(settings, name)
     remove_cursor(settings.root, settings.stream, name)
-    note(f"cursor {name} forgotten; it was at {known.position}")
+    say(f"cursor {name} forgotten; it was at {known.position}")
 
 
 def _known(settings: ReadSettings, name: str) -> CursorState:

@@ -5,6 +5,7 @@ from typing import Final
 import click
 
 from rt.cli.common.command_group import CommandGroup
+from rt.cli.common.completing import complete_asked
 from rt.cli.common.console import note, print_json, table
 from rt.cli.common.options import click_options, json_option
 from rt.cli.common.remembered_places import (
@@ -58,7 +59,7 @@ def list_groups(settings: ConnectionSettings, *, as_json: bool) -> None:
 
 
 @group.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_asked("groups"))
 @click_options(ConnectionSettings, "pull")
 @json_option("the group")
 def show(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
@@ -85,7 +86,7 @@ def show(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
 
 
 @group.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_asked("groups"))
 @to_option
 @click_options(ConnectionSettings, "pull")
 @json_option("the outcome")
@@ -101,7 +102,7 @@ def reset(settings: ConnectionSettings, *, name: str, start: str, as_json: bool)
 
 
 @group.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_asked("groups"))
 @click_options(ConnectionSettings, "pull")
 def forget(settings: ConnectionSettings, *, name: str) -> None:
     """Remove a group; its members are refused from then on.

@@ -9,14 +9,13 @@ import click
 from rt.cli.common.console import ProgressBar, print_json, say
 from rt.cli.common.options import click_options, json_option
 from rt.client.settings import ConnectionSettings
-from rt.config.kinds import show_bytes
 from rt.errors import Misuse
 from rt.masking import demand_no_secret
 from rt.offload.offload import Outcome
 from rt.offload.offload import offload as offload_files
 from rt.offload.offloaded import write_offloaded
 from rt.offload.store import Store, open_store
-from rt.text import counted
+from rt.text import counted, size_text
 
 
 @click.command(name="offload")
@@ -72,7 +71,7 @@ def _copy(directory: str, store: Store) -> tuple[int, Outcome]:
         def done(file: str, size: int) -> None:
             nonlocal count
             count += 1
-            progress.show(f"{file}: {show_bytes(size)} bytes stored", count)
+            progress.show(f"{file}: {size_text(size)} stored", count)
 
         outcome = offload_files(directory, store, done)
     return count, outcome

@@ -11,15 +11,14 @@ from archiver.decide import Decision, DiskReport, decide
 from archiver.plan import Planned, archived_to, rolled_files
 from archiver.plan import plan as plan_files
 from archiver.policy import Policy, parse_policy
-from rt.cli.common.console import note, print_json, table
+from rt.cli.common.console import print_json, say, table
 from rt.cli.common.link import look
 from rt.cli.common.options import click_options, json_option
 from rt.client.settings import ConnectionSettings
-from rt.config.kinds import show_bytes
 from rt.errors import Misuse
 from rt.log.files.directory import LogDirectory
 from rt.net.admin import reading_answers
-from rt.text import counted, parse_time, time_text
+from rt.text import counted, parse_time, size_text, time_text
 
 _HEADINGS: Final = ("file", "bytes", "messages", "rolled", "goes", "why", "by time at")
 
@@ -64,8 +63,8 @@ def plan(
 def _print(rows: list[Planned], rules: str) -> None:
     click.echo(table(_HEADINGS, [_cells(row) for row in rows]))
     going = [row for row in rows if row.goes]
-    size = show_bytes(sum(row.bytes for row in going))
-    note(f"{counted(len(going), 'file')} of {len(rows)}, {size} bytes, would go by {rules}")
+    size = size_text(sum(row.bytes for row in going))
+    say(f"{counted(len(going), 'file')} of {len(rows)}, {size}, would go by {rules}")
 
 
 def plan_of(directory: str, rules: Policy, at_ns: int | None) -> tuple[list[Planned], str]:

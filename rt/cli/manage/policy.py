@@ -7,14 +7,13 @@ import click
 
 from archiver.policy import parse_policy, policy_of
 from rt.cli.common.command_group import CommandGroup
-from rt.cli.common.console import note, print_json, say
+from rt.cli.common.console import print_json, say
 from rt.cli.common.link import look
 from rt.cli.common.options import click_options, json_option
 from rt.client.settings import ConnectionSettings
-from rt.config.kinds import show_bytes
 from rt.errors import Misuse
 from rt.net.admin import reading_answers
-from rt.text import time_text
+from rt.text import size_text, time_text
 
 _FILE_CHARACTERS_MAX: Final = 1 << 16  # a policy has three rules
 
@@ -104,10 +103,10 @@ def _show(answer: dict[str, Any], *, as_json: bool) -> None:
 
 def _print(answer: dict[str, Any]) -> None:
     say(json.dumps(answer["policy"]))
-    note(f"files before {answer['archived_to']} are archived" + (
+    say(f"files before {answer['archived_to']} are archived" + (
         "; no policy has been set, this is the default" if answer["is_default"] else ""
     ))  # fmt: skip
     for each in answer["disks"]:
-        note(f"disk of {each['node']}: {each['percent']} % of {show_bytes(each['total'])} used")
+        say(f"disk of {each['node']}: {each['percent']} % of {size_text(each['total'])} used")
     for each in answer["leases"]:
-        note(f"{each['holder']} holds files until {time_text(each['until_ns'])}")
+        say(f"{each['holder']} holds files until {time_text(each['until_ns'])}")

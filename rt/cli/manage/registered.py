@@ -5,6 +5,7 @@ from typing import Final
 import click
 
 from rt.cli.common.command_group import CommandGroup
+from rt.cli.common.completing import complete_asked
 from rt.cli.common.console import note, print_json
 from rt.cli.common.options import click_options, json_option
 from rt.cli.common.remembered_places import (
@@ -56,7 +57,7 @@ def list_registered(settings: ConnectionSettings, *, as_json: bool) -> None:
 
 
 @registered.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_asked("cursors"))
 @click_options(ConnectionSettings, "pull")
 @json_option("the cursor")
 def show(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
@@ -73,7 +74,7 @@ def show(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
 
 
 @registered.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_asked("cursors"))
 @to_option
 @click_options(ConnectionSettings, "pull")
 @json_option("the outcome")
@@ -89,7 +90,7 @@ def reset(settings: ConnectionSettings, *, name: str, start: str, as_json: bool)
 
 
 @registered.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_asked("cursors"))
 @click_options(ConnectionSettings, "pull")
 def forget(settings: ConnectionSettings, *, name: str) -> None:
     """Remove a registered cursor; its reader, if there is one, is refused from then on.

@@ -5,14 +5,15 @@ from typing import Any, Final
 import click
 
 from rt.cli.common.command_group import CommandGroup
+from rt.cli.common.completing import complete_asked
 from rt.cli.common.console import note, print_json, say, table
 from rt.cli.common.link import look
 from rt.cli.common.options import click_options, json_option
 from rt.client.settings import ConnectionSettings
-from rt.config.kinds import show_bytes, show_seconds
+from rt.config.kinds import show_seconds
 from rt.names import parse_peer
 from rt.net.admin import reading_answers
-from rt.text import counted, printable, time_text
+from rt.text import counted, printable, size_text, time_text
 
 _HEADINGS: Final = (
     "session", "owner", "state", "pushed by", "replicated to", "merged to", "note",
@@ -49,7 +50,7 @@ def list_sessions(settings: ConnectionSettings, *, as_json: bool) -> None:
 
 
 @session.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_asked("sessions"))
 @click_options(ConnectionSettings, "session")
 @json_option("the session")
 def show(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
@@ -67,7 +68,7 @@ def show(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
 
 
 @session.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_asked("sessions"))
 @click_options(ConnectionSettings, "session")
 @click.option("--at", metavar="POSITION", help="Start of the file to continue at, as in 0.3.0.")
 @json_option("the outcome")
@@ -86,7 +87,7 @@ def adopt(settings: ConnectionSettings, *, name: str, at: str | None, as_json: b
 
 
 @session.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_asked("sessions"))
 @click_options(ConnectionSettings, "session")
 @json_option("the outcome")
 def reset(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
@@ -105,7 +106,7 @@ def reset(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
 
 
 @session.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_asked("sessions"))
 @click_options(ConnectionSettings, "session")
 @json_option("the outcome")
 def forget(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
@@ -122,7 +123,7 @@ def forget(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
 
 
 @session.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_asked("sessions"))
 @click_options(ConnectionSettings, "session")
 @click.option(
     "--owner",
@@ -180,9 +181,9 @@ def policy(
     with reading_answers():
         times = {name: float(answer[name]) for name in wanted}
     say(f"a session is closed after {show_seconds(times['close_s'])} without its publisher")
-    note(f"another publisher may take it over {show_seconds(times['take_s'])} after that")
+    say(f"another publisher may take it over {show_seconds(times['take_s'])} after that")
     expires = times["expire_s"]
-    note(f"it expires {show_seconds(expires)} after that" if expires else "it never expires")
+    say(f"it expires {show_seconds(expires)} after that" if expires else "it never expires")
 
 
 @session.command()
@@ -227,18 +228,18 @@ def quota(
         own = {str(name): dict(limits) for name, limits in dict(answer["publishers"]).items()}
         each = {name: _limits({**default, **limits}) for name, limits in own.items()}
         if publisher is not None:
-            say(printable(f"{publisher} may push {each.get(publisher, _limits(default))}"))
+            say(f"{publisher} may push {each.get(publisher, _limits(default))}")
             return
         say(f"a publisher may push {_limits(default)}")
         for name in sorted(each):
-            note(printable(f"{name} may push {each[name]}"))
+            say(f"{name} may push {each[name]}")
 
 
 def _limits(quota: dict[str, Any]) -> str:
     """Say how much a publisher may push."""
     size, sessions = quota["bytes_s"], quota["sessions"]
     limits = [
-        *(() if size is None else (f"{show_bytes(int(size))} bytes a second",)),
+        *(() if size is None else (f"{size_text(int(size))} a second",)),
         *(() if sessions is None else (f"{counted(int(sessions), 'session')} a day",)),
     ]
     return " and ".join(limits) or "as much as each node allows"
@@ -277,12 +278,12 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def _print(row: dict[str, Any]) -> None:
-    say(printable(f"session {row['session']}, merged up to {row['merged']}"))
-    note(printable(f"opened by {row.get('owner') or 'a publisher that is not known'}"))
+    say(f"session {row['session']}, merged up to {row['merged']}")
+    say(f"opened by {row.get('owner') or 'a publisher that is not known'}")
     if closed_ns := int(row.get("closed_ns", 0)):
-        note(f"closed since {time_text(closed_ns)}")
-    note(printable(f"pushed by {row['pushed_by'] or 'no one now'}"))
+        say(f"closed since {time_text(closed_ns)}")
+    say(f"pushed by {row['pushed_by'] or 'no one now'}")
     for node, end in dict(row["durable"]).items():
-        note(printable(f"{node} holds it durably up to {end}"))
+        say(f"{node} holds it durably up to {end}")
     if row["stuck"]:
-        note(printable(f"not merged: {row['stuck']}"))
+        say(f"not merged: {row['stuck']}")

@@ -68,7 +68,7 @@ class CatchUp:
     @property
     def waits_for(self) -> str:
         """What the copy is waiting for, for messages; "" if it is not waiting."""
-        return f"{self._guard.kept} bytes of free disk" if self._guard.is_closed else ""
+        return f"{self._guard.kept} of free disk" if self._guard.is_closed else ""
 
     def is_done(self, ledger_end: Position) -> bool:
         """Whether merging can resume: the copy holds the ledger's end and all its source had.
@@ -126,5 +126,5 @@ class _GuardedFile(OsFile):
             self._guard.demand_room()
         except Refused:
             kept = self._guard.kept
-            raise Refused("reserve", f"the copy waits for {kept} bytes of free disk") from None
+            raise Refused("reserve", f"the copy waits for {kept} of free disk") from None
         return super().append(parts)

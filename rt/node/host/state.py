@@ -40,7 +40,7 @@ def open_state(disk: Disk, settings: NodeSettings, top: str, *, founding: bool) 
     elif not disk.names(path) and os.path.isdir(path + FOUNDING):
         raise Misuse(
             f"{top}: the founding of this node was interrupted, and it has said nothing to others "
-            "yet; start it with --found once more, or run rt node found"
+            "yet; run rt node found once more"
         )
     opened = open_journal(
         disk, path, cluster=cluster, node=node, fresh=fresh, place=_place(path), boot=_boot()
@@ -69,7 +69,7 @@ def found_state(disk: Disk, settings: NodeSettings, top: str) -> None:
     if disk.names(path) or (disk.names(merged) and not is_interrupted):
         raise Misuse(
             f"{top} holds a node's state or a merged log, and a new cluster starts empty; a "
-            "node that was founded before is started without --found"
+            "node that was founded before is only started, with rt node"
         )
     if len(settings.member_names) not in MEMBERS_ALLOWED:
         count = len(settings.member_names)

@@ -6,9 +6,9 @@ import threading
 import time
 from typing import Final
 
-from rt.config.kinds import show_bytes
 from rt.errors import Refused
-from rt.limits import KIB, MIB
+from rt.limits import MIB
+from rt.text import size_text
 
 _log: Final = logging.getLogger("rt.node")
 _LOOK_S: Final = 0.05
@@ -51,17 +51,17 @@ class DiskGuard:
         if is_near or time.monotonic() - self._looked_s > _LOOK_S:
             self.look()
         if self.is_closed:
-            free = show_bytes(self.available // KIB * KIB)
+            free = size_text(self.available)
             raise Refused(
                 "reserve",
-                f"node {self._node} has {free} bytes of disk left and keeps {self.kept} free; it "
+                f"node {self._node} has {free} of disk left and keeps {self.kept} free; it "
                 "takes data again when there is room, and what is published waits at its publisher",
             )
 
     @property
     def kept(self) -> str:
-        """How many bytes are kept free, as text."""
-        return show_bytes(self.reserve // KIB * KIB)
+        """How much is kept free, as text."""
+        return size_text(self.reserve)
 
     def look(self) -> None:
         """Look how much room there is now."""

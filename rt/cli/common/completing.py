@@ -1,0 +1,96 @@
+"""Completing: the streams, sessions, cursors, groups and nodes that a shell offers."""
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import MISSING
+from typing import Any, Final
+
+import click
+
+from rt.cli.common.settings_source import settings_source, typed
+from rt.config.settings import explain, settings_of
+from rt.names import MERGED_NAME, stream_directory
+
+_PATIENCE_S: Final = 1.5  # a shell is blocked meanwhile
+_IDENTIFIED_BY: Final = {"sessions": "session", "cursors": "cursor", "groups": "group"}
+
+Complete = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def complete_stream(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """Return the streams below the root directory that the command would use."""
+    with suppress(Exception):  # a shell has nowhere to show why there are none
+        root = _settings(context)["root"]
+        return _begun(begun, (each.name for each in os.scandir(root) if each.is_dir()))
+    return []
+
+
+def complete_session(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """Return the sessions on this machine of the stream that the command would use."""
+    with suppress(Exception):
+        settings = _settings(context)
+        stream = stream_directory(settings["root"], settings["stream"])
+        names = (each.name for each in os.scandir(stream) if each.is_dir())
+        return _begun(begun, (name for name in names if name != MERGED_NAME and name[0] != "."))
+    return []
+
+
+def complete_cursor(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """Return the cursors that are kept beside the copy that the command would read."""
+    with suppress(Exception):
+        from rt.client.cursor import read_cursors  # noqa: PLC0415 - most completions need none
+
+        settings = _settings(context)
+        return _begun(begun, read_cursors(settings["root"], settings["stream"]))
+    return []
+
+
+def complete_asked(field: str) -> Complete:
+    """Return what completes a name that the nodes know.
+
+    Args:
+        field: of their answer: sessions, cursors, groups or members.
+    """
+
+    def complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+        found: list[str] = []
+
+        def ask() -> None:
+            with suppress(Exception):
+                found.extend(_asked(context, field))
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(_PATIENCE_S)
+        return _begun(begun, found)
+
+    return complete
+
+
+def _asked(context: click.Context, field: str) -> list[str]:
+    from rt.client.settings import ConnectionSettings  # noqa: PLC0415 - loads TLS
+
+    settings = _settings(context)
+    known = ConnectionSettings(**{name: settings[name] for name in settings_of(ConnectionSettings)})
+    key = _IDENTIFIED_BY.get(field, "name")
+    return [str(each[key]) for each in known.ask({"do": field})[field]]
+
+
+def _settings(context: click.Context) -> dict[str, Any]:
+    """Return the settings that the command would run with, from what is typed so far."""
+    source = settings_source(context.command)
+    if source is None:
+        return {}
+    options: dict[str, object] = {}
+    for name, (field, _) in settings_of(source.cls).items():
+        is_required = field.default is MISSING and field.default_factory is MISSING
+        options[name] = typed(context.params.get(name)) or ("-" if is_required else None)
+    path = context.params.get("config") or os.environ.get("RT_CONFIG")
+    given = explain(source.cls, path, source.table, options=options)
+    return context.params | {name: each.value for name, each in given.items()}
+
+
+def _begun(begun: str, names: Iterable[str]) -> list[str]:
+    return sorted(name for name in names if name.startswith(begun))

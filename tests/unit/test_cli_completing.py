@@ -1,0 +1,58 @@
+"""What a shell offers at a tabulator: names that there are, not only options."""
+
+import os
+
+import pytest
+from click.shell_completion import ShellComplete
+
+from rt.cli.program import COMPLETE_VARIABLE, PROGRAM, rt
+from rt.client.cursor import LocalCursor
+from rt.position import START
+from rt.publisher import Publisher
+from tests.archive_cluster import STREAM, ArchiveCluster
+
+
+def offered(*words):
+    """What is offered for the last word."""
+    completion = ShellComplete(rt, {}, PROGRAM, COMPLETE_VARIABLE)
+    return [each.value for each in completion.get_completions(list(words[:-1]), words[-1])]
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """A directory with two streams; the first has two sessions and a cursor."""
+    monkeypatch.chdir(tmp_path)
+    for stream, session in (("flights", "jfk"), ("flights", "lga"), ("trains", "x")):
+        Publisher(tmp_path / "data", stream=stream, session=session).close()
+    cursor = LocalCursor(str(tmp_path / "data"), "flights", "etl")
+    cursor.move_to(START)
+    cursor.close()
+    return str(tmp_path / "data")
+
+
+def test_streams_sessions_and_cursors_of_this_machine_are_offered(root, monkeypatch):
+    """As the command would find them: from what is typed, the environment, or a file."""
+    assert offered("publish", "--root", root, "--stream", "") == ["flights", "trains"]
+    assert offered("publish", "--root", root, "--stream", "flights", "--session", "j") == ["jfk"]
+    monkeypatch.setenv("RT_ROOT", root)
+    assert offered("subscribe", "--stream", "flights", "--own-session", "") == ["jfk", "lga"]
+    with open("file.toml", "w") as file:
+        file.write('[subscribe]\nstream = "flights"\n')
+    assert offered("cursor", "show", "--config", "file.toml", "") == ["etl"]
+    assert offered("publish", "--root", os.devnull, "--stream", "") == [], "no traceback in a shell"
+
+
+def test_what_only_the_nodes_know_is_asked_of_them(tmp_path):
+    """Sessions and members are named in commands that are typed while something is wrong."""
+    with ArchiveCluster(tmp_path) as cluster:
+        cluster.push()
+        publisher = cluster.publisher()
+        publisher.publish(b"one")
+        publisher.flush("merged", timeout_s=30)
+        host, port = cluster.addresses[0]
+        reached = ["--nodes", f"{host}:{port}", "--stream", STREAM, "--identity", "subscriber"]
+        reached += ["--certs", os.path.join(cluster.root, "certs")]
+        assert offered("session", "show", *reached, "") == ["jfk"]
+        assert offered("cluster", "remove", *reached, "n") == ["n1"]
+        assert offered("group", "show", *reached, "") == []
+    assert offered("session", "show", *reached, "") == [], "nothing answers"
