@@ -14,7 +14,6 @@ from typing import Final
 
 from replicator.host import Bell, Host, Inbox
 from replicator.limits.admission import Admission, ServerLimits
-from replicator.limits.large_messages import LargeMessages
 from replicator.serve.client_record import PULLS, PUSHES, ServedClient
 from replicator.serve.greeting import answer_hello
 from replicator.serve.listener import listen_at
@@ -24,6 +23,7 @@ from replicator.sink.ack_schedule import AckSchedule
 from replicator.sink.columns_check import ColumnsCheck
 from replicator.sink.connection import SinkConnection
 from replicator.wire.hello import check_log
+from replicator.wire.large_messages import LargeMessages
 from replicator.wire.link import HungUp, Link, Passed, pause, pauses, shut
 from replicator.wire.messages import PUSH
 from rt.about import speak_of

@@ -1,7 +1,7 @@
 """Decoder: takes bytes as they arrive and gives out the messages in them."""
 
 from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import Final
 
 from replicator.wire.codec import (
     ACK_BYTES,
@@ -15,6 +15,7 @@ from replicator.wire.codec import (
     decode_prefix,
     is_ack,
 )
+from replicator.wire.large_messages import HeldMemory
 from replicator.wire.messages import Message
 from rt.errors import PeerError
 from rt.limits import KIB, MIB
@@ -25,16 +26,6 @@ _RECORD_BYTES: Final = 16 * KIB
 _BUFFER_BYTES: Final = 2 * _RECORD_BYTES
 _BUFFER_BYTES_KEPT: Final = 2 * MIB  # a rare larger message gives its memory back
 _COUNTED_BYTES: Final = 64 * KIB  # smaller buffers are not accounted for: 512 of them have 32 MiB
-
-
-class MessageMemory(Protocol):
-    """The memory that buffers may take (`replicator.limits.large_messages`)."""
-
-    def take(self, count: int) -> None:
-        """Account for a buffer; `Refused` if there are too many others."""
-
-    def give_back(self, count: int) -> None:
-        """Release its memory."""
 
 
 class Decoder:
@@ -49,7 +40,7 @@ class Decoder:
         "from_sink", "greeting",
     )  # fmt: skip
 
-    def __init__(self, *, greeting: bool = False, large: MessageMemory | None = None) -> None:
+    def __init__(self, *, greeting: bool = False, large: HeldMemory | None = None) -> None:
         self.greeting = greeting
         self.from_sink = False
         self._large = large

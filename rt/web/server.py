@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from rt.errors import Misuse, RtError, spoken
 from rt.net.contexts import demand_private
 from rt.node.settings.http import HttpSettings, is_loopback
-from rt.web.places import HttpPlaces
+from rt.web.door import HttpPlaces
 
 if TYPE_CHECKING:
     from rt.web.site import Site

@@ -6,7 +6,6 @@ from unittest.mock import patch
 
 from rt.format.ranges import Range
 from rt.node.agree import duties
-from rt.node.ingest.dropped_copies import DroppableCopies
 from rt.node.ingest.inboxes import Inboxes
 from rt.node.ingest.session_blocks import BarredSessions
 from rt.node.ingest.session_epochs import Begun, BegunCopies
@@ -48,7 +47,7 @@ def ended_copies_dropped_before_the_sync() -> list[Patch]:
     """What was merged of an ended session is in memory only when the nodes drop their copies."""
     right = duties.drop_copies
 
-    def drop(member: Member, sessions: DroppableCopies) -> None:
+    def drop(member: Member, sessions: Inboxes) -> None:
         with patch.object(member.executor, "sync"):
             right(member, sessions)
 

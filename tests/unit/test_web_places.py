@@ -15,7 +15,7 @@ from rt.net.identity import CertificateRole
 from rt.net.revocation import revoke
 from rt.node.settings.http import HttpSettings
 from rt.web import door
-from rt.web.places import HttpPlaces
+from rt.web.door import HttpPlaces
 from rt.web.server import WebServer
 from tests.forged_certificates import CLIENT, LOCAL, SERVER, Authority
 from tests.replicator_host import eventually

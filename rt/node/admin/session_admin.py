@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple
 
 from rt.errors import Misuse, Refused
 from rt.events import SessionChange
@@ -11,9 +11,9 @@ from rt.format.manifest import Manifest
 from rt.names import SessionName, parse_session
 from rt.net.exchange import Fields
 from rt.net.identity import PeerIdentity
-from rt.node.agree.sequencer import leader_words
-from rt.node.agree.view import NodeView
-from rt.node.ingest.session_copies import SessionCopies, SessionCopy
+from rt.node.agree.sequencer import NodeSequencer, leader_words
+from rt.node.ingest.inbox import NodeInbox
+from rt.node.ingest.inboxes import Inboxes
 from rt.node.sessions.policy import SESSIONS_NOTE, session_policy_of, session_policy_of_notes
 from rt.node.sessions.takeover import Takeover, takeover_of
 from rt.position import START, Position
@@ -23,20 +23,8 @@ from sequencer.member import Member
 from sequencer.planning.group_join_check import Stuck
 from sequencer.planning.holdings import Holdings
 
-Answer = TypeVar("Answer")
 _REPORTED_S: Final = 3.0  # nodes report to the leader every 2 s if anything has changed
 _POLL_S: Final = 0.02
-
-
-class Asked(Protocol):
-    """A node's sequencing, between two steps."""
-
-    @property
-    def view(self) -> NodeView:
-        """The state after the last step."""
-
-    def ask(self, question: Callable[[], Answer]) -> Answer:
-        """Answer a question when what it reads does not change."""
 
 
 class SessionAdmin:
@@ -47,9 +35,9 @@ class SessionAdmin:
 
     def __init__(
         self,
-        sequencer: Asked,
+        sequencer: NodeSequencer,
         member: Member,
-        copies: SessionCopies,
+        copies: Inboxes,
         *,
         decide: Callable[[Life, Callable[[], bool]], None],
         settle: Callable[[int], None],
@@ -220,7 +208,7 @@ class SessionAdmin:
                 )
             time.sleep(_POLL_S)
 
-    def _demand_unfed(self, session: str, copy: SessionCopy | None) -> None:
+    def _demand_unfed(self, session: str, copy: NodeInbox | None) -> None:
         """Refuse while a publisher is connected, to whichever node, or may be."""
         if copy is not None and copy.is_fed:
             words = f"session {session!r} is being pushed by {copy.peer!r}; stop it first"
@@ -236,7 +224,7 @@ class SessionAdmin:
                 "to the other nodes; ask again in a few seconds",
             )
 
-    def _demand_log(self, session: str, copy: SessionCopy | None) -> None:
+    def _demand_log(self, session: str, copy: NodeInbox | None) -> None:
         """Refuse if the log that was merged is not here, but elsewhere.
 
         Its id would not be known, so that it could be pushed again, and be merged twice.

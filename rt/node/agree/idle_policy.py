@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Set
 from typing import Final, Protocol
 
+from rt.node.sessions.watch import SessionWatch
 from sequencer.member import Member
 from sequencer.planning.wants import is_even
 from sequencer.raft.consensus import Calm
@@ -18,14 +19,6 @@ class Pulse(Protocol):
 
     def heard(self) -> Mapping[str, Calm]:
         """Return where other members say that they rest, of those heard lately."""
-
-
-class Deciding(Protocol):
-    """What may be waiting for time to pass; see `rt.node.sessions.watch.SessionWatch`."""
-
-    @property
-    def is_deciding(self) -> bool:
-        """Whether a session may soon be opened, closed or expired."""
 
 
 class Rest:
@@ -46,7 +39,7 @@ class Rest:
     """
 
     def __init__(
-        self, member: Member, pulse: Pulse, watch: Deciding, *, calm_s: float, easy_ticks: int
+        self, member: Member, pulse: Pulse, watch: SessionWatch, *, calm_s: float, easy_ticks: int
     ) -> None:
         """Be awake.
 

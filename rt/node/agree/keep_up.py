@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from rt.errors import Refused
 from rt.log.write.appender import Appender
+from rt.node.retain.snapshots import NodeSnapshots
 from rt.position import Position
 from sequencer.member import Member
 
@@ -42,18 +43,11 @@ class LogCopy(Protocol):
 CopyLog = Callable[[Position], LogCopy]
 
 
-class SyncsLog(Protocol):
-    """What may be syncing the merged log."""
-
-    def await_sync(self) -> None:
-        """Wait for the sync under way: a closed log is not synced."""
-
-
 class KeepUp:
     """Suspends merging while the merged log is copied, and takes the log up again afterwards."""
 
     def __init__(
-        self, member: Member, snapshots: SyncsLog, copy_log: CopyLog, missing_s: float
+        self, member: Member, snapshots: NodeSnapshots, copy_log: CopyLog, missing_s: float
     ) -> None:
         """Prepare.
 

@@ -1,43 +1,11 @@
 """Dropped copies: removes a node's copies of sessions that an instruction has ended."""
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
-
-from rt.log.write.appender import Durable
+from rt.node.ingest.inboxes import Inboxes
 from rt.node.ingest.session_epochs import Begun
-from sequencer.ledger.session_facts import Ownership
 from sequencer.member import Member
 
 
-class DroppableCopy(Protocol):
-    """One session's copy on this node."""
-
-    @property
-    def durable(self) -> Durable:
-        """Up to where the copy is synced."""
-
-
-class DroppableCopies(Protocol):
-    """All copies of sessions on this node."""
-
-    def get(self, session: str) -> DroppableCopy | None:
-        """Return the copy of a session, or None."""
-
-    def begun_after(self, session: str) -> int:
-        """Return the instruction that last dropped the copies of a session; 0 if none did."""
-
-    def bind(self, changed: Mapping[str, Ownership | None], index: int) -> list[str]:
-        """Take note of whose sessions are; return those whose copies were of another log."""
-
-    @property
-    def is_removing(self) -> bool:
-        """Whether copies that were dropped are still to be removed."""
-
-    def drop_all(self, ended: Mapping[str, Begun], is_needed: Callable[[str, Begun], bool]) -> None:
-        """Remove copies from before instructions; keep those that were begun after them."""
-
-
-def bind_copies(member: Member, sessions: DroppableCopies) -> None:
+def bind_copies(member: Member, sessions: Inboxes) -> None:
     """Take note of whose sessions are, as far as instructions have changed that.
 
     Args:
@@ -54,7 +22,7 @@ def bind_copies(member: Member, sessions: DroppableCopies) -> None:
             member.lose(session)
 
 
-def drop_copies(member: Member, sessions: DroppableCopies) -> None:
+def drop_copies(member: Member, sessions: Inboxes) -> None:
     """Drop the copies that instructions have ended; hold again those that were begun after them.
 
     What was merged of them is made durable first: it can be made from these copies only.

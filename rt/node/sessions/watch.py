@@ -1,11 +1,13 @@
 """SessionWatch: decides, while a node leads, which sessions are opened, closed or expired."""
 
 from collections.abc import Collection, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from rt.errors import Refused
 from rt.events import SessionChange
-from rt.node.ingest.session_copies import SessionCopies, SessionCopy
+from rt.node.ingest.inbox import NodeInbox
+from rt.node.ingest.inboxes import Inboxes
+from rt.node.retain.retention import Retention
 from rt.node.sessions.policy import SessionPolicy, session_policy_of_notes
 from sequencer.ledger.instruction import LIVES_MAX, Lives
 from sequencer.ledger.life import Life
@@ -19,18 +21,6 @@ _LOOKS: Final = 4  # before a session is closed
 _OPENED, _RESUMED = SessionChange.OPENED, SessionChange.RESUMED
 _CLOSED, _EXPIRED = SessionChange.CLOSED, SessionChange.EXPIRED
 _REPORT_S: Final = 5.0  # reports may be lost; one that says something new is sent at once
-
-
-class WatchClock(Protocol):
-    """What the node knows of time, and of what a majority has."""
-
-    @property
-    def now_ns(self) -> int:
-        """The time now, agreed between the nodes' clocks; see `rt.node.retain.retention`."""
-
-    @property
-    def settled_index(self) -> int:
-        """The instruction up to which a majority's merged logs are durable."""
 
 
 class Due(NamedTuple):
@@ -53,7 +43,7 @@ class SessionWatch:
     an instruction asks no clock. Only the thread that steps the duties calls it.
     """
 
-    def __init__(self, member: Member, sessions: SessionCopies, clock: WatchClock) -> None:
+    def __init__(self, member: Member, sessions: Inboxes, clock: Retention) -> None:
         """Prepare, and take the other nodes' reports.
 
         Args:
@@ -256,7 +246,7 @@ def _admitted(
     return None
 
 
-def _pusher(copy: SessionCopy) -> Pushed | None:
+def _pusher(copy: NodeInbox) -> Pushed | None:
     """Return who pushes a session to its copy here, if a publisher does."""
     peer = copy.peer  # read once: it may leave at any moment
     return Pushed(peer, copy.appender.identity.id) if peer and copy.is_fed else None

@@ -14,8 +14,6 @@ from rt.net.exchange import Fields
 from rt.net.identity import PeerIdentity
 from rt.node.agree.steps import Steps, Until
 from rt.node.agree.view import NodeView
-from rt.node.notes.changed_notes import ChangedNotes, Decide
-from rt.node.notes.cursor_lag import lag_of
 from rt.node.notes.pins import is_due
 from rt.node.notes.registered_cursor import (
     CURSOR_NOTE,
@@ -25,6 +23,8 @@ from rt.node.notes.registered_cursor import (
     parse_registered,
 )
 from rt.node.notes.registered_room import demand_room
+from rt.node.readers.changed_notes import ChangedNotes, Decide
+from rt.node.readers.cursor_lag import lag_of
 from rt.position import Position
 
 _TAKEOVERS: Final = ("refuse", "fence")

@@ -16,9 +16,6 @@ from rt.net.identity import PeerIdentity
 from rt.node.agree.latest import is_provisional
 from rt.node.agree.steps import Steps
 from rt.node.agree.view import NodeView
-from rt.node.notes.changed_notes import Changed, ChangedNotes, Decide
-from rt.node.notes.claims_heard import ClaimsHeard
-from rt.node.notes.cursor_lag import lag_of
 from rt.node.notes.pins import is_due
 from rt.node.notes.reading_group import (
     GROUP_NOTE,
@@ -28,6 +25,9 @@ from rt.node.notes.reading_group import (
     parse_reading_group,
 )
 from rt.node.notes.registered_room import demand_room
+from rt.node.readers.changed_notes import Changed, ChangedNotes, Decide
+from rt.node.readers.claims_heard import ClaimsHeard
+from rt.node.readers.cursor_lag import lag_of
 from rt.position import Position
 
 MESSAGES_MAX: Final = 4096  # of a range that is handed out at once
