@@ -718,7 +718,7 @@ class MergeNode(SimNode):
         """Whether it has executed everything, and is what it should be."""
         executor = self.member.executor
         ledger = executor.ledger
-        idle = not (self.member.suspended or executor.lacks_log or executor.is_half_done)
+        idle = not (self.member.execution.suspended or executor.lacks_log or executor.is_half_done)
         is_swept = self.sweeper.emptied_to >= ledger.archived_to
         return self.alive and idle and is_swept and ledger.index == index and self.settled()
 

@@ -19,6 +19,7 @@ class Member:
         self.done = []
         self.executor = SimpleNamespace(ledger=ledger, sync=lambda: self.done.append("synced"))
         self.saved_index = 0
+        self.execution = self.copies = self
         self.holds = {}
 
     def take_dropped(self):

@@ -38,7 +38,10 @@ class Leader:
         self.orders = []
         self.on_settle = lambda: None
         member = SimpleNamespace(
-            name="n1", holdings=holdings, stuck={}, vouches_for=lambda _session: self.vouches,
+            name="n1", holdings=holdings, proposals=SimpleNamespace(stuck={}),
+            execution=SimpleNamespace(
+                copies=SimpleNamespace(is_checked=lambda _session: self.vouches)
+            ),
             executor=SimpleNamespace(ledger=self.ledger),
         )  # fmt: skip
         asked = SimpleNamespace(view=SimpleNamespace(leads=True), ask=lambda question: question())

@@ -59,7 +59,9 @@ class Bench:
         self.engine = SimpleNamespace(leads=leads, leader="n1" if leads else "n2")
         self.member = SimpleNamespace(
             name="n1", holdings=Holdings("n1", ["n1", "n2", "n3"]), handlers={}, engine=self.engine,
-            executor=SimpleNamespace(ledger=self.ledger), has_orders=False, suspended=False,
+            executor=SimpleNamespace(ledger=self.ledger),
+            proposals=SimpleNamespace(has_orders=False),
+            execution=SimpleNamespace(suspended=False),
             order=self.orders.append, send=lambda *words: self.sent.append(words),
         )  # fmt: skip
         copies = SimpleNamespace(get=self.copies.get, every=lambda: list(self.copies.values()))

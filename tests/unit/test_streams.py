@@ -291,7 +291,7 @@ def test_whatever_a_stream_complains_of_the_line_names_it(tmp_path, caplog, monk
         raise PeerError("unheard of")
 
     def run_on_a_full_disk(self):
-        if not self.suspended:
+        if not self.execution.suspended:
             raise OSError(28, "No space left on device")
         return []
 

@@ -232,7 +232,7 @@ class SessionAdmin:
         member = self._member
         own, others = member.holdings.own.get(session, START), member.holdings.others
         more = [each for each in others if member.holdings.of(each).get(session, START) > own]
-        if more and (copy is None or not member.vouches_for(session)):
+        if more and (copy is None or not member.execution.copies.is_checked(session)):
             raise Refused(
                 "elsewhere",
                 f"node {member.name} leads, and does not hold all of session {session!r}, as "
@@ -294,7 +294,11 @@ class SessionAdmin:
         much, for which the steps need not wait.
         """
         member = self._member
-        ledger, holdings, stuck = member.executor.ledger, member.holdings, dict(member.stuck)
+        ledger, holdings, stuck = (
+            member.executor.ledger,
+            member.holdings,
+            dict(member.proposals.stuck),
+        )
         opened = ledger.remembered.opened
         if name:
             one = {name: ledger.sessions[name]} if name in ledger.sessions else {}

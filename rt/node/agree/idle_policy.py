@@ -118,10 +118,10 @@ class Rest:
         member = self._member
         return (
             member.is_executing
-            or member.has_orders
-            or member.has_backlog
-            or member.suspended
-            or member.missing is not None
+            or member.proposals.has_orders
+            or member.execution.can_continue
+            or member.execution.suspended
+            or member.execution.missing is not None
             or member.executor.lacks_log
         )
 
@@ -132,9 +132,9 @@ class Rest:
         """
         member = self._member
         is_waiting = (
-            member.saved_index < member.executor.ledger.index
+            member.execution.saved_index < member.executor.ledger.index
             or member.greeting.waits_for
-            or member.stuck
+            or member.proposals.stuck
             or self._watch.is_deciding
         )
         return None if is_waiting else member.engine.calm

@@ -121,7 +121,7 @@ class KeepUp:
     def _start(self) -> None:
         member, executor = self._member, self._member.executor
         _log.warning("copying the merged log from other nodes: %s", self._reason())
-        member.suspended = True
+        member.execution.suspended = True
         self._snapshots.await_sync()
         executor.close()
         self.copy = self._copy_log(Position(executor.appender.next_place - executor.lacks_lines))
@@ -137,16 +137,16 @@ class KeepUp:
         member = self._member
         self.copy, self._is_over, self._missing_since_s = None, False, None
         member.executor.reopen()
-        member.suspended = is_forked
+        member.execution.suspended = is_forked
         _log.warning("the merged log is copied up to %s; merging", member.executor.appender.end)
 
     @property
     def _needs_no_copy(self) -> bool:
         """Whether what was missing has arrived: the other nodes may be waiting for this one."""
-        return not self._member.executor.lacks_log and self._member.missing is None
+        return not self._member.executor.lacks_log and self._member.execution.missing is None
 
     def _waited_too_long(self, now_s: float) -> bool:
-        if self._member.missing is None:
+        if self._member.execution.missing is None:
             self._missing_since_s = None
             return False
         if self._missing_since_s is None:
@@ -154,7 +154,7 @@ class KeepUp:
         return now_s - self._missing_since_s > self._missing_s
 
     def _reason(self) -> str:
-        missing = self._member.missing
+        missing = self._member.execution.missing
         if missing is None:
             return "the leader's snapshot is ahead of the merged log here"
         return f"session {missing[0]} did not arrive up to {missing[1]}"

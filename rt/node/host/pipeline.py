@@ -104,8 +104,11 @@ class NodePipeline:
             is_whole=lambda: self.sequencer.view.is_whole,
         )
         self.inboxes = Inboxes(
-            directory.copies_disk, directory.inputs, settings.stream, self._hold, guard,
-            alone=lambda: self.is_alone, damaged=self.mend, left=self._end_rest,
+            directory.copies_disk, directory.inputs, settings.stream,
+            lambda _end, session: self.sequencer.hold(session), guard,
+            alone=lambda: self.member.is_alone,
+            damaged=lambda found: self.sequencer.mend(found),
+            left=lambda: self.sequencer.stir(),  # who decides over the session must know soon
         )  # fmt: skip
         self.member = build_member(
             settings, directory, opened,
@@ -134,11 +137,6 @@ class NodePipeline:
         self.sequencer = NodeSequencer(duties, demand_note)
         sequence = _thread(ending, "sequence", self.sequencer.run)
         self._threads = [_thread(ending, "sync", self._sync), sequence]
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether there is no other node that could replace what is damaged here."""
-        return self.member.is_alone
 
     def start(self) -> list[str]:
         """Open the copies of sessions and start the threads; return a sentence for each damaged."""
@@ -190,10 +188,6 @@ class NodePipeline:
         peers = view.engine.peers  # as of the last tick; one that lacks more is sent more at once
         return any(each.name == sender and each.lag <= _LAG_MAX for each in peers)
 
-    def mend(self, found: DamageFound) -> None:
-        """Set aside, soon, what a connection found damaged."""
-        self.sequencer.mend(found)
-
     def mend_merged(self, damage: CorruptLog) -> None:
         """Set aside, soon, a file of the merged log that a connection found damaged.
 
@@ -204,7 +198,7 @@ class NodePipeline:
         try:
             log.verify_file(damage.position)
         except CorruptLog as found:
-            self.mend(DamageFound(found, log))
+            self.sequencer.mend(DamageFound(found, log))
         except OSError as error:
             _log.warning("the merged log cannot be checked for damage: %s", error)
 
@@ -233,9 +227,6 @@ class NodePipeline:
             return START
         return self.sequencer.ask(lambda: self.member.executor.ledger.merged_to(session))
 
-    def _hold(self, _end: Position, session: str) -> None:
-        self.sequencer.hold(session)
-
     def _settle(self) -> None:
         """Have what a connection appended merged before it is synced, if it is little.
 
@@ -252,10 +243,6 @@ class NodePipeline:
 
     def _sync(self) -> None:
         self.inboxes.run(self.sequencer.wake)
-
-    def _end_rest(self) -> None:
-        """A publisher has gone: who decides over its session must know of it soon."""
-        self.sequencer.stir()
 
     def _serve_merged(self) -> None:
         """Serve what was just merged, to a few; to the others after the step, with `_serve`.

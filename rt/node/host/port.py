@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-from replicator.limits.admission import Admission
 from replicator.serve.server import Server
 from replicator.serve.streams import ServedStream, Streams
 from replicator.sink.columns_check import ColumnsCheck
-from replicator.sink.late_check import LateCheck, LateChecker
+from replicator.sink.late_check import LateChecker
 from rt.net.certificates import CertificateFiles, certificate_files
 from rt.net.tls import Contexts, client_context, offering, server_context
 from rt.node.agree.idle_heartbeat import PULSE_ALPN, ProcessPulse, StreamPulse
@@ -79,16 +78,6 @@ class StreamPort:
     pulse: StreamPulse
     is_whole: bool
 
-    @property
-    def address(self) -> tuple[str, int]:
-        """Where it listens; the actual port if port 0 was asked for."""
-        return self.port.server.address
-
-    @property
-    def late(self) -> LateCheck:
-        """What looks into frames after they were taken."""
-        return self.port.late.check
-
     def start(self) -> None:
         """Begin to serve the stream."""
         self.port.streams.add(self.served)
@@ -104,8 +93,3 @@ class StreamPort:
         stream = self.served.host.stream
         self.port.streams.drop(stream, why or "it is stopping")
         self.port.server.end(stream)
-
-    @property
-    def admission(self) -> Admission:
-        """What the holders of one certificate's name may take."""
-        return self.port.server.admission

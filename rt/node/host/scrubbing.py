@@ -48,8 +48,8 @@ def node_scrubber(
 
     def report(damage: CorruptLog, log: Appender) -> None:
         """Have a session's copy set aside, if other nodes have it; alone, keep what there is."""
-        if not pipeline.is_alone:
-            pipeline.mend(DamageFound(damage, log, scrubbed=True))
+        if not pipeline.member.is_alone:
+            pipeline.sequencer.mend(DamageFound(damage, log, scrubbed=True))
 
     fetch = FileFetch(directory.merged, nodes, contexts, guarded, stopping.is_set)
     ports = ScrubPorts(

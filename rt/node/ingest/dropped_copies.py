@@ -15,7 +15,7 @@ def bind_copies(member: Member, sessions: Inboxes) -> None:
     Raises:
         OSError: the disk failed.
     """
-    if changed := member.take_owned():
+    if changed := member.execution.copies.take_owned():
         ledger = member.executor.ledger
         owned = {each: ledger.remembered.opened.get(each) for each in changed}
         for session in sessions.bind(owned, ledger.index):
@@ -37,7 +37,7 @@ def drop_copies(member: Member, sessions: Inboxes) -> None:
     Raises:
         OSError: the disk failed.
     """
-    dropped = member.take_dropped()
+    dropped = member.execution.copies.take_dropped()
     if not (dropped or sessions.is_removing):
         return
     ledger = member.executor.ledger
@@ -46,7 +46,7 @@ def drop_copies(member: Member, sessions: Inboxes) -> None:
     if any(sessions.begun_after(each) < remembered[each][0] for each in dropped):
         # After a power cut what was merged of them is repeated, and the copies are gone by then.
         member.executor.sync()
-    saved = member.saved_index  # what comes after it may be executed again
+    saved = member.execution.saved_index  # what comes after it may be executed again
     sessions.drop_all(
         {each: Begun(*remembered[each]) for each in dropped},
         lambda session, begun: session in remembered or begun.after > saved,

@@ -106,7 +106,9 @@ class SessionWatch:
             opened = self._opened
             new = [each for each in changed if not _is_bound(opened.get(each))]
             self._fresh.update(dict.fromkeys(new))
-        if (is_time or self._fresh) and not (member.has_orders or member.suspended):
+        if (is_time or self._fresh) and not (
+            member.proposals.has_orders or member.execution.suspended
+        ):
             self._order(self._look() + self._openings() if is_time else self._openings())
 
     @property
