@@ -123,16 +123,16 @@ class SimInboxes(Inboxes):
     @property
     def is_dirty(self) -> bool:
         """Whether there is something to sync."""
-        return bool(self._syncer._dirty)
+        return bool(self.syncer._dirty)
 
     def take_dirty(self) -> list[NodeInbox]:
         """What is to be synced."""
-        dirty, self._syncer._dirty = list(self._syncer._dirty.values()), {}
+        dirty, self.syncer._dirty = list(self.syncer._dirty.values()), {}
         return dirty
 
     def sync(self, inbox: NodeInbox) -> None:
         """Make one copy durable."""
-        self._syncer._sync([inbox])
+        self.syncer._sync([inbox])
 
 
 def watch_confirmations(node: "MergeNode", inbox: NodeInbox) -> None:
@@ -350,7 +350,7 @@ class MergeNode(SimNode):
     def _hold(self, end: Durable, session: str) -> None:
         # a rolled file that has rotted is found out when it is read
         disk = None if self.rotted else self.disk
-        log = self.inboxes._inboxes[session].appender.identity.id  # its lock is held already
+        log = self.inboxes.get(session).appender.identity.id  # its lock is held already
         self.world.stream.holds(self.name, disk, session, end, log)
         self._mail.synced[session] = None
         self.wake()
@@ -482,7 +482,7 @@ class MergeNode(SimNode):
             self.hang_up(session)
         if self.inboxes.is_dirty:
             delay = int(self.disk_delay_us * (0.5 + 3 * self._chance.random()))
-            if self.view.carries and (sessions := self.inboxes.put_off()) is not None:
+            if self.view.carries and (sessions := self.inboxes.syncer.put_off()) is not None:
                 self._mail.received.update(dict.fromkeys(sessions if self.view.leads else ()))
                 self.wake()
                 delay *= PUT_OFF

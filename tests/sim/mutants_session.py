@@ -7,8 +7,7 @@ from unittest.mock import patch
 from rt.format.ranges import Range
 from rt.node.agree import duties
 from rt.node.ingest.inboxes import Inboxes
-from rt.node.ingest.session_blocks import BarredSessions
-from rt.node.ingest.session_epochs import Begun, BegunCopies
+from rt.node.ingest.session_state import SessionState
 from rt.node.sessions import watch as session_watch
 from rt.node.sessions.watch import SessionWatch
 from rt.position import Position
@@ -28,12 +27,7 @@ LAST = 1 << 62  # beyond every position and every instruction
 @merging
 def next_copy_dropped_by_the_repetition() -> list[Patch]:
     """After a crash, the instruction is repeated and ends the copy that was begun after it."""
-    right = BegunCopies.get
-
-    def get(self: BegunCopies, session: str) -> Begun:
-        return right(self, session)._replace(after=0)
-
-    return [(BegunCopies, "get", get)]
+    return [(Inboxes, "begun_after", lambda self, session: 0)]
 
 
 @merging
@@ -148,4 +142,4 @@ def pushed_here_is_not_seen() -> list[Patch]:
 @merging
 def name_given_to_two() -> list[Patch]:
     """A node lets every publisher push that is granted the name."""
-    return [(BarredSessions, "demand_owner", lambda self, session, peer: None)]
+    return [(SessionState, "demand_owner", lambda self, peer: None)]

@@ -76,12 +76,12 @@ def test_a_sync_that_fails_in_a_connection_lets_the_syncer_end(tmp_path):
     disk.step = step
     inbox.written()
     with pytest.raises(OSError, match="Input/output"):
-        inboxes.settle()
+        inboxes.syncer.settle()
     inbox.written()
-    assert not inboxes.settle(), "nothing is synced, and so acknowledged, after it"
-    inboxes.stop()
+    assert not inboxes.syncer.settle(), "nothing is synced, and so acknowledged, after it"
+    inboxes.syncer.stop()
     rounds = []
-    syncer = begun(lambda: inboxes.run(lambda: rounds.append(1)))
+    syncer = begun(lambda: inboxes.syncer.run(lambda: rounds.append(1)))
     syncer.join(PATIENCE_S)
     assert not syncer.is_alive()
     assert not rounds
@@ -438,8 +438,8 @@ def test_each_inbox_of_a_batch_is_synced_once_and_reported(tmp_path):
     inboxes, told = synced_together(tmp_path, disk, names)
     syncs = []
     disk.step = lambda call: syncs.append(call) if call == "sync" else None
-    inboxes.stop()
-    inboxes.run(lambda: None)
+    inboxes.syncer.stop()
+    inboxes.syncer.run(lambda: None)
     assert len(syncs) == len(names)
     assert sorted(told) == sorted(names)
 
@@ -456,6 +456,6 @@ def test_nothing_of_a_batch_is_reported_if_any_of_its_syncs_failed(tmp_path, nth
 
     disk.step = step
     with pytest.raises(OSError, match="Input/output"):
-        inboxes.run(lambda: None)
+        inboxes.syncer.run(lambda: None)
     inboxes.close()
     assert not told

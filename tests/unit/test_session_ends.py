@@ -13,10 +13,9 @@ from replicator.wire.messages import Ack
 from rt import Position, SessionChange
 from rt.errors import FlushTimeout, Refused, SessionDiverged
 from rt.log.files.directory import LogDirectory
-from rt.log.files.disk import OsDisk
 from rt.log.notify.confirmations import ConfirmationsFile, Level
 from rt.log.read.start import end_of
-from rt.node.ingest.session_epochs import Begun, BegunCopies
+from rt.node.ingest.session_epochs import Begun
 from rt.position import START
 from sequencer.execution.copies import Copies
 from sequencer.ledger.instruction import Merge
@@ -28,7 +27,7 @@ from sequencer.planning.planner import Planner
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.commands import run
 from tests.replicator_host import eventually
-from tests.unit.test_begun import noted
+from tests.unit.test_begun import noted, remembered
 from tests.unit.test_sequencing import Bench, publish
 from tests.unit.test_session_life import events_of
 
@@ -172,12 +171,12 @@ def test_a_log_that_was_retired_stays_so_when_its_session_ends_again(tmp_path):
     bench.order(Life(9, SessionChange.FORGOTTEN, "a", START))
     ledger = decode_ledger(bench.ledger.encode())
     assert ledger == bench.ledger
-    begun = BegunCopies(OsDisk(), str(tmp_path))
-    noted(begun, a=Begun(*ledger.remembered.begun["a"]))
+    noted(tmp_path / "in", a=Begun(*ledger.remembered.begun["a"]))
+    session = remembered(tmp_path / "in", "a")
     for log in (LOG, others[0]):
         with pytest.raises(Refused, match="was retired"):
-            begun.demand_not_retired("a", log)
-    begun.demand_not_retired("a", others[1])
+            session.demand_log(log)
+    session.demand_log(others[1])
     for log in others[1:]:
         bench.order(Life(9, SessionChange.RESET, "a", START, log=log))
     assert bench.ledger.remembered.begun["a"][1].split() == others[::-1], "the oldest is forgotten"
@@ -232,14 +231,13 @@ def test_forgotten_sessions_are_not_reported_for_ever():
 
 def test_a_copy_that_was_begun_after_an_instruction_survives_its_repetition(tmp_path):
     """After a crash a node executes again what it had executed, and the new copy has new bytes."""
-    begun = BegunCopies(OsDisk(), str(tmp_path))
-    assert begun.get("jfk") == Begun()
-    noted(begun, jfk=Begun(10, LOG))
-    again = BegunCopies(OsDisk(), str(tmp_path))
-    assert again.get("jfk") == Begun(10, LOG)
-    again.demand_not_retired("jfk", "f" * 32)
+    assert remembered(tmp_path, "jfk").is_blank
+    noted(tmp_path, jfk=Begun(10, LOG))
+    again = remembered(tmp_path, "jfk")
+    assert again.begun == Begun(10, LOG)
+    again.demand_log("f" * 32)
     with pytest.raises(Refused, match="was retired"):
-        again.demand_not_retired("jfk", LOG)
+        again.demand_log(LOG)
 
 
 def test_what_was_confirmed_of_a_log_says_nothing_of_the_one_made_in_its_place(tmp_path):

@@ -204,12 +204,12 @@ class NodePipeline:
 
     def halt(self) -> None:
         """Tell both threads to stop, without waiting for them."""
-        self.inboxes.stop()
+        self.inboxes.syncer.stop()
         self.sequencer.stop()
 
     def stop(self) -> None:
         """Sync what was received, execute what was decided, save a snapshot and close all files."""
-        stops = self.inboxes.stop, self.sequencer.stop
+        stops = self.inboxes.syncer.stop, self.sequencer.stop
         for stop, thread in zip(stops, self._threads, strict=True):
             stop()
             thread.join()
@@ -234,15 +234,15 @@ class NodePipeline:
         do before.
         """
         view = self.sequencer.view
-        if view.carries and (sessions := self.inboxes.put_off()) is not None:
+        if view.carries and (sessions := self.inboxes.syncer.put_off()) is not None:
             if view.leads and sessions:
                 self.sequencer.receive(sessions)
                 self.sequencer.turn()
-        elif self.inboxes.settle():
+        elif self.inboxes.syncer.settle():
             self.sequencer.turn()
 
     def _sync(self) -> None:
-        self.inboxes.run(self.sequencer.wake)
+        self.inboxes.syncer.run(self.sequencer.wake)
 
     def _serve_merged(self) -> None:
         """Serve what was just merged, to a few; to the others after the step, with `_serve`.
