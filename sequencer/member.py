@@ -333,7 +333,7 @@ class Member:
         if len(body) < _INDEX.size:
             raise PeerError("a report without its instruction")
         [index] = _INDEX.unpack_from(body)
-        outdated = self.executor.ledger.remembered.dropped_after(index)
+        outdated = self.executor.ledger.dropped_after(index)
         reported = self.holdings.take_report(sender, body[_INDEX.size :], outdated)
         self.holdings.executes(sender, index)
         self.proposals.waiting.notice_reported(reported)

@@ -236,10 +236,10 @@ class Execution:
         self.saved_index = plan.index if plan.has_log else plan.index - 1
 
     def _restore(self, ledger: Ledger) -> None:
-        self.copies.own(self.executor.ledger.remembered.opened)
+        self.copies.own(self.executor.ledger.opened)
         self.executor.restore(ledger)
-        self.copies.own(ledger.remembered.opened)
-        for session in ledger.remembered.begun:
+        self.copies.own(ledger.opened)
+        for session in ledger.begun:
             self.copies.drop(session)
         self.copies.doubt_all()
 
@@ -268,7 +268,7 @@ class Execution:
         for session in dict.fromkeys(life.session for life in lives_of(instruction)):
             self._sessions.append(session)
             self.copies.own([session])
-            begun = self.executor.ledger.remembered.begun.get(session)
+            begun = self.executor.ledger.begun.get(session)
             if begun is not None and begun[0] == entry.index:
                 self.copies.drop(session)
         self.done_index = entry.index

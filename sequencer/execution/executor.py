@@ -318,7 +318,7 @@ class Executor:
         self._differing.pop(each.session, None)
         samples = new_samples(self.appender, ledger, each, merged, headers) if each.group else []
         ledger.take(each, merged, size, headers)
-        ledger.remembered.sample(each.group, samples)
+        ledger.sample(each.group, samples)
         self.traffic.add(size, each.messages - each.skip, 1 + len(headers) // HEADER_BYTES)
 
     def _write(self, merged: Range, each: Slice) -> tuple[Range, bytes]:
@@ -426,6 +426,6 @@ class Executor:
         if end.file not in appender.manifest.rolled:
             if appender.end > end:
                 appender.cut(end)
-            named = session_list(self.ledger.active.sessions)
+            named = session_list(self.ledger.active_sessions)
             appender.roll(at_ns, digest=self.ledger.digest.hex(), sessions=named)
         self.ledger.roll()

@@ -62,7 +62,7 @@ def new_samples(
             raise CorruptLog(path, position, "the body is not the one that was agreed on")
         return body
 
-    if each.group not in ledger.remembered.samples:
+    if each.group not in ledger.samples:
         skip = each.skip
         for offset in range(0, len(headers), HEADER_BYTES):
             header = parse_header(headers, offset)
@@ -98,7 +98,7 @@ class Newcomers:
         Raises:
             CorruptLog: the copy of the session on this node is damaged.
         """
-        samples = ledger.remembered.samples.get(each.group)
+        samples = ledger.samples.get(each.group)
         if not samples:
             return None  # nothing of the group could be decoded
         if each.session in self._refused:

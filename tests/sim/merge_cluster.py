@@ -361,7 +361,7 @@ class MergeCluster(Cluster):
                 continue
             ledger = node.member.executor.ledger
             for session, log in list(self._resets.items()):
-                if log in ledger.remembered.begun.get(session, (0, ""))[1].split():
+                if log in ledger.begun.get(session, (0, ""))[1].split():
                     del self._resets[session]
                 elif node.archiver.settled_index >= ledger.index:
                     before = ledger.merged_to(session)

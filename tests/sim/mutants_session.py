@@ -15,7 +15,7 @@ from sequencer.execution.executor import Executor
 from sequencer.ledger.instruction import Slice
 from sequencer.ledger.ledger import Ledger
 from sequencer.ledger.life import Life
-from sequencer.ledger.session_facts import Ownership, Remembered
+from sequencer.ledger.session_facts import Ownership
 from sequencer.member import Member
 
 from .mutants_merge import merging
@@ -96,12 +96,12 @@ def numbers_survive_a_reset() -> list[Patch]:
 @merging
 def closed_by_each_nodes_clock() -> list[Patch]:
     """When a session was closed, and so when it expires, is what each node's clock says."""
-    right = Remembered.change_owner
+    right = Ledger.change_owner
 
-    def change_owner(self: Remembered, life: Life, index: int, time_ns: int) -> None:
+    def change_owner(self: Ledger, life: Life, index: int, time_ns: int) -> None:
         right(self, life, index, time_ns + id(self) % 1_000)
 
-    return [(Remembered, "change_owner", change_owner)]
+    return [(Ledger, "change_owner", change_owner)]
 
 
 @merging
@@ -114,9 +114,9 @@ def followers_let_sessions_expire() -> list[Patch]:
     ) -> None:
         right(self, now_s, changed, is_stirred=is_stirred)
         ledger = self._member.executor.ledger
-        for session, known in list(ledger.remembered.opened.items()):
+        for session, known in list(ledger.opened.items()):
             if known.closed_ns and self._is_over(session, known, self.policy):
-                ledger.remembered.opened.pop(session)
+                ledger.opened.pop(session)
 
     return [(SessionWatch, "turn", turn)]
 
@@ -127,7 +127,7 @@ def live_owner_displaced() -> list[Patch]:
     right = Ledger.changes
 
     def changes(self: Ledger, life: Life) -> bool:
-        known = self.remembered.opened.get(life.session)
+        known = self.opened.get(life.session)
         return right(self, replace(life, since=known.since) if known and life.since else life)
 
     return [(Ledger, "changes", changes)]

@@ -150,7 +150,7 @@ def test_a_leader_that_has_not_heard_the_others_yet_ends_no_session():
 def test_a_publisher_takes_no_name_with_a_new_log_before_all_of_the_last_one_is_merged():
     """Its owner was told that a majority has it, and the copies go."""
     leader = Leader(Position(800), n1=Position(900), n2=Position(900))
-    leader.ledger.remembered.opened["jfk"] = Ownership("alice", LOG, 3, closed_ns=1)
+    leader.ledger.opened["jfk"] = Ownership("alice", LOG, 3, closed_ns=1)
     bob = SimpleNamespace(name="bob", title="publisher bob", may_operate=False)
     operator = SimpleNamespace(name="operator", title="operator", may_operate=True)
     request = {"session": "jfk", "begins_again": True}

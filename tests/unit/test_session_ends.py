@@ -150,11 +150,11 @@ def test_the_ledger_after_a_reset_is_the_same_from_a_snapshot(tmp_path):
     ledger = bench.ledger
     assert ledger.merged_to("a") == START
     assert (ledger.watermark("a"), "a" in ledger.tails) == (0, False)
-    assert ledger.remembered.begun["a"] == (ledger.index, LOG)
+    assert ledger.begun["a"] == (ledger.index, LOG)
     assert ledger.digest != digest
     assert decode_ledger(ledger.encode()) == ledger
-    assert ledger.remembered.dropped_after(ledger.index - 1) == ["a"]
-    assert ledger.remembered.dropped_after(ledger.index) == []
+    assert ledger.dropped_after(ledger.index - 1) == ["a"]
+    assert ledger.dropped_after(ledger.index) == []
 
 
 def test_a_log_that_was_retired_stays_so_when_its_session_ends_again(tmp_path):
@@ -171,7 +171,7 @@ def test_a_log_that_was_retired_stays_so_when_its_session_ends_again(tmp_path):
     bench.order(Life(9, SessionChange.FORGOTTEN, "a", START))
     ledger = decode_ledger(bench.ledger.encode())
     assert ledger == bench.ledger
-    noted(tmp_path / "in", a=Begun(*ledger.remembered.begun["a"]))
+    noted(tmp_path / "in", a=Begun(*ledger.begun["a"]))
     session = remembered(tmp_path / "in", "a")
     for log in (LOG, others[0]):
         with pytest.raises(Refused, match="was retired"):
@@ -179,7 +179,7 @@ def test_a_log_that_was_retired_stays_so_when_its_session_ends_again(tmp_path):
     session.demand_log(others[1])
     for log in others[1:]:
         bench.order(Life(9, SessionChange.RESET, "a", START, log=log))
-    assert bench.ledger.remembered.begun["a"][1].split() == others[::-1], "the oldest is forgotten"
+    assert bench.ledger.begun["a"][1].split() == others[::-1], "the oldest is forgotten"
 
 
 def test_copies_that_differed_before_a_reset_do_not_keep_the_next_one_from_being_merged(tmp_path):
@@ -263,7 +263,7 @@ def test_a_copy_of_another_log_than_was_agreed_on_is_not_vouched_for(tmp_path):
     bench.merge_all("b")
     ledger, holdings = bench.ledger, Holdings("n1", ["n1"])
     ledger.tails.pop("b")  # as after a slice of repeats
-    ledger.remembered.opened["b"] = Ownership("alice", "f" * 32, 1)
+    ledger.opened["b"] = Ownership("alice", "f" * 32, 1)
     copies = Copies(bench.executor, holdings)
     bench.executor.held = holdings.own
     holdings.hold("b", ledger.merged_to("b"))
@@ -271,6 +271,6 @@ def test_a_copy_of_another_log_than_was_agreed_on_is_not_vouched_for(tmp_path):
     copies.check()
     assert not copies.is_checked("b")
     log = bench.executor.log_of("b").id
-    ledger.remembered.opened["b"] = Ownership("alice", log, 1)
+    ledger.opened["b"] = Ownership("alice", log, 1)
     copies.check()
     assert copies.is_checked("b")

@@ -129,7 +129,7 @@ class SessionAdmin:
         session, ledger = wanted.session, self._member.executor.ledger
         now_ns, policy = self._now_ns(), session_policy_of_notes(ledger.notes)
         self._demand_unfed(session, self._copies.get(session))
-        known = wanted.demand_over(ledger.remembered.opened.get(session), policy, now_ns)
+        known = wanted.demand_over(ledger.opened.get(session), policy, now_ns)
         life = Life(
             now_ns, SessionChange.TAKEN, session, ledger.merged_to(session),
             log=known.log if wanted.begins_again else "", owner=wanted.owner, since=known.since,
@@ -138,7 +138,7 @@ class SessionAdmin:
         return life, ledger.index
 
     def _owned_since(self, session: str) -> int:
-        opened = self._member.executor.ledger.remembered.opened
+        opened = self._member.executor.ledger.opened
         known = self._sequencer.ask(lambda: opened.get(session))
         return 0 if known is None else known.since
 
@@ -169,7 +169,7 @@ class SessionAdmin:
         [_] = self._rows(session)
         copy, ledger = self._copies.get(session), self._member.executor.ledger
         self._demand_unfed(session, copy)
-        known = ledger.remembered.opened.get(session)
+        known = ledger.opened.get(session)
         log = "" if known is None else known.log
         if not log:
             self._demand_log(session, copy)
@@ -243,7 +243,7 @@ class SessionAdmin:
         return self._sequencer.ask(lambda: self._last_change(session))
 
     def _last_change(self, session: str) -> int:
-        begun = self._member.executor.ledger.remembered.begun
+        begun = self._member.executor.ledger.begun
         return begun[session][0] if session in begun else 0
 
     def _answer(self, life: Life) -> Fields:
@@ -299,7 +299,7 @@ class SessionAdmin:
             member.holdings,
             dict(member.proposals.stuck),
         )
-        opened = ledger.remembered.opened
+        opened = ledger.opened
         if name:
             one = {name: ledger.sessions[name]} if name in ledger.sessions else {}
             owned = {name: opened[name]} if name in opened else {}

@@ -17,7 +17,7 @@ def bind_copies(member: Member, sessions: Inboxes) -> None:
     """
     if changed := member.execution.copies.take_owned():
         ledger = member.executor.ledger
-        owned = {each: ledger.remembered.opened.get(each) for each in changed}
+        owned = {each: ledger.opened.get(each) for each in changed}
         for session in sessions.bind(owned, ledger.index):
             member.lose(session)
 
@@ -41,7 +41,7 @@ def drop_copies(member: Member, sessions: Inboxes) -> None:
     if not (dropped or sessions.is_removing):
         return
     ledger = member.executor.ledger
-    remembered = ledger.remembered.begun
+    remembered = ledger.begun
     dropped = [each for each in dropped if each in remembered]
     if any(sessions.begun_after(each) < remembered[each][0] for each in dropped):
         # After a power cut what was merged of them is repeated, and the copies are gone by then.

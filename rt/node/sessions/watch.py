@@ -113,7 +113,7 @@ class SessionWatch:
 
     @property
     def _opened(self) -> dict[str, Ownership]:
-        return self._member.executor.ledger.remembered.opened
+        return self._member.executor.ledger.opened
 
     @property
     def _presence(self) -> Presence:
@@ -181,7 +181,7 @@ class SessionWatch:
 
     def _is_late(self, session: str, by: Pushed) -> bool:
         """Whether a report is from before its log was retired."""
-        return self._member.executor.ledger.remembered.is_retired(session, by.log)
+        return self._member.executor.ledger.is_retired(session, by.log)
 
     def _look(self) -> list[Life]:
         """Look at all sessions: which have returned, are silent, or have been closed for long."""
