@@ -100,15 +100,13 @@ class NodePipeline:
         self._ending = ending
         self.feeds = LogFeeds(
             directory.merged,
-            closed=lambda: self.sequencer.view.refusal,
-            is_whole=lambda: self.sequencer.view.is_whole,
-        )
+            lambda: self.sequencer.view.refusal, lambda: self.sequencer.view.is_whole,
+        )  # fmt: skip
         self.inboxes = Inboxes(
-            directory.copies_disk, directory.inputs, settings.stream,
-            lambda _end, session: self.sequencer.hold(session), guard,
-            alone=lambda: self.member.is_alone,
+            directory.copies_disk, directory.inputs, settings.stream, self._hold, guard,
+            # Who decides over a session must know soon that its publisher has left.
+            alone=lambda: self.member.is_alone, left=lambda: self.sequencer.stir(),
             damaged=lambda found: self.sequencer.mend(found),
-            left=lambda: self.sequencer.stir(),  # who decides over the session must know soon
         )  # fmt: skip
         self.member = build_member(
             settings, directory, opened,
@@ -129,9 +127,8 @@ class NodePipeline:
         )  # fmt: skip
         self.watch = SessionWatch(self.member, self.inboxes, self.retention)
         ports = Ports(
-            self.inboxes, self._snapshots, self.retention, self.watch,
-            links.copy_log, links.pass_on, self._serve, self.feeds.refuse, links.pulse,
-            lambda: guard.is_closed,
+            self.inboxes, self._snapshots, self.retention, self.watch, links.copy_log,
+            links.pass_on, self._serve, self.feeds.refuse, links.pulse, lambda: guard.is_closed,
         )  # fmt: skip
         duties = Duties(self.member, ports, timing_of(settings))
         self.sequencer = NodeSequencer(duties, demand_note)
@@ -226,6 +223,9 @@ class NodePipeline:
         if not self._is_founded_alone:
             return START
         return self.sequencer.ask(lambda: self.member.executor.ledger.merged_to(session))
+
+    def _hold(self, _end: Position, session: str) -> None:
+        self.sequencer.hold(session)
 
     def _settle(self) -> None:
         """Have what a connection appended merged before it is synced, if it is little.
