@@ -15,7 +15,7 @@ from sequencer.ledger.digests import encode_digest
 from sequencer.ledger.instruction import Instruction
 from sequencer.membership import Dial, Membership
 from sequencer.peers.notes import CONSENSUS
-from sequencer.peers.restart_check import Greeting
+from sequencer.peers.restart_check import RestartCheck
 from sequencer.planning.holdings import Holdings
 from sequencer.planning.planner import Planner
 from sequencer.proposals import Proposals
@@ -53,7 +53,7 @@ class Member:
         *,
         engine: Consensus,
         journal: Journal,
-        greeting: Greeting,
+        greeting: RestartCheck,
         executor: Executor,
         planner: Planner,
         send: Callable[[str, bytes], None],

@@ -31,9 +31,9 @@ from rt.config.kinds import show_bytes
 from rt.errors import PeerError, Refused, RtError
 from rt.format.manifest import LogIdentity
 from rt.log.notify.watch import Wake
+from rt.net.certificate_watch import live_connections
 from rt.net.grants import Grants, grants_path
 from rt.net.identity import PeerIdentity
-from rt.net.live import live_connections
 from rt.net.repeated import RepeatedLines
 from rt.net.tls import Contexts, accept
 from rt.text import printable

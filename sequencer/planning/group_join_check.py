@@ -1,4 +1,4 @@
-"""Newcomers: sessions that join a group below its watermark, compared with what it has merged.
+"""GroupJoinCheck: sessions that join a group below its watermark, compared with what it has merged.
 
 Redundant publishers publish the same messages under the same numbers, so what a group has merged
 is left out when another session brings it. A session with messages of its own under such numbers
@@ -79,7 +79,7 @@ def new_samples(
     return kept[:1] if len(kept) > 1 and kept[0].number == kept[1].number else kept
 
 
-class Newcomers:
+class GroupJoinCheck:
     """Decides whether a session may join its group, a part of its beginning at a time."""
 
     def __init__(self, logs: SessionLogs) -> None:

@@ -4,11 +4,9 @@ from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 from rt.errors import Misuse, PeerError, Refused
-from sequencer.raft.calm import calm_place, members_away, vouch
 from sequencer.raft.candidacy import Candidacy
 from sequencer.raft.changes import MemberChanges
 from sequencer.raft.consensus import (
-    Calm,
     Configuration,
     EngineRole,
     EngineState,
@@ -16,6 +14,7 @@ from sequencer.raft.consensus import (
     Fork,
     LastChange,
     Place,
+    Quiescence,
     Ready,
     Snapshot,
     Status,
@@ -36,6 +35,7 @@ from sequencer.raft.messages import (
     TimeoutNow,
     VoteReply,
 )
+from sequencer.raft.quiescence import calm_place, members_away, vouch
 from sequencer.raft.reads import READS_MAX
 from sequencer.raft.receive import forked_at, take_append, take_snapshot
 
@@ -109,7 +109,7 @@ class Raft:
         return self._leader is not None
 
     @property
-    def calm(self) -> Calm | None:
+    def calm(self) -> Quiescence | None:
         """Where nothing is left to agree on, or None."""
         if self._election is not None or self._out is not None or self._candidacy.fork is not None:
             return None

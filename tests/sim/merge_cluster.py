@@ -12,7 +12,7 @@ from rt.errors import Refused
 from rt.events import SessionChange
 from rt.log.write.appender import Appender
 from rt.node.agree.duties import Timing
-from rt.node.agree.idle_policy import Pulse
+from rt.node.agree.idle_policy import IdleHeartbeat
 from rt.node.ingest.restore_from_journal import read_instruction
 from rt.node.retain.retention import LEASE_NOTE, POLICY_NOTE
 from rt.position import START, Position
@@ -247,7 +247,7 @@ class MergeCluster(Cluster):
         assert isinstance(node, MergeNode)
         return node.member.membership.doors.is_open
 
-    def pulse_of(self, node: MergeNode) -> Pulse:
+    def pulse_of(self, node: MergeNode) -> IdleHeartbeat:
         """What the process of a node has to say of its rest: nothing, so no node rests."""
         del node
         return NoPulse()

@@ -10,7 +10,7 @@ from faulty import FaultyDisk
 from rt.errors import Misuse, Refused
 from rt.log.files.disk import OsDisk
 from rt.node.ingest.inboxes import Inboxes
-from rt.node.ingest.session_epochs import Begun, read_begun
+from rt.node.ingest.session_epochs import SessionEpoch, read_epochs
 from rt.node.ingest.session_state import SessionState
 from rt.position import START
 from tests.unit.test_node_inbox import NoBell, NoGuard, identity
@@ -32,13 +32,13 @@ def noted(root, **ended):
 def remembered(root, session):
     """Return what a node that starts again knows of a session."""
     state = SessionState(session)
-    state.begun = read_begun(OsDisk(), str(root)).get(session, Begun())
+    state.begun = read_epochs(OsDisk(), str(root)).get(session, SessionEpoch())
     return state
 
 
 def test_what_was_noted_is_known_after_a_restart(tmp_path):
     """A log that was retired is refused for good."""
-    noted(tmp_path, jfk=Begun(7, "a" * 32))
+    noted(tmp_path, jfk=SessionEpoch(7, "a" * 32))
     assert copies(tmp_path).begun_after("jfk") == 7
     assert remembered(tmp_path, "lga").is_blank
     with pytest.raises(Refused, match="was retired"):
@@ -58,7 +58,7 @@ def test_ten_thousand_sessions_that_end_in_one_step_are_one_write(tmp_path):
     disk, calls = FaultyDisk(), []
     inboxes = copies(tmp_path, disk)
     disk.step = calls.append
-    ended = {f"s{number}": Begun(7) for number in range(10_000)}
+    ended = {f"s{number}": SessionEpoch(7) for number in range(10_000)}
     inboxes.drop_all(ended, lambda _session, _begun: True)
     assert [calls.count(each) for each in ("names", "append", "sync")] == [1, 1, 1]
     assert len(json.loads((tmp_path / ".begun").read_bytes())) == 10_000
@@ -67,8 +67,10 @@ def test_ten_thousand_sessions_that_end_in_one_step_are_one_write(tmp_path):
 def test_what_is_no_longer_needed_is_forgotten_with_the_next_write(tmp_path):
     """The file grew with every session there ever was."""
     inboxes = copies(tmp_path)
-    inboxes.drop_all({"jfk": Begun(7, "a" * 32), "lga": Begun(8)}, lambda _session, _begun: True)
-    inboxes.drop_all({"ewr": Begun(9)}, lambda session, _begun: session == "lga")
+    inboxes.drop_all(
+        {"jfk": SessionEpoch(7, "a" * 32), "lga": SessionEpoch(8)}, lambda _session, _begun: True
+    )
+    inboxes.drop_all({"ewr": SessionEpoch(9)}, lambda session, _begun: session == "lga")
     for each in (inboxes, copies(tmp_path)):
         assert [each.begun_after(name) for name in ("jfk", "lga", "ewr")] == [0, 8, 9]
     remembered(tmp_path, "jfk").demand_log("a" * 32)
@@ -84,13 +86,13 @@ def test_a_full_disk_delays_the_record_and_refuses_the_session_meanwhile(tmp_pat
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     disk.step = full
-    inboxes.drop_all({"jfk": Begun(7)}, lambda _session, _begun: True)
+    inboxes.drop_all({"jfk": SessionEpoch(7)}, lambda _session, _begun: True)
     assert inboxes.is_removing
     with pytest.raises(Refused, match="is being removed") as refused:
         inboxes.claim(identity(), "p", NoBell(), START)
     assert refused.value.code == "busy"
     disk.step = lambda _call: None
-    inboxes.drop_all({"jfk": Begun(7)}, lambda _session, _begun: True)
+    inboxes.drop_all({"jfk": SessionEpoch(7)}, lambda _session, _begun: True)
     assert not inboxes.is_removing
     inboxes.claim(identity(), "p", NoBell(), START)
     assert copies(tmp_path).begun_after("jfk") == 7

@@ -17,11 +17,11 @@ from rt.log.notify.confirmations import Confirmations
 from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.agree.catch_up import CatchUp
-from rt.node.agree.dependencies import Ports
+from rt.node.agree.dependencies import Dependencies
 from rt.node.agree.duties import Duties, Mail, Timing
 from rt.node.host.pipeline import NodePipeline
 from rt.node.ingest.damage import DamageFound, is_elsewhere
-from rt.node.resources.peer_addresses import Places
+from rt.node.resources.peer_addresses import PeerAddresses
 from rt.node.retain.snapshots import NodeSnapshots
 from rt.position import START, Position
 from sequencer.execution.execution import SnapshotPlan
@@ -29,7 +29,7 @@ from sequencer.ledger.instruction import Roll
 from sequencer.ledger.ledger import Ledger
 from sequencer.planning.holdings import Holdings, encode_reports
 from sequencer.planning.presence import Presence
-from sequencer.raft.consensus import Calm, Fork
+from sequencer.raft.consensus import Fork, Quiescence
 
 TIMING = Timing(tick_s=0.02, missing_s=1, look_s=0.25, patience=4)
 
@@ -113,7 +113,7 @@ class Bench:
     def duties(self, snapshots=None):
         """Put them together."""
         sessions = self.sessions
-        ports = Ports(
+        ports = Dependencies(
             SimpleNamespace(
                 get=sessions.get, every=sessions.values, give_up=self.give_up,
                 begun_after=lambda session: self.begun.get(session, 0), drop_all=self.drop_all,
@@ -435,7 +435,7 @@ def test_a_full_disk_pauses_the_merging_and_nothing_else(caplog):
 def test_a_question_ends_a_rest():
     """What it waits for may need time to pass: a round of reports, or a change that it made."""
     bench = Bench(others=())
-    bench.calm, bench.vouch = Calm(7, 0), lambda _members: None
+    bench.calm, bench.vouch = Quiescence(7, 0), lambda _members: None
     duties = bench.duties()
     assert duties.step(0.0, Mail()).next_s > 1
     assert duties.step(0.1, Mail(is_stirred=True)).next_s == pytest.approx(0.1 + TIMING.tick_s)
@@ -445,7 +445,7 @@ def test_a_message_of_a_member_that_was_away_ends_a_rest_and_one_of_another_does
     """It has to be brought up to date: no heartbeat would find out what it lacks."""
     bench = Bench(others=("n2", "n3"))
     bench.leads, bench.leader, bench.away = True, "n1", {"n3"}
-    bench.calm, bench.vouch = Calm(7, 0), lambda _members: None
+    bench.calm, bench.vouch = Quiescence(7, 0), lambda _members: None
     bench.hear = lambda _sender, _message: None
     bench.rests = {"n2": bench.calm}
     duties = bench.duties()
@@ -459,7 +459,7 @@ def test_a_message_of_a_member_that_was_away_ends_a_rest_and_one_of_another_does
 def test_nodes_at_rest_step_together():
     """Each answers the report of another with its own, and would soon have made one anyway."""
     bench = Bench(others=("n2",))
-    bench.calm, bench.vouch = Calm(7, 0), lambda _members: None
+    bench.calm, bench.vouch = Quiescence(7, 0), lambda _members: None
     bench.hear = lambda _sender, _message: None
     bench.rests = {"n2": bench.calm}
     duties = bench.duties()
@@ -728,7 +728,7 @@ def test_a_node_copies_though_its_certificate_cannot_be_loaded_just_then(tmp_pat
     settings = SimpleNamespace(
         name="node-1", addresses={"n2": ("localhost", 1)}, root=str(tmp_path), stream="flights"
     )
-    copy = CatchUp(settings, Places(settings), Position(8), SimpleNamespace(), contexts)
+    copy = CatchUp(settings, PeerAddresses(settings), Position(8), SimpleNamespace(), contexts)
     assert eventually(copy.stop)
 
 

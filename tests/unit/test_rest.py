@@ -1,17 +1,17 @@
-"""Rest: when a node stops the clock of a stream, and what ends that."""
+"""IdlePolicy: when a node stops the clock of a stream, and what ends that."""
 
 from operator import attrgetter
 from types import SimpleNamespace
 
 import pytest
 
-from rt.node.agree.idle_policy import Rest
+from rt.node.agree.idle_policy import IdlePolicy
 from rt.position import Position
 from sequencer.planning.holdings import Holdings, encode_reports
 from sequencer.planning.wants import is_even
-from sequencer.raft.consensus import Calm
+from sequencer.raft.consensus import Quiescence
 
-PLACE, LATER = Calm(3, 14), Calm(3, 15)
+PLACE, LATER = Quiescence(3, 14), Quiescence(3, 15)
 
 
 class Bench:
@@ -36,7 +36,7 @@ class Bench:
         )  # fmt: skip
         self.watch = SimpleNamespace(is_deciding=False)
         pulse = SimpleNamespace(show=self.shown.append, heard=lambda: self.there)
-        self.rest = Rest(self.member, pulse, self.watch, calm_s=3.0, easy_ticks=5)
+        self.rest = IdlePolicy(self.member, pulse, self.watch, calm_s=3.0, easy_ticks=5)
         self.now_s = 0.0
 
     def pass_s(self, seconds, *, is_loud=False):
@@ -62,7 +62,7 @@ def test_a_leader_rests_once_it_was_calm_for_a_while_and_all_others_are_where_it
     bench.there = {"n2": PLACE}
     assert not bench.pass_s(0.2)
     assert bench.shown[-1] == PLACE, "so that the others can answer"
-    bench.there = {"n2": PLACE, "n3": Calm(2, 14)}
+    bench.there = {"n2": PLACE, "n3": Quiescence(2, 14)}
     assert not bench.pass_s(0.1)
     bench.there = {"n2": PLACE, "n3": PLACE}
     assert bench.pass_s(0.1)

@@ -15,7 +15,7 @@ from rt.errors import FlushTimeout, Refused, SessionDiverged
 from rt.log.files.directory import LogDirectory
 from rt.log.notify.confirmations import ConfirmationsFile, Level
 from rt.log.read.start import end_of
-from rt.node.ingest.session_epochs import Begun
+from rt.node.ingest.session_epochs import SessionEpoch
 from rt.position import START
 from sequencer.execution.copies import Copies
 from sequencer.ledger.instruction import Merge
@@ -171,7 +171,7 @@ def test_a_log_that_was_retired_stays_so_when_its_session_ends_again(tmp_path):
     bench.order(Life(9, SessionChange.FORGOTTEN, "a", START))
     ledger = decode_ledger(bench.ledger.encode())
     assert ledger == bench.ledger
-    noted(tmp_path / "in", a=Begun(*ledger.begun["a"]))
+    noted(tmp_path / "in", a=SessionEpoch(*ledger.begun["a"]))
     session = remembered(tmp_path / "in", "a")
     for log in (LOG, others[0]):
         with pytest.raises(Refused, match="was retired"):
@@ -232,9 +232,9 @@ def test_forgotten_sessions_are_not_reported_for_ever():
 def test_a_copy_that_was_begun_after_an_instruction_survives_its_repetition(tmp_path):
     """After a crash a node executes again what it had executed, and the new copy has new bytes."""
     assert remembered(tmp_path, "jfk").is_blank
-    noted(tmp_path, jfk=Begun(10, LOG))
+    noted(tmp_path, jfk=SessionEpoch(10, LOG))
     again = remembered(tmp_path, "jfk")
-    assert again.begun == Begun(10, LOG)
+    assert again.begun == SessionEpoch(10, LOG)
     again.demand_log("f" * 32)
     with pytest.raises(Refused, match="was retired"):
         again.demand_log(LOG)

@@ -301,7 +301,11 @@ def test_whatever_a_stream_complains_of_the_line_names_it(tmp_path, caplog, monk
         for name in NAMES:
             process.push(name)
             process.publish(name, b"x")
-        for owner, part in ((lookout.Lookout, look), (Member, hear), (Member, run_on_a_full_disk)):
+        for owner, part in (
+            (lookout.SamplerThread, look),
+            (Member, hear),
+            (Member, run_on_a_full_disk),
+        ):
             monkeypatch.setattr(owner, part.__name__.partition("_")[0], part)
         for node in process.host.nodes.values():
             node.pipeline.sequencer.hear("n9", [b""])

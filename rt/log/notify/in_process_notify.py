@@ -65,7 +65,7 @@ def place_of(directory: str) -> NewsPlace:
     return NewsPlace(os.path.realpath(parent), name)
 
 
-class LocalNews:
+class InProcessNotify:
     """The logs that this process writes, and their readers in the same process.
 
     Notification through the file system costs a single message a thread wake-up, a read and some
@@ -130,7 +130,7 @@ class LocalNews:
         self._readers, self._writers = {}, {}
 
 
-local_news: Final = LocalNews()
+local_news: Final = InProcessNotify()
 os.register_at_fork(after_in_child=local_news.forget)
 
 

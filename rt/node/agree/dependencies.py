@@ -1,10 +1,10 @@
-"""Ports: what a node's duties act on."""
+"""Dependencies: what a node's duties act on."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from rt.errors import Refused
-from rt.node.agree.idle_policy import Pulse
+from rt.node.agree.idle_policy import IdleHeartbeat
 from rt.node.agree.keep_up import CopyLog
 from rt.node.ingest.inboxes import Inboxes
 from rt.node.retain.retention import Retention
@@ -14,7 +14,7 @@ from rt.position import Position
 
 
 @dataclass(frozen=True, slots=True)
-class Ports:
+class Dependencies:
     """What the duties act on.
 
     Attributes:
@@ -38,5 +38,5 @@ class Ports:
     pass_on: Callable[[str, str], None]
     serve: Callable[[Position], None]
     refuse: Callable[[Refused], None]
-    pulse: Pulse
+    pulse: IdleHeartbeat
     is_full: Callable[[], bool]

@@ -11,15 +11,15 @@ from rt.errors import CorruptLog, DiskFailed, Diverged, PeerError, SessionDiverg
 from rt.log.notify.confirmations import Confirmations
 from rt.log.write.appender import Appender
 from rt.net.repeated import RepeatedLines
-from rt.node.agree.dependencies import Ports
+from rt.node.agree.dependencies import Dependencies
 from rt.node.agree.fork_watch import ForkWatch
-from rt.node.agree.idle_policy import Rest
+from rt.node.agree.idle_policy import IdlePolicy
 from rt.node.agree.keep_up import KeepUp
 from rt.node.agree.stuck_sessions import report_stuck
 from rt.node.agree.view import NodeView, TickView, Waiting
 from rt.node.ingest.damage import ROLLED, DamageFound, is_elsewhere
 from rt.node.ingest.dropped_copies import bind_copies, drop_copies
-from rt.node.ingest.missing_sessions import Wanting
+from rt.node.ingest.missing_sessions import MissingSessions
 from rt.node.settings.node import NodeSettings
 from rt.position import START, Position
 from sequencer.ledger.instruction import Instruction
@@ -114,16 +114,16 @@ class Duties:
     it.
     """
 
-    def __init__(self, member: Member, ports: Ports, timing: Timing) -> None:
+    def __init__(self, member: Member, ports: Dependencies, timing: Timing) -> None:
         """Prepare, and serve what was executed before the restart; `step` does the rest."""
         self._member = member
         self._executor = member.executor
         self._ports = ports
         self._timing = timing
         self._keep_up = KeepUp(member, ports.snapshots, ports.copy_log, timing.missing_s)
-        self._wanting = Wanting(member, ports.sessions, timing.patience, timing.look_s)
+        self._wanting = MissingSessions(member, ports.sessions, timing.patience, timing.look_s)
         self._next_tick_s = float("-inf")
-        self._rest = Rest(
+        self._rest = IdlePolicy(
             member, ports.pulse, ports.watch, calm_s=timing.calm_s, easy_ticks=timing.easy_ticks
         )  # fmt: skip
         self._merge_again_s = float("-inf")  # the disk was full

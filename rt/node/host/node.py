@@ -27,7 +27,7 @@ from rt.node.admin.answers import AnswerMeter, SharedAnswers, dated, encoded
 from rt.node.admin.audit import AuditLog
 from rt.node.admin.node_admin import NodeAdmin
 from rt.node.agree.catch_up import CatchUp
-from rt.node.agree.idle_heartbeat import StreamPulse
+from rt.node.agree.idle_heartbeat import StreamHeartbeat
 from rt.node.agree.leadership import Leadership, OnRole
 from rt.node.agree.leadership_handover import hand_over
 from rt.node.host.door import NodeDoor, demand_own
@@ -39,10 +39,10 @@ from rt.node.host.state import open_state
 from rt.node.ingest.inbox import NodeInbox
 from rt.node.ingest.relay import NodeRelay
 from rt.node.observe.sampler import NodeSampler, Watched
-from rt.node.observe.sampler_thread import Lookout
+from rt.node.observe.sampler_thread import SamplerThread
 from rt.node.observe.status import STATUS_ALPN, STATUS_S, for_clients, node_status
 from rt.node.resources.node_directory import JOURNAL, NodeDirectory
-from rt.node.resources.peer_addresses import Address, Places
+from rt.node.resources.peer_addresses import Address, PeerAddresses
 from rt.node.sessions.quotas import quotas_of_notes
 from rt.node.settings.engine import engine_of
 from rt.node.settings.limits import NodeLimits
@@ -123,10 +123,10 @@ class Node:
             raise
 
     def _build(
-        self, opened: Opened, port: NodePort, pulse: StreamPulse, about: str, *, is_whole: bool
+        self, opened: Opened, port: NodePort, pulse: StreamHeartbeat, about: str, *, is_whole: bool
     ) -> None:
         settings, directory = self.settings, self.directory
-        self._places = places = Places(settings)
+        self._places = places = PeerAddresses(settings)
         contexts = Contexts(certificate_files(settings.certs, settings.name), client_context)
         links = Links(
             self._send,
@@ -157,7 +157,7 @@ class Node:
         self.scrubber = node_scrubber(settings, directory, self.pipeline, places, contexts)
         self._port = StreamPort(port, self._served(port, about), pulse, is_whole=is_whole)
         self.pipeline.sequencer.on_status = self._leadership.saw
-        self.lookout = Lookout(NodeSampler(self._watched()), self._bind_certificates)
+        self.lookout = SamplerThread(NodeSampler(self._watched()), self._bind_certificates)
 
     def _bind_certificates(self) -> None:
         if self._peers is not None and self.pipeline.sequencer.view.leads:
@@ -172,7 +172,7 @@ class Node:
             lambda: self.scrubber.state, self._port.port.late.check,
         )  # fmt: skip
 
-    def _make_peers(self, pulse: StreamPulse) -> Peers | None:
+    def _make_peers(self, pulse: StreamHeartbeat) -> Peers | None:
         settings = self.settings
         if settings.is_alone:
             return None

@@ -11,9 +11,9 @@ from replicator.serve.feeds import LogFeeds
 from rt.about import carried
 from rt.errors import CorruptLog
 from rt.format.manifest import LogIdentity
-from rt.node.agree.dependencies import Ports
+from rt.node.agree.dependencies import Dependencies
 from rt.node.agree.duties import Duties, timing_of
-from rt.node.agree.idle_policy import Pulse
+from rt.node.agree.idle_policy import IdleHeartbeat
 from rt.node.agree.keep_up import CopyLog
 from rt.node.agree.sequencer import NodeSequencer
 from rt.node.host.assembly import build_member
@@ -22,7 +22,7 @@ from rt.node.host.note_kinds import demand_note
 from rt.node.ingest.damage import DamageFound
 from rt.node.ingest.inbox import NodeInbox
 from rt.node.ingest.inboxes import Inboxes
-from rt.node.ingest.restore_from_journal import put_back
+from rt.node.ingest.restore_from_journal import restore_from_journal
 from rt.node.notes.pins import may_lease_on
 from rt.node.resources.node_directory import NodeDirectory
 from rt.node.retain.retention import Retention
@@ -58,7 +58,7 @@ class Links:
     pass_on: Callable[[str, str], None]
     copy_log: CopyLog
     dial: Dial
-    pulse: Pulse
+    pulse: IdleHeartbeat
     reads_carried: Callable[[str], bool]
 
 
@@ -126,7 +126,7 @@ class NodePipeline:
             flush=self.inboxes.flush, pause_s=storage.snapshot_s,
         )  # fmt: skip
         self.watch = SessionWatch(self.member, self.inboxes, self.retention)
-        ports = Ports(
+        ports = Dependencies(
             self.inboxes, self._snapshots, self.retention, self.watch, links.copy_log,
             links.pass_on, self._serve, self.feeds.refuse, links.pulse, lambda: guard.is_closed,
         )  # fmt: skip
@@ -143,7 +143,7 @@ class NodePipeline:
         )
         for sentence in damaged:
             _log.error("%s", sentence)
-        put_back(self.inboxes, self._carried)
+        restore_from_journal(self.inboxes, self._carried)
         self._carried = ()
         for thread in self._threads:
             thread.start()

@@ -8,7 +8,7 @@ from replicator.sink.columns_check import ColumnsCheck
 from replicator.sink.late_check import LateChecker
 from rt.net.certificates import CertificateFiles, certificate_files
 from rt.net.tls import Contexts, client_context, offering, server_context
-from rt.node.agree.idle_heartbeat import PULSE_ALPN, ProcessPulse, StreamPulse
+from rt.node.agree.idle_heartbeat import PULSE_ALPN, ProcessHeartbeat, StreamHeartbeat
 from rt.node.settings.node import NodeSettings
 
 
@@ -54,10 +54,10 @@ class NodePort:
         self.late.stop()
 
 
-def _pulse_of(settings: NodeSettings, files: CertificateFiles) -> ProcessPulse:
+def _pulse_of(settings: NodeSettings, files: CertificateFiles) -> ProcessHeartbeat:
     agreement = settings.agreement
     contexts = Contexts(files, lambda *paths: offering(client_context(*paths), PULSE_ALPN))
-    return ProcessPulse(
+    return ProcessHeartbeat(
         contexts.current, beat_s=agreement.heartbeat_s, lost_s=agreement.election_s
     )  # fmt: skip
 
@@ -75,7 +75,7 @@ class StreamPort:
 
     port: NodePort
     served: ServedStream
-    pulse: StreamPulse
+    pulse: StreamHeartbeat
     is_whole: bool
 
     def start(self) -> None:

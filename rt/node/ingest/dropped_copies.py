@@ -1,7 +1,7 @@
 """Dropped copies: removes a node's copies of sessions that an instruction has ended."""
 
 from rt.node.ingest.inboxes import Inboxes
-from rt.node.ingest.session_epochs import Begun
+from rt.node.ingest.session_epochs import SessionEpoch
 from sequencer.member import Member
 
 
@@ -48,7 +48,7 @@ def drop_copies(member: Member, sessions: Inboxes) -> None:
         member.executor.sync()
     saved = member.execution.saved_index  # what comes after it may be executed again
     sessions.drop_all(
-        {each: Begun(*remembered[each]) for each in dropped},
+        {each: SessionEpoch(*remembered[each]) for each in dropped},
         lambda session, begun: session in remembered or begun.after > saved,
     )
     for session in dropped:

@@ -20,7 +20,7 @@ from rt.names import parse_group, parse_session
 from rt.node.ingest.damage import DamageFound
 from rt.node.ingest.inbox import InboxPorts, NodeInbox
 from rt.node.ingest.inbox_syncer import InboxSyncer
-from rt.node.ingest.session_epochs import Begun, read_begun, save_begun
+from rt.node.ingest.session_epochs import SessionEpoch, read_epochs, save_epochs
 from rt.node.ingest.session_state import SessionState
 from rt.node.resources.disk_guard import DiskGuard
 from rt.position import START, Position
@@ -78,7 +78,7 @@ class Inboxes:
         self._stream = stream
         self._told = durable
         self._sessions: dict[str, SessionState] = {}
-        for name, begun in read_begun(disk, root).items():
+        for name, begun in read_epochs(disk, root).items():
             self._state(name).begun = begun
         self.is_removing = False  # copies that were dropped: the disk has no room
         self._is_late = False  # and this was said
@@ -147,7 +147,9 @@ class Inboxes:
             with suppress(FileNotFoundError):  # merging and receiving may both have found it
                 set_aside(self._disk, os.path.join(self._root, session))
 
-    def drop_all(self, ended: Mapping[str, Begun], is_needed: Callable[[str, Begun], bool]) -> None:
+    def drop_all(
+        self, ended: Mapping[str, SessionEpoch], is_needed: Callable[[str, SessionEpoch], bool]
+    ) -> None:
         """Remove copies by instructions that all nodes execute; keep those begun after them.
 
         While the disk has no room, their sessions are refused, and the next call goes on.
@@ -170,7 +172,7 @@ class Inboxes:
         if self.is_removing:
             self._remove_dropped(is_needed)
 
-    def _remove_dropped(self, is_needed: Callable[[str, Begun], bool]) -> None:
+    def _remove_dropped(self, is_needed: Callable[[str, SessionEpoch], bool]) -> None:
         """Remove the copies, and record durably that they are gone, in one small file for all."""
         with self._lock:
             states = list(self._sessions.values())
@@ -180,7 +182,7 @@ class Inboxes:
         }  # fmt: skip
         try:
             self._remove_all([each.name for each in states if each.is_removing])
-            save_begun(self._disk, self._root, known)
+            save_epochs(self._disk, self._root, known)
         except OSError as error:
             if error.errno not in SPACE_ERRORS:
                 raise

@@ -1,4 +1,4 @@
-"""Wanting: asking other nodes for sessions whose publishers do not reach this one."""
+"""MissingSessions: asking other nodes for sessions whose publishers do not reach this one."""
 
 import logging
 from typing import Final
@@ -12,7 +12,7 @@ from sequencer.planning.wants import Wants
 _log: Final = logging.getLogger("rt.node")
 
 
-class Wanting:
+class MissingSessions:
     """Asks the nodes that hold what this one lacks, repeatedly: neither side remembers requests."""
 
     def __init__(self, member: Member, sessions: Inboxes, patience: int, look_s: float) -> None:

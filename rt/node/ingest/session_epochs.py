@@ -19,7 +19,7 @@ _DRAFT: Final = ".begun.new"
 _BYTES_MAX: Final = 64 << 20
 
 
-class Begun(NamedTuple):
+class SessionEpoch(NamedTuple):
     """Copies of a session from before an instruction are gone.
 
     Attributes:
@@ -31,7 +31,7 @@ class Begun(NamedTuple):
     retired: str = ""
 
 
-def save_begun(disk: Disk, root: str, known: Mapping[str, Begun]) -> None:
+def save_epochs(disk: Disk, root: str, known: Mapping[str, SessionEpoch]) -> None:
     """Write the file anew; `OSError` if the disk fails, or is full.
 
     Args:
@@ -55,7 +55,7 @@ def _write(file: File, data: bytes) -> None:
     file.sync()
 
 
-def read_begun(disk: Disk, root: str) -> dict[str, Begun]:
+def read_epochs(disk: Disk, root: str) -> dict[str, SessionEpoch]:
     """Read the file, which no node has before its first session ends.
 
     Raises:
@@ -69,7 +69,9 @@ def read_begun(disk: Disk, root: str) -> dict[str, Begun]:
         return {}
     try:
         found: Any = json.loads(file.pread(_BYTES_MAX, 0))
-        return {str(name): Begun(int(after), str(log)) for name, (after, log) in found.items()}
+        return {
+            str(name): SessionEpoch(int(after), str(log)) for name, (after, log) in found.items()
+        }
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise Misuse(
             f"{path} is damaged, which says what sessions were reset or forgotten here; empty this "

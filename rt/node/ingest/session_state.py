@@ -4,12 +4,12 @@ from typing import Final
 
 from rt.errors import NAME_TAKEN, Refused
 from rt.node.ingest.inbox import NodeInbox
-from rt.node.ingest.session_epochs import Begun
+from rt.node.ingest.session_epochs import SessionEpoch
 from sequencer.ledger.session_facts import Ownership
 
 _ID_SHOWN: Final = 8  # digits of a log's id, enough to tell two apart
 _STRIKES: Final = 2  # the first copy may be from before its publisher lost its last bytes
-_NEVER: Final = Begun()
+_NEVER: Final = SessionEpoch()
 
 
 class SessionState:
@@ -83,7 +83,7 @@ class SessionState:
         self._revoke()
         return copy
 
-    def drop(self, begun: Begun) -> NodeInbox | None:
+    def drop(self, begun: SessionEpoch) -> NodeInbox | None:
         """Have no copy any more, by an instruction; return the one there was."""
         self.begun, self.is_removing, self._strikes = begun, True, 0
         self._revoke()
