@@ -350,12 +350,12 @@ class Server:
             while not (self._stopping or connection.is_ended):
                 side.turn()
                 if link.is_metered:
-                    self._hold(side, link, peer, served)
+                    self._hold_back(side, link, peer, served)
                 link.wait(side.pause_s)
         finally:
             side.close()
 
-    def _hold(
+    def _hold_back(
         self, side: SinkConnection, link: Link, peer: PeerIdentity, served: ServedStream
     ) -> None:
         """Let nothing pass until a pusher has kept to its limits, or has another quota."""

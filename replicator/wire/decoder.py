@@ -58,10 +58,10 @@ class Decoder:
             self._start = self._end = 0
             if size > _BUFFER_BYTES_KEPT:
                 self._move_to(_BUFFER_BYTES)
-            self._hold(len(self._buffer))
+            self._account_for(len(self._buffer))
         elif size > _BUFFER_BYTES_KEPT >= self._needed + _RECORD_BYTES:
             self._move_to(self._needed + _RECORD_BYTES)
-            self._hold(len(self._buffer))
+            self._account_for(len(self._buffer))
         elif size - self._end < _RECORD_BYTES:
             enough = self._needed + _RECORD_BYTES
             self._move_to(size if have <= size // 2 and enough <= size else min(enough, 2 * size))
@@ -80,11 +80,11 @@ class Decoder:
         """Give back what an empty buffer has too much: nothing has arrived for a while."""
         if self._end == self._start and len(self._buffer) > _BUFFER_BYTES:
             self._move_to(_BUFFER_BYTES)
-            self._hold(_BUFFER_BYTES)
+            self._account_for(_BUFFER_BYTES)
 
     def close(self) -> None:
         """Release the memory of an unfinished message."""
-        self._hold(0)
+        self._account_for(0)
 
     def next(self) -> Message | None:
         """Return the next message, None while it is incomplete.
@@ -150,9 +150,9 @@ class Decoder:
         if length > LARGE_BYTES and not check_large(head, length):
             return
         self._is_counted = True
-        self._hold(max(self._needed, len(self._buffer)))
+        self._account_for(max(self._needed, len(self._buffer)))
 
-    def _hold(self, count: int) -> None:
+    def _account_for(self, count: int) -> None:
         """Account for so many bytes, in place of those that were."""
         count = count if count > _COUNTED_BYTES else 0
         if self._large is None or count == self._taken:

@@ -154,7 +154,7 @@ class NodeAdmin:
         }
         if copies is not None:
             sessions = SessionAdmin(
-                sequencer, member, copies, decide=self._decide, settle=self._settle,
+                sequencer, member, copies, decide=self._decide, settle=self._await_settled,
                 now_ns=lambda: archiver.now_ns,
             )  # fmt: skip
             self._verbs |= _verbs_of(sessions, partial(self._set_session_policy, sessions))
@@ -519,7 +519,7 @@ class NodeAdmin:
     def _decide(self, instruction: Instruction, is_done: Callable[[], bool]) -> None:
         perform(self._decided(instruction, is_done), self._carry_out)
 
-    def _settle(self, index: int) -> None:
+    def _await_settled(self, index: int) -> None:
         """Wait until a majority has durably what was merged up to an instruction."""
         self._await(
             lambda: self._sequencer.ask(lambda: self._archiver.settled_index) >= index,

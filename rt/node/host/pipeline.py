@@ -103,7 +103,7 @@ class NodePipeline:
             lambda: self.sequencer.view.refusal, lambda: self.sequencer.view.is_whole,
         )  # fmt: skip
         self.inboxes = Inboxes(
-            directory.copies_disk, directory.inputs, settings.stream, self._hold, guard,
+            directory.copies_disk, directory.inputs, settings.stream, self._note_synced, guard,
             # Who decides over a session must know soon that its publisher has left.
             alone=lambda: self.member.is_alone, left=lambda: self.sequencer.stir(),
             damaged=lambda found: self.sequencer.mend(found),
@@ -160,7 +160,7 @@ class NodePipeline:
 
     def settle(self) -> None:
         """Sync and sequence what a connection appended, or leave that to the threads."""
-        self._ending.guarded(self._settle)
+        self._ending.guarded(self._sequence_appended)
 
     def hear(self, sender: str, messages: list[bytes]) -> None:
         """Take another node's messages, and do now what follows from them."""
@@ -224,10 +224,10 @@ class NodePipeline:
             return START
         return self.sequencer.ask(lambda: self.member.executor.ledger.merged_to(session))
 
-    def _hold(self, _end: Position, session: str) -> None:
+    def _note_synced(self, _end: Position, session: str) -> None:
         self.sequencer.hold(session)
 
-    def _settle(self) -> None:
+    def _sequence_appended(self) -> None:
         """Have what a connection appended merged before it is synced, if it is little.
 
         The leader puts it into an instruction; a follower gets that in a moment, and has nothing to
