@@ -32,7 +32,7 @@ class SessionEpoch(NamedTuple):
 
 
 def save_epochs(disk: Disk, root: str, known: Mapping[str, SessionEpoch]) -> None:
-    """Write the file anew; `OSError` if the disk fails, or is full.
+    """Replace the file; `OSError` if the disk fails, or is full.
 
     Args:
         disk: where the copies are.

@@ -22,7 +22,7 @@ from rt.node.notes.registered_cursor import (
 from rt.node.notes.registered_room import demand_room
 from rt.node.readers.changed_notes import ChangedNotes, Decide
 from rt.node.readers.cursor_lag import lag_of
-from rt.node.readers.records import Records
+from rt.node.readers.reader_notes import ReaderNotes
 from rt.position import Position
 
 _TAKEOVERS: Final = ("refuse", "fence")
@@ -63,7 +63,7 @@ class NodeCursors:
             now_ns: the time, ns since the epoch.
         """
         self._view = view
-        self._cursors = Records(
+        self._cursors = ReaderNotes(
             CURSOR_NOTE,
             parse_registered,
             ChangedNotes(view, decide, now_ns),

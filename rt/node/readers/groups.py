@@ -26,7 +26,7 @@ from rt.node.notes.registered_room import demand_room
 from rt.node.readers.changed_notes import ChangedNotes, Decide
 from rt.node.readers.claims_heard import ClaimsHeard
 from rt.node.readers.cursor_lag import lag_of
-from rt.node.readers.records import Records
+from rt.node.readers.reader_notes import ReaderNotes
 from rt.position import Position
 
 MESSAGES_MAX: Final = 4096  # of a range that is handed out at once
@@ -102,7 +102,7 @@ class NodeGroups:
             now_ns: the time, ns since the epoch.
         """
         self._view = view
-        self._groups = Records(
+        self._groups = ReaderNotes(
             GROUP_NOTE,
             parse_reading_group,
             ChangedNotes(view, decide, now_ns),
@@ -252,7 +252,7 @@ class NodeGroups:
         *,
         may_repeat: bool = False,
     ) -> Steps[tuple[ReadingGroup, bool]]:
-        """Change a group, which is there afterwards; see `Records.change`."""
+        """Change a group, which is there afterwards; see `ReaderNotes.change`."""
         group, is_agreed = yield from self._groups.change(name, change, may_repeat=may_repeat)
         return self._groups.existing(group, name), is_agreed
 

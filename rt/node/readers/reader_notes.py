@@ -1,4 +1,4 @@
-"""Records: the cursors, or the groups, of a stream, each a note that is changed as a whole."""
+"""ReaderNotes: the cursors, or the groups, of a stream, each a note that is changed as a whole."""
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -24,7 +24,7 @@ _UNKNOWN: Final = {
 }
 
 
-class Records(Generic[Record]):
+class ReaderNotes(Generic[Record]):
     """Reads and changes the notes of one kind; any thread may call it."""
 
     def __init__(
