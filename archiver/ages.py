@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from archiver.decide import RolledFile
+from archiver.lease import RolledFile
 from rt.position import Position
 
 

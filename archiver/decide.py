@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from archiver.lease import Lease
+from archiver.lease import Lease, RolledFile
 from archiver.policy import MINUTE_NS, Policy, show_limit
 from rt.errors import Misuse
 from rt.position import Position
@@ -14,14 +14,6 @@ from rt.position import Position
 TIME: Final = "time"
 LIMIT: Final = "limit"
 DISK: Final = "disk"
-
-
-class RolledFile(NamedTuple):
-    """A rolled file that has not been archived."""
-
-    start: Position
-    bytes: int
-    rolled_ns: int
 
 
 class DiskReport(NamedTuple):

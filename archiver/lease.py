@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple
 
 from rt.errors import Misuse
 from rt.names import is_cursor, parse_peer
@@ -20,16 +20,12 @@ UNREADABLE: Final = (
 _PINS: Final = ("cursor", "group")  # with the name of one they are a holder, as a peer's name is
 
 
-class Sized(Protocol):
-    """What a lease needs to know about a file."""
+class RolledFile(NamedTuple):
+    """A rolled file that has not been archived."""
 
-    @property
-    def start(self) -> Position:
-        """Where the file begins."""
-
-    @property
-    def bytes(self) -> int:
-        """The file's size."""
+    start: Position
+    bytes: int
+    rolled_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +49,7 @@ class Lease:
         if type(self.bytes_max) is not int or not 0 < self.bytes_max < 1 << 62:
             raise Misuse("a lease holds a bounded number of bytes, at least 1")
 
-    def first_held(self, files: Sequence[Sized], now_ns: int) -> int:
+    def first_held(self, files: Sequence[RolledFile], now_ns: int) -> int:
         """Return the index of the first file held; the number of files if none is.
 
         If `bytes_max` does not cover all files from `start` on, the newest ones that fit are held.

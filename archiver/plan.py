@@ -4,7 +4,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from archiver.decide import Decision, RolledFile
+from archiver.decide import Decision
+from archiver.lease import RolledFile
 from archiver.policy import MINUTE_NS, Policy
 from rt.format.manifest import Manifest
 from rt.position import Position

@@ -6,7 +6,8 @@ import sys
 import threading
 import time
 
-from archiver.decide import RolledFile, decide
+from archiver.decide import decide
+from archiver.lease import RolledFile
 from archiver.policy import MINUTE_NS, Policy
 from benchmarks.log import directory
 from benchmarks.report import Row, seconds

@@ -1,7 +1,7 @@
 """Member: one node's sequencer: an engine and its journal, proposals, and their execution."""
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from rt.errors import Diverged, PeerError
@@ -13,10 +13,9 @@ from sequencer.hand_over import HandOver
 from sequencer.journal.journal import Journal
 from sequencer.ledger.digests import encode_digest
 from sequencer.ledger.instruction import Instruction
-from sequencer.membership import Dial, Doors, Membership
+from sequencer.membership import Dial, Membership
 from sequencer.peers.notes import CONSENSUS
-from sequencer.peers.restart_check import Greeting
-from sequencer.planning.group_join_check import Stuck
+from sequencer.peers.restart_check import RestartCheck
 from sequencer.planning.holdings import Holdings
 from sequencer.planning.planner import Planner
 from sequencer.proposals import Proposals
@@ -54,7 +53,7 @@ class Member:
         *,
         engine: Consensus,
         journal: Journal,
-        greeting: Greeting,
+        greeting: RestartCheck,
         executor: Executor,
         planner: Planner,
         send: Callable[[str, bytes], None],
@@ -87,50 +86,17 @@ class Member:
         self.reads = LatestReads(engine)
         self.holdings = Holdings(name, members)
         self.handlers: dict[bytes, Callable[[str, bytes], None]] = {}  # by kind, REPORT or WANT
+        self.greeting, self.executor = greeting, executor
         self._journal = journal
         self._send = send
-        self._execution = Execution(executor, self.holdings, readers)
-        self.proposals = Proposals(engine, self.holdings, self._execution, planner, now_ns)
-        self._membership = Membership(
+        self.execution = Execution(executor, self.holdings, readers)
+        self.proposals = Proposals(engine, self.holdings, self.execution, planner, now_ns)
+        self.membership = Membership(
             name, engine, self.holdings, greeting, dial, departed=departed or Departed()
         )
         self.unheard: dict[str, int] = {}  # by sender, the messages that were refused
         self._hand_over = HandOver(engine, self.holdings, self.proposals, hand_over_ticks)
         self._leader = ""
-
-    @property
-    def greeting(self) -> Greeting:
-        """Until it is over, this node takes no part in the consensus."""
-        return self._membership.greeting
-
-    @property
-    def doors(self) -> Doors:
-        """Whom this node lets in; any thread may ask."""
-        return self._membership.doors
-
-    @property
-    def executor(self) -> Executor:
-        """Writes the merged log and keeps the ledger."""
-        return self._execution.executor
-
-    @property
-    def missing(self) -> tuple[str, Position] | None:
-        """The session the next instruction needs bytes of, and up to where; None if none."""
-        return self._execution.missing
-
-    @property
-    def stuck(self) -> Mapping[str, Stuck]:
-        """The sessions that cannot be merged, and why, as far as this node leads."""
-        return self.proposals.stuck
-
-    @property
-    def suspended(self) -> bool:
-        """Whether nothing is executed because the merged log is being copied from another node."""
-        return self._execution.suspended
-
-    @suspended.setter
-    def suspended(self, value: bool) -> None:
-        self._execution.suspended = value
 
     @property
     def is_alone(self) -> bool:
@@ -140,22 +106,12 @@ class Member:
     @property
     def is_executing(self) -> bool:
         """Whether something was proposed or committed that was not executed here yet."""
-        return bool(self._execution.queue) or self.proposals.is_undecided
+        return bool(self.execution.queue) or self.proposals.is_undecided
 
     @property
     def is_behind(self) -> bool:
         """Whether something committed was not executed here yet, or what it made is not here."""
-        return bool(self._execution.queue) or self.executor.lacks_log
-
-    @property
-    def has_backlog(self) -> bool:
-        """Whether `run` has left something that can be executed now."""
-        return self._execution.can_continue
-
-    @property
-    def has_orders(self) -> bool:
-        """Whether an order was not proposed yet, or not executed."""
-        return self.proposals.has_orders
+        return bool(self.execution.queue) or self.executor.lacks_log
 
     def receive(self, session: str) -> None:
         """This node was sent more of `session`, and has not synced it."""
@@ -165,42 +121,21 @@ class Member:
     def hold(self, session: str, end: Position) -> None:
         """This node now holds `session` durably up to `end`."""
         self.holdings.hold(session, end)
-        self._execution.copies.hold(session)
+        self.execution.copies.hold(session)
         self.proposals.waiting.notice([session])
 
     def lose(self, session: str) -> None:
         """This node's copy of `session` was damaged, or differed, and was set aside."""
         self.executor.forget(session)
         self.proposals.forget(session)
-        self._execution.copies.lose(session)
+        self.execution.copies.lose(session)
         self.hold(session, START)
 
     @property
     def has_ended_or_owned(self) -> bool:
         """Whether `take_dropped` or `take_owned` would return any session."""
-        copies = self._execution.copies
+        copies = self.execution.copies
         return bool(copies.dropped or copies.owned)
-
-    def take_dropped(self) -> list[str]:
-        """Return the sessions whose copies may have been dropped since this was last called.
-
-        The node's copy of each has to be dropped if it is from before `Remembered.begun`, and to
-        be held again if it is not; until then it counts as none.
-        """
-        return self._execution.take_dropped()
-
-    def take_owned(self) -> list[str]:
-        """Return the sessions whose owner or log may have changed since this was last called."""
-        return self._execution.take_owned()
-
-    @property
-    def saved_index(self) -> int:
-        """No instruction up to this one is executed again."""
-        return self._execution.saved_index
-
-    def vouches_for(self, session: str) -> bool:
-        """Whether this node's copy of a session is known to hold what was merged of it."""
-        return self._execution.copies.is_checked(session)
 
     def hear(self, sender: str, data: bytes) -> None:
         """Take another node's message; after a `PeerError` nothing of it was taken.
@@ -221,11 +156,11 @@ class Member:
             raise
 
     def _take(self, kind: bytes, sender: str, body: bytes) -> None:
-        self._membership.note(sender)
+        self.membership.note(sender)
         if kind == _MEMBERS:
-            self._membership.take(sender, body)
+            self.membership.take(sender, body)
             return
-        self._membership.demand(sender)
+        self.membership.demand(sender)
         if kind == _HOLDINGS:
             self._take_holdings(sender, body)
         elif kind == _HELLO:
@@ -244,13 +179,13 @@ class Member:
     def tick(self) -> None:
         """Let one unit of time pass."""
         self.greeting.tick()
-        self._membership.tick()
+        self.membership.tick()
         if self.greeting.is_over:
             self.engine.tick()
         if self.greeting.ticks % WHOLE_REPORT_TICKS == 0:
             self._report_all()
             self.holdings.round += 1
-            self._send_all(_MEMBERS + self._membership.announcement())
+            self._send_all(_MEMBERS + self.membership.announcement())
             self._request_state()
         if self.engine.leads:
             self.proposals.waiting.tick()
@@ -286,8 +221,8 @@ class Member:
             CorruptLog: a session's copy or the merged log is damaged.
             OSError: the merged log cannot be written; call again when it can.
         """
-        self._execution.copies.check()
-        if self._membership.follow():
+        self.execution.copies.check()
+        if self.membership.follow():
             self.executor.alone = self.is_alone
         self._follow_leader()
         self._report_changes()
@@ -296,11 +231,11 @@ class Member:
             ready = self.engine.ready()
             if ready is None:
                 break
-            self._membership.follow()  # before anything is sent to a member that is new
+            self.membership.follow()  # before anything is sent to a member that is new
             if ready.early:
                 self._post(ready.early)
             # a reader here waits for it; the leader can do with the reply of another member
-            settled = ready.settled if self._execution.is_read else ()
+            settled = ready.settled if self.execution.readers.are_there() else ()
             try:
                 if settled:
                     self._take_committed(settled)
@@ -309,15 +244,15 @@ class Member:
                 self._perform(ready, len(settled))
             self.reads.take(ready.reads)
             self._execute()
-        if self._membership.greeting.is_due:
+        if self.membership.greeting.is_due:
             self._greet()
         self._execute()
-        self._execution.copies.check()
-        return [*self._execution.take_sessions(), *self._execution.copies.take_passed()]
+        self.execution.copies.check()
+        return [*self.execution.take_sessions(), *self.execution.copies.take_passed()]
 
     def plan_snapshot(self) -> SnapshotPlan | None:
         """Return the state to snapshot, if anything was executed since the last snapshot."""
-        plan = self._execution.plan_snapshot()
+        plan = self.execution.plan_snapshot()
         return plan if plan is not None and self.engine.may_compact(plan.index) else None
 
     def save_snapshot(self, plan: SnapshotPlan) -> None:
@@ -325,7 +260,7 @@ class Member:
         snapshot = self.engine.compact(plan.index, plan.data)
         if snapshot is not None:
             self._journal.save_snapshot(snapshot)
-        self._execution.saved(plan)
+        self.execution.saved(plan)
 
     def _perform(self, ready: Ready, taken: int) -> None:
         """Persist, then speak, then take what was committed, but for the first so many entries."""
@@ -335,19 +270,19 @@ class Member:
         if ready.messages:
             self._post(ready.messages)
         if ready.snapshot is not None:
-            self._execution.restore(ready.snapshot)
+            self.execution.restore(ready.snapshot)
         if len(ready.committed) > taken:
             self._take_committed(ready.committed[taken:])
 
     def _take_committed(self, entries: Sequence[Entry]) -> None:
-        self._execution.append(map(self.proposals.decode, entries))
+        self.execution.append(map(self.proposals.decode, entries))
         self.proposals.committed(entries[-1].index)
 
     def _execute(self) -> None:
         try:
-            self._execution.run()
+            self.execution.run()
         finally:
-            self.proposals.executed(self._execution.done_index)
+            self.proposals.executed(self.execution.done_index)
 
     # What nodes send each other
 
@@ -398,24 +333,24 @@ class Member:
         if len(body) < _INDEX.size:
             raise PeerError("a report without its instruction")
         [index] = _INDEX.unpack_from(body)
-        outdated = self.executor.ledger.remembered.dropped_after(index)
+        outdated = self.executor.ledger.dropped_after(index)
         reported = self.holdings.take_report(sender, body[_INDEX.size :], outdated)
         self.holdings.executes(sender, index)
         self.proposals.waiting.notice_reported(reported)
 
     def _request_state(self) -> None:
         """Ask every member: the leader need not be the one that has the state."""
-        if self._execution.needs_state:
+        if self.execution.needs_state:
             self._send_all(_WANT_STATE)
 
     def _take_state(self, sender: str, body: bytes) -> None:
         if not self.engine.elects(sender):  # a learner has it from those that do
             raise UnheardError(f"{sender!r} does not vote, as far as this node knows")
-        self._execution.adopt(body)
+        self.execution.adopt(body)
 
     def _send_state(self, member: str) -> None:
         """Send what was executed here: it was decided, and is the same on every node."""
-        state = self._execution.state()
+        state = self.execution.state()
         if state is not None:
             self._send(member, _STATE + state)
 
@@ -424,7 +359,7 @@ class Member:
             self._send_all(_DIGEST + encode_digest(self.executor.ledger))
 
     def _compare_digest(self, sender: str, body: bytes) -> None:
-        position = self._execution.digests.conflict(body)
+        position = self.execution.digests.conflict(body)
         if position is not None and sender == self.engine.leader:
             raise Diverged(
                 self.executor.appender.directory,

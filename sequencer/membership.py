@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from rt.errors import PeerError
 from sequencer.departed import Departed
-from sequencer.peers.restart_check import Greeting
+from sequencer.peers.restart_check import RestartCheck
 from sequencer.planning.holdings import Holdings
 from sequencer.raft.consensus import (
     FOUNDER,
@@ -82,7 +82,7 @@ class Membership:
         name: str,
         engine: Consensus,
         holdings: Holdings,
-        greeting: Greeting,
+        greeting: RestartCheck,
         dial: Dial,
         *,
         departed: Departed,

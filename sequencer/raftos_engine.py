@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from rt.errors import Misuse, Refused
-from sequencer.raft.consensus import Calm
+from sequencer.raft.consensus import Quiescence
 from sequencer.raft.core import Settings
 from sequencer.raft.election import Election
 from sequencer.raft.engine import Raft
@@ -97,7 +97,7 @@ class RaftosRaft(Raft):
         self._roles.loop.tick()
 
     @property
-    def calm(self) -> Calm | None:
+    def calm(self) -> Quiescence | None:
         """Where nothing is left to do, of a node alone: raftos' timers know of no rest."""
         return super().calm if self._core.roster.now.keys() == {self._core.name} else None
 

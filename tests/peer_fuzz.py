@@ -11,8 +11,8 @@ from typing import Any
 from rt.errors import Misuse, PeerError
 from rt.events import SessionChange
 from rt.format.manifest import MERGED, LogIdentity
-from rt.node.agree.heartbeat_codec import decode_beat, encode_beat, group_of
-from rt.node.resources.peer_addresses import Places
+from rt.node.agree.heartbeat_codec import decode_heartbeat, encode_heartbeat, group_of
+from rt.node.resources.peer_addresses import PeerAddresses
 from rt.node.retain.reports import RetentionReport, decode_retention_report
 from rt.position import START, Position
 from sequencer.departed import Departed
@@ -33,11 +33,11 @@ from sequencer.ledger.instruction import (
 from sequencer.ledger.ledger import Ledger, decode_ledger
 from sequencer.ledger.life import Life
 from sequencer.membership import CUT_OFF_TICKS, Membership
-from sequencer.peers.restart_check import Greeting, GreetingMessage, encode_greeting
+from sequencer.peers.restart_check import RestartCheck, RestartMessage, encode_restart
 from sequencer.planning.holdings import Holdings
 from sequencer.planning.presence import PresencePart, Pushed, decode_part, encode_part
 from sequencer.planning.session_log import SessionLogs
-from sequencer.raft.consensus import Calm, LastChange, Seat
+from sequencer.raft.consensus import LastChange, Quiescence, Seat
 from sequencer.raft.entries import pack_configuration
 from sequencer.raft.starts import Claim, Memory, Reach, StartChain
 from tests.data_fuzz import mutated
@@ -45,12 +45,14 @@ from tests.note_fuzz import VALUES
 from tests.sim.disk import SimDisk
 
 CLAIM = Claim(0, StartChain(2, (11, 22)), Reach(3, 40), Reach(3, 44))
-GREETING = encode_greeting(GreetingMessage(CLAIM, 22, Memory(0, 1, 11, Reach(2, 9))))
+GREETING = encode_restart(RestartMessage(CLAIM, 22, Memory(0, 1, 11, Reach(2, 9))))
 SEATS = {"n1": Seat(0, True, "a:1"), "n2": Seat(7, True, "b.example:2"), "n4": Seat(5, False)}
 PLACE = struct.pack("<QQ", 9, 99)
 REPORT = RetentionReport(9, 5, 4, Position(64), 7, 6, 10**18).encode()
 PART = encode_part(PresencePart(True, {"jfk": Pushed("pub", "ab" * 16)}, 0))
-BEAT = encode_beat({group_of("flights"): Calm(3, 14), group_of("trains"): Calm(1, 2)})
+BEAT = encode_heartbeat(
+    {group_of("flights"): Quiescence(3, 14), group_of("trains"): Quiescence(1, 2)}
+)
 NUMBERS = [0, 1, 7, 64, 88, (1 << 30) - 8, 1 << 31, (1 << 32) - 1, 1 << 53, 1 << 62, (1 << 63) - 1,
            1 << 63, (1 << 64) - 1, -1, -(1 << 63)]  # fmt: skip
 PLACES = [0, 64, 88, 1 << 30, 1 << 44, (1 << 30) - 8, 16383 << 30, 16384 << 30, (1 << 63) - 1]
@@ -58,7 +60,7 @@ PLACES = [0, 64, 88, 1 << 30, 1 << 44, (1 << 30) - 8, 16383 << 30, 16384 << 30, 
 
 def fuzz_greeting(chance: Random) -> None:
     """A greeting is taken or a `PeerError`, and does not keep this node from answering it."""
-    greeting = Greeting(("n2", "n3"), CLAIM, {}, lambda _memories: None)
+    greeting = RestartCheck(("n2", "n3"), CLAIM, {}, lambda _memories: None)
     try:
         greeting.take("n2", bytes(mutated(chance, GREETING)))
     except PeerError:
@@ -74,9 +76,9 @@ def fuzz_announcement(chance: Random) -> None:
         leader="", members=now, last_change=LastChange(2, 10, now, {}),
         announce=lambda _place, _seats: None,
     )  # fmt: skip
-    greeting = Greeting(("n2", "n3"), CLAIM, {}, lambda _memories: None)
+    greeting = RestartCheck(("n2", "n3"), CLAIM, {}, lambda _memories: None)
     membership = Membership(
-        "n1", engine, Holdings("n1", [*now]), greeting, Places(settings).follow,
+        "n1", engine, Holdings("n1", [*now]), greeting, PeerAddresses(settings).follow,
         departed=Departed(),
     )  # fmt: skip
     membership.follow()
@@ -120,7 +122,7 @@ def fuzz_digest(chance: Random) -> None:
 def fuzz_beat(chance: Random) -> None:
     """A beat says where streams rest, or is a `PeerError`."""
     try:
-        decode_beat(bytes(mutated(chance, BEAT)))
+        decode_heartbeat(bytes(mutated(chance, BEAT)))
     except PeerError:
         return
 

@@ -7,8 +7,8 @@ from rt.log.files.directory import LogDirectory
 from rt.net.identity import CertificateRole, PeerIdentity
 from rt.node.agree.latest import confirmed
 from rt.node.agree.steps import Order, Until, perform
-from rt.node.notes.groups import NodeGroups
 from rt.node.notes.reading_group import GROUP_NOTE, parse_reading_group
+from rt.node.readers.groups import NodeGroups
 from sequencer.ledger.instruction import decode_instruction, encode_instruction
 from sequencer.ledger.ledger import Ledger
 

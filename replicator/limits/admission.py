@@ -9,7 +9,7 @@ from ipaddress import IPv6Address
 from typing import Final, NamedTuple
 
 from replicator.limits.budgets import Budget, DaySessions
-from replicator.limits.large_messages import LARGEST_BYTES
+from replicator.wire.large_messages import LARGEST_BYTES
 from rt.errors import Misuse, Refused
 from rt.limits import GIB, MIB
 from rt.net.identity import CertificateRole, PeerIdentity

@@ -79,7 +79,7 @@ class PushClient:
         """Begin to ship."""
         self._guard.demand_owner()
         for connection in self._connections:
-            connection.start()
+            connection.dialer.start()
         self._watcher.start()
         self._releaser.start()
         self._notes.start()
@@ -111,12 +111,12 @@ class PushClient:
         while not (drained := self.drained()) and time.monotonic() < deadline:
             time.sleep(_DRAIN_POLL_S)
         for connection in self._connections:
-            connection.stop()
+            connection.dialer.stop()
         self._watcher.stop()
         self._notes.stop()
         deadline = time.monotonic() + _STOP_S
         for connection in self._connections:
-            connection.join(max(0.0, deadline - time.monotonic()))
+            connection.dialer.join(max(0.0, deadline - time.monotonic()))
         self._releaser.stop()
         return drained
 
@@ -176,7 +176,7 @@ class PushClient:
     def _abandon(self) -> None:
         """In a forked child: close the connections that it inherited."""
         for connection in self._connections:
-            connection.abandon()
+            connection.dialer.abandon()
 
     def _is_drained(self, session: str, *, merged: bool) -> bool:
         """Whether a majority of the given nodes have it, and one says that a majority of all do."""

@@ -87,7 +87,7 @@ class PushConnection:
         self.name = destination.member or address_text(destination.nodes[0])
         self._book = book
         self._gather = gather
-        self._dialer = Dialer(destination, self._serve, is_wanted=book.is_wanted)
+        self.dialer = Dialer(destination, self._serve, is_wanted=book.is_wanted)
         self._errors = ChannelErrors(f"node {self.name}" if destination.member else self.name)
         self._channels: dict[str, SourceChannel] = {}  # by session
         self._hints: set[str] = set()  # sessions to be looked at
@@ -96,39 +96,19 @@ class PushConnection:
         self._turn = threading.Lock()
         self._side: SourceConnection | None = None
 
-    def start(self) -> None:
-        """Begin; idempotent. `RuntimeError` if the system allows no further thread."""
-        self._dialer.start()
-
-    def stop(self) -> None:
-        """End soon."""
-        self._dialer.stop()
-
-    def abandon(self) -> None:
-        """In a forked child: close the connection that the parent still uses."""
-        self._dialer.abandon()
-
-    def join(self, timeout_s: float) -> bool:
-        """Wait for the end; return whether it has come."""
-        return self._dialer.join(timeout_s)
-
     def offer(self, session: str, frame: WrittenFrame | None = None) -> None:
         """Announce that this session may have grown, and by what if that is known."""
         if self._side is None or self._sent_now(session, frame):
             return  # all are looked at as soon as it is connected
         if session in self._channels or not self._errors.get(session):
             self._hints.add(session)  # else it is retried when all are looked at
-            self._dialer.wake.set()
+            self.dialer.wake.set()
 
     def look(self, *, urgent: bool = True) -> None:
         """Announce that any session may have changed, or be new; not urgent if that is unlikely."""
         self._sweep.ask(urgent=urgent)
         if self._side is not None:  # else all are looked at as soon as it is connected
-            self._dialer.wake.set()
-
-    def request(self) -> None:
-        """Announce that the book's `is_wanted` may have changed."""
-        self._dialer.wake.set()
+            self.dialer.wake.set()
 
     def all_sent(self, session: str) -> Position | None:
         """Return where the session's frames end, if all of them were sent; else None."""
@@ -154,7 +134,7 @@ class PushConnection:
 
     def error(self, session: str) -> str:
         """Return why a session is not shipped; "" if it is."""
-        return self._errors.get(session) or self._dialer.error
+        return self._errors.get(session) or self.dialer.error
 
     def refusal(self, session: str) -> str:
         """Return the code with which the node refuses a session; "" if it does not."""
@@ -164,12 +144,12 @@ class PushConnection:
         with ExitStack() as undo:
             side = self._begin(link)
             undo.callback(self._end)
-            while not self._dialer.stopping and self._book.is_wanted():
+            while not self.dialer.stopping and self._book.is_wanted():
                 link.wait(self._take_turn(side))
 
     def _begin(self, link: Link) -> SourceConnection:
         self._errors.reconnected()
-        self._book.answered(self.name, self._dialer.holder)
+        self._book.answered(self.name, self.dialer.holder)
         self._sweep.ask(urgent=True)
         self._side = SourceConnection(
             link, acked=self._take_ack, refused=self._take_refusal, traffic=self.traffic
@@ -264,7 +244,7 @@ class PushConnection:
         session = _session(channel)
         self._gather.merged(session, ack.merged)
         if self._book.acked(session, self.name, ack, channel.identity.id):
-            self._dialer.progressed()
+            self.dialer.progressed()
             self._errors.progressed(session)
             self._note(session, whole=False)
 

@@ -149,13 +149,13 @@ class Relay:
         if not self._requested.request(session):
             return
         try:
-            self._connection.start()
+            self._connection.dialer.start()
         except RuntimeError as error:  # the system allows no further thread
             self._complaint.say(str(error))
         else:
-            self._connection.request()
+            self._connection.dialer.wake.set()
 
     def stop(self) -> None:
         """End the connection."""
-        self._connection.stop()
-        self._connection.join(_STOP_S)
+        self._connection.dialer.stop()
+        self._connection.dialer.join(_STOP_S)

@@ -105,7 +105,7 @@ class PullConnection:
                     self._side.turn()
                     pause_s = 0.0 if self._side.busy else _POLL_S
                     wait_s = held_s() if self._link.is_metered else 0.0
-                self._hold(wait_s, is_stopping)
+                self._hold_back(wait_s, is_stopping)
                 self._link.wait(pause_s)
             for why in self._refused:
                 level = logging.INFO if why.code == BEHIND else logging.WARNING
@@ -117,7 +117,7 @@ class PullConnection:
                 self._side.close()
                 self._log.close()
 
-    def _hold(self, wait_s: float, is_stopping: Callable[[], bool]) -> None:
+    def _hold_back(self, wait_s: float, is_stopping: Callable[[], bool]) -> None:
         """Let nothing pass for so long but heartbeats."""
         for _ in pauses(wait_s, is_stopping):
             with self._turn:

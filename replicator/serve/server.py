@@ -14,7 +14,6 @@ from typing import Final
 
 from replicator.host import Bell, Host, Inbox
 from replicator.limits.admission import Admission, ServerLimits
-from replicator.limits.large_messages import LargeMessages
 from replicator.serve.client_record import PULLS, PUSHES, ServedClient
 from replicator.serve.greeting import answer_hello
 from replicator.serve.listener import listen_at
@@ -24,15 +23,16 @@ from replicator.sink.ack_schedule import AckSchedule
 from replicator.sink.columns_check import ColumnsCheck
 from replicator.sink.connection import SinkConnection
 from replicator.wire.hello import check_log
+from replicator.wire.large_messages import LargeMessages
 from replicator.wire.link import HungUp, Link, Passed, pause, pauses, shut
 from replicator.wire.messages import PUSH
 from rt.about import speak_of
 from rt.errors import PeerError, Refused, RtError
 from rt.format.manifest import LogIdentity
 from rt.log.notify.watch import Wake
+from rt.net.certificate_watch import live_connections
 from rt.net.grants import Grants, grants_path
 from rt.net.identity import PeerIdentity
-from rt.net.live import live_connections
 from rt.net.repeated import RepeatedLines
 from rt.net.tls import Contexts, accept
 from rt.text import printable, size_text
@@ -349,12 +349,12 @@ class Server:
             while not (self._stopping or connection.is_ended):
                 side.turn()
                 if link.is_metered:
-                    self._hold(side, link, peer, served)
+                    self._hold_back(side, link, peer, served)
                 link.wait(side.pause_s)
         finally:
             side.close()
 
-    def _hold(
+    def _hold_back(
         self, side: SinkConnection, link: Link, peer: PeerIdentity, served: ServedStream
     ) -> None:
         """Let nothing pass until a pusher has kept to its limits, or has another quota."""

@@ -1,4 +1,4 @@
-"""QuietLog: notices, at the price of a few system calls, that a log has changed."""
+"""ChangeDetector: notices, at the price of a few system calls, that a log has changed."""
 
 import os
 import time
@@ -24,7 +24,7 @@ class LogReplaced(Refused):
         )
 
 
-class QuietLog:
+class ChangeDetector:
     """What a log directory looked like when there was nothing to send from it.
 
     Threads: the connection's turn guards all fields; `has_changed` may be called from any thread,

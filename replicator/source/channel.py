@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from replicator.source.change_detector import QuietLog
+from replicator.source.change_detector import ChangeDetector
 from replicator.source.cursor_file import CursorFile
 from replicator.source.held import held_of
 from replicator.source.sent_frames import check_sent, walk_to
@@ -78,7 +78,7 @@ class SourceChannel:
         self._begins = START  # files before this one are not copied
         self._archived_sent = 0  # archived lines of the manifest that were passed or sent
         self._bad_frames = BadFrames(log)
-        self._quiet = QuietLog(log, is_copy=end is not None)
+        self._quiet = ChangeDetector(log, is_copy=end is not None)
 
     @property
     def position(self) -> Position:

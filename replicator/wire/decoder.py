@@ -1,7 +1,7 @@
 """Decoder: takes bytes as they arrive and gives out the messages in them."""
 
 from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import Final
 
 from replicator.wire.codec import (
     ACK_BYTES,
@@ -15,6 +15,7 @@ from replicator.wire.codec import (
     decode_prefix,
     is_ack,
 )
+from replicator.wire.large_messages import HeldMemory
 from replicator.wire.messages import Message
 from rt.errors import PeerError
 from rt.limits import KIB, MIB
@@ -25,16 +26,6 @@ _RECORD_BYTES: Final = 16 * KIB
 _BUFFER_BYTES: Final = 2 * _RECORD_BYTES
 _BUFFER_BYTES_KEPT: Final = 2 * MIB  # a rare larger message gives its memory back
 _COUNTED_BYTES: Final = 64 * KIB  # smaller buffers are not accounted for: 512 of them have 32 MiB
-
-
-class MessageMemory(Protocol):
-    """The memory that buffers may take (`replicator.limits.large_messages`)."""
-
-    def take(self, count: int) -> None:
-        """Account for a buffer; `Refused` if there are too many others."""
-
-    def give_back(self, count: int) -> None:
-        """Release its memory."""
 
 
 class Decoder:
@@ -49,7 +40,7 @@ class Decoder:
         "from_sink", "greeting",
     )  # fmt: skip
 
-    def __init__(self, *, greeting: bool = False, large: MessageMemory | None = None) -> None:
+    def __init__(self, *, greeting: bool = False, large: HeldMemory | None = None) -> None:
         self.greeting = greeting
         self.from_sink = False
         self._large = large
@@ -67,10 +58,10 @@ class Decoder:
             self._start = self._end = 0
             if size > _BUFFER_BYTES_KEPT:
                 self._move_to(_BUFFER_BYTES)
-            self._hold(len(self._buffer))
+            self._account_for(len(self._buffer))
         elif size > _BUFFER_BYTES_KEPT >= self._needed + _RECORD_BYTES:
             self._move_to(self._needed + _RECORD_BYTES)
-            self._hold(len(self._buffer))
+            self._account_for(len(self._buffer))
         elif size - self._end < _RECORD_BYTES:
             enough = self._needed + _RECORD_BYTES
             self._move_to(size if have <= size // 2 and enough <= size else min(enough, 2 * size))
@@ -89,11 +80,11 @@ class Decoder:
         """Give back what an empty buffer has too much: nothing has arrived for a while."""
         if self._end == self._start and len(self._buffer) > _BUFFER_BYTES:
             self._move_to(_BUFFER_BYTES)
-            self._hold(_BUFFER_BYTES)
+            self._account_for(_BUFFER_BYTES)
 
     def close(self) -> None:
         """Release the memory of an unfinished message."""
-        self._hold(0)
+        self._account_for(0)
 
     def next(self) -> Message | None:
         """Return the next message, None while it is incomplete.
@@ -159,9 +150,9 @@ class Decoder:
         if length > LARGE_BYTES and not check_large(head, length):
             return
         self._is_counted = True
-        self._hold(max(self._needed, len(self._buffer)))
+        self._account_for(max(self._needed, len(self._buffer)))
 
-    def _hold(self, count: int) -> None:
+    def _account_for(self, count: int) -> None:
         """Account for so many bytes, in place of those that were."""
         count = count if count > _COUNTED_BYTES else 0
         if self._large is None or count == self._taken:

@@ -5,7 +5,7 @@ from mmap import mmap
 from typing import Final
 
 from replicator.wire.codec import DATA_HEAD_BYTES, data_head, put_data_head
-from replicator.wire.decoder import MessageMemory
+from replicator.wire.large_messages import HeldMemory
 from rt.errors import FrameError, Refused
 from rt.format.frame import HEADER_BYTES, FrameKind, parse_header
 from rt.limits import KIB, READ_BYTES
@@ -33,7 +33,7 @@ class FrameBuffer:
         self,
         size: int = READ_BYTES,
         traffic: Traffic | None = None,
-        memory: MessageMemory | None = None,
+        memory: HeldMemory | None = None,
     ) -> None:
         """Hold frames of up to `size` bytes in all; a single larger one gets memory of its own.
 

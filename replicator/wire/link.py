@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from replicator.wire.codec import encode
-from replicator.wire.decoder import Decoder, MessageMemory
+from replicator.wire.decoder import Decoder
+from replicator.wire.large_messages import HeldMemory
 from replicator.wire.messages import CONNECTION, Heartbeat, Message, Refusal
 from replicator.wire.outlet import Outlet, broken
 from rt import errors
@@ -75,7 +76,7 @@ class Link:
     """
 
     def __init__(
-        self, sock: ssl.SSLSocket, wake: Wake, name: str, large: MessageMemory | None = None
+        self, sock: ssl.SSLSocket, wake: Wake, name: str, large: HeldMemory | None = None
     ) -> None:
         """Take over a connection after its handshake.
 

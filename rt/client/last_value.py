@@ -54,13 +54,13 @@ class LastValue(Mapping[bytes, Message]):
             checkpoint_s: how often the values are stored, if they have changed.
         """
         self._checkpoint = checkpoint
-        self._limits = keys_max, checkpoint_s
+        self._keys_max, self._checkpoint_s = keys_max, checkpoint_s
         self._values, self._position = values.messages, values.position
         self._lock = threading.Lock()
         self._error: Exception | None = None
         self._complete = complete
         self._stopping = threading.Event()
-        self._stored = values.position, time.monotonic()
+        self._stored_to, self._stored_s = values.position, time.monotonic()
         self._reader = reader(values.position, self._meet)
         self._thread = threading.Thread(target=self._run, name="last value", daemon=True)
         self._thread.start()
@@ -139,7 +139,7 @@ class LastValue(Mapping[bytes, Message]):
             more = True
             while more:
                 more = self._follow()
-                if not more or time.monotonic() - self._stored[1] >= self._limits[1]:
+                if not more or time.monotonic() - self._stored_s >= self._checkpoint_s:
                     self._store()
         except (RtError, OSError) as error:
             _log.error("the last values end at %s: %s", self._position, spoken(error))
@@ -149,7 +149,7 @@ class LastValue(Mapping[bytes, Message]):
 
     def _follow(self) -> bool:
         """Take what is there, until nothing came for a while or it is time to store."""
-        due_s = self._stored[1] + self._limits[1]
+        due_s = self._stored_s + self._checkpoint_s
         for message in self._reader.messages(_LOOK_S):
             if message.key:
                 self._take(message)
@@ -159,7 +159,7 @@ class LastValue(Mapping[bytes, Message]):
         return not self._stopping.is_set()
 
     def _take(self, message: Message) -> None:
-        keys_max = self._limits[0]
+        keys_max = self._keys_max
         with self._lock:
             if not message.payload:
                 self._values.pop(message.key, None)
@@ -182,6 +182,6 @@ class LastValue(Mapping[bytes, Message]):
 
     def _store(self) -> None:
         """Store the values, unless nothing has come since."""
-        if self._position != self._stored[0]:
+        if self._position != self._stored_to:
             self._checkpoint.store(Values(self._position, self._values))
-        self._stored = self._position, time.monotonic()
+        self._stored_to, self._stored_s = self._position, time.monotonic()

@@ -44,11 +44,11 @@ class Scan:
         """
         position = self.walk.position
         offset = position.offset
-        if end - offset < HEADER_BYTES or not self._hold(offset, HEADER_BYTES, end):
+        if end - offset < HEADER_BYTES or not self._read_ahead(offset, HEADER_BYTES, end):
             return None
         header = parse_header(self._data, offset - self._base)
         size = header.size
-        if end - offset < size or not self._hold(offset, size, end):
+        if end - offset < size or not self._read_ahead(offset, size, end):
             return None
         start = offset - self._base + HEADER_BYTES
         body = self._view[start : start + header.length]
@@ -64,7 +64,7 @@ class Scan:
         """Discard what was read ahead, because it may have been rewritten since."""
         self._data = b""
 
-    def _hold(self, offset: int, length: int, end: int) -> bool:
+    def _read_ahead(self, offset: int, length: int, end: int) -> bool:
         start = offset - self._base
         if start < 0 or start + length > len(self._data):
             # not beyond the end: allocating a large buffer costs more than reading a small frame

@@ -12,7 +12,7 @@ from rt.format.manifest import FILE_NAME, Rolled
 from rt.inspect.history import Row, rolled_rows
 from rt.net.exchange import Fields, about, decode_fields, receive_all, send_all
 from rt.net.identity import CertificateRole
-from rt.net.kept import KeptConnection
+from rt.net.persistent_connection import PersistentConnection
 from rt.net.question import CONNECT_S, connect_about
 from rt.net.tls import Contexts
 from rt.position import Position
@@ -145,7 +145,7 @@ class AdminClient:
         self._addresses = list(addresses)
         self._contexts = contexts
         self._place = 0  # index of the node to ask first
-        self._kept = KeptConnection(contexts, ADMIN_ALPN) if keep else None
+        self._kept = PersistentConnection(contexts, ADMIN_ALPN) if keep else None
 
     def ask(self, request: Fields) -> Fields:
         """Ask the node that answered last, then each other one; errors as for `ask_any`.

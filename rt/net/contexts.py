@@ -11,8 +11,8 @@ from typing import Final
 from cryptography import x509
 
 from rt.errors import Misuse, spoken
+from rt.net.certificate_watch import live_connections
 from rt.net.certificates import CertificateFiles, load_certificate, renewal_words
-from rt.net.live import live_connections
 from rt.net.trust import FileStamp, Trust, file_stamp, trust_of
 
 _log: Final = logging.getLogger("rt.net")

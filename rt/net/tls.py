@@ -19,6 +19,7 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from rt.errors import PeerError, Refused, spoken
+from rt.net.certificate_watch import live_connections
 from rt.net.contexts import (
     Contexts,
     TrustingContext,
@@ -30,7 +31,6 @@ from rt.net.contexts import (
 from rt.net.exchange import set_deadline
 from rt.net.grants import Grants
 from rt.net.identity import REFUSED_CODE, CertificateRole, PeerIdentity, read_identity
-from rt.net.live import live_connections
 from rt.net.tls_errors import describe_tls_error
 
 __all__ = [

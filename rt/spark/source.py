@@ -43,7 +43,7 @@ class RtSource(DataSource):
         try:
             self._read_options = read_options(options)
             self._snapshots = take_snapshots(self._read_options)
-            self._hold(self._snapshots)
+            self._take_leases(self._snapshots)
         except (RtError, OSError) as error:
             # it may be a write; and a stream may begin before its log does
             self._snapshots = None
@@ -75,7 +75,7 @@ class RtSource(DataSource):
             raise Misuse("startingPosition=latest is for readStream: a batch would be empty")
         if options.fail_on_data_loss and not self._fixed_at_load:
             check_nothing_archived(self._snapshots, options)
-        self._hold(self._snapshots)  # the load may be long ago
+        self._take_leases(self._snapshots)  # the load may be long ago
         return RtReader(options, schema, self._snapshots)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
@@ -103,7 +103,7 @@ class RtSource(DataSource):
         with one_line_errors():
             return stream_writer(self.options, schema, overwrite=overwrite)
 
-    def _hold(self, snapshots: tuple[LogSnapshot, ...]) -> None:
+    def _take_leases(self, snapshots: tuple[LogSnapshot, ...]) -> None:
         lease = self._reading().lease
         if lease is not None:
             from rt.spark.lease import take_lease  # noqa: PLC0415 - most have none

@@ -10,8 +10,8 @@ from typing import Final
 from cryptography import x509
 
 from rt.errors import Refused
+from rt.net.certificate_watch import live_connections
 from rt.net.identity import REFUSED_CODE, UNREADABLE, objection_to_life
-from rt.net.live import live_connections
 from rt.net.repeated import RepeatedLines
 from rt.net.trust import Trust, trust_of
 

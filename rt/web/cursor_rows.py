@@ -10,8 +10,8 @@ from typing import Any, Final
 from rt.errors import CorruptLog
 from rt.log.files.directory import LogDirectory
 from rt.node.agree.view import NodeView
-from rt.node.notes.cursor_lag import lag_of
 from rt.node.notes.registered_cursor import RegisteredCursor, cursors_of_notes
+from rt.node.readers.cursor_lag import lag_of
 from rt.text import printable
 
 _LOOK_S: Final = 5.0  # for a lagging cursor the log is searched, which takes a millisecond

@@ -6,7 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from archiver.decide import RolledFile, decide
+from archiver.decide import decide
+from archiver.lease import RolledFile
 from archiver.policy import MINUTE_NS, Policy
 from rt.errors import CorruptLog, Misuse
 from rt.format.manifest import FILE_NAME

@@ -10,7 +10,7 @@ from rt.node.settings.node import NodeSettings
 from rt.position import Position
 from rt.text import printable
 from rt.version import __version__
-from rt.web.others import AFTER, BEFORE
+from rt.web.peer_poller import AFTER, BEFORE
 from rt.web.site import Fields
 from rt.web.verdict import FORKED, NodeRow, verdict_of
 

@@ -23,7 +23,7 @@ from rt.web.cursor_rows import CursorRow, CursorRows
 from rt.web.files import MergedFiles, planned
 from rt.web.node_metrics import StreamView, node_metrics
 from rt.web.node_overview import overview, session_row, troubled_first
-from rt.web.others import OtherNodes
+from rt.web.peer_poller import PeerPoller
 from rt.web.recent import RecentEvents
 from rt.web.site import Fields, Site, SiteHealth
 
@@ -54,7 +54,7 @@ class NodeSite:
         self._expiry: tuple[float, dict[str, float]] = (float("-inf"), {})
         contexts = Contexts(self._certificates, client_context, settings.stream)
         sequencer = node.pipeline.sequencer
-        self._others = OtherNodes(self._addresses, contexts, lambda: sequencer.view.number)
+        self._others = PeerPoller(self._addresses, contexts, lambda: sequencer.view.number)
         self.is_draining = False
 
     def start(self) -> None:

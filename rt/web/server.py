@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from rt.errors import Misuse, RtError, spoken
 from rt.net.contexts import demand_private
 from rt.node.settings.http import HttpSettings, is_loopback
-from rt.web.places import HttpPlaces
+from rt.web.tls_upgrade import HttpPlaces
 
 if TYPE_CHECKING:
     from rt.web.site import Site
@@ -62,8 +62,8 @@ class WebServer:
 
         from rt.web.app import Page  # noqa: PLC0415 - imports optional packages
         from rt.web.clients import WebClients  # noqa: PLC0415
-        from rt.web.door import Door  # noqa: PLC0415
         from rt.web.protocol import HttpProtocol  # noqa: PLC0415
+        from rt.web.tls_upgrade import TlsUpgrade  # noqa: PLC0415
 
         places = HttpPlaces(_CONNECTIONS_MAX)
         self._settings = settings
@@ -72,8 +72,8 @@ class WebServer:
         self._socket = _listen(settings.address)
         self._page = Page(site, local=is_loopback(settings.address[0]), is_open=not clients)
 
-        def opened(**given: Any) -> Door:
-            return Door(HttpProtocol(**given), places, self._context, clients)
+        def opened(**given: Any) -> TlsUpgrade:
+            return TlsUpgrade(HttpProtocol(**given), places, self._context, clients)
 
         config = uvicorn.Config(
             self._page.app, http=cast("Any", opened), ws="none", lifespan="off", log_config=None,

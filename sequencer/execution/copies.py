@@ -27,8 +27,8 @@ class Copies:
         self._unchecked: dict[str, Tail | None] = {}
         self._passed: list[str] = []
         self._unreadable: set[str] = set()  # so that each is logged once
-        self.dropped = dict.fromkeys(executor.ledger.remembered.begun)  # see `take_dropped`
-        self.owned = dict.fromkeys(executor.ledger.remembered.opened)  # see `take_owned`
+        self.dropped = dict.fromkeys(executor.ledger.begun)  # see `take_dropped`
+        self.owned = dict.fromkeys(executor.ledger.opened)  # see `take_owned`
 
     def hold(self, session: str) -> None:
         """A copy was opened, or has grown."""
@@ -106,7 +106,7 @@ class Copies:
 
     def _is_agreed(self, session: str) -> bool:
         """Whether the copy may be the one that was merged from: it may be of the next log."""
-        known = self._executor.ledger.remembered.opened.get(session)
+        known = self._executor.ledger.opened.get(session)
         if known is None or not known.log:
             return True
         try:

@@ -104,18 +104,13 @@ class Execution:
         self.suspended = False  # while the merged log is copied from another node
         self.queue = CommittedQueue()
         self.done_index = executor.ledger.index  # the last entry that was executed
-        self._readers = readers
+        self.readers = readers
         self._sessions: list[str] = []  # merged further since `take_sessions` last returned
         # One less than the ledger's: whether the merged log is durable up to that point is not
         # known before the next sync.
-        self._snapshot_index = executor.ledger.index - 1
+        self.saved_index = executor.ledger.index - 1
         self._committed_index = executor.ledger.index  # the last entry that was put in the queue
         self._adopted_index = 0  # entries up to this one are part of a state taken over
-
-    @property
-    def is_read(self) -> bool:
-        """Whether someone here waits for what is executed."""
-        return self._readers.are_there()
 
     @property
     def missing(self) -> tuple[str, Position] | None:
@@ -167,25 +162,12 @@ class Execution:
             self.queue.popleft()
             self.digests.remember(self.executor.ledger)
         if len(self._sessions) > known:
-            self._readers.notify()
+            self.readers.notify()
 
     def take_sessions(self) -> list[str]:
         """Return the sessions merged further since this was last called."""
         sessions, self._sessions = self._sessions, []
         return sessions
-
-    @property
-    def saved_index(self) -> int:
-        """The state of this instruction, or a later one, was saved: none before it is repeated."""
-        return self._snapshot_index
-
-    def take_dropped(self) -> list[str]:
-        """Return the sessions whose copies may have been dropped; see `Member.take_dropped`."""
-        return self.copies.take_dropped()
-
-    def take_owned(self) -> list[str]:
-        """Return the sessions whose owner or log may have changed; see `Member.take_owned`."""
-        return self.copies.take_owned()
 
     def restore(self, snapshot: Snapshot) -> None:
         """Continue from the leader's snapshot: the entries before it no longer exist."""
@@ -195,7 +177,7 @@ class Execution:
         self.queue.clear()
         self.digests.clear()
         self.done_index = self._committed_index = snapshot.index
-        self._snapshot_index = snapshot.index - 1  # planned again once the merged log is here too
+        self.saved_index = snapshot.index - 1  # planned again once the merged log is here too
 
     def state(self) -> bytes | None:
         """Return the state for another node to adopt; None while it is not whole here."""
@@ -236,7 +218,7 @@ class Execution:
             return self._plan_adopted()
         if executor.is_repeating or executor.lacks_log or executor.is_half_done:
             return None
-        if not self._snapshot_index < ledger.index <= self._committed_index:
+        if not self.saved_index < ledger.index <= self._committed_index:
             return None
         # The appender's end, not the ledger's: after a roll that one is in the next file.
         return SnapshotPlan(ledger.index, ledger.encode(), executor.appender.end)
@@ -244,20 +226,20 @@ class Execution:
     def _plan_adopted(self) -> SnapshotPlan | None:
         """Return a state that was taken over while the merged log is copied."""
         ledger = self.executor.ledger
-        is_new = self._snapshot_index < ledger.index - 1 and ledger.index == self._adopted_index
+        is_new = self.saved_index < ledger.index - 1 and ledger.index == self._adopted_index
         if not is_new or ledger.index > self._committed_index:
             return None
         return SnapshotPlan(ledger.index, ledger.encode(), ledger.end, has_log=False)
 
     def saved(self, plan: SnapshotPlan) -> None:
         """Record that a planned snapshot was saved; without its log, it is planned again later."""
-        self._snapshot_index = plan.index if plan.has_log else plan.index - 1
+        self.saved_index = plan.index if plan.has_log else plan.index - 1
 
     def _restore(self, ledger: Ledger) -> None:
-        self.copies.own(self.executor.ledger.remembered.opened)
+        self.copies.own(self.executor.ledger.opened)
         self.executor.restore(ledger)
-        self.copies.own(ledger.remembered.opened)
-        for session in ledger.remembered.begun:
+        self.copies.own(ledger.opened)
+        for session in ledger.begun:
             self.copies.drop(session)
         self.copies.doubt_all()
 
@@ -286,7 +268,7 @@ class Execution:
         for session in dict.fromkeys(life.session for life in lives_of(instruction)):
             self._sessions.append(session)
             self.copies.own([session])
-            begun = self.executor.ledger.remembered.begun.get(session)
+            begun = self.executor.ledger.begun.get(session)
             if begun is not None and begun[0] == entry.index:
                 self.copies.drop(session)
         self.done_index = entry.index

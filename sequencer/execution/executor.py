@@ -75,7 +75,7 @@ class Executor:
         self.is_half_done = False  # an instruction was begun and is not finished
         self.traffic = Traffic()  # what was merged since the start
         self._logs, self._received = logs, received
-        self._place = (disk, directory, identity)
+        self._disk, self._directory, self._identity = disk, directory, identity
         self._unproven: dict[str, None] = {}  # merged further, and not from the copy here
         self._differing: dict[str, int] = {}  # how often a copy differed from the next slice
         self.appender = self._opened()
@@ -85,13 +85,12 @@ class Executor:
             raise CorruptLog(path, self.appender.end, "the merged log ends before its snapshot")
 
     def _opened(self) -> Appender:
-        disk, directory, _ = self._place
         try:
-            appender = Appender(*self._place)
+            appender = Appender(self._disk, self._directory, self._identity)
         except ManifestError:
             if self.alone:
                 raise
-            set_aside(disk, directory)
+            set_aside(self._disk, self._directory)
             return self._opened()  # which files are whole is unknown: all is copied again
         try:
             appender.recover(durable=self.ledger.end if self.alone else 0, whole=not self.alone)
@@ -99,7 +98,7 @@ class Executor:
             appender.close()
             if self.alone:
                 raise
-            set_aside(disk, damage.path)
+            set_aside(self._disk, damage.path)
             return self._opened()  # what is missing now is copied from another node
         appender.sync()
         return appender
@@ -281,10 +280,9 @@ class Executor:
         A copy continues where the log ends, so it never replaces a single rolled file: with one,
         the whole log is set aside.
         """
-        disk, directory, _ = self._place
-        damaged = directory if self.is_rolled(path) else path
+        damaged = self._directory if self.is_rolled(path) else path
         self.appender.close()
-        set_aside(disk, damaged)
+        set_aside(self._disk, damaged)
         self.reopen()
 
     def _archive(self, index: int, archive: Archive) -> None:
@@ -318,7 +316,7 @@ class Executor:
         self._differing.pop(each.session, None)
         samples = new_samples(self.appender, ledger, each, merged, headers) if each.group else []
         ledger.take(each, merged, size, headers)
-        ledger.remembered.sample(each.group, samples)
+        ledger.sample(each.group, samples)
         self.traffic.add(size, each.messages - each.skip, 1 + len(headers) // HEADER_BYTES)
 
     def _write(self, merged: Range, each: Slice) -> tuple[Range, bytes]:
@@ -426,6 +424,6 @@ class Executor:
         if end.file not in appender.manifest.rolled:
             if appender.end > end:
                 appender.cut(end)
-            named = session_list(self.ledger.active.sessions)
+            named = session_list(self.ledger.active_sessions)
             appender.roll(at_ns, digest=self.ledger.digest.hex(), sessions=named)
         self.ledger.roll()

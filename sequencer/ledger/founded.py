@@ -86,7 +86,7 @@ def obstacle(ledger: Ledger, session: str, group: str, created_ns: int) -> str:
         )
     if group or session in ledger.sessions:
         return ""
-    was_dropped, has_begun = session in founded.dropped, session in ledger.remembered.begun
+    was_dropped, has_begun = session in founded.dropped, session in ledger.begun
     may_be_merged = founded.is_partial or was_dropped or has_begun
     is_old = created_ns <= founded.time_ns
     if (may_be_merged and is_old) or (was_dropped and not has_begun):

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from sys import intern
 from typing import Any, Final
 
@@ -12,29 +13,19 @@ from rt.format.ranges import EMPTY_DIGEST, Range
 from rt.position import FILE_BYTES_MAX, START, Position
 from sequencer.ledger.instruction import Note, Slice
 from sequencer.ledger.life import OWNED, Life
-from sequencer.ledger.session_facts import Remembered, Tail, tail_digest, take_remembered
+from sequencer.ledger.session_facts import Ownership, Sample, Tail, tail_digest
 
 _VERSION: Final = 1
 NOTES_MAX: Final = 128
+_BEGUN_MAX: Final = 10_000  # sessions: 1 MB of a snapshot
+_RETIRED_MAX: Final = 8  # logs of one session; 3 MB more if all sessions have so many
+_SAMPLES_MAX: Final = 32  # of a group: some 60 bytes each in a snapshot
 _NUMBERS: Final = (
     "file_bytes_max", "index", "end", "number", "time_ns", "active_since_ns", "archived_to",
 )  # fmt: skip
 _UNREADABLE: Final = (
     ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError,
 )  # fmt: skip
-
-
-@dataclass(slots=True)
-class GrowingFile:
-    """What the file of the merged log that still grows holds.
-
-    Attributes:
-        since_ns: merge time of its first range; 0 if it is empty.
-        sessions: whose messages it holds.
-    """
-
-    since_ns: int = 0
-    sessions: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -45,13 +36,20 @@ class Ledger:
         file_bytes_max: a merged file rolls before it would exceed this.
         index: the last instruction that was executed.
         sessions: per session, where it is merged up to.
-        remembered: more about sessions, and about groups.
+        tails: per session, the last frame that was merged, if it was read.
+        samples: per group, a few of its messages in order: the first, the last, and between them
+            fewer the older they are.
+        begun: per session whose copies were dropped, by which instruction, and which logs may not
+            be pushed under its name again, the latest first, with spaces between their ids. In the
+            order of the instructions.
+        opened: per session that was opened, whose it is.
         watermarks: per session or group, the number below which a message is a repeat.
         end: where the merged log ends.
         number: the number of the next message.
         time_ns: the last merge time; never goes back.
         digest: the running digest of the merged log, 16 bytes.
-        active: the file that still grows.
+        active_since_ns: merge time of the first range in the file that still grows; 0 without one.
+        active_sessions: whose messages that file holds.
         archived_to: the files before it are archived.
         notes: texts by name, such as the archiver's policy; replaced whole, since views of the
             node refer to it.
@@ -60,20 +58,19 @@ class Ledger:
     file_bytes_max: int = FILE_BYTES_MAX
     index: int = 0
     sessions: dict[str, Position] = field(default_factory=dict)
-    remembered: Remembered = field(default_factory=Remembered)
+    tails: dict[str, Tail] = field(default_factory=dict)
+    samples: dict[str, list[Sample]] = field(default_factory=dict)
+    begun: dict[str, tuple[int, str]] = field(default_factory=dict)
+    opened: dict[str, Ownership] = field(default_factory=dict)
     watermarks: dict[str, int] = field(default_factory=dict)
     end: Position = START
     number: int = 0
     time_ns: int = 0
     digest: bytes = EMPTY_DIGEST
-    active: GrowingFile = field(default_factory=GrowingFile)
+    active_since_ns: int = 0
+    active_sessions: set[str] = field(default_factory=set)
     archived_to: Position = START
     notes: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def tails(self) -> dict[str, Tail]:
-        """Per session, the last frame that was merged, if it was read."""
-        return self.remembered.tails
 
     def merged_to(self, session: str) -> Position:
         """Where a session is merged up to."""
@@ -91,11 +88,6 @@ class Ledger:
             and self.watermarks.get(each.watermark_name, 0) == each.watermark
         )
 
-    @property
-    def active_since_ns(self) -> int:
-        """Merge time of the first range in the active file; 0 if it is empty."""
-        return self.active.since_ns
-
     def needs_roll(self, size: int) -> bool:
         """Whether a range of `size` bytes, range frame included, belongs in the next file."""
         offset = self.end.offset
@@ -104,7 +96,7 @@ class Ledger:
     def roll(self) -> None:
         """End the active file; the next range begins a new one."""
         self.end = self.end.next_file()
-        self.active = GrowingFile()
+        self.active_since_ns, self.active_sessions = 0, set()
 
     def range_of(self, each: Slice, term: int, time_ns: int) -> Range:
         """Return the range that a slice becomes, with its digest yet to be set."""
@@ -132,8 +124,8 @@ class Ledger:
         self.number += merged.messages
         self.time_ns = merged.time_ns
         self.digest = merged.digest
-        self.active.since_ns = self.active.since_ns or merged.time_ns
-        self.active.sessions.add(merged.session)
+        self.active_since_ns = self.active_since_ns or merged.time_ns
+        self.active_sessions.add(merged.session)
 
     def pass_over(self, each: Slice) -> None:
         """Record a slice of which nothing was appended: it held nothing but repeats."""
@@ -144,9 +136,9 @@ class Ledger:
     def changes(self, life: Life) -> bool:
         """Whether a change of a session was decided on this state, and was not made before."""
         is_current = self.merged_to(life.session) == life.before
-        is_retired = self.remembered.is_retired(life.session, life.log)
+        is_retired = self.is_retired(life.session, life.log)
         if life.change in OWNED:
-            known = self.remembered.opened.get(life.session)
+            known = self.opened.get(life.session)
             is_known = life.since == (0 if known is None else known.since)
             return is_known and (is_current if life.ends_log else not is_retired)
         return is_current and not is_retired
@@ -170,11 +162,69 @@ class Ledger:
         if life.change is SessionChange.ADOPTED:
             self.sessions[session] = life.after
         if life.ends_log:
-            self.remembered.begin_again(session, self.index, life.log)
+            self.begin_again(session, self.index, life.log)
             self.sessions.pop(session, None)
             self.watermarks.pop(session, None)
-        self.remembered.change_owner(life, self.index, merged.time_ns)
+        self.change_owner(life, self.index, merged.time_ns)
         self._appended(merged, size)
+
+    def change_owner(self, life: Life, index: int, time_ns: int) -> None:
+        """Remember whose a session is after a change.
+
+        Args:
+            life: the change.
+            index: its instruction.
+            time_ns: merge time of its event.
+        """
+        session, change = life.session, life.change
+        known = self.opened.get(session, Ownership("", "", 0, time_ns))
+        if change in {SessionChange.FORGOTTEN, SessionChange.EXPIRED}:
+            self.opened.pop(session, None)
+        elif change is SessionChange.CLOSED:
+            self.opened[session] = known._replace(since=index, closed_ns=time_ns)
+        elif change in {SessionChange.OPENED, SessionChange.RESUMED}:
+            owner = life.owner or known.owner
+            since_ns = 0 if life.owner else time_ns
+            self.opened[session] = Ownership(owner, life.log or known.log, index, since_ns)
+        elif change is SessionChange.TAKEN:
+            log = "" if life.begins_again else known.log
+            self.opened[session] = Ownership(life.owner, log, index, time_ns)
+        elif change is SessionChange.RESET and session in self.opened:
+            self.opened[session] = Ownership(known.owner, "", index, known.closed_ns or time_ns)
+
+    def begin_again(self, session: str, index: int, log: str) -> None:
+        """Remember that copies from before an instruction are gone; of the latest sessions only.
+
+        Logs that were retired before stay so: what they hold was merged under this name too.
+        """
+        self.tails.pop(session, None)
+        _, before = self.begun.pop(session, (0, ""))
+        retired = dict.fromkeys([log, *before.split()] if log else before.split())
+        self.begun[session] = (index, " ".join([*retired][:_RETIRED_MAX]))
+        if len(self.begun) > _BEGUN_MAX:
+            del self.begun[next(iter(self.begun))]
+
+    def is_retired(self, session: str, log: str) -> bool:
+        """Whether this log of the session may not be pushed again."""
+        return log in self.begun.get(session, (0, ""))[1].split()
+
+    def dropped_after(self, index: int) -> list[str]:
+        """Return the sessions whose copies were dropped by an instruction after this one."""
+        found = []
+        for session, (each, _) in reversed(self.begun.items()):
+            if each <= index:
+                break
+            found.append(session)
+        return found
+
+    def sample(self, group: str, found: list[Sample]) -> None:
+        """Remember messages that follow those remembered of a group."""
+        if not found:
+            return
+        known = self.samples.setdefault(group, [])
+        known += found
+        while len(known) > _SAMPLES_MAX:
+            del known[min(range(1, len(known) - 1), key=partial(_gap_without, known))]
 
     def archives(self, file: Position) -> bool:
         """Whether a file may be archived now: it is rolled and not archived yet."""
@@ -199,14 +249,23 @@ class Ledger:
             "file_bytes_max": self.file_bytes_max,
             "index": self.index,
             "sessions": {name: int(end) for name, end in sorted(self.sessions.items())},
-            **self.remembered.fields(),
+            "tails": {
+                name: [int(tail.position), tail.digest.hex()]
+                for name, tail in sorted(self.tails.items())
+            },
+            "samples": {
+                group: [[each.number, each.digest.hex()] for each in samples]
+                for group, samples in sorted(self.samples.items())
+            },
+            "begun": [[name, index, log] for name, (index, log) in self.begun.items()],
+            "opened": {name: list(each) for name, each in sorted(self.opened.items())},
             "watermarks": dict(sorted(self.watermarks.items())),
             "end": int(self.end),
             "number": self.number,
             "time_ns": self.time_ns,
             "digest": self.digest.hex(),
-            "active_since_ns": self.active.since_ns,
-            "active_sessions": sorted(self.active.sessions),
+            "active_since_ns": self.active_since_ns,
+            "active_sessions": sorted(self.active_sessions),
             "archived_to": int(self.archived_to),
             "notes": dict(sorted(self.notes.items())),
         }
@@ -224,15 +283,40 @@ def decode_ledger(data: bytes) -> Ledger:
         fields["sessions"] = {intern(name): Position(end) for name, end in sessions}
         fields["watermarks"] = {intern(name): number for name, number in watermarks}
         fields["end"] = Position(fields["end"])
-        fields["remembered"] = take_remembered(fields)
-        fields["active"] = GrowingFile(
-            fields.pop("active_since_ns", 0), set(fields.pop("active_sessions", ()))
-        )
+        fields["active_sessions"] = set(fields.get("active_sessions", ()))
+        fields |= _facts_of_sessions(fields)
         fields["archived_to"] = Position(fields.get("archived_to", START))
         fields["digest"] = bytes.fromhex(fields["digest"])
         return Ledger(**fields)
     except _UNREADABLE as error:
         raise Misuse(f"the snapshot does not hold a ledger: {error}") from None
+
+
+def _facts_of_sessions(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return what `Ledger.encode` wrote of each session and group besides numbers."""
+    return {
+        "tails": {
+            intern(name): Tail(Position(place), bytes.fromhex(digest))
+            for name, (place, digest) in fields.get("tails", {}).items()
+        },
+        "samples": {
+            group: [Sample(int(number), bytes.fromhex(digest)) for number, digest in each]
+            for group, each in fields.get("samples", {}).items()
+        },
+        "begun": {
+            intern(name): (int(index), str(log)) for name, index, log in fields.get("begun", [])
+        },
+        "opened": {
+            intern(name): Ownership(intern(owner), intern(log), int(index), int(closed_ns))
+            for name, (owner, log, index, closed_ns) in fields.get("opened", {}).items()
+        },
+    }
+
+
+def _gap_without(samples: list[Sample], nth: int) -> float:
+    """Return how wide the gap would be without one of the samples, relative to its age."""
+    age = samples[-1].number - samples[nth].number
+    return (samples[nth + 1].number - samples[nth - 1].number) / (age + 1)
 
 
 def _demand_plain(fields: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Greeting: what nodes say and remember of themselves, so that an older copy of one is recognized.
+"""RestartCheck: finds out whether this node is an older copy of itself, with the other nodes.
 
 A node says nothing in the consensus before a majority, itself included, has confirmed this very
 start: they have compared it with what they remember, and remember it durably from now on.
@@ -35,7 +35,7 @@ _MEMORY: Final = struct.Struct("<BQQQQQ")  # whether there is one; its fields
 _NONCE: Final = struct.Struct("<Q")
 
 
-class GreetingMessage(NamedTuple):
+class RestartMessage(NamedTuple):
     """What one node says to another.
 
     Attributes:
@@ -49,7 +49,7 @@ class GreetingMessage(NamedTuple):
     memory: Memory | None
 
 
-def encode_greeting(hello: GreetingMessage) -> bytes:
+def encode_restart(hello: RestartMessage) -> bytes:
     """The bytes of a message."""
     claim, memory = hello.claim, hello.memory or Memory(0, 0, 0, Reach())
     begun, now, nonces = claim.begun, claim.now, claim.chain.nonces
@@ -63,7 +63,7 @@ def encode_greeting(hello: GreetingMessage) -> bytes:
     return b"".join(parts)
 
 
-def decode_greeting(data: bytes) -> GreetingMessage:
+def decode_restart(data: bytes) -> RestartMessage:
     """The message; `PeerError` if the bytes are malformed."""
     try:
         incarnation, count, *reaches, confirmed, length = _CLAIM.unpack_from(data)
@@ -76,10 +76,10 @@ def decode_greeting(data: bytes) -> GreetingMessage:
     begun, now = Reach(*reaches[:2]), Reach(*reaches[2:])
     claim = Claim(incarnation, StartChain(count, tuple(nonces)), begun, now)
     memory = Memory(fields[0], fields[1], fields[2], Reach(term, index)) if has_memory else None
-    return GreetingMessage(claim, confirmed, memory)
+    return RestartMessage(claim, confirmed, memory)
 
 
-class Greeting:
+class RestartCheck:
     """One node's part in recognizing older copies: its own claim, and its memory of the others."""
 
     def __init__(
@@ -159,9 +159,9 @@ class Greeting:
         """What to say to a member."""
         heard = self._heard.get(to)
         if heard is None:
-            return encode_greeting(GreetingMessage(self.claim, 0, None))
+            return encode_restart(RestartMessage(self.claim, 0, None))
         memory = _of(self._memories.get(to, ()), heard.incarnation)
-        return encode_greeting(GreetingMessage(self.claim, heard.chain.nonce, memory))
+        return encode_restart(RestartMessage(self.claim, heard.chain.nonce, memory))
 
     def take(self, sender: str, data: bytes) -> bool:
         """Take what a member says; return whether it should be answered at once.
@@ -169,7 +169,7 @@ class Greeting:
         Raises:
             PeerError: the message is malformed; nothing of it was taken.
         """
-        hello = decode_greeting(data)
+        hello = decode_restart(data)
         own, before = self.claim.chain.nonce, self._heard.get(sender)
         is_new = before is None or before.chain.nonce != hello.claim.chain.nonce
         self._remember(sender, hello.claim)

@@ -1,4 +1,4 @@
-"""Newcomers: sessions that join a group below its watermark, compared with what it has merged.
+"""GroupJoinCheck: sessions that join a group below its watermark, compared with what it has merged.
 
 Redundant publishers publish the same messages under the same numbers, so what a group has merged
 is left out when another session brings it. A session with messages of its own under such numbers
@@ -62,7 +62,7 @@ def new_samples(
             raise CorruptLog(path, position, "the body is not the one that was agreed on")
         return body
 
-    if each.group not in ledger.remembered.samples:
+    if each.group not in ledger.samples:
         skip = each.skip
         for offset in range(0, len(headers), HEADER_BYTES):
             header = parse_header(headers, offset)
@@ -79,7 +79,7 @@ def new_samples(
     return kept[:1] if len(kept) > 1 and kept[0].number == kept[1].number else kept
 
 
-class Newcomers:
+class GroupJoinCheck:
     """Decides whether a session may join its group, a part of its beginning at a time."""
 
     def __init__(self, logs: SessionLogs) -> None:
@@ -98,7 +98,7 @@ class Newcomers:
         Raises:
             CorruptLog: the copy of the session on this node is damaged.
         """
-        samples = ledger.remembered.samples.get(each.group)
+        samples = ledger.samples.get(each.group)
         if not samples:
             return None  # nothing of the group could be decoded
         if each.session in self._refused:

@@ -10,7 +10,7 @@ from sequencer.ledger.founded import obstacle
 from sequencer.ledger.instruction import SLICES_MAX, Merge, Slice, slice_digest
 from sequencer.ledger.ledger import Ledger
 from sequencer.planning.carried import Carrier
-from sequencer.planning.group_join_check import Newcomers, Stuck
+from sequencer.planning.group_join_check import GroupJoinCheck, Stuck
 from sequencer.planning.session_log import Heading, SessionLog, SessionLogs
 
 # Of one session in one instruction: 10 ms of copying, the most a flood can delay other sessions.
@@ -39,7 +39,7 @@ class Planner:
         self._logs = logs
         self._received = received
         self.carrier = Carrier(logs, received, may_carry)
-        self._newcomers = Newcomers(logs)
+        self._newcomers = GroupJoinCheck(logs)
         self.ready_index = 0  # of the instruction from which on a new leader may plan
         self.stuck: dict[str, Stuck] = {}  # sessions that could not be merged when last looked at
         self.idle: list[str] = []  # sessions in which the last plan found nothing to merge

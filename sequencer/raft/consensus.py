@@ -252,7 +252,7 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class Calm:
+class Quiescence:
     """Where a node has nothing left to agree on.
 
     Attributes:
@@ -301,7 +301,7 @@ class Consensus(Protocol):
         """Stand for election only if no other node does, if `yes`: this one cannot merge now."""
 
     @property
-    def calm(self) -> Calm | None:
+    def calm(self) -> Quiescence | None:
         """Where nothing is left to agree on, as far as this node knows; None if something is.
 
         While all members but those that are away are calm at the same place and are known to live,

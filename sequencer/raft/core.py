@@ -20,7 +20,7 @@ from sequencer.raft.consensus import (
 )
 from sequencer.raft.entries import unpack_configuration, unpack_member
 from sequencer.raft.log import Log
-from sequencer.raft.messages import BATCH_BYTES, CHUNK_BYTES, AnyMessage, AppendReply
+from sequencer.raft.messages import BATCH_BYTES, CHUNK_BYTES
 from sequencer.raft.outgoing import Outgoing
 from sequencer.raft.quorum import Roster, checked_members, is_suspended
 from sequencer.raft.snapshots import SnapshotStore
@@ -128,8 +128,10 @@ class Core:
         "announced",
         "commit",
         "config",
+        "incarnation",
         "leader",
         "log",
+        "name",
         "outgoing",
         "roster",
         "snapshots",
@@ -138,7 +140,7 @@ class Core:
     )
 
     def __init__(self, config: NodeConfig, cluster: str, state: EngineState) -> None:
-        self.config = config
+        self.config, self.name, self.incarnation = config, config.name, config.incarnation
         founders = tuple(sorted(config.founders)) if config.is_founder else ()
         self.outgoing = Outgoing(cluster, founders, config.incarnation)
         self.term, self.voted_for = state.ballot.term, state.ballot.voted_for
@@ -160,16 +162,6 @@ class Core:
             self.append(entry)
         self.log.durable = self.log.last
         self.commit = self._delivered = base
-
-    @property
-    def name(self) -> str:
-        """This node."""
-        return self.config.name
-
-    @property
-    def incarnation(self) -> int:
-        """Which copy of this node's state is running."""
-        return self.config.incarnation
 
     @property
     def is_voter(self) -> bool:
@@ -224,25 +216,9 @@ class Core:
         """
         return self.roster.has_removed(self.name, self.incarnation)
 
-    def decode(self, data: bytes) -> tuple[int, AnyMessage]:
-        """The sender's incarnation and its message."""
-        return self.outgoing.codec.decode(data)
-
     def set_ballot(self, term: int, voted_for: str) -> None:
         """Enter a term, or vote in it."""
         self.term, self.voted_for = term, voted_for
-
-    def send_now(self, to: str, message: AnyMessage) -> None:
-        """Send a message that promises nothing about this node's disk."""
-        self.outgoing.send_now(to, message)
-
-    def send_after_sync(self, to: str, message: AnyMessage) -> None:
-        """Send once everything that is not durable yet has become durable."""
-        self.outgoing.send_after_sync(to, message)
-
-    def reply_to_append(self, to: str, reply: AppendReply) -> None:
-        """Reply to the leader after the sync."""
-        self.outgoing.reply_to_append(to, reply)
 
     def finish_read(self, ticket: int, index: int) -> None:
         """Let this node's own application answer a read from `index` on."""

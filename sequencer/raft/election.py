@@ -25,7 +25,9 @@ class Election:
     def _request_votes(self, transfer: bool) -> None:
         log = self._core.log
         request = RequestVote(self.term, log.last, log.last_term, self.pre_vote, transfer)
-        send = self._core.send_now if self.pre_vote else self._core.send_after_sync
+        send = (
+            self._core.outgoing.send_now if self.pre_vote else self._core.outgoing.send_after_sync
+        )
         for voter in self._core.roster.voters:
             if voter != self._core.name:
                 send(voter, request)

@@ -4,11 +4,9 @@ from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 from rt.errors import Misuse, PeerError, Refused
-from sequencer.raft.calm import calm_place, members_away, vouch
 from sequencer.raft.candidacy import Candidacy
 from sequencer.raft.changes import MemberChanges
 from sequencer.raft.consensus import (
-    Calm,
     Configuration,
     EngineRole,
     EngineState,
@@ -16,6 +14,7 @@ from sequencer.raft.consensus import (
     Fork,
     LastChange,
     Place,
+    Quiescence,
     Ready,
     Snapshot,
     Status,
@@ -36,6 +35,7 @@ from sequencer.raft.messages import (
     TimeoutNow,
     VoteReply,
 )
+from sequencer.raft.quiescence import calm_place, members_away, vouch
 from sequencer.raft.reads import READS_MAX
 from sequencer.raft.receive import forked_at, take_append, take_snapshot
 
@@ -109,7 +109,7 @@ class Raft:
         return self._leader is not None
 
     @property
-    def calm(self) -> Calm | None:
+    def calm(self) -> Quiescence | None:
         """Where nothing is left to agree on, or None."""
         if self._election is not None or self._out is not None or self._candidacy.fork is not None:
             return None
@@ -195,7 +195,7 @@ class Raft:
                 raise Refused("busy", f"{READS_MAX} reads are waiting already")
             self._leader.reads.ask(self._core.name, ticket)
         elif self._core.leader:
-            self._core.send_now(self._core.leader, ReadIndex(self._core.term, ticket))
+            self._core.outgoing.send_now(self._core.leader, ReadIndex(self._core.term, ticket))
         else:
             raise Refused("no-leader", "no leader is known")
 
@@ -207,7 +207,7 @@ class Raft:
         if sender == core.name:
             raise PeerError(f"a message of a node that calls itself {sender!r}, as this one does")
         try:
-            incarnation, message = core.decode(data)
+            incarnation, message = core.outgoing.codec.decode(data)
             self._demand_say(sender, message)
             if message.term == core.term or self._admit_term(sender, message):
                 self._handlers[type(message)](sender, incarnation, message)
@@ -337,9 +337,9 @@ class Raft:
         """Tell a candidate or leader of an older term about the newer one; ignore the rest."""
         core = self._core
         if isinstance(message, AppendEntries | InstallSnapshot):
-            core.send_after_sync(sender, AppendReply(core.term, False, 0, 0))
+            core.outgoing.send_after_sync(sender, AppendReply(core.term, False, 0, 0))
         elif isinstance(message, RequestVote):
-            core.send_after_sync(sender, VoteReply(core.term, False, message.pre_vote))
+            core.outgoing.send_after_sync(sender, VoteReply(core.term, False, message.pre_vote))
 
     def _hears_leader(self) -> bool:
         """Whether the leader was heard within the minimum election timeout (leader stickiness)."""
@@ -386,7 +386,7 @@ class Raft:
         vote = reply_to_request(self._core, sender, message)
         if vote.granted and not vote.pre_vote:
             self._reset_election_timer()
-        self._core.send_after_sync(sender, vote)
+        self._core.outgoing.send_after_sync(sender, vote)
 
     def _on_vote_reply(self, sender: str, incarnation: int, message: VoteReply) -> None:
         if self._election is not None:
@@ -406,7 +406,7 @@ class Raft:
             return
         reply = take_append(self._core, message)
         if not (message.no_reply and reply.success):
-            self._core.reply_to_append(sender, reply)
+            self._core.outgoing.reply_to_append(sender, reply)
 
     def _on_install_snapshot(
         self, sender: str, _incarnation: int, message: InstallSnapshot
@@ -414,9 +414,9 @@ class Raft:
         self._follow_leader(sender)
         reply = take_snapshot(self._core, message)
         if isinstance(reply, AppendReply):
-            self._core.reply_to_append(sender, reply)
+            self._core.outgoing.reply_to_append(sender, reply)
         else:
-            self._core.send_after_sync(sender, reply)
+            self._core.outgoing.send_after_sync(sender, reply)
 
     def _follow_leader(self, sender: str) -> None:
         """Recognize the sender as the leader of this term."""

@@ -175,7 +175,7 @@ class Leader:
         message = AppendEntries(
             core.term, prev, prev_term, core.commit, self.reads.round, entries, heartbeat, no_reply
         )
-        core.send_now(peer.name, message)
+        core.outgoing.send_now(peer.name, message)
 
     def _needs_no_reply(self, peer: Progress) -> bool:
         """Whether a reply would say nothing new; if the message is lost, a heartbeat repeats it."""
@@ -216,7 +216,7 @@ class Leader:
             self.reads.round,
             transfer.blob[transfer.offset : end],
         )
-        self._core.send_now(peer.name, chunk)
+        self._core.outgoing.send_now(peer.name, chunk)
 
     # Replies
 
@@ -353,7 +353,7 @@ class Leader:
         """Ask the transferee to campaign, once per heartbeat, since the message may be lost."""
         peer = self._peers.get(self._transferee)
         if peer is not None and peer.match == self._core.log.last:
-            self._core.send_now(self._transferee, TimeoutNow(self._core.term))
+            self._core.outgoing.send_now(self._transferee, TimeoutNow(self._core.term))
             self._transfer_due = False
 
     # Time

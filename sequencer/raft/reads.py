@@ -66,4 +66,4 @@ class Reads:
         if asker == self._core.name:
             self._core.finish_read(ticket, index)
         else:
-            self._core.send_now(asker, ReadIndexReply(self._core.term, ticket, index))
+            self._core.outgoing.send_now(asker, ReadIndexReply(self._core.term, ticket, index))

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from rt.node.notes import cursors
+from rt.node.readers import cursors
 from tests.control_fuzz import fuzz_ballot, fuzz_history, fuzz_request, node_admin
 from tests.data_fuzz import DECODERS
 from tests.note_fuzz import NOTES

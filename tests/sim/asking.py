@@ -11,8 +11,8 @@ from rt.net.exchange import Fields
 from rt.net.identity import CertificateRole, PeerIdentity
 from rt.node.agree.latest import confirmed, decided, latest
 from rt.node.agree.steps import Ask, Need, Order, Steps, Until
-from rt.node.notes.cursors import NodeCursors
-from rt.node.notes.groups import NodeGroups
+from rt.node.readers.cursors import NodeCursors
+from rt.node.readers.groups import NodeGroups
 
 from .stream import OUT
 

@@ -169,7 +169,7 @@ class Cluster:
         return self.nodes[target]
 
     def _shown(self, node: SimNode, data: bytes) -> object:
-        return node.raft._core.decode(data)[1]
+        return node.raft._core.outgoing.codec.decode(data)[1]
 
     def ready(self, node: SimNode, ready: Ready) -> None:
         """A node has taken its duties."""

@@ -127,7 +127,7 @@ class Leaving:
         """Order that an heir takes over, as `SessionAdmin` does, until it is decided."""
         world, (heir, begins_again, has_rival) = self._world, self._heirs[session]
         publisher, ledger = world.publishers[session], node.member.executor.ledger
-        known = ledger.remembered.opened.get(session)
+        known = ledger.opened.get(session)
         if known is None and not node.has_all(len(world.checker.decided)):
             return  # a leader that has not executed its log knows of no owner yet
         if known is None or known.owner == heir:
@@ -162,7 +162,7 @@ class Leaving:
         """A stranger is refused every name that has an owner, by every node."""
         world = self._world
         for node in world.nodes.values():
-            for session, known in node.member.executor.ledger.remembered.opened.items():
+            for session, known in node.member.executor.ledger.opened.items():
                 if not known.owner:
                     continue
                 identity = world.publishers[session].identity

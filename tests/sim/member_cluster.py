@@ -8,7 +8,7 @@ from rt.errors import Refused
 from sequencer.departed import Departed
 from sequencer.journal.journal import Opened, found
 from sequencer.membership import Membership
-from sequencer.peers.restart_check import Greeting
+from sequencer.peers.restart_check import RestartCheck
 from sequencer.planning.holdings import Holdings
 from sequencer.raft.consensus import EntryKind, Ready, UnheardError
 from sequencer.raft.core import Core
@@ -125,7 +125,7 @@ class MemberNode(SimNode):
         claim = Claim(0, StartChain(1, (1,)), Reach(), Reach())
         self.membership = Membership(
             self.name, self.raft, Holdings(self.name, self._cluster.names),
-            Greeting((), claim, {}, lambda _memories: None), lambda _addresses: None,
+            RestartCheck((), claim, {}, lambda _memories: None), lambda _addresses: None,
             departed=Departed(self.departed, self._keep_departed),
         )  # fmt: skip
 

@@ -12,7 +12,7 @@ from rt.errors import Refused
 from rt.events import SessionChange
 from rt.log.write.appender import Appender
 from rt.node.agree.duties import Timing
-from rt.node.agree.idle_policy import Pulse
+from rt.node.agree.idle_policy import IdleHeartbeat
 from rt.node.ingest.restore_from_journal import read_instruction
 from rt.node.retain.retention import LEASE_NOTE, POLICY_NOTE
 from rt.position import START, Position
@@ -245,9 +245,9 @@ class MergeCluster(Cluster):
     def is_open(self, node: "SimNode") -> bool:
         """Whether a node lets strangers in."""
         assert isinstance(node, MergeNode)
-        return node.member.doors.is_open
+        return node.member.membership.doors.is_open
 
-    def pulse_of(self, node: MergeNode) -> Pulse:
+    def pulse_of(self, node: MergeNode) -> IdleHeartbeat:
         """What the process of a node has to say of its rest: nothing, so no node rests."""
         del node
         return NoPulse()
@@ -361,7 +361,7 @@ class MergeCluster(Cluster):
                 continue
             ledger = node.member.executor.ledger
             for session, log in list(self._resets.items()):
-                if log in ledger.remembered.begun.get(session, (0, ""))[1].split():
+                if log in ledger.begun.get(session, (0, ""))[1].split():
                     del self._resets[session]
                 elif node.archiver.settled_index >= ledger.index:
                     before = ledger.merged_to(session)
@@ -480,8 +480,9 @@ class MergeCluster(Cluster):
             held = {session: str(end) for session, end in node.member.holdings.own.items()}
             states.append(
                 f"{node.name} index {ledger.index} end {ledger.end} log "
-                f"{node.member.executor.appender.end} suspended {node.member.suspended} missing "
-                f"{node.member.missing} holds {held} {node.raft.status()}"
+                f"{node.member.executor.appender.end} "
+                f"suspended {node.member.execution.suspended} missing "
+                f"{node.member.execution.missing} holds {held} {node.raft.status()}"
             )
         return states
 
@@ -504,7 +505,11 @@ class MergeCluster(Cluster):
         if node.alive:
             self._trace.update(data)
             if self._log is not None:
-                what = node.raft._core.decode(data[1:])[1] if data[:1] == b"\x01" else data
+                what = (
+                    node.raft._core.outgoing.codec.decode(data[1:])[1]
+                    if data[:1] == b"\x01"
+                    else data
+                )
                 self._tell(f"{source} -> {target} {what}")
             node.receive(source, data)
 

@@ -25,14 +25,14 @@ from rt.errors import (
 from rt.format.manifest import LogIdentity
 from rt.log.notify.confirmations import Confirmations
 from rt.log.write.appender import Durable
-from rt.node.agree.dependencies import Ports
+from rt.node.agree.dependencies import Dependencies
 from rt.node.agree.duties import Duties, Mail
 from rt.node.ingest.damage import DamageFound
 from rt.node.ingest.inbox import NodeInbox
 from rt.node.ingest.inboxes import Inboxes
 from rt.node.ingest.relay import held_copy
-from rt.node.ingest.restore_from_journal import put_back, read_instruction
-from rt.node.ingest.session_epochs import Begun
+from rt.node.ingest.restore_from_journal import read_instruction, restore_from_journal
+from rt.node.ingest.session_epochs import SessionEpoch
 from rt.node.sessions.watch import SessionWatch
 from rt.position import START, Position
 from sequencer.execution import execution
@@ -43,7 +43,7 @@ from sequencer.ledger.instruction import Instruction, Merge, Slice
 from sequencer.ledger.ledger import Ledger, decode_ledger
 from sequencer.ledger.session_facts import Ownership
 from sequencer.member import Member
-from sequencer.peers.restart_check import Greeting
+from sequencer.peers.restart_check import RestartCheck
 from sequencer.planning.holdings import decode_report
 from sequencer.planning.planner import Planner
 from sequencer.planning.session_log import SessionLogs
@@ -88,7 +88,9 @@ class SimInboxes(Inboxes):
             self.node.world.stream.loses(self.node.name, session)
         super().give_up(session, diverged=diverged, damaged_at=damaged_at)
 
-    def drop_all(self, ended: Mapping[str, Begun], is_needed: Callable[[str, Begun], bool]) -> None:
+    def drop_all(
+        self, ended: Mapping[str, SessionEpoch], is_needed: Callable[[str, SessionEpoch], bool]
+    ) -> None:
         """Remove copies that instructions ended."""
         known = {each: self.begun_after(each) for each in ended}
         if self.node is not None and any(ended[each].after > known[each] for each in ended):
@@ -125,16 +127,16 @@ class SimInboxes(Inboxes):
     @property
     def is_dirty(self) -> bool:
         """Whether there is something to sync."""
-        return bool(self._syncer._dirty)
+        return bool(self.syncer._dirty)
 
     def take_dirty(self) -> list[NodeInbox]:
         """What is to be synced."""
-        dirty, self._syncer._dirty = list(self._syncer._dirty.values()), {}
+        dirty, self.syncer._dirty = list(self.syncer._dirty.values()), {}
         return dirty
 
     def sync(self, inbox: NodeInbox) -> None:
         """Make one copy durable."""
-        self._syncer._sync([inbox])
+        self.syncer._sync([inbox])
 
 
 def watch_confirmations(node: "MergeNode", inbox: NodeInbox) -> None:
@@ -234,7 +236,7 @@ class MergeNode(SimNode):
         chance, tick_s = Random(self._chance.getrandbits(32)), world.tick_us / 1e6
         self.duties = Duties(
             self.member,
-            Ports(
+            Dependencies(
                 self.inboxes, SimSnapshots(self, opened.journal, chance), self.archiver,
                 SessionWatch(self.member, self.inboxes, self.archiver),
                 self._copy_log, self._pass_on, self._serve, self._refuse_pullers,
@@ -247,7 +249,7 @@ class MergeNode(SimNode):
         for words in self.inboxes.open_all(self._proven, ledger.index):
             self.alarm(words)
         if len(world.names) == 1:
-            put_back(self.inboxes, opened.state.entries)
+            restore_from_journal(self.inboxes, opened.state.entries)
         self.wake()
 
     def _proven(self, session: str) -> Position:
@@ -259,7 +261,7 @@ class MergeNode(SimNode):
         logs = SessionLogs(self.disk, "in")
         claim = begin_start(self.disk, PATH, opened.state, self._chance.randrange(1, NONCE_END))
         others = [name for name in self.world.names if name != self.name]
-        greeting = Greeting(
+        greeting = RestartCheck(
             others, claim, read_memories(self.disk, PATH),
             lambda every: write_memories(self.disk, PATH, every),
         )  # fmt: skip
@@ -352,7 +354,7 @@ class MergeNode(SimNode):
     def _hold(self, end: Durable, session: str) -> None:
         # a rolled file that has rotted is found out when it is read
         disk = None if self.rotted else self.disk
-        log = self.inboxes._inboxes[session].appender.identity.id  # its lock is held already
+        log = self.inboxes.get(session).appender.identity.id  # its lock is held already
         self.world.stream.holds(self.name, disk, session, end, log)
         self._mail.synced[session] = None
         self.wake()
@@ -484,7 +486,7 @@ class MergeNode(SimNode):
             self.hang_up(session)
         if self.inboxes.is_dirty:
             delay = int(self.disk_delay_us * (0.5 + 3 * self._chance.random()))
-            if self.view.carries and (sessions := self.inboxes.put_off()) is not None:
+            if self.view.carries and (sessions := self.inboxes.syncer.put_off()) is not None:
                 self._mail.received.update(dict.fromkeys(sessions if self.view.leads else ()))
                 self.wake()
                 delay *= PUT_OFF
@@ -720,7 +722,7 @@ class MergeNode(SimNode):
         """Whether it has executed everything, and is what it should be."""
         executor = self.member.executor
         ledger = executor.ledger
-        idle = not (self.member.suspended or executor.lacks_log or executor.is_half_done)
+        idle = not (self.member.execution.suspended or executor.lacks_log or executor.is_half_done)
         is_swept = self.sweeper.emptied_to >= ledger.archived_to
         return self.alive and idle and is_swept and ledger.index == index and self.settled()
 

@@ -18,7 +18,7 @@ from rt.position import START, Position
 from sequencer.execution.execution import Execution
 from sequencer.member import Member
 from sequencer.peers import restart_check as greetings
-from sequencer.peers.restart_check import Greeting
+from sequencer.peers.restart_check import RestartCheck
 from sequencer.planning import holdings
 from sequencer.planning.holdings import Report, ReportKind, decode_report
 from sequencer.raft.consensus import EntryKind
@@ -150,7 +150,7 @@ def older_copies_speak() -> list[Patch]:
 @mutant
 def start_needs_no_confirmation() -> list[Patch]:
     """A node takes part in the consensus before the others have compared its start."""
-    return [(Greeting, "is_over", property(lambda self: True))]
+    return [(RestartCheck, "is_over", property(lambda self: True))]
 
 
 @merging

@@ -11,7 +11,7 @@ from typing import Any
 from rt.client.held_cursor import HeldCursor
 from rt.client.member_claims import HeldClaim, MemberClaims
 from rt.errors import Fenced, Refused
-from rt.node.notes import changed_notes
+from rt.node.readers import changed_notes
 from rt.node.retain.retention import LEASE_NOTE, Retention
 from rt.position import Position
 from sequencer.ledger.instruction import Note, encode_instruction

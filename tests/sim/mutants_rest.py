@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from rt.node.agree.duties import Duties, Mail
-from rt.node.agree.idle_policy import Rest
-from sequencer.raft import calm
+from rt.node.agree.idle_policy import IdlePolicy
+from sequencer.raft import quiescence as calm
 
 from .mutation import Patch, mutant
 
@@ -20,36 +20,39 @@ def resting(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
 @resting
 def rests_with_a_lagging_follower() -> list[Patch]:
     """A leader rests as soon as nothing happens, whatever the others have and say."""
-    right = Rest._may_rest
+    right = IdlePolicy._may_rest
 
-    def _may_rest(self: Rest, now_s: float) -> bool:
+    def _may_rest(self: IdlePolicy, now_s: float) -> bool:
         leads = self._member.engine.leads
         return right(self, now_s) or (leads and self._is_due(now_s))
 
-    return [(Rest, "_may_rest", _may_rest), (calm, "_has_all", lambda core, leader, name: True)]
+    return [
+        (IdlePolicy, "_may_rest", _may_rest),
+        (calm, "_has_all", lambda core, leader, name: True),
+    ]
 
 
 @resting
 def rests_without_a_pulse() -> list[Patch]:
     """A follower rests as soon as nothing happens, though its leader may be dead."""
-    right = Rest._may_rest
+    right = IdlePolicy._may_rest
 
-    def _may_rest(self: Rest, now_s: float) -> bool:
+    def _may_rest(self: IdlePolicy, now_s: float) -> bool:
         leads = self._member.engine.leads
         return right(self, now_s) or (not leads and self._is_due(now_s))
 
-    return [(Rest, "_may_rest", _may_rest)]
+    return [(IdlePolicy, "_may_rest", _may_rest)]
 
 
 @resting
 def nothing_ends_a_rest() -> list[Patch]:
     """Once at rest, a node goes on resting, whatever is proposed, and whichever node is silent."""
-    right = Rest.look
+    right = IdlePolicy.look
 
-    def look(self: Rest, now_s: float, *, is_loud: bool) -> bool:
+    def look(self: IdlePolicy, now_s: float, *, is_loud: bool) -> bool:
         return self.is_resting or right(self, now_s, is_loud=is_loud)
 
-    return [(Rest, "look", look)]
+    return [(IdlePolicy, "look", look)]
 
 
 @resting
@@ -70,12 +73,12 @@ def a_return_ends_no_rest() -> list[Patch]:
 @resting
 def a_proposal_wakes_nobody() -> list[Patch]:
     """A node at rest looks only at what others say: what it proposes itself is not repeated."""
-    right = Rest._calm_place
+    right = IdlePolicy._calm_place
 
-    def _calm_place(self: Rest) -> calm.Calm | None:
+    def _calm_place(self: IdlePolicy) -> calm.Quiescence | None:
         return self._place if self.is_resting else right(self)
 
-    def _is_busy(self: Rest) -> bool:
+    def _is_busy(self: IdlePolicy) -> bool:
         return False
 
-    return [(Rest, "_calm_place", _calm_place), (Rest, "_is_busy", property(_is_busy))]
+    return [(IdlePolicy, "_calm_place", _calm_place), (IdlePolicy, "_is_busy", property(_is_busy))]

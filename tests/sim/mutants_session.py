@@ -6,10 +6,8 @@ from unittest.mock import patch
 
 from rt.format.ranges import Range
 from rt.node.agree import duties
-from rt.node.ingest.dropped_copies import DroppableCopies
 from rt.node.ingest.inboxes import Inboxes
-from rt.node.ingest.session_blocks import BarredSessions
-from rt.node.ingest.session_epochs import Begun, BegunCopies
+from rt.node.ingest.session_state import SessionState
 from rt.node.sessions import watch as session_watch
 from rt.node.sessions.watch import SessionWatch
 from rt.position import Position
@@ -17,7 +15,7 @@ from sequencer.execution.executor import Executor
 from sequencer.ledger.instruction import Slice
 from sequencer.ledger.ledger import Ledger
 from sequencer.ledger.life import Life
-from sequencer.ledger.session_facts import Ownership, Remembered
+from sequencer.ledger.session_facts import Ownership
 from sequencer.member import Member
 
 from .mutants_merge import merging
@@ -29,12 +27,7 @@ LAST = 1 << 62  # beyond every position and every instruction
 @merging
 def next_copy_dropped_by_the_repetition() -> list[Patch]:
     """After a crash, the instruction is repeated and ends the copy that was begun after it."""
-    right = BegunCopies.get
-
-    def get(self: BegunCopies, session: str) -> Begun:
-        return right(self, session)._replace(after=0)
-
-    return [(BegunCopies, "get", get)]
+    return [(Inboxes, "begun_after", lambda self, session: 0)]
 
 
 @merging
@@ -48,7 +41,7 @@ def ended_copies_dropped_before_the_sync() -> list[Patch]:
     """What was merged of an ended session is in memory only when the nodes drop their copies."""
     right = duties.drop_copies
 
-    def drop(member: Member, sessions: DroppableCopies) -> None:
+    def drop(member: Member, sessions: Inboxes) -> None:
         with patch.object(member.executor, "sync"):
             right(member, sessions)
 
@@ -103,12 +96,12 @@ def numbers_survive_a_reset() -> list[Patch]:
 @merging
 def closed_by_each_nodes_clock() -> list[Patch]:
     """When a session was closed, and so when it expires, is what each node's clock says."""
-    right = Remembered.change_owner
+    right = Ledger.change_owner
 
-    def change_owner(self: Remembered, life: Life, index: int, time_ns: int) -> None:
+    def change_owner(self: Ledger, life: Life, index: int, time_ns: int) -> None:
         right(self, life, index, time_ns + id(self) % 1_000)
 
-    return [(Remembered, "change_owner", change_owner)]
+    return [(Ledger, "change_owner", change_owner)]
 
 
 @merging
@@ -121,9 +114,9 @@ def followers_let_sessions_expire() -> list[Patch]:
     ) -> None:
         right(self, now_s, changed, is_stirred=is_stirred)
         ledger = self._member.executor.ledger
-        for session, known in list(ledger.remembered.opened.items()):
+        for session, known in list(ledger.opened.items()):
             if known.closed_ns and self._is_over(session, known, self.policy):
-                ledger.remembered.opened.pop(session)
+                ledger.opened.pop(session)
 
     return [(SessionWatch, "turn", turn)]
 
@@ -134,7 +127,7 @@ def live_owner_displaced() -> list[Patch]:
     right = Ledger.changes
 
     def changes(self: Ledger, life: Life) -> bool:
-        known = self.remembered.opened.get(life.session)
+        known = self.opened.get(life.session)
         return right(self, replace(life, since=known.since) if known and life.since else life)
 
     return [(Ledger, "changes", changes)]
@@ -149,4 +142,4 @@ def pushed_here_is_not_seen() -> list[Patch]:
 @merging
 def name_given_to_two() -> list[Patch]:
     """A node lets every publisher push that is granted the name."""
-    return [(BarredSessions, "demand_owner", lambda self, session, peer: None)]
+    return [(SessionState, "demand_owner", lambda self, peer: None)]

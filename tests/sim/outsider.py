@@ -12,7 +12,7 @@ from sequencer.ledger.instruction import Roll, encode_instruction
 from sequencer.ledger.ledger import Ledger
 from sequencer.member import REPORT, WANT, Member
 from sequencer.peers.notes import CONSENSUS
-from sequencer.peers.restart_check import GreetingMessage, encode_greeting
+from sequencer.peers.restart_check import RestartMessage, encode_restart
 from sequencer.planning.holdings import Report, ReportKind, encode_report
 from sequencer.raft.codec import MessageCodec
 from sequencer.raft.consensus import Entry, EntryKind, Seat, Snapshot
@@ -190,7 +190,7 @@ def _body(kind: bytes, member: Member, name: str, chance: Random) -> bytes:
         _STATE: ledger.encode(),
         REPORT: RetentionReport(100, 100, 0, place, far, far, far).encode(),
         WANT: reached,
-        _HELLO: encode_greeting(GreetingMessage(theirs, claim.chain.nonce, memory)),
+        _HELLO: encode_restart(RestartMessage(theirs, claim.chain.nonce, memory)),
         _MEMBERS: 2 * _NUMBER.pack(far) + pack_configuration(seats),
     }
     return bodies.get(kind, b"")

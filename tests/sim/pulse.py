@@ -4,8 +4,8 @@ import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from rt.node.agree.heartbeat_codec import decode_beat, encode_beat, group_of
-from sequencer.raft.consensus import Calm
+from rt.node.agree.heartbeat_codec import decode_heartbeat, encode_heartbeat, group_of
+from sequencer.raft.consensus import Quiescence
 
 if TYPE_CHECKING:
     from .merge_node import MergeNode
@@ -18,31 +18,31 @@ _GROUP = group_of("sim")
 class NoPulse:
     """That of a process which says nothing, and hears nothing."""
 
-    def show(self, calm: Calm | None) -> None:
+    def show(self, calm: Quiescence | None) -> None:
         """Say nothing."""
 
-    def heard(self) -> Mapping[str, Calm]:
+    def heard(self) -> Mapping[str, Quiescence]:
         """Return nothing."""
         return {}
 
 
 class SimPulse:
-    """Beats as `ProcessPulse` does; a connection keeps them in order."""
+    """Beats as `ProcessHeartbeat` does; a connection keeps them in order."""
 
     def __init__(self, node: "MergeNode", beat_us: int, lost_us: int) -> None:
         self._node, self._beat_us, self._lost_us = node, beat_us, lost_us
         self._life, self._number = node.life, 0
-        self._shown: Calm | None = None
+        self._shown: Quiescence | None = None
         self._was_telling = False
-        self._heard: dict[str, tuple[int, Calm]] = {}  # by node, and when
+        self._heard: dict[str, tuple[int, Quiescence]] = {}  # by node, and when
         self._last: dict[str, tuple[int, int]] = {}
         node.world.clock.after(beat_us, self._beat)
 
-    def show(self, calm: Calm | None) -> None:
+    def show(self, calm: Quiescence | None) -> None:
         """Tell the others from the next beat on."""
         self._shown = calm
 
-    def heard(self) -> Mapping[str, Calm]:
+    def heard(self) -> Mapping[str, Quiescence]:
         """Return where others rest."""
         since_us = self._node.world.clock.now_us - self._lost_us
         return {name: calm for name, (at_us, calm) in self._heard.items() if at_us > since_us}
@@ -53,7 +53,7 @@ class SimPulse:
         if (life, number) <= self._last.get(sender, (0, 0)):
             return
         self._last[sender] = life, number
-        calm = decode_beat(data[len(BEAT) + _ORDER.size :]).get(_GROUP)
+        calm = decode_heartbeat(data[len(BEAT) + _ORDER.size :]).get(_GROUP)
         before = self._heard.pop(sender, None)
         if calm is not None:
             self._heard[sender] = self._node.world.clock.now_us, calm
@@ -70,7 +70,7 @@ class SimPulse:
         if self._shown is not None or self._was_telling:
             self._number += 1
             shown = {} if self._shown is None else {_GROUP: self._shown}
-            beat = BEAT + _ORDER.pack(self._life, self._number) + encode_beat(shown)
+            beat = BEAT + _ORDER.pack(self._life, self._number) + encode_heartbeat(shown)
             for name in node.world.names:
                 if name != node.name:
                     node.world.wire.send(node.name, name, beat)

@@ -15,8 +15,7 @@ from rt.format.ranges import Range, decode_range
 from rt.node.retain.retention import leases_of_notes
 from rt.position import START, Position
 from sequencer.ledger.instruction import Archive, Slice
-from sequencer.ledger.ledger import GrowingFile, Ledger
-from sequencer.ledger.session_facts import Remembered
+from sequencer.ledger.ledger import Ledger
 from sequencer.planning.carried import frames_of
 from sequencer.raft.consensus import Entry
 
@@ -370,16 +369,15 @@ class Stream:
 
 def _copy(ledger: Ledger) -> Ledger:
     """Return a state that no later instruction changes."""
-    remembered, active = ledger.remembered, ledger.active
-    samples = {group: known.copy() for group, known in remembered.samples.items()}
     return replace(
         ledger,
         sessions=ledger.sessions.copy(),
-        remembered=Remembered(
-            remembered.tails.copy(), samples, remembered.begun.copy(), remembered.opened.copy()
-        ),
+        tails=ledger.tails.copy(),
+        samples={group: known.copy() for group, known in ledger.samples.items()},
+        begun=ledger.begun.copy(),
+        opened=ledger.opened.copy(),
         watermarks=ledger.watermarks.copy(),
-        active=GrowingFile(active.since_ns, active.sessions.copy()),
+        active_sessions=ledger.active_sessions.copy(),
     )
 
 

@@ -11,7 +11,8 @@ from rt.format.frame import encode_frame, session_tag
 from rt.format.index import ENTRY_BYTES
 from rt.format.manifest import SESSION, LogIdentity
 from rt.log.write.appender import Appender
-from rt.node.retain.sweep import Input, Sweep
+from rt.node.ingest.inbox import NodeInbox
+from rt.node.retain.sweep import Sweep
 from rt.node.retain.sweeper import NodeSweeper
 from rt.position import START, Position
 from sequencer.execution.execution import Execution
@@ -212,9 +213,9 @@ class _Copied(NamedTuple):
 
 class _Inputs:
     def __init__(self) -> None:
-        self.copies: list[Input] = []
+        self.copies: list[NodeInbox] = []
 
-    def every(self) -> list[Input]:
+    def every(self) -> list[NodeInbox]:
         """No session, unless a test has given some."""
         return self.copies
 

@@ -117,7 +117,7 @@ class WatchedJournal:
     def save_snapshot(self, snapshot: Snapshot) -> None:
         """A snapshot names what a majority has durably, and this node unless it copies."""
         node, ledger = self._node, decode_ledger(snapshot.data)
-        if not node.member.suspended:
+        if not node.member.execution.suspended:
             node.world.stream.has(node.name, node.disk, ledger)
         node.world.stream.saves(node.name, ledger)
         node.world.stream.knows(node.name, ledger)

@@ -21,7 +21,7 @@ from rt.net.tls import Contexts, accept, connect, offering, server_context
 from rt.node.admin import node_admin as node_admin_module
 from rt.node.admin.audit import AuditLog
 from rt.node.founding.cluster_files import ask_status
-from rt.node.notes import cursors
+from rt.node.readers import cursors
 from rt.position import Position
 from sequencer.journal.ballot import decode_slot, encode_slot
 from sequencer.raft.consensus import Ballot

@@ -236,7 +236,7 @@ def test_the_ledger_carries_policy_and_what_is_archived_in_its_snapshot():
     """A node that returns has them from the leader's state."""
     ledger = Ledger()
     ledger.note("policy", Policy().text())
-    ledger.archived_to, ledger.active.sessions = FILES[2], {"lga", "jfk"}
+    ledger.archived_to, ledger.active_sessions = FILES[2], {"lga", "jfk"}
     copy = decode_ledger(ledger.encode())
     assert copy == ledger
     assert copy.encode() == ledger.encode()

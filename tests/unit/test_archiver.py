@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from archiver.ages import Ages
 from archiver.clock import HOLD_NS, JUMP_NS, SteadyClock, agreed_ns
-from archiver.decide import DiskReport, RolledFile, decide, demand_disks
-from archiver.lease import LEASE_S_MAX, Lease, new_lease, parse_lease
+from archiver.decide import DiskReport, decide, demand_disks
+from archiver.lease import LEASE_S_MAX, Lease, RolledFile, new_lease, parse_lease
 from archiver.plan import archived_to, plan, rolled_files
 from archiver.policy import MINUTE_NS, Policy, parse_limit, parse_policy, policy_of, show_limit
 from rt.client.settings import ConnectionSettings

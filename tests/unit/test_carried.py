@@ -23,7 +23,7 @@ from rt.node.ingest import inbox_syncer
 from rt.node.ingest.inbox import NodeInbox
 from rt.node.ingest.inbox_syncer import InboxSyncer, PutOff
 from rt.node.ingest.inboxes import Inboxes
-from rt.node.ingest.restore_from_journal import put_back
+from rt.node.ingest.restore_from_journal import restore_from_journal
 from rt.position import START, Position
 from sequencer.execution.copies import Copies
 from sequencer.execution.executor import Executor
@@ -280,7 +280,7 @@ def test_a_node_alone_puts_back_what_a_power_cut_took_of_a_copy(bench, tmp_path)
     command = encode_instruction(bench.plan())
     inboxes = inboxes_of(bench, top, end=end)
     assert inboxes.open_all(lambda _session: end) == []
-    put_back(
+    restore_from_journal(
         inboxes, [Entry(1, 1, command), Entry(2, 1, command), Entry(3, 1, b"", EntryKind.NO_OP)]
     )
     assert inboxes.get("jfk").durable == bench.place("jfk")
@@ -296,7 +296,7 @@ def test_nothing_is_put_back_into_the_copy_of_the_next_log(bench, tmp_path, monk
     inboxes = inboxes_of(bench, tmp_path / "copies", end=end)
     inboxes.open_all(lambda _session: START)
     monkeypatch.setattr(inboxes, "begun_after", lambda _session: 2)
-    put_back(inboxes, [Entry(1, 1, encode_instruction(bench.plan()))])
+    restore_from_journal(inboxes, [Entry(1, 1, encode_instruction(bench.plan()))])
     assert inboxes.get("jfk").appender.end == end
     inboxes.close()
 

@@ -1,14 +1,13 @@
 """Copies: a copy counts as checked once it was read, and not before."""
 
 import errno
-from types import SimpleNamespace
 
 import pytest
 
 from rt.errors import SessionDiverged
-from rt.position import START, Position
+from rt.position import Position
 from sequencer.execution.copies import Copies
-from sequencer.ledger.session_facts import Remembered
+from sequencer.ledger.ledger import Ledger
 from sequencer.planning.holdings import Holdings
 
 END = Position(1_000)
@@ -19,7 +18,7 @@ class Executor:
 
     def __init__(self, *errors):
         self.errors = list(errors)
-        self.ledger = SimpleNamespace(merged_to=lambda _session: START, remembered=Remembered())
+        self.ledger = Ledger()
         self.checks = 0
 
     def copy_end(self, _session):

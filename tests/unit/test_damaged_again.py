@@ -3,34 +3,34 @@
 import pytest
 
 from rt.errors import Refused
-from rt.node.ingest.session_blocks import BarredSessions
+from rt.node.ingest.session_epochs import SessionEpoch
+from rt.node.ingest.session_state import SessionState
 from rt.position import Position
 
 
 def copies(*damaged_at):
     """A node that has set these copies of a session aside, one after the other."""
-    blocks = BarredSessions()
+    state = SessionState("jfk")
     for position in damaged_at:
-        if blocks.is_damaged_again("jfk", Position(position)):
-            blocks.strike("jfk")
-    return blocks
+        state.set_aside(diverged=False, damaged_at=Position(position))
+    return state
 
 
 def test_a_publisher_whose_copies_are_damaged_at_one_place_is_refused_in_the_end():
     """The same copy was fetched, set aside and fetched for as long as the session waited."""
-    copies(320, 320).demand_agreed("jfk")
+    copies(320, 320).demand_owner("p")
     with pytest.raises(Refused, match="have merged other bytes"):
-        copies(320, 320, 320).demand_agreed("jfk")
+        copies(320, 320, 320).demand_owner("p")
 
 
 def test_damage_at_different_places_is_the_disks():
     """It says nothing against the publisher."""
-    copies(320, 640, 320, 640).demand_agreed("jfk")
+    copies(320, 640, 320, 640).demand_owner("p")
 
 
 def test_a_session_that_begins_again_is_judged_anew():
     """Its next log has nothing to do with the last one."""
-    blocks = copies(320, 320, 320)
-    blocks.pardon("jfk")
-    assert not blocks.is_damaged_again("jfk", Position(320))
-    blocks.demand_agreed("jfk")
+    state = copies(320, 320, 320)
+    state.drop(SessionEpoch())
+    state.set_aside(diverged=False, damaged_at=Position(320))
+    state.demand_owner("p")

@@ -6,7 +6,7 @@ from rt.log.write.appender import Durable
 from rt.node.ingest.dropped_copies import bind_copies, drop_copies
 from rt.position import Position
 from sequencer.ledger.ledger import Ledger
-from sequencer.ledger.session_facts import Ownership, Remembered
+from sequencer.ledger.session_facts import Ownership
 
 HELD = Durable(Position(304))
 
@@ -14,20 +14,21 @@ HELD = Durable(Position(304))
 class Member:
     """Has executed up to an instruction, and notes what it holds."""
 
-    def __init__(self, index, remembered):
-        ledger = Ledger(index=index, remembered=remembered)
+    def __init__(self, index, **known):
+        ledger = Ledger(index=index, **known)
         self.done = []
         self.executor = SimpleNamespace(ledger=ledger, sync=lambda: self.done.append("synced"))
         self.saved_index = 0
+        self.execution = self.copies = self
         self.holds = {}
 
     def take_dropped(self):
         """All that the state remembers, as after a start."""
-        return list(self.executor.ledger.remembered.begun)
+        return list(self.executor.ledger.begun)
 
     def take_owned(self):
         """All that the state remembers, as after a start."""
-        return list(self.executor.ledger.remembered.opened)
+        return list(self.executor.ledger.opened)
 
     def lose(self, session):
         """The copy is gone."""
@@ -70,7 +71,7 @@ class Copies:
 def test_a_copy_is_held_once_the_instruction_that_ended_the_last_one_is_executed_again():
     """A node counted bytes of the next log as those of one that ended between."""
     for index, holds in [(12, {}), (16, {}), (17, {"jfk": HELD})]:
-        member = Member(index, Remembered(begun={"jfk": (min(index, 17), "")}))
+        member = Member(index, begun={"jfk": (min(index, 17), "")})
         copies = Copies(after=17)
         drop_copies(member, copies)
         assert member.holds == holds, index
@@ -78,7 +79,7 @@ def test_a_copy_is_held_once_the_instruction_that_ended_the_last_one_is_executed
 
 def test_what_was_merged_of_a_session_is_durable_before_its_copy_is_dropped():
     """A power cut after rt session forget: nodes repeated merges, and nothing had the bytes."""
-    member = Member(17, Remembered(begun={"jfk": (17, "")}))
+    member = Member(17, begun={"jfk": (17, "")})
     drop_copies(member, Copies(after=0, done=member.done))
     assert member.done == ["synced", "dropped"]
     drop_copies(member, Copies(after=17, done=member.done))
@@ -88,6 +89,6 @@ def test_what_was_merged_of_a_session_is_durable_before_its_copy_is_dropped():
 def test_names_are_bound_as_of_the_instruction_that_was_executed():
     """What a later one says is not known after a crash."""
     owner = Ownership("alice", "1" * 32, 4)
-    member, copies = Member(9, Remembered(opened={"jfk": owner})), Copies(after=17)
+    member, copies = Member(9, opened={"jfk": owner}), Copies(after=17)
     bind_copies(member, copies)
     assert copies.bound == [({"jfk": owner}, 9)]

@@ -171,11 +171,11 @@ def test_a_session_or_group_of_which_too_little_is_known_is_not_merged():
     assert "--group known=a" in obstacle(ledger, "a", "known", 0)
     assert "--group feed=b" in obstacle(ledger, "b", "feed", 0)
     assert "rt session reset gone" in obstacle(ledger, "gone", "", 2000)
-    ledger.remembered.begun["gone"] = (9, "")
+    ledger.begun["gone"] = (9, "")
     assert not obstacle(ledger, "gone", "", 2000)
     assert "rt session reset gone" in obstacle(ledger, "gone", "", 1000), "another old log of it"
     del ledger.sessions["a"]
-    ledger.remembered.begun["a"] = (10, "")
+    ledger.begun["a"] = (10, "")
     assert "rt session reset a" in obstacle(ledger, "a", "", 1000), "merged, and forgotten since"
     assert not obstacle(ledger, "a", "", 1001)
     ledger.note(FOUNDED_NOTE, replace(founded, is_partial=True).text())
@@ -268,9 +268,9 @@ def test_what_was_decided_of_sessions_is_read_as_the_nodes_executed_it(tmp_path)
     for session in "ab":
         at = bench.ledger.merged_to(session)
         bench.order(Life(8, SessionChange.OPENED, session, at, log="0f" * 16, owner="alice"))
-        since = bench.ledger.remembered.opened[session].since
+        since = bench.ledger.opened[session].since
         bench.order(Life(9, SessionChange.CLOSED, session, at, since=since))
-    known = bench.ledger.remembered.opened["b"]
+    known = bench.ledger.opened["b"]
     bench.order(
         Life(
             10, SessionChange.TAKEN, "b", bench.ledger.merged_to("b"), log=known.log, owner="bob",
@@ -286,8 +286,8 @@ def test_what_was_decided_of_sessions_is_read_as_the_nodes_executed_it(tmp_path)
     assert found.tails == ledger.tails
     assert (found.end, found.digest) == (ledger.end, ledger.digest)
     assert "rt session reset b" in obstacle(found, "b", "", 0), "its log might be merged again"
-    opened = ledger.remembered.opened
-    assert found.remembered.opened == {name: opened[name]._replace(log="") for name in "abc"}
+    opened = ledger.opened
+    assert found.opened == {name: opened[name]._replace(log="") for name in "abc"}
     assert [opened[name].owner for name in "abc"] == ["alice", "bob", "carl"]
 
 
@@ -296,7 +296,7 @@ def test_a_name_belongs_to_its_owner_in_the_new_cluster_too(lost):
     root, copy = lost
     lines = founding_lines(copy, STREAM, [])
     with ArchiveCluster(root / "new", nodes=1, clients=root / "clients", founded=lines) as new:
-        opened = new.ledger("n1").remembered.opened
+        opened = new.ledger("n1").opened
         assert {name: known.owner for name, known in opened.items()} == {
             "jfk": "publisher", "lga": "publisher",
         }  # fmt: skip

@@ -132,7 +132,7 @@ def test_what_the_connections_own_thread_sends_is_on_its_way_too():
         turn = partial(setattr, jfk, "position", end)
         connection._take_turn(SimpleNamespace(mark=lambda _channel: None, turn=turn, busy=False))
         assert gather.keeps_up == (end == END), "of lga nothing was sent"
-    connection.join(0)
+    connection.dialer.join(0)
 
 
 def frame(position, data=b"12345678", log="a", messages=1):

@@ -10,8 +10,8 @@ from replicator_host import eventually
 
 from rt.errors import Misuse, Refused
 from rt.net.admin import ask, ask_any
-from rt.node.agree.latest import await_latest, confirmed, decided
-from rt.node.agree.steps import Until, perform
+from rt.node.agree.latest import confirmed, decided, latest
+from rt.node.agree.steps import Ask, Until, perform
 from sequencer.raft.consensus import Read
 from sequencer.reading import LatestReads
 
@@ -90,6 +90,18 @@ def view_of(*, term=1, leads=True, executed=5):
     return SimpleNamespace(leads=leads, engine=engine, executed=executed)
 
 
+def await_latest(view, reads, wait):
+    """Carry out a read in this thread, between whose steps nothing happens."""
+
+    def carry_out(need):
+        if isinstance(need, Ask):
+            need.question()
+        else:
+            wait(need.is_over)
+
+    perform(latest(view, reads), carry_out)
+
+
 @pytest.mark.parametrize("later", [view_of(leads=False), view_of(term=2)])
 def test_a_read_of_a_term_that_has_ended_is_not_answered(engine, reads, later):
     """Its ticket is gone with the term, even if the same node leads again by now."""
@@ -100,7 +112,7 @@ def test_a_read_of_a_term_that_has_ended_is_not_answered(engine, reads, later):
         assert is_over()
 
     with pytest.raises(Refused) as refused:
-        await_latest(lambda: views[0], lambda question: question(), reads, wait)
+        await_latest(lambda: views[0], reads, wait)
     assert refused.value.code == "not-leader"
     assert engine.asked == [1]
     assert not reads.is_waiting
@@ -109,7 +121,7 @@ def test_a_read_of_a_term_that_has_ended_is_not_answered(engine, reads, later):
 def test_a_follower_is_not_asked(engine, reads):
     """It lags behind what a majority has decided."""
     with pytest.raises(Refused, match="n2 leads the stream; ask it"):
-        await_latest(lambda: view_of(leads=False), None, reads, None)
+        await_latest(lambda: view_of(leads=False), reads, None)
     assert not engine.asked
 
 
@@ -121,7 +133,7 @@ def test_a_wait_that_is_too_long_leaves_no_read(reads):
         raise Refused("undecided", "no majority decided it in time")
 
     with pytest.raises(Refused, match="no majority"):
-        await_latest(view_of, lambda question: question(), reads, wait)
+        await_latest(view_of, reads, wait)
     assert not reads.is_waiting
 
 

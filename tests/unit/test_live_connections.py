@@ -18,10 +18,10 @@ from replicator.wire.codec import PULL, PUSH, VERSION, Hello, encode
 from rt import Publisher
 from rt.errors import Refused
 from rt.net.admin import ADMIN_ALPN
+from rt.net.certificate_watch import live_connections
 from rt.net.certificates import CertificateFiles, certificate_files, issue, load_certificate
 from rt.net.grants import GRANTS_NAME
 from rt.net.identity import CertificateRole
-from rt.net.live import live_connections
 from rt.net.renewal import renew
 from rt.net.repeated import RepeatedLines
 from rt.net.revocation import revoke

@@ -1,4 +1,4 @@
-"""LiveConnections: the first look after a certificate stops being good ends its connection."""
+"""CertificateWatch: the first look after a certificate stops being good ends its connection."""
 
 import os
 import shutil
@@ -8,11 +8,11 @@ import time
 import pytest
 
 from rt.net import contexts as module
+from rt.net.certificate_watch import PERIOD_S, CertificateWatch, live_connections
 from rt.net.certificates import init_authority, issue, load_certificate
 from rt.net.contexts import Contexts, client_context
 from rt.net.grants import Grants
 from rt.net.identity import CertificateRole, PeerIdentity
-from rt.net.live import PERIOD_S, LiveConnections, live_connections
 from rt.net.revocation import revoke
 from rt.net.trust import Trust
 
@@ -72,7 +72,7 @@ class Watched:
             change()
 
         clock = Clock(time.time() if now_s is None else now_s, [self.look, both, self.look])
-        watch = LiveConnections(clock, clock.pause)
+        watch = CertificateWatch(clock, clock.pause)
         watch.watch(self.theirs, "spark", self.certificate, self.trust, lambda: self.why)
         with pytest.raises(FinishedError):
             watch._run()
@@ -121,7 +121,7 @@ def test_the_next_look_ends_a_connection_whose_certificate_has_expired(watched):
 def test_a_pause_and_two_looks_at_every_connection_are_within_a_second(watched):
     """All connections of a full node are verified again when the files change."""
     pairs = [socket.socketpair() for _ in range(CONNECTIONS)]
-    watch = LiveConnections()
+    watch = CertificateWatch()
     for number, (_, theirs) in enumerate(pairs):
         name = f"spark {number}"
         watch.watch(theirs, name, watched.certificate, watched.trust, lambda: "")
@@ -187,7 +187,7 @@ def test_a_directory_that_disappears_does_not_end_the_watch(watched):
         hide(watched.there)
 
     clock = Clock(time.time(), [vanish, restore, watched.look])
-    watch = LiveConnections(clock, clock.pause)
+    watch = CertificateWatch(clock, clock.pause)
     watch.watch(watched.theirs, "spark", watched.certificate, watched.trust, lambda: "")
     with pytest.raises(FinishedError):
         watch._run()

@@ -128,18 +128,18 @@ def test_what_an_entry_lacked_is_looked_at_before_all_its_slices():
     member = member_of(Engine(Ready(committed=(entry,))), executor)
     here.update(f"s{n}" for n in range(40))
     member.run()
-    assert member.missing[0] == "s40"
+    assert member.execution.missing[0] == "s40"
     looked.clear()
-    assert (member.missing[0], member.has_backlog) == ("s40", False)
+    assert (member.execution.missing[0], member.execution.can_continue) == ("s40", False)
     assert looked == [1, 1]
     here.update(f"s{n}" for n in range(49))
-    assert member.missing[0] == "s49"
+    assert member.execution.missing[0] == "s49"
     here.remove("s3")
-    assert not member.has_backlog
+    assert not member.execution.can_continue
     here.add("s49")
-    assert member.missing[0] == "s3", "all of them are looked at once that one is here"
+    assert member.execution.missing[0] == "s3", "all of them are looked at once that one is here"
     here.add("s3")
-    assert member.missing is None
+    assert member.execution.missing is None
     member.run()
     assert not member.is_behind
 
@@ -159,7 +159,7 @@ def test_what_another_nodes_state_says_is_merged_is_reported():
 def test_an_older_copy_leaves_unless_a_majority_has_moved_on_with_it(is_over, term, leader, leaves):
     """If it left then, the nodes that remain might be no majority, for good."""
     member, disowned = member_of(Engine(), Executor()), []
-    member._membership.greeting = SimpleNamespace(
+    member.greeting = SimpleNamespace(
         is_over=is_over, finding="b knows", take=lambda _sender, _body: False,
         claim=SimpleNamespace(begun=Reach(3, 5)),
     )  # fmt: skip
@@ -174,12 +174,12 @@ def test_a_backlog_is_executed_in_slices():
     count = 2 * SLICE + 1
     entries = tuple(Entry(index, 1, b"", EntryKind.NO_OP) for index in range(1, count + 1))
     member = member_of(Engine(), Executor())
-    member._execution.append(Committed(entry, None) for entry in entries)
+    member.execution.append(Committed(entry, None) for entry in entries)
     done = []
     while True:
         member.run()
         done.append(member.executor.ledger.index)
-        if not member.has_backlog:
+        if not member.execution.can_continue:
             break
     assert done == [SLICE, 2 * SLICE, count]
 
@@ -196,43 +196,43 @@ def copying(monkeypatch):
     """A member that copies the merged log, with ten instructions waiting."""
     monkeypatch.setattr("sequencer.execution.execution.WAITING_MAX", 9)
     member = member_of(Engine(), Executor())
-    member.suspended = True
-    member._execution.append(entries(1, 10))
+    member.execution.suspended = True
+    member.execution.append(entries(1, 10))
     return member
 
 
 def test_a_node_that_copies_takes_over_the_state_when_too_much_waits(copying):
     """Copying can take hours, and each instruction that waits costs memory and journal."""
-    copying._execution.adopt(Ledger(index=8, sessions=dict(ENDS)).encode())
-    assert [each.entry.index for each in copying._execution.queue] == [9, 10]
+    copying.execution.adopt(Ledger(index=8, sessions=dict(ENDS)).encode())
+    assert [each.entry.index for each in copying.execution.queue] == [9, 10]
     assert sorted(copying.run()) == ["jfk", "lga"], "their publishers wait to hear of it"
     plan = copying.plan_snapshot()
     assert (plan.index, plan.has_log) == (8, False)
-    copying._execution.saved(plan)
+    copying.execution.saved(plan)
     assert copying.plan_snapshot() is None
-    copying.suspended = False
+    copying.execution.suspended = False
     copying.run()
     assert copying.executor.ledger.index == 10
 
 
 def test_a_state_from_beyond_what_is_known_as_committed_is_saved_later(copying):
     """Its entries are not all here, and the journal must not drop what it does not have."""
-    copying._execution.adopt(Ledger(index=12).encode())
-    assert not copying._execution.queue
+    copying.execution.adopt(Ledger(index=12).encode())
+    assert not copying.execution.queue
     assert copying.plan_snapshot() is None
-    copying._execution.append(entries(11, 12))
+    copying.execution.append(entries(11, 12))
     assert copying.plan_snapshot().index == 12
 
 
 def test_a_state_is_not_asked_for_or_taken_over_without_need(copying):
     """A node that can execute what it has makes the bytes itself."""
-    execution = copying._execution
+    execution = copying.execution
     assert execution.needs_state
-    copying.suspended = False
+    copying.execution.suspended = False
     assert not execution.needs_state
     execution.adopt(Ledger(index=8).encode())
     assert copying.executor.ledger.index == 0
-    copying.suspended = True
+    copying.execution.suspended = True
     execution.queue.popleft()
     assert not execution.needs_state
     execution.adopt(Ledger(index=8).encode())

@@ -4,7 +4,12 @@ import pytest
 
 from sequencer.departed import Departed
 from sequencer.membership import CUT_OFF_TICKS, Membership
-from sequencer.peers.restart_check import PATIENCE_TICKS, Greeting, GreetingMessage, encode_greeting
+from sequencer.peers.restart_check import (
+    PATIENCE_TICKS,
+    RestartCheck,
+    RestartMessage,
+    encode_restart,
+)
 from sequencer.planning.holdings import Holdings
 from sequencer.raft.consensus import LastChange, Seat, UnheardError
 from sequencer.raft.starts import Claim, Reach, StartChain
@@ -42,7 +47,7 @@ class World:
         self.engine, self.dialled, self.saved = Engine(*members), {}, []
         others = [each for each in members if each != name]
         claim = Claim(0, StartChain(1, (OWN,)), Reach(), Reach())
-        self.greeting = Greeting(others, claim, {}, lambda _memories: None)
+        self.greeting = RestartCheck(others, claim, {}, lambda _memories: None)
         holdings = Holdings(name, members)
         self.departed = Departed(departed, self.saved.append)
         self.membership = Membership(
@@ -74,7 +79,7 @@ class World:
         """These nodes confirm this node's start; then an election timeout passes."""
         for sender in senders:
             claim = Claim(0, StartChain(1, (22,)), Reach(), Reach())
-            self.greeting.take(sender, encode_greeting(GreetingMessage(claim, OWN, None)))
+            self.greeting.take(sender, encode_restart(RestartMessage(claim, OWN, None)))
         for _ in range(PATIENCE_TICKS):
             self.greeting.tick()
 

@@ -17,11 +17,11 @@ from rt.log.notify.confirmations import Confirmations
 from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.agree.catch_up import CatchUp
-from rt.node.agree.dependencies import Ports
+from rt.node.agree.dependencies import Dependencies
 from rt.node.agree.duties import Duties, Mail, Timing
 from rt.node.host.pipeline import NodePipeline
 from rt.node.ingest.damage import DamageFound, is_elsewhere
-from rt.node.resources.peer_addresses import Places
+from rt.node.resources.peer_addresses import PeerAddresses
 from rt.node.retain.snapshots import NodeSnapshots
 from rt.position import START, Position
 from sequencer.execution.execution import SnapshotPlan
@@ -29,7 +29,7 @@ from sequencer.ledger.instruction import Roll
 from sequencer.ledger.ledger import Ledger
 from sequencer.planning.holdings import Holdings, encode_reports
 from sequencer.planning.presence import Presence
-from sequencer.raft.consensus import Calm, Fork
+from sequencer.raft.consensus import Fork, Quiescence
 
 TIMING = Timing(tick_s=0.02, missing_s=1, look_s=0.25, patience=4)
 
@@ -70,10 +70,13 @@ class Bench:
         self.leads, self.term, self.leader = True, 7, "n1"
         self.snapshot, self.is_current = 0, True
         self.suspended, self.missing, self.is_executing = False, None, False
-        self.proposals = SimpleNamespace(agreed_ns=(), carries=False, unreadable=0)
+        self.proposals = SimpleNamespace(
+            agreed_ns=(), carries=False, unreadable=0, stuck={}, has_orders=False
+        )  # fmt: skip
+        self.execution = self.copies = self
         self.unheard = {}
         self.is_behind = False
-        self.handlers, self.engine, self.has_backlog, self.stuck = {}, self, False, {}
+        self.handlers, self.engine, self.can_continue = {}, self, False
         self.greeting = SimpleNamespace(waits_for=0, finding="")
         self.holdings = Holdings("n1", ["n1", *others])
         ledger = Ledger(end=Position(8))
@@ -92,11 +95,11 @@ class Bench:
             turn=lambda _now: None, await_sync=lambda: self.did.append("await sync"),
             drop=lambda: self.did.append("drop"), end=lambda: self.did.append("end"),
         )  # fmt: skip
-        self.copies = deque()
+        self.pulls = deque()
         self.served, self.refused = [], []
         self.name, self.fork, self.hesitates = "n1", None, False
         self.is_full = False
-        self.saved_index, self.calm, self.has_orders = 0, None, False
+        self.saved_index, self.calm = 0, None
         self.commit = self.last = 4
         self.away, self.rests = frozenset(), {}
 
@@ -110,7 +113,7 @@ class Bench:
     def duties(self, snapshots=None):
         """Put them together."""
         sessions = self.sessions
-        ports = Ports(
+        ports = Dependencies(
             SimpleNamespace(
                 get=sessions.get, every=sessions.values, give_up=self.give_up,
                 begun_after=lambda session: self.begun.get(session, 0), drop_all=self.drop_all,
@@ -155,7 +158,7 @@ class Bench:
     def copy_log(self, _begin):
         """Begin the copy that was prepared."""
         self.did.append("copy")
-        return self.copies.popleft()
+        return self.pulls.popleft()
 
     def status(self):
         """As an engine does."""
@@ -188,7 +191,7 @@ class Bench:
         """As a member does."""
         self.held[session] = START
 
-    def vouches_for(self, _session):
+    def is_checked(self, _session):
         """As a member does."""
         return True
 
@@ -296,7 +299,7 @@ def test_a_copy_that_lags_learns_what_was_merged_though_its_publisher_does_not()
     bench = Bench()
     bench.receive("jfk", 64)
     bench.executor.ledger.sessions["jfk"] = Position(800)
-    bench.vouches_for = lambda _session: False
+    bench.is_checked = lambda _session: False
     told = []
     bench.sessions["jfk"].confirm = told.append
     bench.duties().step(0.0, Mail(synced={"jfk": None}))
@@ -315,7 +318,7 @@ def test_a_merged_file_is_not_set_aside_while_a_copy_writes_to_it():
     """The copy recorded where the file ends after it was gone, and nothing filled the gap."""
     bench = Bench()
     bench.executor.lacks_log = True
-    bench.copies.append(SimpleNamespace(is_done=lambda _end: False))
+    bench.pulls.append(SimpleNamespace(is_done=lambda _end: False))
     duties = bench.duties()
     duties.step(0.0, Mail())
     bench.did.clear()
@@ -341,7 +344,9 @@ def reported(found):
             raise found
 
     executor = SimpleNamespace(appender=SimpleNamespace(verify_file=verify_file))
-    pipeline = SimpleNamespace(member=SimpleNamespace(executor=executor), mend=told.append)
+    pipeline = SimpleNamespace(
+        member=SimpleNamespace(executor=executor), sequencer=SimpleNamespace(mend=told.append)
+    )
     NodePipeline.mend_merged(pipeline, CorruptLog("out/log.0.0", START, "seen"))
     return [report.damage for report in told]
 
@@ -378,7 +383,7 @@ def test_a_log_of_which_a_file_is_set_aside_is_served_no_further_before_a_copy_b
         bench.lose_log()
 
     bench.executor.discard = discard
-    bench.copies.append(SimpleNamespace(is_done=lambda _end: False))
+    bench.pulls.append(SimpleNamespace(is_done=lambda _end: False))
     bench.duties().step(0.0, Mail(damaged=deque([bench.found()])))
     assert bench.did[-1] == "copy"
     assert bench.served == [8, 0]
@@ -430,7 +435,7 @@ def test_a_full_disk_pauses_the_merging_and_nothing_else(caplog):
 def test_a_question_ends_a_rest():
     """What it waits for may need time to pass: a round of reports, or a change that it made."""
     bench = Bench(others=())
-    bench.calm, bench.vouch = Calm(7, 0), lambda _members: None
+    bench.calm, bench.vouch = Quiescence(7, 0), lambda _members: None
     duties = bench.duties()
     assert duties.step(0.0, Mail()).next_s > 1
     assert duties.step(0.1, Mail(is_stirred=True)).next_s == pytest.approx(0.1 + TIMING.tick_s)
@@ -440,7 +445,7 @@ def test_a_message_of_a_member_that_was_away_ends_a_rest_and_one_of_another_does
     """It has to be brought up to date: no heartbeat would find out what it lacks."""
     bench = Bench(others=("n2", "n3"))
     bench.leads, bench.leader, bench.away = True, "n1", {"n3"}
-    bench.calm, bench.vouch = Calm(7, 0), lambda _members: None
+    bench.calm, bench.vouch = Quiescence(7, 0), lambda _members: None
     bench.hear = lambda _sender, _message: None
     bench.rests = {"n2": bench.calm}
     duties = bench.duties()
@@ -454,7 +459,7 @@ def test_a_message_of_a_member_that_was_away_ends_a_rest_and_one_of_another_does
 def test_nodes_at_rest_step_together():
     """Each answers the report of another with its own, and would soon have made one anyway."""
     bench = Bench(others=("n2",))
-    bench.calm, bench.vouch = Calm(7, 0), lambda _members: None
+    bench.calm, bench.vouch = Quiescence(7, 0), lambda _members: None
     bench.hear = lambda _sender, _message: None
     bench.rests = {"n2": bench.calm}
     duties = bench.duties()
@@ -500,7 +505,7 @@ def test_the_merged_log_is_reopened_only_when_no_copy_writes_to_it():
         bench.did.append("end")
         return next(answers)
 
-    bench.copies.append(SimpleNamespace(is_done=lambda _end: next(done), end=end))
+    bench.pulls.append(SimpleNamespace(is_done=lambda _end: next(done), end=end))
     bench.executor.lacks_log = True
     duties = bench.duties()
     for step in range(4):
@@ -514,7 +519,7 @@ def test_a_node_that_copies_the_merged_log_lets_another_lead():
     """A leader that executes nothing proposes nothing: merging stopped until the copy ended."""
     bench = Bench()
     bench.executor.lacks_log = True
-    bench.copies.append(SimpleNamespace(is_done=lambda _end: False))
+    bench.pulls.append(SimpleNamespace(is_done=lambda _end: False))
     duties = bench.duties()
     duties.step(0.0, Mail())
     assert bench.handed_to == []
@@ -582,7 +587,7 @@ def test_a_backlog_is_continued_at_once_unless_the_disk_is_full():
     """Ticks are in between; a full disk is tried again later, and not without a pause."""
     bench = Bench()
     duties = bench.duties()
-    bench.has_backlog = True
+    bench.can_continue = True
     assert duties.step(5.0, Mail()).next_s == 5.0
     bench.run = Mock(side_effect=[OSError(errno.ENOSPC, "full"), []])
     assert duties.step(5.01, Mail()).next_s > 5.01
@@ -592,7 +597,7 @@ def test_a_node_that_copies_does_not_stand_for_election_while_another_could_lead
     """Once elected it handed over, and nothing was merged until then."""
     bench = Bench()
     bench.executor.lacks_log = True
-    bench.copies.append(SimpleNamespace(is_done=lambda _end: True, end=lambda: True))
+    bench.pulls.append(SimpleNamespace(is_done=lambda _end: True, end=lambda: True))
     bench.executor.reopen = lambda: setattr(bench.executor, "lacks_log", False)
     duties = bench.duties()
     duties.step(0.0, Mail())
@@ -654,7 +659,7 @@ def test_a_log_that_was_copied_is_served_though_no_instruction_follows():
     """A pull from that node ended with 0 messages, and with exit code 0."""
     bench = Bench()
     bench.executor.lacks_log = True
-    bench.copies.append(SimpleNamespace(is_done=lambda _end: True, end=lambda: True))
+    bench.pulls.append(SimpleNamespace(is_done=lambda _end: True, end=lambda: True))
     duties = bench.duties()
     assert bench.served == []
     bench.executor.reopen = lambda: setattr(bench.executor, "lacks_log", False)
@@ -668,7 +673,7 @@ def test_a_log_that_lost_its_end_is_served_no_further_than_it_goes():
     bench = Bench()
     duties = bench.duties()
     bench.lose_log()
-    bench.copies.append(SimpleNamespace())
+    bench.pulls.append(SimpleNamespace())
     bench._alone = True
     duties._keep_up.turn = lambda _now, **_forked: None
     duties.step(0.0, Mail())
@@ -679,7 +684,7 @@ def test_a_node_that_stops_leaves_the_merged_log_to_the_copy_that_has_not_ended(
     """Opening it would cut what the copy is writing."""
     bench = Bench()
     bench.executor.lacks_log = True
-    bench.copies.append(SimpleNamespace(stop=lambda: bench.did.append("stop")))
+    bench.pulls.append(SimpleNamespace(stop=lambda: bench.did.append("stop")))
     duties = bench.duties()
     duties.step(0.0, Mail())
     duties.end()
@@ -706,7 +711,7 @@ def test_a_node_ends_when_the_copy_it_waits_for_has_ended(tmp_path, monkeypatch)
     copy._pull, copy._begin = client, place
     bench = Bench()
     bench.executor.lacks_log = True
-    bench.copies.append(copy)
+    bench.pulls.append(copy)
     duties = bench.duties()
     duties.step(0.0, Mail())
     with pytest.raises(DiskFailed, match=r"out: input/output error; this copy has ended"):
@@ -723,7 +728,7 @@ def test_a_node_copies_though_its_certificate_cannot_be_loaded_just_then(tmp_pat
     settings = SimpleNamespace(
         name="node-1", addresses={"n2": ("localhost", 1)}, root=str(tmp_path), stream="flights"
     )
-    copy = CatchUp(settings, Places(settings), Position(8), SimpleNamespace(), contexts)
+    copy = CatchUp(settings, PeerAddresses(settings), Position(8), SimpleNamespace(), contexts)
     assert eventually(copy.stop)
 
 
@@ -742,7 +747,7 @@ def test_a_log_is_not_closed_before_the_sync_that_a_snapshot_waits_for():
     duties = bench.duties(snapshots)
     snapshots.turn(0.0)
     bench.executor.lacks_log = True
-    bench.copies.append(SimpleNamespace(is_done=lambda _end: False))
+    bench.pulls.append(SimpleNamespace(is_done=lambda _end: False))
     duties.step(0.0, Mail())
     assert bench.did == ["sync", "close", "copy"]
     snapshots.turn(1.0)

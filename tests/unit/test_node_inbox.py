@@ -20,7 +20,7 @@ from rt.log.write.appender import Appender
 from rt.log.write.writer import WriterSettings
 from rt.node.ingest.inbox import NodeInbox
 from rt.node.ingest.inboxes import Inboxes
-from rt.node.ingest.session_epochs import Begun
+from rt.node.ingest.session_epochs import SessionEpoch
 from rt.position import START, Position
 from rt.publisher import Publisher
 from sequencer.ledger.instruction import decode_instruction, encode_instruction
@@ -76,12 +76,12 @@ def test_a_sync_that_fails_in_a_connection_lets_the_syncer_end(tmp_path):
     disk.step = step
     inbox.written()
     with pytest.raises(OSError, match="Input/output"):
-        inboxes.settle()
+        inboxes.syncer.settle()
     inbox.written()
-    assert not inboxes.settle(), "nothing is synced, and so acknowledged, after it"
-    inboxes.stop()
+    assert not inboxes.syncer.settle(), "nothing is synced, and so acknowledged, after it"
+    inboxes.syncer.stop()
     rounds = []
-    syncer = begun(lambda: inboxes.run(lambda: rounds.append(1)))
+    syncer = begun(lambda: inboxes.syncer.run(lambda: rounds.append(1)))
     syncer.join(PATIENCE_S)
     assert not syncer.is_alive()
     assert not rounds
@@ -315,7 +315,7 @@ def test_a_log_that_is_retired_while_its_copy_is_opened_leaves_nothing(tmp_path)
 
     def drop_and_make(path):
         disk.make_directory = make_directory
-        ended = {"jfk": Begun(7, identity().id)}
+        ended = {"jfk": SessionEpoch(7, identity().id)}
         inboxes.drop_all(ended, lambda _session, _begun: True)
         make_directory(path)
 
@@ -342,7 +342,7 @@ def test_a_copy_is_not_removed_while_its_files_are_being_emptied(tmp_path):
         order.append("emptied")
 
     def drop():
-        inboxes.drop_all({"jfk": Begun(7)}, lambda _session, _begun: True)
+        inboxes.drop_all({"jfk": SessionEpoch(7)}, lambda _session, _begun: True)
         order.append("dropped")
 
     archiving = begun(archive)
@@ -374,7 +374,7 @@ def test_a_copy_that_was_begun_before_its_name_was_given_to_another_log_is_remov
 def test_a_copy_begun_after_an_instruction_that_is_to_be_repeated_is_kept(tmp_path):
     """A node that had lost its state in a power cut removed what it had said it held durably."""
     inboxes = opened(tmp_path)
-    inboxes.drop_all({"jfk": Begun(9, "1" * 32)}, lambda _session, _begun: True)
+    inboxes.drop_all({"jfk": SessionEpoch(9, "1" * 32)}, lambda _session, _begun: True)
     following = identity()._replace(id="2" * 32)
     inboxes.claim(following, "alice", NoBell(), START)
     assert inboxes.bind({"jfk": Ownership("alice", "1" * 32, 7)}, 8) == []
@@ -438,8 +438,8 @@ def test_each_inbox_of_a_batch_is_synced_once_and_reported(tmp_path):
     inboxes, told = synced_together(tmp_path, disk, names)
     syncs = []
     disk.step = lambda call: syncs.append(call) if call == "sync" else None
-    inboxes.stop()
-    inboxes.run(lambda: None)
+    inboxes.syncer.stop()
+    inboxes.syncer.run(lambda: None)
     assert len(syncs) == len(names)
     assert sorted(told) == sorted(names)
 
@@ -456,6 +456,6 @@ def test_nothing_of_a_batch_is_reported_if_any_of_its_syncs_failed(tmp_path, nth
 
     disk.step = step
     with pytest.raises(OSError, match="Input/output"):
-        inboxes.run(lambda: None)
+        inboxes.syncer.run(lambda: None)
     inboxes.close()
     assert not told

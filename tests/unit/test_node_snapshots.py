@@ -18,6 +18,7 @@ class Fake:
         self.size = journal_bytes
         self.index, self.settled_index, self.durable_index = 0, 0, 0
         self.saved_indexes, self.swept, self.synced_to = [], [], Position(0)
+        self.execution = self
         self.waits, self.has_log, self.suspended = False, True, False
         self.executor = SimpleNamespace(
             ledger=SimpleNamespace(end=Position(0)), sync=lambda: self.synced_to

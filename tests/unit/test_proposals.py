@@ -186,7 +186,7 @@ def test_a_session_that_joins_a_group_is_searched_on_without_a_rest(tmp_path, mo
             publisher.flush("written")
     bench.ledger.watermarks["group g"] = 10
     samples = [Sample(9, blake2b(bytes(4) + b"9", digest_size=8).digest())]
-    bench.ledger.remembered.samples["g"] = samples
+    bench.ledger.samples["g"] = samples
     bench.hold("jfk", place(tmp_path, "jfk"))
     for _ in range(10):
         assert not bench.ledger.sessions
@@ -200,7 +200,7 @@ def test_a_session_that_waits_for_its_group_rests(tmp_path, looked):
     with Publisher(str(tmp_path), stream="s", session="jfk", group="g") as publisher:
         publisher.publish(b"0")
     bench.ledger.watermarks["group g"] = 10
-    bench.ledger.remembered.samples["g"] = [Sample(9, bytes(8))]
+    bench.ledger.samples["g"] = [Sample(9, bytes(8))]
     bench.hold("jfk", place(tmp_path, "jfk"))
     for _ in range(10):
         bench.propose()

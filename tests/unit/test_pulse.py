@@ -11,13 +11,18 @@ from rt.errors import PeerError
 from rt.net.certificates import certificate_files, issue
 from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, accept, client_context, offering, server_context
-from rt.node.agree.heartbeat_codec import BEAT_BYTES_MAX, decode_beat, encode_beat, group_of
-from rt.node.agree.idle_heartbeat import PULSE_ALPN, ProcessPulse
-from sequencer.raft.consensus import Calm
+from rt.node.agree.heartbeat_codec import (
+    BEAT_BYTES_MAX,
+    decode_heartbeat,
+    encode_heartbeat,
+    group_of,
+)
+from rt.node.agree.idle_heartbeat import PULSE_ALPN, ProcessHeartbeat
+from sequencer.raft.consensus import Quiescence
 from tests.forged_certificates import Authority
 from tests.replicator_host import eventually
 
-PLACE = Calm(3, 14)
+PLACE = Quiescence(3, 14)
 
 
 class Process:
@@ -30,7 +35,7 @@ class Process:
             files, lambda *paths: offering(server_context(*paths), PULSE_ALPN)
         )  # fmt: skip
         client = Contexts(files, lambda *paths: offering(client_context(*paths), PULSE_ALPN))
-        self.pulse = ProcessPulse(client.current, beat_s=0.02, lost_s=lost_s)
+        self.pulse = ProcessHeartbeat(client.current, beat_s=0.02, lost_s=lost_s)
         self._listener = socket.create_server(("localhost", 0))
         self.address = self._listener.getsockname()[:2]
         self.socks, self.problems = [], []
@@ -121,7 +126,7 @@ def test_whatever_ends_a_rest_there_wakes_the_stream_here_and_no_other(processes
     if ending == "shows nothing":
         there.show(None)
     elif ending == "moves on":
-        there.show(Calm(4, 15))
+        there.show(Quiescence(4, 15))
     elif ending == "leaves":
         there.leave()
     else:
@@ -237,18 +242,18 @@ def test_only_a_node_has_a_pulse(processes):
 
 def test_beats_are_read_as_they_were_written_and_nothing_else_is(monkeypatch):
     """A peer's bytes are hostile until they are checked."""
-    calm = {group_of("flights"): PLACE, group_of("trains"): Calm(1, 0)}
-    beat = encode_beat(calm)
-    assert decode_beat(beat) == calm
-    assert decode_beat(encode_beat({})) == {}
+    calm = {group_of("flights"): PLACE, group_of("trains"): Quiescence(1, 0)}
+    beat = encode_heartbeat(calm)
+    assert decode_heartbeat(beat) == calm
+    assert decode_heartbeat(encode_heartbeat({})) == {}
     for end in range(len(beat)):
         with pytest.raises(PeerError):
-            decode_beat(beat[:end])
+            decode_heartbeat(beat[:end])
     with pytest.raises(PeerError):
-        decode_beat(beat + b"\0")
-    one = encode_beat({group_of("flights"): PLACE})[4:]
+        decode_heartbeat(beat + b"\0")
+    one = encode_heartbeat({group_of("flights"): PLACE})[4:]
     with pytest.raises(PeerError, match="twice"):
-        decode_beat((2).to_bytes(4, "little") + one + one)
+        decode_heartbeat((2).to_bytes(4, "little") + one + one)
 
 
 def test_a_beat_that_is_too_long_is_refused_before_it_is_read(processes):

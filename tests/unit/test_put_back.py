@@ -52,11 +52,11 @@ def synchronize(backup, directory):
             os.replace(f"{old}.rsync", old)
 
 
-@pytest.mark.parametrize("put_back", [move, overwrite, synchronize])
+@pytest.mark.parametrize("restore_from_journal", [move, overwrite, synchronize])
 @pytest.mark.parametrize("more", [1, 20], ids=["a message", "files"])
 @pytest.mark.parametrize("runs", [0, 1, 2])
 def test_a_reader_of_a_log_that_is_put_back_hears_so_and_reads_no_number_twice(
-    tmp_path, monkeypatch, put_back, more, runs
+    tmp_path, monkeypatch, restore_from_journal, more, runs
 ):
     """The numbers of what is published now are those of messages that it has handled."""
     monkeypatch.setattr(watch, "POLL_S", 0.02)  # it looks for another log every few polls
@@ -75,7 +75,7 @@ def test_a_reader_of_a_log_that_is_put_back_hears_so_and_reads_no_number_twice(
     with Subscriber(tmp_path, stream=STREAM, session=SESSION, on_event=events.append) as reader:
         found += [each.sequence for each in reader.messages(timeout_s=0)]
         assert found == list(range(10 + 3 * more))
-        put_back(backup, directory)
+        restore_from_journal(backup, directory)
         publish(tmp_path, range(kept, kept + 2), b"second")
         events.clear()
         for _ in range(2):

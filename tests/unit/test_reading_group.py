@@ -9,13 +9,11 @@ import pytest
 from logs import MergedLog
 from reading_groups import ALICE, NAS, SPARK, Nodes
 
-from archiver.decide import RolledFile
+from archiver.lease import RolledFile
 from rt.errors import Misuse, Refused
 from rt.format.message import Batch
 from rt.log.files.directory import LogDirectory
 from rt.log.read.reader import Reader
-from rt.node.notes import groups
-from rt.node.notes.claims_heard import ClaimsHeard
 from rt.node.notes.reading_group import (
     CLAIMS_MAX,
     GROUP_NOTE,
@@ -25,6 +23,8 @@ from rt.node.notes.reading_group import (
     parse_reading_group,
 )
 from rt.node.notes.registered_cursor import CURSOR_NOTE, RegisteredCursor
+from rt.node.readers import groups
+from rt.node.readers.claims_heard import ClaimsHeard
 from rt.node.retain.retention import LEASE_NOTE, leases_of_notes
 from rt.position import Position
 from sequencer.ledger.instruction import NOTE_BYTES_MAX

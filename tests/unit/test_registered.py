@@ -17,7 +17,7 @@ from commands import clean_environment, run
 from logs import MergedLog
 
 import rt
-from archiver.decide import RolledFile
+from archiver.lease import RolledFile
 from rt.cli.common.link import look
 from rt.errors import Misuse, PeerError, Refused, Stopped
 from rt.format.manifest import Archived
@@ -27,7 +27,6 @@ from rt.net.identity import CertificateRole, PeerIdentity
 from rt.node.agree import sequencer
 from rt.node.agree.latest import confirmed
 from rt.node.agree.steps import Order, Until, perform
-from rt.node.notes.cursors import NodeCursors
 from rt.node.notes.registered_cursor import (
     CURSOR_NOTE,
     CURSORS_MAX,
@@ -36,6 +35,7 @@ from rt.node.notes.registered_cursor import (
     cursors_of_notes,
     parse_registered,
 )
+from rt.node.readers.cursors import NodeCursors
 from rt.node.retain.retention import leases_of_notes
 from rt.position import START, Position
 from sequencer.ledger.instruction import Note, decode_instruction, encode_instruction, note_digest

@@ -10,13 +10,13 @@ from logs import make_frame
 from replicator_host import STREAM, Certificates, DiskHost, eventually
 
 from replicator.limits.admission import ServerLimits
-from replicator.limits.large_messages import LargeMessages
 from replicator.push.client import PushClient
 from replicator.serve.server import Server
 from replicator.serve.streams import only
 from replicator.wire.backoff import FIRST_S
 from replicator.wire.codec import VERSION, encode
 from replicator.wire.dialer import Destination, Dialer
+from replicator.wire.large_messages import LargeMessages
 from replicator.wire.link import Link
 from replicator.wire.messages import (
     PULL,

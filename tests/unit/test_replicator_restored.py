@@ -572,7 +572,7 @@ def test_a_publisher_restored_beside_a_running_pusher_is_told(tmp_path):
                 publisher.flush("merged", 5)
 
 
-def put_back(source, backup, way):
+def restore_from_journal(source, backup, way):
     """Restore a directory: moved there, copied over what is there, or deleted only."""
     if way != "copied":
         shutil.rmtree(source)
@@ -592,7 +592,7 @@ def test_an_acknowledgement_that_was_under_way_says_nothing_of_the_backup(tmp_pa
     dialogue = Dialogue(source, tmp_path / "sink").talk()
     end = dialogue.outlet.position
     dialogue.outlet.check(said(end, end))
-    put_back(source, backup, way)
+    restore_from_journal(source, backup, way)
     with pytest.raises(Refused, match="was deleted or put back from a backup"):
         dialogue.outlet.check(said(end, end))
 
@@ -610,7 +610,7 @@ def test_what_was_still_to_be_noted_of_a_log_is_not_noted_in_the_backup(tmp_path
     channel = Dialogue(source, tmp_path / "sink").talk().outlet
     push._channels["jfk"] = channel
     push._take_ack(channel, said(channel.position, channel.position))
-    put_back(source, backup, way)
+    restore_from_journal(source, backup, way)
     before = ConfirmationsFile(str(source)).read()
     push._begin_sweep()
     push._look_at_some(SimpleNamespace(mark=lambda _channel: None))

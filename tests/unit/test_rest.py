@@ -1,16 +1,17 @@
-"""Rest: when a node stops the clock of a stream, and what ends that."""
+"""IdlePolicy: when a node stops the clock of a stream, and what ends that."""
 
+from operator import attrgetter
 from types import SimpleNamespace
 
 import pytest
 
-from rt.node.agree.idle_policy import Rest
+from rt.node.agree.idle_policy import IdlePolicy
 from rt.position import Position
 from sequencer.planning.holdings import Holdings, encode_reports
 from sequencer.planning.wants import is_even
-from sequencer.raft.consensus import Calm
+from sequencer.raft.consensus import Quiescence
 
-PLACE, LATER = Calm(3, 14), Calm(3, 15)
+PLACE, LATER = Quiescence(3, 14), Quiescence(3, 15)
 
 
 class Bench:
@@ -27,12 +28,15 @@ class Bench:
         self.member = SimpleNamespace(
             name="n1", engine=self.engine, holdings=Holdings("n1", ["n1", "n2", "n3"]),
             executor=self.executor, greeting=SimpleNamespace(waits_for=0),
-            is_executing=False, has_orders=False, has_backlog=False, suspended=False, missing=None,
-            saved_index=14, stuck={},
+            is_executing=False,
+            execution=SimpleNamespace(
+                can_continue=False, suspended=False, missing=None, saved_index=14
+            ),
+            proposals=SimpleNamespace(has_orders=False, stuck={}),
         )  # fmt: skip
         self.watch = SimpleNamespace(is_deciding=False)
         pulse = SimpleNamespace(show=self.shown.append, heard=lambda: self.there)
-        self.rest = Rest(self.member, pulse, self.watch, calm_s=3.0, easy_ticks=5)
+        self.rest = IdlePolicy(self.member, pulse, self.watch, calm_s=3.0, easy_ticks=5)
         self.now_s = 0.0
 
     def pass_s(self, seconds, *, is_loud=False):
@@ -58,7 +62,7 @@ def test_a_leader_rests_once_it_was_calm_for_a_while_and_all_others_are_where_it
     bench.there = {"n2": PLACE}
     assert not bench.pass_s(0.2)
     assert bench.shown[-1] == PLACE, "so that the others can answer"
-    bench.there = {"n2": PLACE, "n3": Calm(2, 14)}
+    bench.there = {"n2": PLACE, "n3": Quiescence(2, 14)}
     assert not bench.pass_s(0.1)
     bench.there = {"n2": PLACE, "n3": PLACE}
     assert bench.pass_s(0.1)
@@ -87,14 +91,16 @@ def test_a_follower_rests_only_while_it_hears_that_its_leader_is_where_it_is():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("is_executing", True), ("has_orders", True), ("has_backlog", True), ("suspended", True),
-        ("missing", ("jfk", Position(7))), ("saved_index", 13), ("stuck", {"jfk": None}),
+        ("is_executing", True), ("proposals.has_orders", True), ("execution.can_continue", True),
+        ("execution.suspended", True), ("execution.missing", ("jfk", Position(7))),
+        ("execution.saved_index", 13), ("proposals.stuck", {"jfk": None}),
     ],
 )  # fmt: skip
 def test_whatever_a_node_has_to_do_ends_its_rest(name, value):
     """Each of them may need time to pass: a retry, a snapshot, another leader."""
     bench = Bench().come_to_rest()
-    setattr(bench.member, name, value)
+    *part, field = name.split(".")
+    setattr(attrgetter(*part)(bench.member) if part else bench.member, field, value)
     assert not bench.pass_s(0.1)
     assert bench.shown[-1] is None
 

@@ -40,7 +40,7 @@ from sequencer.ledger.instruction import (
     encode_instruction,
 )
 from sequencer.ledger.ledger import Ledger, decode_ledger
-from sequencer.ledger.session_facts import Remembered, Sample
+from sequencer.ledger.session_facts import Sample
 from sequencer.planning.holdings import Holdings, Report, ReportKind, decode_report, encode_report
 from sequencer.planning.planner import SLICE_BYTES_MAX, Planner
 from sequencer.planning.session_log import SessionLog, SessionLogs
@@ -288,7 +288,7 @@ def test_a_session_that_skips_what_its_group_has_merged_is_merged_from_there(mer
 
 def test_what_is_remembered_of_a_group_stays_small_and_reaches_back_to_its_first_message():
     """It is in every snapshot."""
-    known = Remembered()
+    known = Ledger()
     for number in range(20_000):
         known.sample("g", [Sample(number, b"")])
     numbers = [each.number for each in known.samples["g"]]

@@ -38,7 +38,10 @@ class Leader:
         self.orders = []
         self.on_settle = lambda: None
         member = SimpleNamespace(
-            name="n1", holdings=holdings, stuck={}, vouches_for=lambda _session: self.vouches,
+            name="n1", holdings=holdings, proposals=SimpleNamespace(stuck={}),
+            execution=SimpleNamespace(
+                copies=SimpleNamespace(is_checked=lambda _session: self.vouches)
+            ),
             executor=SimpleNamespace(ledger=self.ledger),
         )  # fmt: skip
         asked = SimpleNamespace(view=SimpleNamespace(leads=True), ask=lambda question: question())
@@ -147,7 +150,7 @@ def test_a_leader_that_has_not_heard_the_others_yet_ends_no_session():
 def test_a_publisher_takes_no_name_with_a_new_log_before_all_of_the_last_one_is_merged():
     """Its owner was told that a majority has it, and the copies go."""
     leader = Leader(Position(800), n1=Position(900), n2=Position(900))
-    leader.ledger.remembered.opened["jfk"] = Ownership("alice", LOG, 3, closed_ns=1)
+    leader.ledger.opened["jfk"] = Ownership("alice", LOG, 3, closed_ns=1)
     bob = SimpleNamespace(name="bob", title="publisher bob", may_operate=False)
     operator = SimpleNamespace(name="operator", title="operator", may_operate=True)
     request = {"session": "jfk", "begins_again": True}

@@ -13,10 +13,9 @@ from replicator.wire.messages import Ack
 from rt import Position, SessionChange
 from rt.errors import FlushTimeout, Refused, SessionDiverged
 from rt.log.files.directory import LogDirectory
-from rt.log.files.disk import OsDisk
 from rt.log.notify.confirmations import ConfirmationsFile, Level
 from rt.log.read.start import end_of
-from rt.node.ingest.session_epochs import Begun, BegunCopies
+from rt.node.ingest.session_epochs import SessionEpoch
 from rt.position import START
 from sequencer.execution.copies import Copies
 from sequencer.ledger.instruction import Merge
@@ -28,7 +27,7 @@ from sequencer.planning.planner import Planner
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.commands import run
 from tests.replicator_host import eventually
-from tests.unit.test_begun import noted
+from tests.unit.test_begun import noted, remembered
 from tests.unit.test_sequencing import Bench, publish
 from tests.unit.test_session_life import events_of
 
@@ -151,11 +150,11 @@ def test_the_ledger_after_a_reset_is_the_same_from_a_snapshot(tmp_path):
     ledger = bench.ledger
     assert ledger.merged_to("a") == START
     assert (ledger.watermark("a"), "a" in ledger.tails) == (0, False)
-    assert ledger.remembered.begun["a"] == (ledger.index, LOG)
+    assert ledger.begun["a"] == (ledger.index, LOG)
     assert ledger.digest != digest
     assert decode_ledger(ledger.encode()) == ledger
-    assert ledger.remembered.dropped_after(ledger.index - 1) == ["a"]
-    assert ledger.remembered.dropped_after(ledger.index) == []
+    assert ledger.dropped_after(ledger.index - 1) == ["a"]
+    assert ledger.dropped_after(ledger.index) == []
 
 
 def test_a_log_that_was_retired_stays_so_when_its_session_ends_again(tmp_path):
@@ -172,15 +171,15 @@ def test_a_log_that_was_retired_stays_so_when_its_session_ends_again(tmp_path):
     bench.order(Life(9, SessionChange.FORGOTTEN, "a", START))
     ledger = decode_ledger(bench.ledger.encode())
     assert ledger == bench.ledger
-    begun = BegunCopies(OsDisk(), str(tmp_path))
-    noted(begun, a=Begun(*ledger.remembered.begun["a"]))
+    noted(tmp_path / "in", a=SessionEpoch(*ledger.begun["a"]))
+    session = remembered(tmp_path / "in", "a")
     for log in (LOG, others[0]):
         with pytest.raises(Refused, match="was retired"):
-            begun.demand_not_retired("a", log)
-    begun.demand_not_retired("a", others[1])
+            session.demand_log(log)
+    session.demand_log(others[1])
     for log in others[1:]:
         bench.order(Life(9, SessionChange.RESET, "a", START, log=log))
-    assert bench.ledger.remembered.begun["a"][1].split() == others[::-1], "the oldest is forgotten"
+    assert bench.ledger.begun["a"][1].split() == others[::-1], "the oldest is forgotten"
 
 
 def test_copies_that_differed_before_a_reset_do_not_keep_the_next_one_from_being_merged(tmp_path):
@@ -232,14 +231,13 @@ def test_forgotten_sessions_are_not_reported_for_ever():
 
 def test_a_copy_that_was_begun_after_an_instruction_survives_its_repetition(tmp_path):
     """After a crash a node executes again what it had executed, and the new copy has new bytes."""
-    begun = BegunCopies(OsDisk(), str(tmp_path))
-    assert begun.get("jfk") == Begun()
-    noted(begun, jfk=Begun(10, LOG))
-    again = BegunCopies(OsDisk(), str(tmp_path))
-    assert again.get("jfk") == Begun(10, LOG)
-    again.demand_not_retired("jfk", "f" * 32)
+    assert remembered(tmp_path, "jfk").is_blank
+    noted(tmp_path, jfk=SessionEpoch(10, LOG))
+    again = remembered(tmp_path, "jfk")
+    assert again.begun == SessionEpoch(10, LOG)
+    again.demand_log("f" * 32)
     with pytest.raises(Refused, match="was retired"):
-        again.demand_not_retired("jfk", LOG)
+        again.demand_log(LOG)
 
 
 def test_what_was_confirmed_of_a_log_says_nothing_of_the_one_made_in_its_place(tmp_path):
@@ -265,7 +263,7 @@ def test_a_copy_of_another_log_than_was_agreed_on_is_not_vouched_for(tmp_path):
     bench.merge_all("b")
     ledger, holdings = bench.ledger, Holdings("n1", ["n1"])
     ledger.tails.pop("b")  # as after a slice of repeats
-    ledger.remembered.opened["b"] = Ownership("alice", "f" * 32, 1)
+    ledger.opened["b"] = Ownership("alice", "f" * 32, 1)
     copies = Copies(bench.executor, holdings)
     bench.executor.held = holdings.own
     holdings.hold("b", ledger.merged_to("b"))
@@ -273,6 +271,6 @@ def test_a_copy_of_another_log_than_was_agreed_on_is_not_vouched_for(tmp_path):
     copies.check()
     assert not copies.is_checked("b")
     log = bench.executor.log_of("b").id
-    ledger.remembered.opened["b"] = Ownership("alice", log, 1)
+    ledger.opened["b"] = Ownership("alice", log, 1)
     copies.check()
     assert copies.is_checked("b")

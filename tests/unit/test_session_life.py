@@ -113,9 +113,9 @@ def test_a_log_that_was_retired_meanwhile_does_not_get_the_name(adopted):
     log = "0f" * 16
     adopted.order(Life(8, SessionChange.FORGOTTEN, "a", adopted.ledger.merged_to("a"), log=log))
     adopted.order(Life(9, SessionChange.OPENED, "a", START, log=log, owner="alice"))
-    assert "a" not in adopted.ledger.remembered.opened
+    assert "a" not in adopted.ledger.opened
     adopted.order(Life(9, SessionChange.OPENED, "a", START, log="1f" * 16, owner="alice"))
-    assert adopted.ledger.remembered.opened["a"].owner == "alice"
+    assert adopted.ledger.opened["a"].owner == "alice"
 
 
 def test_a_change_is_repeated_to_the_same_bytes_after_a_cut_at_any_of_them(adopted):

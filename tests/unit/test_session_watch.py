@@ -59,7 +59,9 @@ class Bench:
         self.engine = SimpleNamespace(leads=leads, leader="n1" if leads else "n2")
         self.member = SimpleNamespace(
             name="n1", holdings=Holdings("n1", ["n1", "n2", "n3"]), handlers={}, engine=self.engine,
-            executor=SimpleNamespace(ledger=self.ledger), has_orders=False, suspended=False,
+            executor=SimpleNamespace(ledger=self.ledger),
+            proposals=SimpleNamespace(has_orders=False),
+            execution=SimpleNamespace(suspended=False),
             order=self.orders.append, send=lambda *words: self.sent.append(words),
         )  # fmt: skip
         copies = SimpleNamespace(get=self.copies.get, every=lambda: list(self.copies.values()))
@@ -75,7 +77,7 @@ class Bench:
 
     def open(self, session="jfk", owner="alice", log=LOG, closed_ns=0):
         """Let the session be open, or closed."""
-        self.ledger.remembered.opened[session] = Ownership(owner, log, 3, closed_ns)
+        self.ledger.opened[session] = Ownership(owner, log, 3, closed_ns)
 
     def hears(self, node="n2", **pushed):
         """Take a report of what is pushed to another node."""
@@ -298,7 +300,7 @@ def test_a_session_that_has_no_time_to_expire_is_kept():
 def test_a_late_report_binds_no_name_to_a_log_that_was_retired():
     """Its owner could then push no log at all."""
     bench = Bench()
-    bench.ledger.remembered.begun["jfk"] = (5, LOG)
+    bench.ledger.begun["jfk"] = (5, LOG)
     bench.open(log="", closed_ns=5)
     bench.hears(jfk=("alice", LOG))
     assert not bench.turn(1)
@@ -413,11 +415,11 @@ def test_a_report_of_more_than_one_part_counts_once_all_of_it_is_here():
 def test_what_is_remembered_of_owners_survives_a_snapshot():
     """A node that receives the state instead of the instructions refuses the same publishers."""
     ledger = Ledger()
-    ledger.remembered.opened["jfk"] = Ownership("alice", LOG, 3, 5)
-    assert decode_ledger(ledger.encode()).remembered == ledger.remembered
+    ledger.opened["jfk"] = Ownership("alice", LOG, 3, 5)
+    assert decode_ledger(ledger.encode()).opened == ledger.opened
     old = json.loads(ledger.encode())
     del old["opened"]
-    assert not decode_ledger(json.dumps(old).encode()).remembered.opened
+    assert not decode_ledger(json.dumps(old).encode()).opened
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,10 @@ from sequencer.journal.starts import (
 from sequencer.peers.restart_check import (
     PATIENCE_TICKS,
     SAVE_TICKS,
-    Greeting,
-    GreetingMessage,
-    decode_greeting,
-    encode_greeting,
+    RestartCheck,
+    RestartMessage,
+    decode_restart,
+    encode_restart,
 )
 from sequencer.raft.consensus import Ballot, EngineState, Entry
 from sequencer.raft.starts import (
@@ -94,7 +94,7 @@ class Directory:
     def start(self, others, prefix):
         claim = begin_start(self.disk, "d", self.state, prefix * 1000 + next(self.nonces))
         memories = read_memories(self.disk, "d")
-        return Greeting(
+        return RestartCheck(
             others, claim, memories, lambda every: write_memories(self.disk, "d", every)
         )
 
@@ -394,11 +394,11 @@ def test_a_chain_remembers_a_bounded_number_of_starts():
 def test_hostile_greetings_raise_nothing_but_a_peer_error():
     """Every cut and every flip of a greeting, and arbitrary bytes."""
     claim = Claim(7, StartChain(40, tuple(range(32))), Reach(1, 2), Reach(3, 4))
-    data = encode_greeting(GreetingMessage(claim, 5, Memory(1, 2, 3, Reach(4, 5))))
-    assert encode_greeting(decode_greeting(data)) == data
+    data = encode_restart(RestartMessage(claim, 5, Memory(1, 2, 3, Reach(4, 5))))
+    assert encode_restart(decode_restart(data)) == data
     for end in range(len(data)):
         with pytest.raises(PeerError):
-            decode_greeting(data[:end])
+            decode_restart(data[:end])
     chance = Random(1)
     for place in range(8 * len(data)):
         flipped = bytearray(data)
@@ -410,7 +410,7 @@ def test_hostile_greetings_raise_nothing_but_a_peer_error():
 
 def _is_read(data):
     try:
-        decode_greeting(data)
+        decode_restart(data)
     except PeerError:
         return False
     return True

@@ -13,7 +13,7 @@ from rt.errors import Misuse, Refused
 from rt.net.admin import ADMIN_ALPN, ask
 from rt.net.certificates import certificate_files
 from rt.net.exchange import decode_fields, receive_all, send_all
-from rt.net.kept import KeptConnection
+from rt.net.persistent_connection import PersistentConnection
 from rt.net.tls import Contexts, client_context, connect, offering
 from rt.node.founding.cluster_files import ask_status, init_local_cluster
 from rt.node.host.node import Node
@@ -130,7 +130,7 @@ def test_every_verb_is_refused_that_is_about_a_stream_that_is_not_served(site):
 
 def test_a_kept_connection_is_about_its_stream_too(site):
     """Groups and registered cursors ask on one, every second."""
-    kept = KeptConnection(site.contexts(), ADMIN_ALPN)
+    kept = PersistentConnection(site.contexts(), ADMIN_ALPN)
     with pytest.raises(Refused, match="'flights', and not 'trains'"):
         kept.exchange(site.node.address, {"do": "groups"})
     kept.close()

@@ -20,6 +20,7 @@ from rt.net.tls import Contexts, client_context
 from rt.node.founding.cluster_files import ask_status, init_local_cluster
 from rt.node.host.node import Node
 from rt.node.host.stream_host import StreamHost
+from rt.node.ingest.inbox_syncer import InboxSyncer
 from rt.node.observe import sampler_thread as lookout
 from rt.node.settings.node import STREAMS_MAX, NodeSettings
 from rt.node.settings.storage import StorageSettings
@@ -216,10 +217,10 @@ def test_a_failed_sync_ends_its_stream_and_no_other(process, monkeypatch, caplog
     def broken(*_arguments):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(type(failing.pipeline.inboxes), "settle", lambda self: (
-        broken() if self is failing.pipeline.inboxes else False
+    monkeypatch.setattr(InboxSyncer, "settle", lambda self: (
+        broken() if self is failing.pipeline.inboxes.syncer else False
     ))  # fmt: skip
-    monkeypatch.setattr(type(failing.pipeline.inboxes), "put_off", lambda self: None)
+    monkeypatch.setattr(InboxSyncer, "put_off", lambda self: None)
     with Publisher(f"{process.root}/pub", stream="trains", session="jfk") as publisher:
         publisher.publish(b"lost")
         assert eventually(lambda: failing.failure is not None, PATIENCE_S)
@@ -291,7 +292,7 @@ def test_whatever_a_stream_complains_of_the_line_names_it(tmp_path, caplog, monk
         raise PeerError("unheard of")
 
     def run_on_a_full_disk(self):
-        if not self.suspended:
+        if not self.execution.suspended:
             raise OSError(28, "No space left on device")
         return []
 
@@ -301,7 +302,11 @@ def test_whatever_a_stream_complains_of_the_line_names_it(tmp_path, caplog, monk
         for name in NAMES:
             process.push(name)
             process.publish(name, b"x")
-        for owner, part in ((lookout.Lookout, look), (Member, hear), (Member, run_on_a_full_disk)):
+        for owner, part in (
+            (lookout.SamplerThread, look),
+            (Member, hear),
+            (Member, run_on_a_full_disk),
+        ):
             monkeypatch.setattr(owner, part.__name__.partition("_")[0], part)
         for node in process.host.nodes.values():
             node.pipeline.sequencer.hear("n9", [b""])

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from replicator.limits.large_messages import LargeMessages
 from replicator.serve.pull_connection import BEGIN_S, PullConnection
 from replicator.wire.codec import DATA_HEAD_BYTES, encode
 from replicator.wire.frame_buffer import FrameBuffer
+from replicator.wire.large_messages import LargeMessages
 from replicator.wire.messages import Open, Standing
 from rt.errors import Refused
 from rt.limits import KIB, MIB

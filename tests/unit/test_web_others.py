@@ -1,4 +1,4 @@
-"""OtherNodes: asks the others while someone looks, and never waits for one that hangs to stop."""
+"""PeerPoller: asks the others while someone looks, and never waits for one that hangs to stop."""
 
 import socket
 import threading
@@ -8,7 +8,7 @@ import pytest
 
 from rt.net.tls import Contexts, client_context
 from rt.node.observe.status import STATUS_S
-from rt.web.others import AFTER, BEFORE, OtherNodes
+from rt.web.peer_poller import AFTER, BEFORE, PeerPoller
 from tests.live_site import Site
 from tests.replicator_host import eventually
 
@@ -31,7 +31,7 @@ def silent():
 def test_a_node_that_hangs_delays_no_answer_for_ever_and_no_stop(site, silent):
     """Stopping a node beside one that hung took as long as its answer may: 12 seconds."""
     contexts = Contexts(site.files("n1", site.there), client_context)
-    others = OtherNodes(lambda: {"n1": site.address, "n3": silent}, contexts, lambda: 5)
+    others = PeerPoller(lambda: {"n1": site.address, "n3": silent}, contexts, lambda: 5)
     others.start()
     others.watch()
     assert eventually(lambda: "ask n3" in [each.name for each in threading.enumerate()], 60)
@@ -45,7 +45,7 @@ def test_each_node_has_its_answer_or_its_reason(site):
     """The page shows both, and what is merged here before and after the answer came."""
     contexts = Contexts(site.files("n1", site.there), client_context)
     places = {"n1": site.address, "n3": ("localhost", 1)}
-    others = OtherNodes(lambda: places, contexts, lambda: 5)
+    others = PeerPoller(lambda: places, contexts, lambda: 5)
     others.start()
     others.watch()
     try:

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from logs import make_frame
 
-from replicator.limits.large_messages import LargeMessages
 from replicator.wire import codec as wire
 from replicator.wire.codec import DATA_HEAD_BYTES, encode, put_data_head
 from replicator.wire.decoder import Decoder
+from replicator.wire.large_messages import LargeMessages
 from replicator.wire.messages import (
     CONNECTION,
     PULL,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rt.cli.common.console import note
 from rt.node.observe.sampler_thread import LIVE_S, QUIET_S
@@ -12,20 +12,11 @@ from rt.web.server import WebServer, demand_installed
 
 if TYPE_CHECKING:
     from rt.web.site import Site
-
-
-class ClientWatch(Protocol):
-    """Something that looks at a pusher or puller again and again."""
-
-    def start(self) -> None:
-        """Begin to look."""
-
-    def stop(self) -> None:
-        """End."""
+    from rt.web.watch import SiteWatch
 
 
 @contextmanager
-def watched(watch: ClientWatch) -> Iterator[None]:
+def watched(watch: "SiteWatch") -> Iterator[None]:
     """Look again and again, with or without a port, until the block ends."""
     watch.start()
     try:

@@ -182,12 +182,12 @@ def _unmerged(traced: _Traced, own: OwnPlace) -> str:
     if len(holders) < needed:
         silent = ", ".join(each.title for each in report.nodes if each.error)
         away = f"; no answer from {silent}" if silent else ""
-        only = f"only {', '.join(holders)} {_hold(holders)} it"
+        only = f"only {', '.join(holders)} {_holds(holders)} it"
         return f"push: {needed} nodes have to hold it, and {only}{away}"
     return f"merge: {_merge_reason(traced)}"
 
 
-def _hold(names: Sequence[str]) -> str:
+def _holds(names: Sequence[str]) -> str:
     return "holds" if len(names) == 1 else "hold"
 
 

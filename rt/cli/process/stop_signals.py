@@ -5,18 +5,11 @@ import select
 import signal
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Final, Protocol, Self
+from typing import IO, Any, Final, Self
 
 from rt.log.notify.watch import Wake
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-
-class Readable(Protocol):
-    """Anything that can be polled."""
-
-    def fileno(self) -> int:
-        """Return the descriptor to poll for reading."""
 
 
 class StopSignals:
@@ -49,7 +42,7 @@ class StopSignals:
         """Whether a signal has arrived."""
         return bool(self._received)
 
-    def wait_readable(self, source: Readable) -> bool:
+    def wait_readable(self, source: IO[bytes]) -> bool:
         """Wait until `source` can be read; return False if a signal arrived."""
         poller = select.poll()
         poller.register(source.fileno(), select.POLLIN)

@@ -2,7 +2,8 @@
 
 import os
 import threading
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Final, NamedTuple
 from weakref import WeakMethod
 
 from rt.position import Position
@@ -54,16 +55,8 @@ class News(NamedTuple):
 
 
 _NEWS: Final = News()
-
-
-class Heard(Protocol):
-    """A bound method that is notified about the logs of a stream."""
-
-    def __call__(self, name: str, news: News, /) -> None:
-        """Handle news about the log of this name in the stream's directory.
-
-        Called by the writer's thread, so it must neither wait nor raise.
-        """
+# Hears of the log of a name: called by the writer's thread, so it must neither wait nor raise.
+Heard = Callable[[str, News], None]
 
 
 def place_of(directory: str) -> NewsPlace:
@@ -72,7 +65,7 @@ def place_of(directory: str) -> NewsPlace:
     return NewsPlace(os.path.realpath(parent), name)
 
 
-class LocalNews:
+class InProcessNotify:
     """The logs that this process writes, and their readers in the same process.
 
     Notification through the file system costs a single message a thread wake-up, a read and some
@@ -137,7 +130,7 @@ class LocalNews:
         self._readers, self._writers = {}, {}
 
 
-local_news: Final = LocalNews()
+local_news: Final = InProcessNotify()
 os.register_at_fork(after_in_child=local_news.forget)
 
 

@@ -250,7 +250,7 @@ class Appender:
         with self._closing:
             self._check()
             if self._file is not None:
-                self._settle(self._file.sync)
+                self._do_once(self._file.sync)
         return Durable(end)
 
     def roll(self, at_ns: int, *, digest: str = "", sessions: str = "") -> Rolled:
@@ -342,9 +342,9 @@ class Appender:
             try:
                 file.append([b"".join(map(encode_entry, entries))])
             except OSError:
-                self._settle(lambda: take_back(file, end))
+                self._do_once(lambda: take_back(file, end))
                 raise
-            self._settle(file.sync)
+            self._do_once(file.sync)
         for entry in entries:
             self.manifest.add(entry)
 
@@ -373,7 +373,7 @@ class Appender:
             if file is not None:
                 file.abandon()
 
-    def _settle(self, act: Callable[[], None]) -> None:
+    def _do_once(self, act: Callable[[], None]) -> None:
         """Do what must not be retried after a failure, because a retry may wrongly succeed."""
         try:
             act()

@@ -2,15 +2,14 @@
 
 import time
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 from rt.errors import Refused
 from rt.names import parse_node
 from rt.net.exchange import Fields
 from rt.net.identity import PeerIdentity
 from rt.node.admin.verb import Verb
-from rt.node.agree.sequencer import leader_words
-from rt.node.agree.view import NodeView
+from rt.node.agree.sequencer import NodeSequencer, leader_words
 from rt.node.retain.retention import Retention
 from rt.node.settings.node import NodeSettings, parse_address
 from sequencer.member import Member
@@ -18,19 +17,6 @@ from sequencer.raft.consensus import Configuration, Consensus, EngineRole, Entry
 
 _DECIDED_S: Final = 10.0  # a change is decided in milliseconds, or there is no quorum
 _POLL_S: Final = 0.01
-
-Answer = TypeVar("Answer")
-
-
-class AskSequencer(Protocol):
-    """A node's sequencing, for other threads; see `rt.node.agree.sequencer.NodeSequencer`."""
-
-    @property
-    def view(self) -> NodeView:
-        """The state after the last step."""
-
-    def ask(self, question: Callable[[], Answer]) -> Answer:
-        """Answer a question between two steps, after everything that has arrived by now."""
 
 
 class MemberAdmin:
@@ -44,7 +30,7 @@ class MemberAdmin:
     """
 
     def __init__(
-        self, settings: NodeSettings, sequencer: AskSequencer, member: Member, retention: Retention
+        self, settings: NodeSettings, sequencer: NodeSequencer, member: Member, retention: Retention
     ) -> None:
         """Prepare; the arguments are those of `rt.node.admin.node_admin.NodeAdmin`."""
         self._settings, self._sequencer = settings, sequencer

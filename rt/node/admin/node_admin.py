@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from itertools import count
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 from archiver.decide import demand_disks
 from archiver.lease import LEASES_MAX, Lease, new_lease
@@ -42,12 +42,13 @@ from rt.node.admin.quota_admin import QuotaAdmin
 from rt.node.admin.session_admin import SessionAdmin
 from rt.node.admin.verb import Verb
 from rt.node.agree.latest import confirmed, decided, latest
+from rt.node.agree.sequencer import NodeSequencer
 from rt.node.agree.steps import DECIDED_S, UNDECIDED, Ask, Need, Order, Steps, perform
 from rt.node.agree.view import NodeView
-from rt.node.ingest.session_copies import SessionCopies
-from rt.node.notes.changed_notes import ChangedNotes
-from rt.node.notes.cursors import NodeCursors
-from rt.node.notes.groups import NodeGroups
+from rt.node.ingest.inboxes import Inboxes
+from rt.node.readers.changed_notes import ChangedNotes
+from rt.node.readers.cursors import NodeCursors
+from rt.node.readers.groups import NodeGroups
 from rt.node.retain.retention import (
     LEASE_NOTE,
     OFFLOAD_NOTE,
@@ -72,22 +73,6 @@ _POLL_FIRST_S, _POLL_S = 0.001, 0.01
 _TIME_END_NS: Final = 1 << 63
 _HISTORY: Final = Verb(lambda _request, _identity: {})  # its answer is not an object
 _NOTHING: Final = nullcontext()
-
-Answer = TypeVar("Answer")
-
-
-class Sequencing(Protocol):
-    """A node's sequencing, for other threads; see `rt.node.agree.sequencer.NodeSequencer`."""
-
-    @property
-    def view(self) -> NodeView:
-        """The state after the last step."""
-
-    def order(self, instruction: Instruction) -> None:
-        """Propose an instruction soon; `Refused` unless this node leads."""
-
-    def ask(self, question: Callable[[], Answer]) -> Answer:
-        """Answer a question between two steps, after everything that has arrived by now."""
 
 
 class NodeAdmin:
@@ -115,12 +100,12 @@ class NodeAdmin:
     def __init__(
         self,
         settings: NodeSettings,
-        sequencer: Sequencing,
+        sequencer: NodeSequencer,
         member: Member,
         archiver: Retention,
         audit: AuditLog | None = None,
         *,
-        copies: SessionCopies | None = None,
+        copies: Inboxes | None = None,
         admission: Callable[[], Admission] | None = None,
         is_own: bool = True,
         votes: Callable[[str], bool] = lambda _name: True,
@@ -169,7 +154,7 @@ class NodeAdmin:
         }
         if copies is not None:
             sessions = SessionAdmin(
-                sequencer, member, copies, decide=self._decide, settle=self._settle,
+                sequencer, member, copies, decide=self._decide, settle=self._await_settled,
                 now_ns=lambda: archiver.now_ns,
             )  # fmt: skip
             self._verbs |= _verbs_of(sessions, partial(self._set_session_policy, sessions))
@@ -534,7 +519,7 @@ class NodeAdmin:
     def _decide(self, instruction: Instruction, is_done: Callable[[], bool]) -> None:
         perform(self._decided(instruction, is_done), self._carry_out)
 
-    def _settle(self, index: int) -> None:
+    def _await_settled(self, index: int) -> None:
         """Wait until a majority has durably what was merged up to an instruction."""
         self._await(
             lambda: self._sequencer.ask(lambda: self._archiver.settled_index) >= index,

@@ -7,7 +7,7 @@ from rt.net.identity import PeerIdentity
 from rt.node.admin.verb import Verb
 from rt.node.agree.steps import Need, perform
 from rt.node.agree.view import NodeView
-from rt.node.notes.changed_notes import ChangedNotes, Decide
+from rt.node.readers.changed_notes import ChangedNotes, Decide
 from rt.node.sessions.quotas import QUOTAS_NOTE, SessionQuotas, parse_quotas, quotas_of_notes
 
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple
 
 from rt.errors import Misuse, Refused
 from rt.events import SessionChange
@@ -11,9 +11,9 @@ from rt.format.manifest import Manifest
 from rt.names import SessionName, parse_session
 from rt.net.exchange import Fields
 from rt.net.identity import PeerIdentity
-from rt.node.agree.sequencer import leader_words
-from rt.node.agree.view import NodeView
-from rt.node.ingest.session_copies import SessionCopies, SessionCopy
+from rt.node.agree.sequencer import NodeSequencer, leader_words
+from rt.node.ingest.inbox import NodeInbox
+from rt.node.ingest.inboxes import Inboxes
 from rt.node.sessions.policy import SESSIONS_NOTE, session_policy_of, session_policy_of_notes
 from rt.node.sessions.takeover import Takeover, takeover_of
 from rt.position import START, Position
@@ -23,20 +23,8 @@ from sequencer.member import Member
 from sequencer.planning.group_join_check import Stuck
 from sequencer.planning.holdings import Holdings
 
-Answer = TypeVar("Answer")
 _REPORTED_S: Final = 3.0  # nodes report to the leader every 2 s if anything has changed
 _POLL_S: Final = 0.02
-
-
-class Asked(Protocol):
-    """A node's sequencing, between two steps."""
-
-    @property
-    def view(self) -> NodeView:
-        """The state after the last step."""
-
-    def ask(self, question: Callable[[], Answer]) -> Answer:
-        """Answer a question when what it reads does not change."""
 
 
 class SessionAdmin:
@@ -47,9 +35,9 @@ class SessionAdmin:
 
     def __init__(
         self,
-        sequencer: Asked,
+        sequencer: NodeSequencer,
         member: Member,
-        copies: SessionCopies,
+        copies: Inboxes,
         *,
         decide: Callable[[Life, Callable[[], bool]], None],
         settle: Callable[[int], None],
@@ -141,7 +129,7 @@ class SessionAdmin:
         session, ledger = wanted.session, self._member.executor.ledger
         now_ns, policy = self._now_ns(), session_policy_of_notes(ledger.notes)
         self._demand_unfed(session, self._copies.get(session))
-        known = wanted.demand_over(ledger.remembered.opened.get(session), policy, now_ns)
+        known = wanted.demand_over(ledger.opened.get(session), policy, now_ns)
         life = Life(
             now_ns, SessionChange.TAKEN, session, ledger.merged_to(session),
             log=known.log if wanted.begins_again else "", owner=wanted.owner, since=known.since,
@@ -150,7 +138,7 @@ class SessionAdmin:
         return life, ledger.index
 
     def _owned_since(self, session: str) -> int:
-        opened = self._member.executor.ledger.remembered.opened
+        opened = self._member.executor.ledger.opened
         known = self._sequencer.ask(lambda: opened.get(session))
         return 0 if known is None else known.since
 
@@ -181,7 +169,7 @@ class SessionAdmin:
         [_] = self._rows(session)
         copy, ledger = self._copies.get(session), self._member.executor.ledger
         self._demand_unfed(session, copy)
-        known = ledger.remembered.opened.get(session)
+        known = ledger.opened.get(session)
         log = "" if known is None else known.log
         if not log:
             self._demand_log(session, copy)
@@ -220,7 +208,7 @@ class SessionAdmin:
                 )
             time.sleep(_POLL_S)
 
-    def _demand_unfed(self, session: str, copy: SessionCopy | None) -> None:
+    def _demand_unfed(self, session: str, copy: NodeInbox | None) -> None:
         """Refuse while a publisher is connected, to whichever node, or may be."""
         if copy is not None and copy.is_fed:
             words = f"session {session!r} is being pushed by {copy.peer!r}; stop it first"
@@ -236,7 +224,7 @@ class SessionAdmin:
                 "to the other nodes; ask again in a few seconds",
             )
 
-    def _demand_log(self, session: str, copy: SessionCopy | None) -> None:
+    def _demand_log(self, session: str, copy: NodeInbox | None) -> None:
         """Refuse if the log that was merged is not here, but elsewhere.
 
         Its id would not be known, so that it could be pushed again, and be merged twice.
@@ -244,7 +232,7 @@ class SessionAdmin:
         member = self._member
         own, others = member.holdings.own.get(session, START), member.holdings.others
         more = [each for each in others if member.holdings.of(each).get(session, START) > own]
-        if more and (copy is None or not member.vouches_for(session)):
+        if more and (copy is None or not member.execution.copies.is_checked(session)):
             raise Refused(
                 "elsewhere",
                 f"node {member.name} leads, and does not hold all of session {session!r}, as "
@@ -255,7 +243,7 @@ class SessionAdmin:
         return self._sequencer.ask(lambda: self._last_change(session))
 
     def _last_change(self, session: str) -> int:
-        begun = self._member.executor.ledger.remembered.begun
+        begun = self._member.executor.ledger.begun
         return begun[session][0] if session in begun else 0
 
     def _answer(self, life: Life) -> Fields:
@@ -306,8 +294,12 @@ class SessionAdmin:
         much, for which the steps need not wait.
         """
         member = self._member
-        ledger, holdings, stuck = member.executor.ledger, member.holdings, dict(member.stuck)
-        opened = ledger.remembered.opened
+        ledger, holdings, stuck = (
+            member.executor.ledger,
+            member.holdings,
+            dict(member.proposals.stuck),
+        )
+        opened = ledger.opened
         if name:
             one = {name: ledger.sessions[name]} if name in ledger.sessions else {}
             owned = {name: opened[name]} if name in opened else {}

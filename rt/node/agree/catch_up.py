@@ -10,7 +10,7 @@ from rt.log.files.disk import OsDisk, OsFile
 from rt.log.write.appender import Appender
 from rt.net.tls import Contexts
 from rt.node.resources.disk_guard import DiskGuard
-from rt.node.resources.peer_addresses import Places
+from rt.node.resources.peer_addresses import PeerAddresses
 from rt.node.settings.node import NodeSettings
 from rt.position import Position, file_position
 
@@ -23,7 +23,7 @@ class CatchUp:
     def __init__(
         self,
         settings: NodeSettings,
-        places: Places,
+        places: PeerAddresses,
         begin: Position,
         guard: DiskGuard,
         contexts: Contexts,

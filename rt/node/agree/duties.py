@@ -11,15 +11,15 @@ from rt.errors import CorruptLog, DiskFailed, Diverged, PeerError, SessionDiverg
 from rt.log.notify.confirmations import Confirmations
 from rt.log.write.appender import Appender
 from rt.net.repeated import RepeatedLines
-from rt.node.agree.dependencies import Ports
+from rt.node.agree.dependencies import Dependencies
 from rt.node.agree.fork_watch import ForkWatch
-from rt.node.agree.idle_policy import Rest
+from rt.node.agree.idle_policy import IdlePolicy
 from rt.node.agree.keep_up import KeepUp
 from rt.node.agree.stuck_sessions import report_stuck
 from rt.node.agree.view import NodeView, TickView, Waiting
 from rt.node.ingest.damage import ROLLED, DamageFound, is_elsewhere
 from rt.node.ingest.dropped_copies import bind_copies, drop_copies
-from rt.node.ingest.missing_sessions import Wanting
+from rt.node.ingest.missing_sessions import MissingSessions
 from rt.node.settings.node import NodeSettings
 from rt.position import START, Position
 from sequencer.ledger.instruction import Instruction
@@ -114,16 +114,16 @@ class Duties:
     it.
     """
 
-    def __init__(self, member: Member, ports: Ports, timing: Timing) -> None:
+    def __init__(self, member: Member, ports: Dependencies, timing: Timing) -> None:
         """Prepare, and serve what was executed before the restart; `step` does the rest."""
         self._member = member
         self._executor = member.executor
         self._ports = ports
         self._timing = timing
         self._keep_up = KeepUp(member, ports.snapshots, ports.copy_log, timing.missing_s)
-        self._wanting = Wanting(member, ports.sessions, timing.patience, timing.look_s)
+        self._wanting = MissingSessions(member, ports.sessions, timing.patience, timing.look_s)
         self._next_tick_s = float("-inf")
-        self._rest = Rest(
+        self._rest = IdlePolicy(
             member, ports.pulse, ports.watch, calm_s=timing.calm_s, easy_ticks=timing.easy_ticks
         )  # fmt: skip
         self._merge_again_s = float("-inf")  # the disk was full
@@ -178,7 +178,7 @@ class Duties:
         if is_tick or is_loud or self._rest.is_resting:
             self._look_at_rest(now_s, is_tick=is_tick, is_loud=is_loud)
         is_pausing = now_s < self._merge_again_s
-        has_more = self._member.has_backlog and not is_pausing
+        has_more = self._member.execution.can_continue and not is_pausing
         return Stepped(self.view(), now_s if has_more else self._next_tick_s)
 
     def _early_s(self, mail: Mail) -> float:
@@ -289,8 +289,8 @@ class Duties:
     def _look_at(self, undecided: int) -> Waiting:
         greeting = self._member.greeting
         return Waiting(
-            self._member.missing, self._keep_up.copy, greeting.waits_for, undecided,
-            greeting.finding, self._forks.found, dict(self._member.stuck), self._paused,
+            self._member.execution.missing, self._keep_up.copy, greeting.waits_for, undecided,
+            greeting.finding, self._forks.found, dict(self._member.proposals.stuck), self._paused,
             dict(self._member.unheard), self._member.proposals.unreadable,
         )  # fmt: skip
 
@@ -312,11 +312,11 @@ class Duties:
             else:
                 self._resume()
                 return merged
-        was_suspended, self._member.suspended = self._member.suspended, True
+        was_suspended, self._member.execution.suspended = self._member.execution.suspended, True
         try:
             return self._member.run()
         finally:
-            self._member.suspended = was_suspended
+            self._member.execution.suspended = was_suspended
 
     def _pause(self, error: OSError) -> None:
         why = spoken(error)
@@ -331,7 +331,7 @@ class Duties:
 
         An instruction that fails stays first in the queue, and is tried again by the next run.
         """
-        if self._paused and not self._member.suspended:
+        if self._paused and not self._member.execution.suspended:
             _log.warning("merging goes on, after it had paused: %s", self._paused)
             self._paused = ""
 
@@ -341,7 +341,7 @@ class Duties:
             return
         known, merged = held.confirmations, ledger.merged_to(session)
         held.merged = merged
-        if not self._member.vouches_for(session):
+        if not self._member.execution.copies.is_checked(session):
             return  # the copy, and so the publisher's log, may hold other bytes than were merged
         merged_at = ledger.end if merged > known.merged else known.merged_at
         replicated = max(known.replicated, self._replicated(session), merged)

@@ -65,7 +65,7 @@ class ForkWatch:
     def _stop(self, position: Position, reason: str) -> None:
         member = self._member
         self.found = FoundFork(self._now_s, position, reason)
-        member.suspended = True
+        member.execution.suspended = True
         words = (
             f"FORKED: the merged log of {member.name} is not what the nodes agreed on, from "
             f"{position} on: {reason}. This node merges and serves nothing. Keep a copy of its "

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import Final
 
 from rt.errors import PeerError
-from sequencer.raft.consensus import Calm
+from sequencer.raft.consensus import Quiescence
 
 _COUNT: Final = struct.Struct("<I")
 _ITEM: Final = struct.Struct("<8sQQ")
@@ -23,7 +23,7 @@ def group_of(cluster: str) -> bytes:
     return blake2b(cluster.encode(), digest_size=8).digest()
 
 
-def encode_beat(calm: Mapping[bytes, Calm]) -> bytes:
+def encode_heartbeat(calm: Mapping[bytes, Quiescence]) -> bytes:
     """Lay out a beat: where the node is calm, by `group_of` each cluster.
 
     >>> decode_beat(encode_beat({group_of("flights"): Calm(3, 14)}))[group_of("flights")]
@@ -33,11 +33,11 @@ def encode_beat(calm: Mapping[bytes, Calm]) -> bytes:
     return _COUNT.pack(len(items)) + b"".join(items)
 
 
-def decode_beat(data: bytes) -> dict[bytes, Calm]:
-    """Read the bytes of `encode_beat`; `PeerError` if they are something else."""
+def decode_heartbeat(data: bytes) -> dict[bytes, Quiescence]:
+    """Read the bytes of `encode_heartbeat`; `PeerError` if they are something else."""
     if len(data) < _COUNT.size or len(data) != _COUNT.size + _number(data) * _ITEM.size:
         raise PeerError(f"a beat of {len(data)} bytes has another number of streams")
-    found = {group: Calm(term, index) for group, term, index in _ITEM.iter_unpack(data[4:])}
+    found = {group: Quiescence(term, index) for group, term, index in _ITEM.iter_unpack(data[4:])}
     if len(found) != _number(data):
         raise PeerError("a beat names a stream twice")
     return found

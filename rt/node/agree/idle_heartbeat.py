@@ -11,10 +11,15 @@ from typing import Final, NamedTuple
 
 from rt.errors import PeerError
 from rt.net.identity import PeerIdentity
-from rt.node.agree.heartbeat_codec import BEAT_BYTES_MAX, decode_beat, encode_beat, group_of
+from rt.node.agree.heartbeat_codec import (
+    BEAT_BYTES_MAX,
+    decode_heartbeat,
+    encode_heartbeat,
+    group_of,
+)
 from sequencer.peers.connections import Outbox
 from sequencer.peers.dialling import Address, PeerDialer
-from sequencer.raft.consensus import Calm
+from sequencer.raft.consensus import Quiescence
 
 _log: Final = logging.getLogger("rt.node")
 PULSE_ALPN: Final = "rt-pulse/1"
@@ -25,7 +30,7 @@ SHOWN_S: Final = 14.0
 _Line = tuple[str, tuple[Address, ...]]  # the name of a node, and where it may listen
 
 
-class HeardBeats:
+class HeardHeartbeats:
     """What a connection of another process has said.
 
     Threads:
@@ -35,7 +40,7 @@ class HeardBeats:
 
     def __init__(self, sender: str) -> None:
         self.sender = sender
-        self.streams: Mapping[bytes, Calm] = {}
+        self.streams: Mapping[bytes, Quiescence] = {}
         self.at_s = time.monotonic()
         self.is_lost = False  # it was silent for too long, and its streams were woken
 
@@ -52,14 +57,14 @@ class JoinedStream(NamedTuple):
     fail: Callable[[Exception], None]
 
 
-class PulseLine(Outbox):
+class HeartbeatLine(Outbox):
     """Beats to one process. The connections of its streams say in the log why it is not reached."""
 
     def _note(self, problem: str) -> None:
         self.problem = problem
 
 
-class ProcessPulse:
+class ProcessHeartbeat:
     """Tells other processes which streams rest here, several times a second, and hears theirs.
 
     While nothing rests, nothing is sent. A process that is silent for `lost_s`, or hangs up, or
@@ -86,18 +91,18 @@ class ProcessPulse:
         self._context, self._timing = context, (beat_s, lost_s)
         self._lock = threading.Lock()
         self._streams: dict[bytes, JoinedStream] = {}  # by group
-        self._shown: dict[bytes, tuple[float, Calm]] = {}  # by group, and when
+        self._shown: dict[bytes, tuple[float, Quiescence]] = {}  # by group, and when
         self._places: dict[bytes, Mapping[str, Sequence[Address]]] = {}  # of other members
-        self._lines: dict[_Line, PulseLine] = {}
-        self._heard: tuple[HeardBeats, ...] = ()
-        self._told: Mapping[bytes, Calm] = {}
-        self._beat_told = encode_beat({})
+        self._lines: dict[_Line, HeartbeatLine] = {}
+        self._heard: tuple[HeardHeartbeats, ...] = ()
+        self._told: Mapping[bytes, Quiescence] = {}
+        self._beat_told = encode_heartbeat({})
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
 
     def join(
         self, cluster: str, wake: Callable[[], None], fail: Callable[[Exception], None]
-    ) -> "StreamPulse":
+    ) -> "StreamHeartbeat":
         """Return a stream's part.
 
         Args:
@@ -108,7 +113,7 @@ class ProcessPulse:
         group = group_of(cluster)
         with self._lock:
             self._streams[group] = JoinedStream(wake, fail)
-        return StreamPulse(self, group)
+        return StreamHeartbeat(self, group)
 
     def start(self) -> None:
         """Begin to beat."""
@@ -134,7 +139,7 @@ class ProcessPulse:
         """
         if not identity.is_node:
             raise PeerError(f"{identity.name!r} is not a node, and has no pulse")
-        heard = HeardBeats(identity.name)
+        heard = HeardHeartbeats(identity.name)
         with self._lock:
             self._heard = (*self._heard, heard)
         sock.settimeout(None)  # it is silent while nothing rests; keep-alive finds dead peers
@@ -145,7 +150,7 @@ class ProcessPulse:
                 if beat == last:  # the usual case
                     heard.at_s = time.monotonic()
                 else:
-                    self._take(heard, decode_beat(beat))
+                    self._take(heard, decode_heartbeat(beat))
                 last = beat
         finally:
             with self._lock:
@@ -169,11 +174,11 @@ class ProcessPulse:
             gone = [self._lines.pop(line) for line in self._lines.keys() - wanted]
             for name, at in wanted - self._lines.keys():
                 dialer = PeerDialer(name, at, self._context)
-                self._lines[name, at] = PulseLine(f"{name} (pulse)", dialer)
+                self._lines[name, at] = HeartbeatLine(f"{name} (pulse)", dialer)
         for line in gone:
             line.retire()
 
-    def show(self, group: bytes, calm: Calm | None) -> None:
+    def show(self, group: bytes, calm: Quiescence | None) -> None:
         """List a stream from the next beat on, or no more."""
         if calm is None and group not in self._shown:
             return  # the usual case
@@ -183,7 +188,7 @@ class ProcessPulse:
             else:
                 self._shown[group] = time.monotonic(), calm
 
-    def heard(self, group: bytes) -> dict[str, Calm]:
+    def heard(self, group: bytes) -> dict[str, Quiescence]:
         """Return where other members say that a stream rests, of those heard lately."""
         since_s = time.monotonic() - self._timing[1]
         with self._lock:
@@ -212,7 +217,7 @@ class ProcessPulse:
             lines = [*self._lines.values()]
         if shown or self._told:
             if shown != self._told:  # seldom
-                self._told, self._beat_told = shown, encode_beat(shown)
+                self._told, self._beat_told = shown, encode_heartbeat(shown)
             for line in lines:
                 if line.connected:  # later, it would say what is not so any more
                     line.put(self._beat_told)
@@ -223,7 +228,7 @@ class ProcessPulse:
                 self._wake(each.sender, each.streams)
             each.is_lost = bool(is_lost)
 
-    def _take(self, heard: HeardBeats, streams: Mapping[bytes, Calm]) -> None:
+    def _take(self, heard: HeardHeartbeats, streams: Mapping[bytes, Quiescence]) -> None:
         """Take a beat, and wake the streams whose rest may have ended there."""
         before, heard.streams, heard.at_s = heard.streams, streams, time.monotonic()
         ended = [group for group, calm in before.items() if streams.get(group) != calm]
@@ -238,17 +243,17 @@ class ProcessPulse:
             stream.wake()
 
 
-class StreamPulse:
-    """One stream's part of a pulse (`idle_policy.Pulse`); any thread may call any method."""
+class StreamHeartbeat:
+    """One stream's part of a pulse; any thread may call any method."""
 
-    def __init__(self, pulse: ProcessPulse, group: bytes) -> None:
+    def __init__(self, pulse: ProcessHeartbeat, group: bytes) -> None:
         self._pulse, self._group = pulse, group
 
-    def show(self, calm: Calm | None) -> None:
+    def show(self, calm: Quiescence | None) -> None:
         """Tell the other members that this node rests there; None takes it back."""
         self._pulse.show(self._group, calm)
 
-    def heard(self) -> Mapping[str, Calm]:
+    def heard(self) -> Mapping[str, Quiescence]:
         """Return where other members say that they rest, of those heard lately."""
         return self._pulse.heard(self._group)
 

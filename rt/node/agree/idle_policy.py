@@ -1,34 +1,27 @@
-"""Rest: when a node stops the clock of a stream in which nothing happens, and when it goes on."""
+"""IdlePolicy: when a node stops the clock of an idle stream, and when it goes on."""
 
 from collections.abc import Mapping, Set
 from typing import Final, Protocol
 
+from rt.node.sessions.watch import SessionWatch
 from sequencer.member import Member
 from sequencer.planning.wants import is_even
-from sequencer.raft.consensus import Calm
+from sequencer.raft.consensus import Quiescence
 
 _QUIET_S: Final = 0.5  # a stream in which this long nothing happened needs fewer steps
 
 
-class Pulse(Protocol):
+class IdleHeartbeat(Protocol):
     """What processes tell each other of the streams that rest there; see `idle_heartbeat`."""
 
-    def show(self, calm: Calm | None) -> None:
+    def show(self, calm: Quiescence | None) -> None:
         """Tell the other members that this node rests there; None takes it back."""
 
-    def heard(self) -> Mapping[str, Calm]:
+    def heard(self) -> Mapping[str, Quiescence]:
         """Return where other members say that they rest, of those heard lately."""
 
 
-class Deciding(Protocol):
-    """What may be waiting for time to pass; see `rt.node.sessions.watch.SessionWatch`."""
-
-    @property
-    def is_deciding(self) -> bool:
-        """Whether a session may soon be opened, closed or expired."""
-
-
-class Rest:
+class IdlePolicy:
     """Decides when the consensus of a stream needs no ticks.
 
     A node is calm while it has nothing to do and nothing to agree on. A leader that has been calm
@@ -46,7 +39,13 @@ class Rest:
     """
 
     def __init__(
-        self, member: Member, pulse: Pulse, watch: Deciding, *, calm_s: float, easy_ticks: int
+        self,
+        member: Member,
+        pulse: IdleHeartbeat,
+        watch: SessionWatch,
+        *,
+        calm_s: float,
+        easy_ticks: int,
     ) -> None:
         """Be awake.
 
@@ -60,7 +59,7 @@ class Rest:
         """
         self._member, self._pulse, self._watch = member, pulse, watch
         self._calm_s, self._easy_ticks = calm_s, easy_ticks
-        self._place: Calm | None = None
+        self._place: Quiescence | None = None
         self._since_s = float("inf")  # since when it is calm there
         self._quiet_s = float("inf")  # since when nothing has happened
         self.is_resting = False
@@ -125,23 +124,23 @@ class Rest:
         member = self._member
         return (
             member.is_executing
-            or member.has_orders
-            or member.has_backlog
-            or member.suspended
-            or member.missing is not None
+            or member.proposals.has_orders
+            or member.execution.can_continue
+            or member.execution.suspended
+            or member.execution.missing is not None
             or member.executor.lacks_log
         )
 
-    def _calm_place(self) -> Calm | None:
+    def _calm_place(self) -> Quiescence | None:
         """Where nothing is left to do here that needs time to pass; None if something is.
 
         Until all that was executed is in a snapshot, a node goes on as ever.
         """
         member = self._member
         is_waiting = (
-            member.saved_index < member.executor.ledger.index
+            member.execution.saved_index < member.executor.ledger.index
             or member.greeting.waits_for
-            or member.stuck
+            or member.proposals.stuck
             or self._watch.is_deciding
         )
         return None if is_waiting else member.engine.calm

@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from rt.errors import Refused
 from rt.log.write.appender import Appender
+from rt.node.retain.snapshots import NodeSnapshots
 from rt.position import Position
 from sequencer.member import Member
 
@@ -42,18 +43,11 @@ class LogCopy(Protocol):
 CopyLog = Callable[[Position], LogCopy]
 
 
-class SyncsLog(Protocol):
-    """What may be syncing the merged log."""
-
-    def await_sync(self) -> None:
-        """Wait for the sync under way: a closed log is not synced."""
-
-
 class KeepUp:
     """Suspends merging while the merged log is copied, and takes the log up again afterwards."""
 
     def __init__(
-        self, member: Member, snapshots: SyncsLog, copy_log: CopyLog, missing_s: float
+        self, member: Member, snapshots: NodeSnapshots, copy_log: CopyLog, missing_s: float
     ) -> None:
         """Prepare.
 
@@ -127,7 +121,7 @@ class KeepUp:
     def _start(self) -> None:
         member, executor = self._member, self._member.executor
         _log.warning("copying the merged log from other nodes: %s", self._reason())
-        member.suspended = True
+        member.execution.suspended = True
         self._snapshots.await_sync()
         executor.close()
         self.copy = self._copy_log(Position(executor.appender.next_place - executor.lacks_lines))
@@ -143,16 +137,16 @@ class KeepUp:
         member = self._member
         self.copy, self._is_over, self._missing_since_s = None, False, None
         member.executor.reopen()
-        member.suspended = is_forked
+        member.execution.suspended = is_forked
         _log.warning("the merged log is copied up to %s; merging", member.executor.appender.end)
 
     @property
     def _needs_no_copy(self) -> bool:
         """Whether what was missing has arrived: the other nodes may be waiting for this one."""
-        return not self._member.executor.lacks_log and self._member.missing is None
+        return not self._member.executor.lacks_log and self._member.execution.missing is None
 
     def _waited_too_long(self, now_s: float) -> bool:
-        if self._member.missing is None:
+        if self._member.execution.missing is None:
             self._missing_since_s = None
             return False
         if self._missing_since_s is None:
@@ -160,7 +154,7 @@ class KeepUp:
         return now_s - self._missing_since_s > self._missing_s
 
     def _reason(self) -> str:
-        missing = self._member.missing
+        missing = self._member.execution.missing
         if missing is None:
             return "the leader's snapshot is ahead of the merged log here"
         return f"session {missing[0]} did not arrive up to {missing[1]}"

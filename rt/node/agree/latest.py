@@ -1,12 +1,12 @@
 """Latest: answers that hold all that any node has confirmed."""
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from rt.errors import Misuse, Refused
 from rt.net.exchange import Fields
 from rt.node.agree.sequencer import leader_words
-from rt.node.agree.steps import Ask, Need, Order, Steps, Until, perform
+from rt.node.agree.steps import Ask, Order, Steps, Until
 from rt.node.agree.view import NodeView
 from sequencer.ledger.instruction import Instruction
 from sequencer.reading import LatestReads
@@ -37,7 +37,7 @@ def latest(view: Callable[[], NodeView], reads: LatestReads) -> Steps[None]:
 class LatestRead:
     """One read of the latest: asked of a majority, and answered once its place is executed.
 
-    Pure: `await_latest` waits for it in a thread, and the simulation in its turns.
+    Pure: `perform` waits for it in a thread, and the simulation in its turns.
     """
 
     def __init__(self, reads: LatestReads, view: NodeView) -> None:
@@ -149,30 +149,6 @@ def confirmed(
 def is_provisional(request: Fields) -> bool:
     """Whether the client will ask again, as of the latest, before it acts on a "no" for good."""
     return request.get("asks_again") is True
-
-
-def await_latest(
-    view: Callable[[], NodeView],
-    ask: Callable[[Callable[[], object]], Any],
-    reads: LatestReads,
-    wait: Callable[[Callable[[], bool]], None],
-) -> None:
-    """Do as `latest` says, in this thread.
-
-    Args:
-        view: returns the node's latest view.
-        ask: has something done between two steps of the node.
-        reads: of the node.
-        wait: returns once a condition holds; refuses if that takes too long.
-    """
-
-    def carry_out(need: Need) -> None:
-        if isinstance(need, Ask):
-            ask(need.question)
-        elif isinstance(need, Until):
-            wait(need.is_over)
-
-    perform(latest(view, reads), carry_out)
 
 
 def _answer(do: Callable[[], Fields | Steps[Fields]]) -> Steps[Fields]:

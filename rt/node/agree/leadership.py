@@ -57,7 +57,7 @@ class Leadership:
         """Prepare; nothing is called back before `start`."""
         self.changes = 0  # of the leader that this node knows, since its start
         self.elections = 0  # terms that began since its start
-        self._name = (node, stream)
+        self._node, self._stream = node, stream
         self._on_role = on_role
         self._last: Status | None = None
         self._lost_s: float | None = time.monotonic()  # since when no leader is known
@@ -110,7 +110,7 @@ class Leadership:
             return
         role = LEADER if now.role is EngineRole.LEADER else FOLLOWER
         if role != self._role and self._on_role is not None:
-            self._changes.put(RoleChange(*self._name, role, now.term, now.leader))
+            self._changes.put(RoleChange(self._node, self._stream, role, now.term, now.leader))
         self._role = role
 
     def _run(self) -> None:

@@ -2,31 +2,18 @@
 
 import logging
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from rt.errors import Refused
+from rt.node.ingest.inboxes import Inboxes
 from sequencer.planning.group_join_check import Stuck
 
 _log: Final = logging.getLogger("rt.node")
 _CODE: Final = "group"
 
 
-class Refusable(Protocol):
-    """One session's copy on this node."""
-
-    def refuse(self, why: Refused) -> None:
-        """Have the connection that fills it refused."""
-
-
-class RefusableSessions(Protocol):
-    """All copies of sessions on this node."""
-
-    def get(self, session: str) -> Refusable | None:
-        """Return the copy of a session, or None."""
-
-
 def report_stuck(
-    stuck: Mapping[str, Stuck], before: Mapping[str, Stuck], sessions: RefusableSessions
+    stuck: Mapping[str, Stuck], before: Mapping[str, Stuck], sessions: Inboxes
 ) -> None:
     """Log what is new, and refuse the publishers of what will never be merged.
 

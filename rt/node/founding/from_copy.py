@@ -23,7 +23,7 @@ from rt.log.files.listing import log_files
 from rt.names import parse_group, parse_session
 from rt.position import START, Position
 from sequencer.ledger.founded import FOUNDED_NOTE, Founded, grouped
-from sequencer.ledger.ledger import GrowingFile, Ledger
+from sequencer.ledger.ledger import Ledger
 from sequencer.ledger.life import Life
 from sequencer.ledger.session_facts import Tail, tail_digest
 
@@ -133,7 +133,8 @@ class _Reading:
                 raise Misuse(f"{self._log.file_path(start)} is missing; restore it first")
             self._read(start, known.rolled_end(start))
             if start in known.rolled:
-                self.ledger.end, self.ledger.active = start.next_file(), GrowingFile()
+                self.ledger.end = start.next_file()
+                self.ledger.active_since_ns, self.ledger.active_sessions = 0, set()
         if self._chain.faults:
             raise Misuse(f"{self._log.path} is damaged: {self._chain.faults[0]}")
         self.ledger.archived_to = gone[-1].next_file() if gone else self.ledger.archived_to
@@ -167,8 +168,8 @@ class _Reading:
         ledger.index, self.term = done.instruction, done.term
         ledger.end, ledger.number = end, done.number + done.messages
         ledger.time_ns, ledger.digest = done.time_ns, done.digest
-        ledger.active.since_ns = ledger.active.since_ns or done.time_ns
-        ledger.active.sessions.add(done.session)
+        ledger.active_since_ns = ledger.active_since_ns or done.time_ns
+        ledger.active_sessions.add(done.session)
 
     def _merge(self, done: Range, headers: list[Header]) -> None:
         ledger, session = self.ledger, done.session
@@ -191,7 +192,7 @@ class _Reading:
             done.time_ns, event.change, session, event.before, _start_of(event), owner=event.owner,
             begins_again=_begins_again(event),
         )  # fmt: skip
-        self.ledger.remembered.change_owner(life, done.instruction, done.time_ns)
+        self.ledger.change_owner(life, done.instruction, done.time_ns)
         if life.ends_log:
             self.dropped.add(session)
             self.ledger.tails.pop(session, None)

@@ -30,7 +30,7 @@ from sequencer.journal.starts import (
 from sequencer.ledger.ledger import Ledger, decode_ledger
 from sequencer.member import Member
 from sequencer.membership import Dial
-from sequencer.peers.restart_check import Greeting
+from sequencer.peers.restart_check import RestartCheck
 from sequencer.planning.carried import JOURNAL_BYTES_MAX
 from sequencer.planning.planner import Planner
 from sequencer.planning.session_log import SessionLogs
@@ -113,13 +113,13 @@ def _compare_members(settings: NodeSettings, members: Configuration) -> None:
         _log.warning("the members are %s by this node's log; its configuration differs", texts)
 
 
-def _greeting(settings: NodeSettings, directory: NodeDirectory, opened: Opened) -> Greeting:
+def _greeting(settings: NodeSettings, directory: NodeDirectory, opened: Opened) -> RestartCheck:
     """Record this start, before anything is said to another node."""
     disk, path = directory.disk, directory.state
     claim = begin_start(disk, path, opened.state, SystemRandom().randrange(1, NONCE_END))
     others = [name for name in settings.member_names if name != settings.name]
     memories = read_memories(disk, path)
-    return Greeting(others, claim, memories, lambda every: write_memories(disk, path, every))
+    return RestartCheck(others, claim, memories, lambda every: write_memories(disk, path, every))
 
 
 def _departed(directory: NodeDirectory, opened: Opened, members: Configuration) -> Departed:

@@ -27,7 +27,7 @@ from rt.node.admin.answers import AnswerMeter, SharedAnswers, dated, encoded
 from rt.node.admin.audit import AuditLog
 from rt.node.admin.node_admin import NodeAdmin
 from rt.node.agree.catch_up import CatchUp
-from rt.node.agree.idle_heartbeat import StreamPulse
+from rt.node.agree.idle_heartbeat import StreamHeartbeat
 from rt.node.agree.leadership import Leadership, OnRole
 from rt.node.agree.leadership_handover import hand_over
 from rt.node.host.door import NodeDoor, demand_own
@@ -39,10 +39,10 @@ from rt.node.host.state import open_state
 from rt.node.ingest.inbox import NodeInbox
 from rt.node.ingest.relay import NodeRelay
 from rt.node.observe.sampler import NodeSampler, Watched
-from rt.node.observe.sampler_thread import Lookout
+from rt.node.observe.sampler_thread import SamplerThread
 from rt.node.observe.status import STATUS_ALPN, STATUS_S, for_clients, node_status
 from rt.node.resources.node_directory import JOURNAL, NodeDirectory
-from rt.node.resources.peer_addresses import Address, Places
+from rt.node.resources.peer_addresses import Address, PeerAddresses
 from rt.node.sessions.quotas import quotas_of_notes
 from rt.node.settings.engine import engine_of
 from rt.node.settings.limits import NodeLimits
@@ -94,6 +94,7 @@ class Node:
         engine_of(settings.agreement.consensus)  # fails before a lock is taken if not installed
         _check_files(settings)  # and so does this: a state that was begun would be in the way
         self.settings = settings
+        self._about = about
         self._ending = Ending(self._halt, about)
         self._answers, self._meter = SharedAnswers(), AnswerMeter(self._admission)
         self._leadership = Leadership(settings.name, settings.stream, on_role)
@@ -110,7 +111,9 @@ class Node:
     def _compose(self, opened: Opened, opens: Callable[[], NodePort] | None, about: str) -> None:
         """Put the node together at its port; one that is its own is closed if that fails."""
         port = NodePort(self.settings) if opens is None else opens()
-        pulse = port.pulse.join(self.settings.founding_name, self._wake, self._ending.fail)
+        pulse = port.pulse.join(
+            self.settings.founding_name, lambda: self.pipeline.sequencer.wake(), self._ending.fail
+        )
         try:
             self._build(opened, port, pulse, about, is_whole=opens is None)
         except BaseException:
@@ -120,16 +123,21 @@ class Node:
             raise
 
     def _build(
-        self, opened: Opened, port: NodePort, pulse: StreamPulse, about: str, *, is_whole: bool
+        self, opened: Opened, port: NodePort, pulse: StreamHeartbeat, about: str, *, is_whole: bool
     ) -> None:
         settings, directory = self.settings, self.directory
-        self._places = places = Places(settings)
+        self._places = places = PeerAddresses(settings)
         contexts = Contexts(certificate_files(settings.certs, settings.name), client_context)
         links = Links(
             self._send,
-            self._pass_on,
+            lambda node, session: self._relay.pass_on(node, session),
             lambda begin: CatchUp(
-                settings, places, begin, directory.guard, contexts, suspect=self._suspect
+                settings,
+                places,
+                begin,
+                directory.guard,
+                contexts,
+                suspect=lambda damage: self.scrubber.suspect(damage),
             ),
             places.follow,
             pulse,
@@ -140,14 +148,16 @@ class Node:
         self._peers: Peers | None = None  # before there is a pipeline that they call
         self.pipeline = NodePipeline(settings, directory, opened, links, self._ending)
         member, sequencer = self.pipeline.member, self.pipeline.sequencer
-        self._door = NodeDoor(settings, lambda: member.doors, lambda: sequencer.view.notes)
+        self._door = NodeDoor(
+            settings, lambda: member.membership.doors, lambda: sequencer.view.notes
+        )
         self._relay = NodeRelay(settings.stream, places, self.pipeline.inboxes, contexts)
         self._lost = opened.damage
         self._peers = self._make_peers(pulse)
         self.scrubber = node_scrubber(settings, directory, self.pipeline, places, contexts)
         self._port = StreamPort(port, self._served(port, about), pulse, is_whole=is_whole)
         self.pipeline.sequencer.on_status = self._leadership.saw
-        self.lookout = Lookout(NodeSampler(self._watched()), self._bind_certificates)
+        self.lookout = SamplerThread(NodeSampler(self._watched()), self._bind_certificates)
 
     def _bind_certificates(self) -> None:
         if self._peers is not None and self.pipeline.sequencer.view.leads:
@@ -159,10 +169,10 @@ class Node:
             lambda: pipeline.sequencer.view, pipeline.sequencer.stepped_s, pipeline.inboxes.every,
             member.executor.traffic, self._port.served.record, self._peers, self.directory.guard,
             self._leadership, {"agreement": member.proposals.agreement, **self.directory.syncs},
-            lambda: self.scrubber.state, self._port.late,
+            lambda: self.scrubber.state, self._port.port.late.check,
         )  # fmt: skip
 
-    def _make_peers(self, pulse: StreamPulse) -> Peers | None:
+    def _make_peers(self, pulse: StreamHeartbeat) -> Peers | None:
         settings = self.settings
         if settings.is_alone:
             return None
@@ -206,7 +216,7 @@ class Node:
         )  # fmt: skip
 
     def _admission(self) -> Admission:
-        return self._port.admission
+        return self._port.port.server.admission
 
     def start(self) -> list[str]:
         """Begin to serve; return a sentence for each damaged session."""
@@ -231,17 +241,12 @@ class Node:
     @property
     def address(self) -> tuple[str, int]:
         """Where it listens; the actual port if port 0 was asked for."""
-        return self._port.address
+        return self._port.port.server.address
 
     @property
     def merged_end(self) -> Position:
         """Where the merged log that is served ends."""
         return self.pipeline.feeds.end
-
-    @property
-    def _about(self) -> str:
-        """What log lines begin with."""
-        return self._port.served.record.about
 
     def is_member(self, name: str) -> bool:
         """Whether a node belongs to this cluster (`replicator.host.Host`)."""
@@ -277,14 +282,10 @@ class Node:
         """Have the merged log mended (`replicator.host.Host`)."""
         if not growing:
             self.scrubber.suspect(error)
-        elif self.pipeline.is_alone:
+        elif self.pipeline.member.is_alone:
             _log.error("%s; nothing after it is served from here; run `rt verify`", error)
         else:
             self.pipeline.mend_merged(error)
-
-    def _suspect(self, damage: CorruptLog) -> None:
-        """Have a rolled file mended that the merged log's copy has met damage in."""
-        self.scrubber.suspect(damage)
 
     def stuck(self) -> str:
         """Return the name of a loop that has not come round for 30 s; "" if all have."""
@@ -341,7 +342,7 @@ class Node:
         shown = node_status(
             pipeline.sequencer.view, inboxes.every(), self._peers, settings, self.directory.guard,
             sample=self.lookout.sample, opened=inboxes.opened,
-            why_refused=self._port.late.why_refused,
+            why_refused=self._port.port.late.check.why_refused,
         )  # fmt: skip
         files = certificate_files(settings.certs, settings.name)
         certificate = {"certificate": self.certificate_warning(), "certificate_days": _days(files)}
@@ -387,12 +388,6 @@ class Node:
     def _send(self, to: str, data: bytes) -> None:
         if self._peers is not None:
             self._peers.send(to, data)
-
-    def _pass_on(self, node: str, session: str) -> None:
-        self._relay.pass_on(node, session)
-
-    def _wake(self) -> None:
-        self.pipeline.sequencer.wake()
 
     def _halt(self) -> None:
         self._port.pulse.leave()

@@ -11,9 +11,9 @@ from replicator.serve.feeds import LogFeeds
 from rt.about import carried
 from rt.errors import CorruptLog
 from rt.format.manifest import LogIdentity
-from rt.node.agree.dependencies import Ports
+from rt.node.agree.dependencies import Dependencies
 from rt.node.agree.duties import Duties, timing_of
-from rt.node.agree.idle_policy import Pulse
+from rt.node.agree.idle_policy import IdleHeartbeat
 from rt.node.agree.keep_up import CopyLog
 from rt.node.agree.sequencer import NodeSequencer
 from rt.node.host.assembly import build_member
@@ -22,7 +22,7 @@ from rt.node.host.note_kinds import demand_note
 from rt.node.ingest.damage import DamageFound
 from rt.node.ingest.inbox import NodeInbox
 from rt.node.ingest.inboxes import Inboxes
-from rt.node.ingest.restore_from_journal import put_back
+from rt.node.ingest.restore_from_journal import restore_from_journal
 from rt.node.notes.pins import may_lease_on
 from rt.node.resources.node_directory import NodeDirectory
 from rt.node.retain.retention import Retention
@@ -58,7 +58,7 @@ class Links:
     pass_on: Callable[[str, str], None]
     copy_log: CopyLog
     dial: Dial
-    pulse: Pulse
+    pulse: IdleHeartbeat
     reads_carried: Callable[[str], bool]
 
 
@@ -100,12 +100,13 @@ class NodePipeline:
         self._ending = ending
         self.feeds = LogFeeds(
             directory.merged,
-            closed=lambda: self.sequencer.view.refusal,
-            is_whole=lambda: self.sequencer.view.is_whole,
-        )
+            lambda: self.sequencer.view.refusal, lambda: self.sequencer.view.is_whole,
+        )  # fmt: skip
         self.inboxes = Inboxes(
-            directory.copies_disk, directory.inputs, settings.stream, self._hold, guard,
-            alone=lambda: self.is_alone, damaged=self.mend, left=self._end_rest,
+            directory.copies_disk, directory.inputs, settings.stream, self._note_synced, guard,
+            # Who decides over a session must know soon that its publisher has left.
+            alone=lambda: self.member.is_alone, left=lambda: self.sequencer.stir(),
+            damaged=lambda found: self.sequencer.mend(found),
         )  # fmt: skip
         self.member = build_member(
             settings, directory, opened,
@@ -125,20 +126,14 @@ class NodePipeline:
             flush=self.inboxes.flush, pause_s=storage.snapshot_s,
         )  # fmt: skip
         self.watch = SessionWatch(self.member, self.inboxes, self.retention)
-        ports = Ports(
-            self.inboxes, self._snapshots, self.retention, self.watch,
-            links.copy_log, links.pass_on, self._serve, self.feeds.refuse, links.pulse,
-            lambda: guard.is_closed,
+        ports = Dependencies(
+            self.inboxes, self._snapshots, self.retention, self.watch, links.copy_log,
+            links.pass_on, self._serve, self.feeds.refuse, links.pulse, lambda: guard.is_closed,
         )  # fmt: skip
         duties = Duties(self.member, ports, timing_of(settings))
         self.sequencer = NodeSequencer(duties, demand_note)
         sequence = _thread(ending, "sequence", self.sequencer.run)
         self._threads = [_thread(ending, "sync", self._sync), sequence]
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether there is no other node that could replace what is damaged here."""
-        return self.member.is_alone
 
     def start(self) -> list[str]:
         """Open the copies of sessions and start the threads; return a sentence for each damaged."""
@@ -148,7 +143,7 @@ class NodePipeline:
         )
         for sentence in damaged:
             _log.error("%s", sentence)
-        put_back(self.inboxes, self._carried)
+        restore_from_journal(self.inboxes, self._carried)
         self._carried = ()
         for thread in self._threads:
             thread.start()
@@ -165,7 +160,7 @@ class NodePipeline:
 
     def settle(self) -> None:
         """Sync and sequence what a connection appended, or leave that to the threads."""
-        self._ending.guarded(self._settle)
+        self._ending.guarded(self._sequence_appended)
 
     def hear(self, sender: str, messages: list[bytes]) -> None:
         """Take another node's messages, and do now what follows from them."""
@@ -190,10 +185,6 @@ class NodePipeline:
         peers = view.engine.peers  # as of the last tick; one that lacks more is sent more at once
         return any(each.name == sender and each.lag <= _LAG_MAX for each in peers)
 
-    def mend(self, found: DamageFound) -> None:
-        """Set aside, soon, what a connection found damaged."""
-        self.sequencer.mend(found)
-
     def mend_merged(self, damage: CorruptLog) -> None:
         """Set aside, soon, a file of the merged log that a connection found damaged.
 
@@ -204,18 +195,18 @@ class NodePipeline:
         try:
             log.verify_file(damage.position)
         except CorruptLog as found:
-            self.mend(DamageFound(found, log))
+            self.sequencer.mend(DamageFound(found, log))
         except OSError as error:
             _log.warning("the merged log cannot be checked for damage: %s", error)
 
     def halt(self) -> None:
         """Tell both threads to stop, without waiting for them."""
-        self.inboxes.stop()
+        self.inboxes.syncer.stop()
         self.sequencer.stop()
 
     def stop(self) -> None:
         """Sync what was received, execute what was decided, save a snapshot and close all files."""
-        stops = self.inboxes.stop, self.sequencer.stop
+        stops = self.inboxes.syncer.stop, self.sequencer.stop
         for stop, thread in zip(stops, self._threads, strict=True):
             stop()
             thread.join()
@@ -233,29 +224,25 @@ class NodePipeline:
             return START
         return self.sequencer.ask(lambda: self.member.executor.ledger.merged_to(session))
 
-    def _hold(self, _end: Position, session: str) -> None:
+    def _note_synced(self, _end: Position, session: str) -> None:
         self.sequencer.hold(session)
 
-    def _settle(self) -> None:
+    def _sequence_appended(self) -> None:
         """Have what a connection appended merged before it is synced, if it is little.
 
         The leader puts it into an instruction; a follower gets that in a moment, and has nothing to
         do before.
         """
         view = self.sequencer.view
-        if view.carries and (sessions := self.inboxes.put_off()) is not None:
+        if view.carries and (sessions := self.inboxes.syncer.put_off()) is not None:
             if view.leads and sessions:
                 self.sequencer.receive(sessions)
                 self.sequencer.turn()
-        elif self.inboxes.settle():
+        elif self.inboxes.syncer.settle():
             self.sequencer.turn()
 
     def _sync(self) -> None:
-        self.inboxes.run(self.sequencer.wake)
-
-    def _end_rest(self) -> None:
-        """A publisher has gone: who decides over its session must know of it soon."""
-        self.sequencer.stir()
+        self.inboxes.syncer.run(self.sequencer.wake)
 
     def _serve_merged(self) -> None:
         """Serve what was just merged, to a few; to the others after the step, with `_serve`.

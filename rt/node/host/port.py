@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass
 
-from replicator.limits.admission import Admission
 from replicator.serve.server import Server
 from replicator.serve.streams import ServedStream, Streams
 from replicator.sink.columns_check import ColumnsCheck
-from replicator.sink.late_check import LateCheck, LateChecker
+from replicator.sink.late_check import LateChecker
 from rt.net.certificates import CertificateFiles, certificate_files
 from rt.net.tls import Contexts, client_context, offering, server_context
-from rt.node.agree.idle_heartbeat import PULSE_ALPN, ProcessPulse, StreamPulse
+from rt.node.agree.idle_heartbeat import PULSE_ALPN, ProcessHeartbeat, StreamHeartbeat
 from rt.node.settings.node import NodeSettings
 
 
@@ -55,10 +54,10 @@ class NodePort:
         self.late.stop()
 
 
-def _pulse_of(settings: NodeSettings, files: CertificateFiles) -> ProcessPulse:
+def _pulse_of(settings: NodeSettings, files: CertificateFiles) -> ProcessHeartbeat:
     agreement = settings.agreement
     contexts = Contexts(files, lambda *paths: offering(client_context(*paths), PULSE_ALPN))
-    return ProcessPulse(
+    return ProcessHeartbeat(
         contexts.current, beat_s=agreement.heartbeat_s, lost_s=agreement.election_s
     )  # fmt: skip
 
@@ -76,18 +75,8 @@ class StreamPort:
 
     port: NodePort
     served: ServedStream
-    pulse: StreamPulse
+    pulse: StreamHeartbeat
     is_whole: bool
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Where it listens; the actual port if port 0 was asked for."""
-        return self.port.server.address
-
-    @property
-    def late(self) -> LateCheck:
-        """What looks into frames after they were taken."""
-        return self.port.late.check
 
     def start(self) -> None:
         """Begin to serve the stream."""
@@ -104,8 +93,3 @@ class StreamPort:
         stream = self.served.host.stream
         self.port.streams.drop(stream, why or "it is stopping")
         self.port.server.end(stream)
-
-    @property
-    def admission(self) -> Admission:
-        """What the holders of one certificate's name may take."""
-        return self.port.server.admission

@@ -19,7 +19,7 @@ from rt.node.agree.catch_up import GuardedDisk
 from rt.node.host.pipeline import NodePipeline
 from rt.node.ingest.damage import DamageFound
 from rt.node.resources.node_directory import NodeDirectory
-from rt.node.resources.peer_addresses import Places
+from rt.node.resources.peer_addresses import PeerAddresses
 from rt.node.settings.node import NodeSettings
 
 _log: Final = logging.getLogger("rt.node")
@@ -29,7 +29,7 @@ def node_scrubber(
     settings: NodeSettings,
     directory: NodeDirectory,
     pipeline: NodePipeline,
-    places: Places,
+    places: PeerAddresses,
     contexts: Contexts,
 ) -> Scrubber:
     """Return what scrubs a node's merged log and its copies of sessions; it has to be started."""
@@ -48,8 +48,8 @@ def node_scrubber(
 
     def report(damage: CorruptLog, log: Appender) -> None:
         """Have a session's copy set aside, if other nodes have it; alone, keep what there is."""
-        if not pipeline.is_alone:
-            pipeline.mend(DamageFound(damage, log, scrubbed=True))
+        if not pipeline.member.is_alone:
+            pipeline.sequencer.mend(DamageFound(damage, log, scrubbed=True))
 
     fetch = FileFetch(directory.merged, nodes, contexts, guarded, stopping.is_set)
     ports = ScrubPorts(

@@ -1,4 +1,4 @@
 """A node's copies of sessions: receiving, syncing, dropping and passing them on.
 
-Imports `settings`; imported by `agree`, `sessions` and `host`.
+Imports `settings`; imported by `agree`, `retain`, `sessions` and `host`.
 """

@@ -1,43 +1,11 @@
 """Dropped copies: removes a node's copies of sessions that an instruction has ended."""
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
-
-from rt.log.write.appender import Durable
-from rt.node.ingest.session_epochs import Begun
-from sequencer.ledger.session_facts import Ownership
+from rt.node.ingest.inboxes import Inboxes
+from rt.node.ingest.session_epochs import SessionEpoch
 from sequencer.member import Member
 
 
-class DroppableCopy(Protocol):
-    """One session's copy on this node."""
-
-    @property
-    def durable(self) -> Durable:
-        """Up to where the copy is synced."""
-
-
-class DroppableCopies(Protocol):
-    """All copies of sessions on this node."""
-
-    def get(self, session: str) -> DroppableCopy | None:
-        """Return the copy of a session, or None."""
-
-    def begun_after(self, session: str) -> int:
-        """Return the instruction that last dropped the copies of a session; 0 if none did."""
-
-    def bind(self, changed: Mapping[str, Ownership | None], index: int) -> list[str]:
-        """Take note of whose sessions are; return those whose copies were of another log."""
-
-    @property
-    def is_removing(self) -> bool:
-        """Whether copies that were dropped are still to be removed."""
-
-    def drop_all(self, ended: Mapping[str, Begun], is_needed: Callable[[str, Begun], bool]) -> None:
-        """Remove copies from before instructions; keep those that were begun after them."""
-
-
-def bind_copies(member: Member, sessions: DroppableCopies) -> None:
+def bind_copies(member: Member, sessions: Inboxes) -> None:
     """Take note of whose sessions are, as far as instructions have changed that.
 
     Args:
@@ -47,14 +15,14 @@ def bind_copies(member: Member, sessions: DroppableCopies) -> None:
     Raises:
         OSError: the disk failed.
     """
-    if changed := member.take_owned():
+    if changed := member.execution.copies.take_owned():
         ledger = member.executor.ledger
-        owned = {each: ledger.remembered.opened.get(each) for each in changed}
+        owned = {each: ledger.opened.get(each) for each in changed}
         for session in sessions.bind(owned, ledger.index):
             member.lose(session)
 
 
-def drop_copies(member: Member, sessions: DroppableCopies) -> None:
+def drop_copies(member: Member, sessions: Inboxes) -> None:
     """Drop the copies that instructions have ended; hold again those that were begun after them.
 
     What was merged of them is made durable first: it can be made from these copies only.
@@ -69,18 +37,18 @@ def drop_copies(member: Member, sessions: DroppableCopies) -> None:
     Raises:
         OSError: the disk failed.
     """
-    dropped = member.take_dropped()
+    dropped = member.execution.copies.take_dropped()
     if not (dropped or sessions.is_removing):
         return
     ledger = member.executor.ledger
-    remembered = ledger.remembered.begun
+    remembered = ledger.begun
     dropped = [each for each in dropped if each in remembered]
     if any(sessions.begun_after(each) < remembered[each][0] for each in dropped):
         # After a power cut what was merged of them is repeated, and the copies are gone by then.
         member.executor.sync()
-    saved = member.saved_index  # what comes after it may be executed again
+    saved = member.execution.saved_index  # what comes after it may be executed again
     sessions.drop_all(
-        {each: Begun(*remembered[each]) for each in dropped},
+        {each: SessionEpoch(*remembered[each]) for each in dropped},
         lambda session, begun: session in remembered or begun.after > saved,
     )
     for session in dropped:

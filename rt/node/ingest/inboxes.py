@@ -15,12 +15,13 @@ from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import SET_ASIDE, Disk, set_aside
 from rt.log.notify.watch import directories_in
 from rt.log.write.appender import Appender, Durable
+from rt.log.write.syncer import SPACE_ERRORS
 from rt.names import parse_group, parse_session
 from rt.node.ingest.damage import DamageFound
 from rt.node.ingest.inbox import InboxPorts, NodeInbox
 from rt.node.ingest.inbox_syncer import InboxSyncer
-from rt.node.ingest.session_blocks import BarredSessions, other_log, owned
-from rt.node.ingest.session_epochs import Begun, BegunCopies
+from rt.node.ingest.session_epochs import SessionEpoch, read_epochs, save_epochs
+from rt.node.ingest.session_state import SessionState
 from rt.node.resources.disk_guard import DiskGuard
 from rt.position import START, Position
 from sequencer.ledger.life import ANY_LOG
@@ -35,13 +36,14 @@ class Inboxes:
     """The copies of sessions by name; a restart finds them by their directories.
 
     Threads:
-        `_lock` guards `_inboxes` and `_barred`, and is not held while a copy is opened, closed or
-        set aside: a session in `_barred` belongs to the thread that does that. It is held while
-        `_told` reports a sync, so that a copy given up by another thread is not reported after it.
-        `get` goes without: looking up one name is atomic, and its copy may go right after anyway.
-        `_syncer` has a lock of its own, and neither lock is taken while the other is held. The
-        other fields never change. The main thread calls `open_all` and `close`; any thread may call
-        the rest.
+        `_lock` guards `_sessions` and what it holds, and is not held while a copy is opened, closed
+        or set aside: a session that has begun belongs to the thread that does that. It is held
+        while `_told` reports a sync, so that a copy given up by another thread is not reported
+        after it. `get` and `begun_after` go without: looking up one name is atomic, and its copy
+        may go right after anyway. `syncer` has a lock of its own, and neither lock is taken while
+        the other is held. `is_removing` and `_is_late` are the sequencing thread's, which alone
+        calls `drop_all` and `bind`. The other fields never change. The main thread calls
+        `open_all` and `close`; any thread may call the rest.
     """
 
     def __init__(
@@ -75,12 +77,14 @@ class Inboxes:
         self._root = root
         self._stream = stream
         self._told = durable
-        self._inboxes: dict[str, NodeInbox] = {}
-        self._barred = BarredSessions()
-        self._begun = BegunCopies(disk, root)
+        self._sessions: dict[str, SessionState] = {}
+        for name, begun in read_epochs(disk, root).items():
+            self._state(name).begun = begun
+        self.is_removing = False  # copies that were dropped: the disk has no room
+        self._is_late = False  # and this was said
         self._lock = threading.Lock()
-        self._syncer = InboxSyncer(self._tell)
-        self._ports = InboxPorts(self._syncer.mark, guard, self._doubt, left)
+        self.syncer = InboxSyncer(self._tell)
+        self._ports = InboxPorts(self.syncer.mark, guard, self._doubt, left)
 
     def open_all(self, merged_to: Callable[[str], Position], index: int = 0) -> list[str]:
         """Open the copies on the disk; return a sentence for each that is damaged.
@@ -135,15 +139,11 @@ class Inboxes:
                 differs as well.
         """
         with self._lock:
-            inbox = self._inboxes.pop(session, None)
-            if damaged_at is not None and self._barred.is_damaged_again(session, damaged_at):
-                diverged = True
-            if diverged and not (inbox and inbox.was_relayed):
-                self._barred.strike(session)
-            self._barred.revoke(session)
-            self._barred.begin(session)  # or it would be opened again before it is moved
-        with self._until_done(session):
-            self._syncer.forget(session)
+            state = self._state(session)
+            inbox = state.set_aside(diverged=diverged, damaged_at=damaged_at)
+            state.begin()  # or it would be opened again before it is moved
+        with self._until_done(state):
+            self.syncer.forget(session)
             if inbox is not None:
                 inbox.appender.close()
                 # a publisher that has nothing more to send would not notice for as long
@@ -151,7 +151,9 @@ class Inboxes:
             with suppress(FileNotFoundError):  # merging and receiving may both have found it
                 set_aside(self._disk, os.path.join(self._root, session))
 
-    def drop_all(self, ended: Mapping[str, Begun], is_needed: Callable[[str, Begun], bool]) -> None:
+    def drop_all(
+        self, ended: Mapping[str, SessionEpoch], is_needed: Callable[[str, SessionEpoch], bool]
+    ) -> None:
         """Remove copies by instructions that all nodes execute; keep those begun after them.
 
         While the disk has no room, their sessions are refused, and the next call goes on.
@@ -164,16 +166,39 @@ class Inboxes:
             OSError: the disk failed.
         """
         with self._lock:
-            fresh = self._begun.begin(ended)
-            closing = [self._inboxes.pop(each) for each in fresh if each in self._inboxes]
-            for session in fresh:
-                self._barred.pardon(session)
-                self._barred.revoke(session)
-        for session in fresh:
-            self._syncer.forget(session)
-        for inbox in closing:
-            inbox.appender.close()
-        self._begun.finish(self._remove_all, is_needed)
+            fresh = [each for each in ended if self.begun_after(each) < ended[each].after]
+            closing = [self._state(each).drop(ended[each]) for each in fresh]
+        for session, inbox in zip(fresh, closing, strict=True):
+            self.syncer.forget(session)
+            if inbox is not None:
+                inbox.appender.close()
+        self.is_removing = self.is_removing or bool(fresh)
+        if self.is_removing:
+            self._remove_dropped(is_needed)
+
+    def _remove_dropped(self, is_needed: Callable[[str, SessionEpoch], bool]) -> None:
+        """Remove the copies, and record durably that they are gone, in one small file for all."""
+        with self._lock:
+            states = list(self._sessions.values())
+        known = {
+            each.name: each.begun for each in states
+            if each.is_removing or (each.begun.after and is_needed(each.name, each.begun))
+        }  # fmt: skip
+        try:
+            self._remove_all([each.name for each in states if each.is_removing])
+            save_epochs(self._disk, self._root, known)
+        except OSError as error:
+            if error.errno not in SPACE_ERRORS:
+                raise
+            if not self._is_late:
+                _log.error("copies of sessions that ended are not removed: %s", error)
+            self._is_late = True
+            return
+        with self._lock:
+            for each in states:
+                each.removed(is_remembered=each.name in known)
+                self._forget_blank(each)
+        self.is_removing = self._is_late = False
 
     def bind(self, changed: Mapping[str, Ownership | None], index: int) -> list[str]:
         """Take note of whose sessions are, by an instruction that all nodes execute.
@@ -189,43 +214,35 @@ class Inboxes:
         Returns:
             The sessions whose copies were removed.
         """
+        wrong = list[tuple[SessionState, NodeInbox]]()
         with self._lock:
-            self._barred.agree(changed)
-            known = [each for each in changed if self.begun_after(each) <= index]
-            wrong = [each for each in known if not self._is_agreed(each)]
-            closing = [self._inboxes.pop(each) for each in wrong]
-            for session in wrong:
-                self._barred.begin(session)  # or it would be opened again before it is removed
-        for session, inbox in zip(wrong, closing, strict=True):
-            with self._until_done(session):
-                _log.warning("session %s: another log has this name; the copy is removed", session)
-                if inbox.leave is None:
-                    bound = self._barred.opened[session].log
-                    inbox.refuse(other_log(session, bound, inbox.appender.identity.id))
-                self._syncer.forget(session)
-                inbox.appender.close()
-                self._remove_copy(session)
-        return wrong
+            for session, ownership in changed.items():
+                state = self._state(session)
+                state.ownership = ownership
+                if state.begun.after <= index and (inbox := state.take_wrong_copy()) is not None:
+                    state.begin()  # or it would be opened again before it is removed
+                    wrong.append((state, inbox))
+                self._forget_blank(state)
+        for state, inbox in wrong:
+            with self._until_done(state):
+                self._remove_wrong(state, inbox)
+        return [state.name for state, _ in wrong]
 
-    def _is_agreed(self, session: str) -> bool:
-        """Whether a copy is of the agreed log; have a stranger leave that fills it."""
-        inbox, known = self._inboxes.get(session), self._barred.opened.get(session)
-        if inbox is None or known is None:
-            return True
-        peer = inbox.peer
-        if peer and inbox.is_fed and known.owner not in {"", peer}:
-            inbox.refuse(owned(session, known.owner))
-        return known.log in {"", inbox.appender.identity.id}
+    def _remove_wrong(self, state: SessionState, inbox: NodeInbox) -> None:
+        """Remove a copy of another log than the agreed one."""
+        _log.warning("session %s: another log has this name; the copy is removed", state.name)
+        if inbox.leave is None and state.ownership is not None:
+            inbox.refuse(state.other_log(state.ownership.log, inbox.appender.identity.id))
+        self.syncer.forget(state.name)
+        inbox.appender.close()
+        self._remove_copy(state.name)
 
     @property
     def opened(self) -> Mapping[str, Ownership]:
-        """Whose each session is; any thread may read it."""
-        return self._barred.opened
-
-    @property
-    def is_removing(self) -> bool:
-        """Whether copies that were dropped are still to be removed: the disk has no room."""
-        return self._begun.is_unfinished
+        """Whose each session is."""
+        with self._lock:
+            states = list(self._sessions.values())
+        return {each.name: each.ownership for each in states if each.ownership is not None}
 
     def _remove_all(self, sessions: list[str]) -> None:
         there = set(self._disk.names(self._root))
@@ -242,7 +259,8 @@ class Inboxes:
 
     def begun_after(self, session: str) -> int:
         """Return the instruction that last dropped the copies of a session; 0 if none did."""
-        return self._begun.get(session).after
+        state = self._sessions.get(session)
+        return 0 if state is None else state.begun.after
 
     def _doubt(self, found: DamageFound) -> None:
         if self._alone():
@@ -285,44 +303,58 @@ class Inboxes:
         if identity.id == ANY_LOG:
             raise Refused("name", "the id of a log cannot be all zeros; begin another log")
         with self._lock:
-            if not relays:
-                self._barred.demand_owner(name, peer)
-                self._barred.demand_agreed(name)
-            self._begun.demand_not_retired(name, identity.id)
-            inbox = self._inboxes.get(name)
-            self._barred.demand_log(name, identity.id, _pushed_by(inbox))
-            if inbox is None:
-                self._barred.demand_open(name)
-                self._barred.begin(name)
+            state = self._state(name)
+            try:
+                if not relays:
+                    state.demand_owner(peer)
+                state.demand_log(identity.id)
+                inbox = state.copy
+                if inbox is None:
+                    state.demand_idle()
+                    state.begin()
+            finally:
+                self._forget_blank(state)
         if inbox is None:
-            with self._until_done(name):
-                inbox = self._open_unless_moved(name, identity, merged_to)
+            with self._until_done(state):
+                inbox = self._open_unless_moved(state, identity, merged_to)
         if inbox.appender.identity != identity:
-            bound = inbox.appender.identity.id
-            raise other_log(name, bound, identity.id, _pushed_by(inbox))
+            raise state.other_log(inbox.appender.identity.id, identity.id)
         with self._lock:
-            if self._inboxes.get(name) is not inbox:
+            if state.copy is not inbox:
                 raise Refused("busy", f"session {name!r} was set aside just now")
             inbox.claim(peer, wake, relays=relays)
         return inbox
 
+    def _state(self, name: str) -> SessionState:
+        """Return what is known of a session; the caller holds the lock."""
+        state = self._sessions.get(name)
+        if state is None:
+            state = self._sessions[name] = SessionState(name)
+        return state
+
+    def _forget_blank(self, state: SessionState) -> None:
+        """Forget a session that nothing is known of; the caller holds the lock."""
+        if state.is_blank:
+            self._sessions.pop(state.name, None)
+
     @contextmanager
-    def _until_done(self, name: str) -> Iterator[None]:
+    def _until_done(self, state: SessionState) -> Iterator[None]:
         try:
             yield
         finally:
             with self._lock:
-                self._barred.end(name)
+                state.end()
+                self._forget_blank(state)
 
     def _open_unless_moved(
-        self, name: str, identity: LogIdentity, merged_to: Position
+        self, state: SessionState, identity: LogIdentity, merged_to: Position
     ) -> NodeInbox:
         """Open a copy; `Refused` if its directory was set aside meanwhile."""
         try:
-            return self._open_or_replace(name, identity, merged_to)
+            return self._open_or_replace(state.name, identity, merged_to)
         except OSError:
             with self._lock:
-                self._barred.demand_kept(name)
+                state.demand_kept()
             raise
 
     def _open_or_replace(self, name: str, identity: LogIdentity, merged_to: Position) -> NodeInbox:
@@ -339,11 +371,12 @@ class Inboxes:
     def diverged(self) -> list[str]:
         """The sessions whose copy was set aside because the nodes agreed on other bytes."""
         with self._lock:
-            return self._barred.diverged
+            return sorted(each.name for each in self._sessions.values() if each.has_diverged)
 
     def get(self, session: str) -> NodeInbox | None:
         """Return the copy of a session, or None without one."""
-        return self._inboxes.get(session)
+        state = self._sessions.get(session)
+        return None if state is None else state.copy
 
     def received(self, session: str) -> Position:
         """Return where the copy of a session ends, which may not be durable yet."""
@@ -353,19 +386,7 @@ class Inboxes:
     def every(self) -> Collection[NodeInbox]:
         """Return all copies."""
         with self._lock:
-            return list(self._inboxes.values())
-
-    def run(self, synced: Callable[[], None]) -> None:
-        """Sync what connections append, until stopped; see `InboxSyncer.run`."""
-        self._syncer.run(synced)
-
-    def settle(self) -> bool:
-        """Sync what a connection appended, or leave it to `run`; see `InboxSyncer.settle`."""
-        return self._syncer.settle()
-
-    def put_off(self) -> list[str] | None:
-        """Have what a connection appended synced a little later; see `InboxSyncer.put_off`."""
-        return self._syncer.put_off()
+            return [each.copy for each in self._sessions.values() if each.copy is not None]
 
     def flush(self) -> None:
         """Make durable all that was appended, without reporting it; `OSError` if a disk fails."""
@@ -378,13 +399,9 @@ class Inboxes:
         inbox.durable = inbox.appender.sync()
         self._tell(inbox, inbox.durable)
 
-    def stop(self) -> None:
-        """Let `run` sync what was appended, and end."""
-        self._syncer.stop()
-
     def close(self) -> None:
         """Release all threads and files."""
-        self._syncer.close()
+        self.syncer.close()
         for inbox in self.every():
             inbox.appender.close()
 
@@ -394,11 +411,11 @@ class Inboxes:
             appender.recover(durable=merged_to, own=False)
             inbox = NodeInbox(appender, appender.sync(), self._ports)
             with self._lock:
-                self._barred.demand_kept(name)
-                self._inboxes[name] = inbox
+                self._state(name).open(inbox)
         except BaseException:
             appender.close()
-            if self._begun.is_retired(name, identity.id):  # and its copy was removed before this
+            state = self._sessions.get(name)
+            if state is not None and state.is_retired(identity.id):  # and its copy is gone already
                 self._remove_copy(name)
             raise
         self._told(inbox.durable, name)
@@ -406,10 +423,5 @@ class Inboxes:
 
     def _tell(self, inbox: NodeInbox, end: Durable) -> None:
         with self._lock:  # a copy that was given up meanwhile holds nothing any more
-            if self._inboxes.get(inbox.session) is inbox:
+            if self.get(inbox.session) is inbox:
                 self._told(end, inbox.session)
-
-
-def _pushed_by(inbox: NodeInbox | None) -> str:
-    """The publisher that fills a copy now; "" if none does, or another node relays it."""
-    return inbox.peer if inbox is not None and inbox.is_fed else ""

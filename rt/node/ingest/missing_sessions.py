@@ -1,8 +1,9 @@
-"""Wanting: asking other nodes for sessions whose publishers do not reach this one."""
+"""MissingSessions: asking other nodes for sessions whose publishers do not reach this one."""
 
 import logging
-from typing import Final, Protocol
+from typing import Final
 
+from rt.node.ingest.inboxes import Inboxes
 from rt.position import START, Position
 from sequencer.member import WANT, Member
 from sequencer.planning.holdings import Report, ReportKind, encode_report
@@ -11,25 +12,10 @@ from sequencer.planning.wants import Wants
 _log: Final = logging.getLogger("rt.node")
 
 
-class Fed(Protocol):
-    """What asking for a session needs to know of its copy."""
-
-    @property
-    def is_fed(self) -> bool:
-        """Whether its publisher is connected."""
-
-
-class FedSessions(Protocol):
-    """All copies of sessions on this node."""
-
-    def get(self, session: str) -> Fed | None:
-        """Return the copy of a session, or None."""
-
-
-class Wanting:
+class MissingSessions:
     """Asks the nodes that hold what this one lacks, repeatedly: neither side remembers requests."""
 
-    def __init__(self, member: Member, sessions: FedSessions, patience: int, look_s: float) -> None:
+    def __init__(self, member: Member, sessions: Inboxes, patience: int, look_s: float) -> None:
         """Prepare.
 
         Args:

@@ -5,7 +5,7 @@ from rt.errors import Refused
 from rt.net.tls import Contexts
 from rt.node.ingest.inbox import NodeInbox
 from rt.node.ingest.inboxes import Inboxes
-from rt.node.resources.peer_addresses import Address, Places
+from rt.node.resources.peer_addresses import Address, PeerAddresses
 from rt.position import Position
 
 
@@ -18,7 +18,9 @@ class NodeRelay:
     node. `_is_stopped` is set once; a pusher that is made at that moment ends with the process.
     """
 
-    def __init__(self, stream: str, places: Places, inboxes: Inboxes, contexts: Contexts) -> None:
+    def __init__(
+        self, stream: str, places: PeerAddresses, inboxes: Inboxes, contexts: Contexts
+    ) -> None:
         """Prepare; nothing is dialled before `pass_on`.
 
         Args:

@@ -13,7 +13,7 @@ from sequencer.planning.carried import frames_of
 from sequencer.raft.consensus import Entry, EntryKind
 
 
-def put_back(inboxes: Inboxes, entries: Iterable[Entry]) -> None:
+def restore_from_journal(inboxes: Inboxes, entries: Iterable[Entry]) -> None:
     """Append to each copy what entries carry beyond its end.
 
     Args:

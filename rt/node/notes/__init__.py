@@ -1,4 +1,4 @@
-"""What readers have the nodes remember: registered cursors, groups and their claims.
+"""What the ledger's notes of readers say: registered cursors, groups, and the files they pin.
 
-Imports `agree`; imported by `admin` and `host`.
+Imports `settings`; any other room may import it.
 """

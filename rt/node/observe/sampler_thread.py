@@ -1,4 +1,4 @@
-"""Lookout: a node's thread that looks at it, and says in the log what an operator has to know."""
+"""SamplerThread: samples a node, and says in the log what an operator has to know."""
 
 import logging
 import threading
@@ -21,7 +21,7 @@ STATISTICS_S: Final = 60.0
 _WATCHED_S: Final = 10.0  # after the last look at the page
 
 
-class Lookout:
+class SamplerThread:
     """Publishes a sample of a node once a second, and logs stalls and a line of statistics.
 
     Threads:

@@ -1,4 +1,4 @@
-"""Places: where the other nodes of a cluster are reached, as of now."""
+"""PeerAddresses: where the other nodes of a cluster are reached, as of now."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ _log: Final = logging.getLogger("rt.node")
 Address = tuple[str, int]
 
 
-class Places:
+class PeerAddresses:
     """The addresses of the other nodes: those in the log, then those in the configuration file.
 
     An address is a hint: the node that answers has to prove its name by a certificate. So the

@@ -1,4 +1,4 @@
 """Keeping and giving up the merged log: archiving, sweeping and scrubbing.
 
-Imports `agree`; imported by `admin` and `host`.
+Imports `ingest` and `notes`; imported by `agree`, `sessions`, `admin` and `host`.
 """

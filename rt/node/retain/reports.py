@@ -80,7 +80,7 @@ class RetentionReports:
         """
         self._latest[sender] = report
         if sender == self._member.engine.leader:
-            self._settle(report.settled_index)
+            self._raise_settled(report.settled_index)
             return False
         return self._member.engine.leads and self._majority_durable() > self._settled_index
 
@@ -89,7 +89,7 @@ class RetentionReports:
         member = self._member
         self._latest[member.name] = report
         if member.engine.leads:
-            self._settle(self._majority_durable())
+            self._raise_settled(self._majority_durable())
         data = report.encode()
         for each in member.holdings.others:
             member.send(each, REPORT, data)
@@ -98,7 +98,7 @@ class RetentionReports:
         """Take that everything up to an instruction is durable here."""
         self._durable_index = index
         if not self._member.holdings.others:
-            self._settle(index)
+            self._raise_settled(index)
 
     def living(self, now_s: float) -> dict[str, RetentionReport]:
         """Return the reports of the nodes that were heard lately."""
@@ -108,7 +108,7 @@ class RetentionReports:
             if now_s - report.heard_s < _REPORT_S_MAX
         }
 
-    def _settle(self, index: int) -> None:
+    def _raise_settled(self, index: int) -> None:
         self._settled_index = max(self._settled_index, index)
 
     def _majority_durable(self) -> int:

@@ -165,7 +165,7 @@ class Retention:
         self._look_at_disks(living)
         self._sweeper.turn(self._member.executor.appender, self._reports.settled_index)
         member = self._member
-        if not member.engine.leads or member.has_orders or member.suspended:
+        if not member.engine.leads or member.proposals.has_orders or member.execution.suspended:
             return
         try:
             self._decide(living)

@@ -68,7 +68,7 @@ class NodeSnapshots:
 
     def turn(self, now_s: float) -> None:
         """Do what can be done without waiting; an `OSError` ends the node."""
-        if self._plan is not None and not (self._plan.has_log or self._member.suspended):
+        if self._plan is not None and not (self._plan.has_log or self._member.execution.suspended):
             self._plan = None  # the log is here by now, and its end has yet to be reported
         if self._plan is None:
             self._begin(now_s)

@@ -4,40 +4,19 @@ import logging
 import os
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Mapping
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from rt.format.index import SUFFIX
 from rt.format.manifest import Archived
 from rt.log.files.archived import empty_files
 from rt.log.files.disk import Disk
 from rt.log.write.appender import Appender
+from rt.node.ingest.inboxes import Inboxes
 from rt.position import START, Position
 
 _log: Final = logging.getLogger("rt.archiver")
 MERGED: Final = "merged"  # the reason given for archiving an input
-
-
-class Input(Protocol):
-    """A session's copy on this node."""
-
-    @property
-    def session(self) -> str:
-        """Its name."""
-
-    @property
-    def appender(self) -> Appender:
-        """Its log."""
-
-
-class Inputs(Protocol):
-    """All copies of sessions on this node."""
-
-    def every(self) -> Collection[Input]:
-        """Return all copies."""
-
-    def begun_after(self, session: str) -> int:
-        """Return the instruction that last dropped the copies of a session; 0 if none did."""
 
 
 class Sweep:
@@ -51,7 +30,7 @@ class Sweep:
     def __init__(
         self,
         disk: Disk,
-        inputs: Inputs,
+        inputs: Inboxes,
         *,
         fold_s: float,
         now_ns: Callable[[], int] = time.time_ns,

@@ -1,4 +1,4 @@
 """The lives of sessions: who owns one, when it expires, what its publisher may take.
 
-Imports `agree` and `ingest`; imported by `admin` and `host`.
+Imports `ingest`, `notes` and `retain`; imported by `agree`, `admin` and `host`.
 """

@@ -1,11 +1,13 @@
 """SessionWatch: decides, while a node leads, which sessions are opened, closed or expired."""
 
 from collections.abc import Collection, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from rt.errors import Refused
 from rt.events import SessionChange
-from rt.node.ingest.session_copies import SessionCopies, SessionCopy
+from rt.node.ingest.inbox import NodeInbox
+from rt.node.ingest.inboxes import Inboxes
+from rt.node.retain.retention import Retention
 from rt.node.sessions.policy import SessionPolicy, session_policy_of_notes
 from sequencer.ledger.instruction import LIVES_MAX, Lives
 from sequencer.ledger.life import Life
@@ -19,18 +21,6 @@ _LOOKS: Final = 4  # before a session is closed
 _OPENED, _RESUMED = SessionChange.OPENED, SessionChange.RESUMED
 _CLOSED, _EXPIRED = SessionChange.CLOSED, SessionChange.EXPIRED
 _REPORT_S: Final = 5.0  # reports may be lost; one that says something new is sent at once
-
-
-class WatchClock(Protocol):
-    """What the node knows of time, and of what a majority has."""
-
-    @property
-    def now_ns(self) -> int:
-        """The time now, agreed between the nodes' clocks; see `rt.node.retain.retention`."""
-
-    @property
-    def settled_index(self) -> int:
-        """The instruction up to which a majority's merged logs are durable."""
 
 
 class Due(NamedTuple):
@@ -53,7 +43,7 @@ class SessionWatch:
     an instruction asks no clock. Only the thread that steps the duties calls it.
     """
 
-    def __init__(self, member: Member, sessions: SessionCopies, clock: WatchClock) -> None:
+    def __init__(self, member: Member, sessions: Inboxes, clock: Retention) -> None:
         """Prepare, and take the other nodes' reports.
 
         Args:
@@ -116,12 +106,14 @@ class SessionWatch:
             opened = self._opened
             new = [each for each in changed if not _is_bound(opened.get(each))]
             self._fresh.update(dict.fromkeys(new))
-        if (is_time or self._fresh) and not (member.has_orders or member.suspended):
+        if (is_time or self._fresh) and not (
+            member.proposals.has_orders or member.execution.suspended
+        ):
             self._order(self._look() + self._openings() if is_time else self._openings())
 
     @property
     def _opened(self) -> dict[str, Ownership]:
-        return self._member.executor.ledger.remembered.opened
+        return self._member.executor.ledger.opened
 
     @property
     def _presence(self) -> Presence:
@@ -189,7 +181,7 @@ class SessionWatch:
 
     def _is_late(self, session: str, by: Pushed) -> bool:
         """Whether a report is from before its log was retired."""
-        return self._member.executor.ledger.remembered.is_retired(session, by.log)
+        return self._member.executor.ledger.is_retired(session, by.log)
 
     def _look(self) -> list[Life]:
         """Look at all sessions: which have returned, are silent, or have been closed for long."""
@@ -256,7 +248,7 @@ def _admitted(
     return None
 
 
-def _pusher(copy: SessionCopy) -> Pushed | None:
+def _pusher(copy: NodeInbox) -> Pushed | None:
     """Return who pushes a session to its copy here, if a publisher does."""
     peer = copy.peer  # read once: it may leave at any moment
     return Pushed(peer, copy.appender.identity.id) if peer and copy.is_fed else None

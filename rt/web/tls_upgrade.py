@@ -1,17 +1,50 @@
-"""Door: accepts a connection, gives it a place, and starts TLS if the port uses it."""
+"""TlsUpgrade: accepts a connection, gives it a place, and starts TLS if the port uses it."""
 
 import asyncio
 import socket
 import ssl
+from collections import Counter
 from typing import Any
 
+from replicator.limits.admission import network_of
 from rt.errors import Refused
 from rt.web.clients import WebClients
-from rt.web.places import HttpPlaces
 from rt.web.protocol import REQUEST_S, HttpProtocol
 
 
-class Door(asyncio.Protocol):
+class HttpPlaces:
+    """Gives every new connection a place.
+
+    If all are taken, the network with the most connections loses one: its oldest without a request,
+    or else its oldest. So a flood pushes out its own connections, and a health probe or an open
+    page keeps its place unless it comes from the same network as the flood.
+    """
+
+    def __init__(self, places_max: int) -> None:
+        """Begin with all places free."""
+        self._places_max = places_max
+        self._taken: dict[TlsUpgrade, str] = {}  # the network of each, oldest first
+
+    def take(self, holder: "TlsUpgrade", host: str) -> None:
+        """Give a connection from `host` a place, ending another one if need be."""
+        victim = self._victim() if len(self._taken) >= self._places_max else None
+        self._taken[holder] = network_of(host)
+        if victim is not None:
+            self.leave(victim)
+            victim.end()
+
+    def leave(self, holder: "TlsUpgrade") -> None:
+        """Release a connection's place; does nothing if it has none."""
+        self._taken.pop(holder, None)
+
+    def _victim(self) -> "TlsUpgrade":
+        counts = Counter(self._taken.values())
+        largest = max(counts, key=counts.__getitem__)
+        there = [holder for holder, network in self._taken.items() if network == largest]
+        return next((holder for holder in there if holder.is_waiting), there[0])
+
+
+class TlsUpgrade(asyncio.Protocol):
     """One connection to the HTTP port, from its first byte until it speaks HTTP.
 
     uvicorn counts connections only after their handshake, and allows a minute for it. Here each

@@ -1,14 +1,14 @@
-"""Calm: when a node has nothing left to agree on, so that its group may fall silent."""
+"""Quiescence: when a node has nothing left to agree on, so that its group may fall silent."""
 
 from collections.abc import Set
 
-from sequencer.raft.consensus import Calm
+from sequencer.raft.consensus import Quiescence
 from sequencer.raft.core import Core
 from sequencer.raft.leader import Leader
 from sequencer.raft.progress import ProgressState
 
 
-def calm_place(core: Core, leader: Leader | None) -> Calm | None:
+def calm_place(core: Core, leader: Leader | None) -> Quiescence | None:
     """Where a node is calm, or None; it must not be campaigning, nor be owed a sync.
 
     Silence may hide nothing that a heartbeat would have repaired. So the log of a follower ends in
@@ -20,7 +20,7 @@ def calm_place(core: Core, leader: Leader | None) -> Calm | None:
         return None
     if leader is not None and not _is_done(core, leader):
         return None
-    return Calm(core.term, end)
+    return Quiescence(core.term, end)
 
 
 def members_away(leader: Leader) -> frozenset[str]:

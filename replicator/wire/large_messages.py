@@ -69,7 +69,7 @@ class LargeMessages:
 
 
 class HeldMemory:
-    """What one connection may take of `LargeMessages` (`replicator.wire.decoder.MessageMemory`)."""
+    """What one connection may take of `LargeMessages`."""
 
     __slots__ = ("_all", "_holder")
 

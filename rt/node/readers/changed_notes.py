@@ -45,7 +45,7 @@ class ChangedNotes:
             decide: has a note agreed on, and waits until the view shows what came of it.
             now_ns: the time, ns since the epoch.
         """
-        self._view = view
+        self.view = view
         self._decide = decide
         self._now_ns = now_ns
 
@@ -69,7 +69,7 @@ class ChangedNotes:
             Refused: this node does not lead, or nothing is decided now.
         """
         for _ in range(_TRIES):
-            view = self._view()
+            view = self.view()
             if not view.leads:
                 raise Refused("not-leader", leader_words(view.engine.leader))
             before, now_ns = view.notes.get(name, ""), self._now_ns()
@@ -79,9 +79,9 @@ class ChangedNotes:
             note = Note(now_ns, name, text, note_digest(before))
             is_over = self._is_over(name, before, text)
             yield from self._decide(note, is_over, may_repeat=may_repeat)
-            if self._view().notes.get(name, "") == text:
+            if self.view().notes.get(name, "") == text:
                 return Changed(text, is_agreed=True)
         raise Refused("busy", f"{name} is changed by others all the time; ask again")
 
     def _is_over(self, name: str, before: str, text: str) -> Callable[[], bool]:
-        return lambda: text == before or self._view().notes.get(name, "") != before
+        return lambda: text == before or self.view().notes.get(name, "") != before

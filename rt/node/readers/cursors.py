@@ -9,29 +9,25 @@ from typing import Any, Final
 
 from rt.errors import Misuse, Refused
 from rt.log.files.directory import LogDirectory
-from rt.log.read.start import parse_start, resolve
 from rt.net.exchange import Fields
 from rt.net.identity import PeerIdentity
 from rt.node.agree.steps import Steps, Until
 from rt.node.agree.view import NodeView
-from rt.node.notes.changed_notes import ChangedNotes, Decide
-from rt.node.notes.cursor_lag import lag_of
-from rt.node.notes.pins import is_due
 from rt.node.notes.registered_cursor import (
     CURSOR_NOTE,
     CURSORS_MAX,
     RegisteredCursor,
-    cursors_of_notes,
     parse_registered,
 )
 from rt.node.notes.registered_room import demand_room
+from rt.node.readers.changed_notes import ChangedNotes, Decide
+from rt.node.readers.cursor_lag import lag_of
+from rt.node.readers.reader_notes import ReaderNotes
 from rt.position import Position
 
 _TAKEOVERS: Final = ("refuse", "fence")
 _MERGED_S: Final = 1.0  # for a leader that executes later than the node which a reader copies
 _MS_NS: Final = 1_000_000
-
-Change = Callable[[RegisteredCursor | None], RegisteredCursor | None]
 
 
 class NodeCursors:
@@ -67,8 +63,13 @@ class NodeCursors:
             now_ns: the time, ns since the epoch.
         """
         self._view = view
-        self._notes = ChangedNotes(view, decide, now_ns)
-        self._latest = latest
+        self._cursors = ReaderNotes(
+            CURSOR_NOTE,
+            parse_registered,
+            ChangedNotes(view, decide, now_ns),
+            latest=latest,
+            log=log,
+        )
         self._stream = stream
         self._log = log
         self._steady_s = steady_s
@@ -106,18 +107,18 @@ class NodeCursors:
                 pin_bytes=int(_number(request, "pin_bytes", cursor.pin_bytes)), share=share,
             )  # fmt: skip
 
-        cursor = yield from self._change(name, change)
+        cursor, _ = yield from self._cursors.change(name, change)
         self._hear(name, cursor.epoch if cursor else 0)
         return _facts(cursor)
 
     def ack(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
         """Acknowledge up to a position, if one is given; show in any case that the holder lives."""
-        name, epoch = str(request.get("name")), _number(request, "epoch", 0)
+        name, epoch = str(request.get("name")), _number(request, "epoch")
         position = yield from self._reached(_position(request))
         is_last = bool(request.get("release"))
 
         def change(known: RegisteredCursor | None) -> RegisteredCursor:
-            cursor = _existing(known, name)
+            cursor = self._cursors.existing(known, name)
             _demand_owner(cursor, identity)
             if cursor.epoch != epoch:
                 holder = cursor.holder or "an operator"
@@ -125,66 +126,42 @@ class NodeCursors:
             moved = replace(cursor, position=max(cursor.position, position))
             return replace(moved, holder="") if is_last else moved
 
-        cursor = yield from self._change(name, change, may_repeat=True)
+        cursor, _ = yield from self._cursors.change(name, change, may_repeat=True)
         self._hear(name, int(epoch))
         return _facts(cursor)
 
     def reset(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
         """Move a cursor to any place of the stream; its holder, if any, is fenced."""
-        name, start = str(request.get("name")), parse_start(str(request.get("start")))
-        yield from self._latest()
-        with closing(self._log()) as log:
-            position = resolve(log, start)
+        name = str(request.get("name"))
+        position = yield from self._cursors.resolved(request)
 
         def change(known: RegisteredCursor | None) -> RegisteredCursor:
-            cursor = _existing(known, name)
+            cursor = self._cursors.existing(known, name)
             _demand_owner(cursor, identity, or_operator=True)
             return replace(
                 cursor, position=position, epoch=cursor.epoch + 1, holder="", share=None
             )  # fmt: skip
 
-        return _facts((yield from self._change(name, change)))
+        cursor, _ = yield from self._cursors.change(name, change)
+        return _facts(cursor)
 
     def forget(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
         """Remove a cursor; its holder, if any, is refused from then on."""
         name = str(request.get("name"))
 
         def change(known: RegisteredCursor | None) -> None:
-            _demand_owner(_existing(known, name), identity, or_operator=True)
+            _demand_owner(self._cursors.existing(known, name), identity, or_operator=True)
 
-        yield from self._change(name, change)
+        yield from self._cursors.change(name, change)
         return {"forgotten": name}
 
     def show(self, request: Fields, _identity: PeerIdentity) -> Fields:
         """Return all cursors, or the one that is named, with its lag; any node answers."""
-        view, wanted = self._view(), request.get("name")
-        cursors = cursors_of_notes(view.notes)
-        if wanted is not None:
-            cursors = [each for each in cursors if each.name == wanted]
-            _existing(next(iter(cursors), None), str(wanted))
+        view = self._view()
+        cursors = self._cursors.wanted(view.notes, request)
         with closing(self._log()) as log:
             rows = [_facts(each) | lag_of(log, each.position, view) for each in cursors]
         return {"cursors": rows, "end": str(view.end)}
-
-    def _change(
-        self, name: str, change: Change, *, may_repeat: bool = False
-    ) -> Steps[RegisteredCursor | None]:
-        """Carry out a change, on whatever the ledger holds by then; nothing if it changes nothing.
-
-        Raises:
-            Refused: this node does not lead, or the change is refused; or nothing is decided now.
-        """
-
-        def changed(before: str, now_ns: int) -> str | None:
-            known = parse_registered(before) if before else None
-            wanted = change(known)
-            if wanted is None:
-                return ""
-            is_kept = wanted == known and not is_due(wanted.pin_bytes, wanted.stored_ns, now_ns)
-            return None if is_kept else replace(wanted, stored_ns=now_ns).text()
-
-        text, _ = yield from self._notes.change(CURSOR_NOTE + name, changed, may_repeat=may_repeat)
-        return parse_registered(text) if text else None
 
     def _reached(self, position: Position) -> Steps[Position]:
         """Wait until this node has merged up to a position; another may have merged it earlier.
@@ -220,12 +197,6 @@ class NodeCursors:
                 self._heard.pop(min(self._heard, key=lambda each: self._heard[each][1]))
 
 
-def _existing(cursor: RegisteredCursor | None, name: str) -> RegisteredCursor:
-    if cursor is None:
-        raise Refused("unknown-cursor", f"no cursor {name[:64]!r} is registered")
-    return cursor
-
-
 def _demand_owner(
     cursor: RegisteredCursor, identity: PeerIdentity, *, or_operator: bool = False
 ) -> None:
@@ -245,7 +216,7 @@ def _demand_share(cursor: RegisteredCursor, share: str) -> None:
         raise Refused("share", words)
 
 
-def _number(request: Fields, field: str, default: float) -> float:
+def _number(request: Fields, field: str, default: float = 0) -> float:
     value = request.get(field, default)
     if type(value) not in (int, float) or not -(2**53) < value < 2**53:
         raise Misuse(f"{field} is a number")

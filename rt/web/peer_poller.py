@@ -1,4 +1,4 @@
-"""OtherNodes: asks the other nodes of a cluster for their status, only while the page is open."""
+"""PeerPoller: asks the other nodes of a cluster for their status, only while the page is open."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ Answers = Mapping[str, dict[str, Any]]
 Address = tuple[str, int]
 
 
-class OtherNodes:
+class PeerPoller:
     """Asks the other nodes for their status every two seconds while someone views the page.
 
     Threads: the thread that `start` starts replaces `answers` as a whole; any thread may read it,

@@ -1,4 +1,4 @@
-"""KeptConnection: a connection to a node that is reused for later requests."""
+"""PersistentConnection: a connection to a node that is reused for later requests."""
 
 import json
 import socket
@@ -18,7 +18,7 @@ _ANSWER_BYTES_MAX: Final = 1 << 20
 Address = tuple[str, int]
 
 
-class KeptConnection:
+class PersistentConnection:
     """Sends requests to a node over one connection, and dials again after it has ended.
 
     A handshake costs both sides some 5 ms of processor time each, a request a tenth of that.

@@ -40,7 +40,7 @@ class _Watched:
     change: Callable[[], str]  # returns what changed on our side and ends the connection, or ""
 
 
-class LiveConnections:
+class CertificateWatch:
     """Watches the connections of a process.
 
     A connection that may not continue is ended by the first look that begins after the files say
@@ -170,4 +170,4 @@ def _objection(watched: _Watched, now_s: float) -> str:
     return watched.change()
 
 
-live_connections: Final = LiveConnections()
+live_connections: Final = CertificateWatch()

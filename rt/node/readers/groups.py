@@ -10,24 +10,23 @@ from rt.errors import CorruptLog, Misuse, Refused
 from rt.format.message import Batch
 from rt.log.files.directory import LogDirectory
 from rt.log.read.reader import Reader
-from rt.log.read.start import parse_start, resolve
+from rt.log.read.start import parse_start
 from rt.net.exchange import Fields
 from rt.net.identity import PeerIdentity
 from rt.node.agree.latest import is_provisional
 from rt.node.agree.steps import Steps
 from rt.node.agree.view import NodeView
-from rt.node.notes.changed_notes import Changed, ChangedNotes, Decide
-from rt.node.notes.claims_heard import ClaimsHeard
-from rt.node.notes.cursor_lag import lag_of
-from rt.node.notes.pins import is_due
 from rt.node.notes.reading_group import (
     GROUP_NOTE,
     RangeClaim,
     ReadingGroup,
-    groups_of_notes,
     parse_reading_group,
 )
 from rt.node.notes.registered_room import demand_room
+from rt.node.readers.changed_notes import ChangedNotes, Decide
+from rt.node.readers.claims_heard import ClaimsHeard
+from rt.node.readers.cursor_lag import lag_of
+from rt.node.readers.reader_notes import ReaderNotes
 from rt.position import Position
 
 MESSAGES_MAX: Final = 4096  # of a range that is handed out at once
@@ -103,7 +102,13 @@ class NodeGroups:
             now_ns: the time, ns since the epoch.
         """
         self._view = view
-        self._notes = ChangedNotes(view, decide, now_ns)
+        self._groups = ReaderNotes(
+            GROUP_NOTE,
+            parse_reading_group,
+            ChangedNotes(view, decide, now_ns),
+            latest=latest,
+            log=log,
+        )
         self._latest = latest
         self._log = log
         self._may_lease = may_lease
@@ -112,7 +117,8 @@ class NodeGroups:
 
     def join(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
         """Begin a group where a start says, or join the one of that name and these settings."""
-        name, start = str(request.get("name")), parse_start(str(request.get("start", "earliest")))
+        name = str(request.get("name"))
+        parse_start(str(request.get("start", "earliest")))  # `Misuse` before anything is asked
         wanted = ReadingGroup(
             name, identity.name, identity.role.value,
             silence_s=_number(request, "silence_s"),
@@ -122,9 +128,9 @@ class NodeGroups:
         )  # fmt: skip
         if wanted.pin_bytes and not self._may_lease(identity):
             raise Refused("role", f"{identity.title} is not granted leases, and so may not pin")
-        yield from self._latest()  # the end of the log is where a member without `follow` ends
-        with closing(self._log()) as log:
-            begin = min(resolve(log, start), self._view().end)
+        # As of the latest: the end of the log is where a member without `follow` ends.
+        begin = yield from self._groups.resolved(request, "earliest")
+        begin = min(begin, self._view().end)
 
         def change(known: ReadingGroup | None) -> ReadingGroup:
             if known is None:
@@ -144,8 +150,7 @@ class NodeGroups:
         What this node does not know of yet is no reason to refuse here: `work` does.
         """
         name, said = str(request.get("name")), _work(request)
-        note = self._view().notes.get(GROUP_NOTE + name, "")
-        group = parse_reading_group(note) if note else None
+        group = self._groups.get(name)
         if group is None or not group.belongs_to(identity):
             return
         for number in said.held:
@@ -176,8 +181,7 @@ class NodeGroups:
     def _is_done(self, name: str, said: Work) -> Steps[bool]:
         """Whether a group has handled all that was merged by now, anywhere."""
         yield from self._latest()
-        note = self._view().notes.get(GROUP_NOTE + name, "")
-        group = _existing(parse_reading_group(note) if note else None, name)
+        group = self._groups.existing(self._groups.get(name), name)
         return not group.claims and self._range_end(group.next, said, 1) <= group.next
 
     def _worked(self, name: str, said: Work, identity: PeerIdentity) -> Steps[Worked]:
@@ -186,7 +190,7 @@ class NodeGroups:
         freed: list[tuple[int, float]] = []
 
         def change(known: ReadingGroup | None) -> ReadingGroup:
-            group = _existing(known, name)
+            group = self._groups.existing(known, name)
             _demand_member(group, identity)
             handed_out.clear()
             freed.clear()
@@ -204,13 +208,12 @@ class NodeGroups:
 
     def reset(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
         """Move a group to any place of the stream; its members lose their claims."""
-        name, start = str(request.get("name")), parse_start(str(request.get("start")))
-        yield from self._latest()
-        with closing(self._log()) as log:
-            position = min(resolve(log, start), self._view().end)
+        name = str(request.get("name"))
+        position = yield from self._groups.resolved(request)
+        position = min(position, self._view().end)
 
         def change(known: ReadingGroup | None) -> ReadingGroup:
-            group = _existing(known, name)
+            group = self._groups.existing(known, name)
             _demand_member(group, identity, or_operator=True)
             return group.moved_to(position)
 
@@ -221,22 +224,17 @@ class NodeGroups:
         """Remove a group; its members are refused from then on."""
         name = str(request.get("name"))
 
-        def change(before: str, _now_ns: int) -> str:
-            known = parse_reading_group(before) if before else None
-            _demand_member(_existing(known, name), identity, or_operator=True)
-            return ""
+        def change(known: ReadingGroup | None) -> None:
+            _demand_member(self._groups.existing(known, name), identity, or_operator=True)
 
-        yield from self._notes.change(GROUP_NOTE + name, change)
+        yield from self._groups.change(name, change)
         self._heard.forget(name)
         return {"forgotten": name}
 
     def show(self, request: Fields, _identity: PeerIdentity) -> Fields:
         """Return all groups, or the one that is named, with lag and claims; any node answers."""
-        view, wanted = self._view(), request.get("name")
-        groups = groups_of_notes(view.notes)
-        if wanted is not None:
-            groups = [each for each in groups if each.name == wanted]
-            _existing(next(iter(groups), None), str(wanted))
+        view = self._view()
+        groups = self._groups.wanted(view.notes, request)
         with closing(self._log()) as log:
             rows = [
                 {
@@ -254,17 +252,9 @@ class NodeGroups:
         *,
         may_repeat: bool = False,
     ) -> Steps[tuple[ReadingGroup, bool]]:
-        """Carry out a change, on whatever the ledger holds by then; return whether it is agreed."""
-
-        def changed(before: str, now_ns: int) -> str | None:
-            known = parse_reading_group(before) if before else None
-            wanted = change(known)
-            is_kept = wanted == known and not is_due(wanted.pin_bytes, wanted.stored_ns, now_ns)
-            return None if is_kept else replace(wanted, stored_ns=now_ns).text()
-
-        change_note = self._notes.change(GROUP_NOTE + name, changed, may_repeat=may_repeat)
-        found: Changed = yield from change_note
-        return parse_reading_group(found.text), found.is_agreed
+        """Change a group, which is there afterwards; see `ReaderNotes.change`."""
+        group, is_agreed = yield from self._groups.change(name, change, may_repeat=may_repeat)
+        return self._groups.existing(group, name), is_agreed
 
     def _taken(
         self, group: ReadingGroup, said: Work, freed: list[tuple[int, float]]
@@ -334,12 +324,6 @@ class NodeGroups:
             except CorruptLog as error:
                 raise Refused("corrupt", f"the merged log is damaged at {error.position}") from None
         return end
-
-
-def _existing(group: ReadingGroup | None, name: str) -> ReadingGroup:
-    if group is None:
-        raise Refused("unknown-group", f"there is no group {name[:64]!r}")
-    return group
 
 
 def _demand_member(

@@ -1,0 +1,210 @@
+"""SessionState: what a node knows of one session, and what each thing that happens makes of it."""
+
+from typing import Final
+
+from rt.errors import NAME_TAKEN, Refused
+from rt.node.ingest.inbox import NodeInbox
+from rt.node.ingest.session_epochs import SessionEpoch
+from rt.position import Position
+from sequencer.ledger.session_facts import Ownership
+
+_ID_SHOWN: Final = 8  # digits of a log's id, enough to tell two apart
+_STRIKES: Final = 2  # the first copy may be from before its publisher lost its last bytes
+_NEVER: Final = SessionEpoch()
+
+
+class SessionState:
+    """One session on this node: its copy, whose it is, and which of its logs have ended.
+
+    | what happens                      | what it changes                                        |
+    |-----------------------------------|--------------------------------------------------------|
+    | a source comes, or a start        | `begin`, `open`, `end`: the copy is opened              |
+    | damage, or other bytes were agreed| `set_aside`: the copy goes; the publisher gets a strike |
+    | reset, forgotten, expired, taken  | `drop`: the copy goes, its log is retired, no strikes   |
+    | opened, taken over, closed        | `ownership`, `take_wrong_copy`: another log's copy goes |
+    | a power cut                       | `begun` is read again from the disk, the copy is found  |
+
+    It has no lock: `Inboxes` changes it while it holds its own. What `copy`, `begun` and
+    `ownership` refer to is replaced and never changed, so any thread may read them.
+    """
+
+    __slots__ = (
+        "_busy", "_damaged_at", "_is_revoked", "_strikes", "begun", "copy", "is_removing", "name",
+        "ownership",
+    )  # fmt: skip
+
+    def __init__(self, name: str) -> None:
+        """Know nothing of the session of this name."""
+        self.name = name
+        self.copy: NodeInbox | None = None
+        self.ownership: Ownership | None = None  # as agreed; None while the name is free
+        self.begun = _NEVER  # the instruction that last dropped its copies, and the retired logs
+        self.is_removing = False  # a dropped copy may still be on the disk
+        self._strikes = 0  # how often its publisher had other bytes than the nodes agreed on
+        self._damaged_at: Position | None = None  # where the last copy that was set aside was
+        self._busy = 0  # threads that open its copy, or set it aside
+        self._is_revoked = False  # set aside while it is being opened
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether there is nothing to know of it."""
+        is_idle = not (self._busy or self.has_diverged or self._damaged_at or self.is_removing)
+        return is_idle and self.copy is None and self.ownership is None and not self.begun.after
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether a copy was set aside because the nodes agreed on other bytes."""
+        return bool(self._strikes)
+
+    # What happens to it
+
+    def begin(self) -> None:
+        """Refuse all sources: its copy is being opened, set aside or removed."""
+        self._busy += 1
+
+    def end(self) -> None:
+        """Admit sources again: that is done."""
+        self._busy -= 1
+        if not self._busy:
+            self._is_revoked = False
+
+    def open(self, copy: NodeInbox) -> None:
+        """Have a copy; `Refused` if it was set aside while it was being opened."""
+        self.demand_kept()
+        self.copy = copy
+
+    def set_aside(self, *, diverged: bool, damaged_at: Position | None = None) -> NodeInbox | None:
+        """Have no copy any more, since it is damaged or differs; return the one there was.
+
+        A second copy in turn that is damaged at one place differs as well: the disk is not to
+        blame, the publisher's frames lie elsewhere than those that the nodes have merged.
+
+        A publisher that filled two copies with other bytes than the nodes agreed on is refused for
+        as long as this node runs: the first copy may be from before it lost what it had not
+        synced, but the second is what it has now.
+        """
+        copy = self.take_copy()
+        is_damaged_again = damaged_at is not None and damaged_at == self._damaged_at
+        self._damaged_at = damaged_at or self._damaged_at
+        diverged = diverged or is_damaged_again
+        if diverged and not (copy is not None and copy.was_relayed):
+            self._strikes += 1
+        self._revoke()
+        return copy
+
+    def drop(self, begun: SessionEpoch) -> NodeInbox | None:
+        """Have no copy any more, by an instruction; return the one there was."""
+        self.begun, self.is_removing = begun, True
+        self._strikes, self._damaged_at = 0, None
+        self._revoke()
+        return self.take_copy()
+
+    def removed(self, *, is_remembered: bool) -> None:
+        """Note that dropped copies are gone, and that this is on the disk as far as it matters."""
+        self.is_removing = False
+        if not is_remembered:
+            self.begun = _NEVER
+
+    def take_wrong_copy(self) -> NodeInbox | None:
+        """Have no copy of another log than the agreed one; return the one there was.
+
+        A publisher that fills it, and is not its owner, has to leave.
+        """
+        copy, known = self.copy, self.ownership
+        if copy is None or known is None:
+            return None
+        peer = copy.peer
+        if peer and copy.is_fed and known.owner not in {"", peer}:
+            copy.refuse(_owned(self.name, known.owner))
+        return None if known.log in {"", copy.appender.identity.id} else self.take_copy()
+
+    def take_copy(self) -> NodeInbox | None:
+        """Have no copy any more; return the one there was."""
+        copy, self.copy = self.copy, None
+        return copy
+
+    def _revoke(self) -> None:
+        """Let nobody use the copy that is being opened now, if one is."""
+        self._is_revoked = self._is_revoked or bool(self._busy)
+
+    # Who may fill it
+
+    def other_log(self, bound: str, log: str) -> Refused:
+        """Return why `log` may not be pushed: it is another one than `bound`."""
+        copy = self.copy
+        return _other_log(self.name, bound, log, copy.peer if copy and copy.is_fed else "")
+
+    def is_retired(self, log: str) -> bool:
+        """Whether this log may not be pushed again."""
+        return log in self.begun.retired.split()
+
+    def demand_owner(self, peer: str) -> None:
+        """Raise `Refused` if it belongs to another publisher, or `peer` has other bytes."""
+        if self.ownership is not None and self.ownership.owner not in {"", peer}:
+            raise _owned(self.name, self.ownership.owner)
+        if self._strikes >= _STRIKES:
+            raise Refused(
+                "diverged",
+                f"the nodes have merged other bytes of session {self.name!r} than these; publish "
+                "under another name",
+            )
+
+    def demand_log(self, log: str) -> None:
+        """Raise `Refused` if this log was retired, or another one has the name."""
+        if self.is_retired(log):
+            raise Refused(
+                "other-log",
+                f"this log of session {self.name!r} was retired when the session was reset, "
+                "forgotten or taken over, or expired; begin another: move its directory away, or "
+                "publish under another name",
+            )
+        if self.is_removing:
+            raise Refused("busy", f"the copy of session {self.name!r} is being removed")
+        if self.ownership is not None and self.ownership.log not in {"", log}:
+            raise self.other_log(self.ownership.log, log)
+
+    def demand_idle(self) -> None:
+        """Raise `Refused` if its copy is being opened or set aside."""
+        if self._busy:
+            raise Refused("busy", f"session {self.name!r} is being opened, or set aside")
+
+    def demand_kept(self) -> None:
+        """Raise `Refused` if its copy was set aside while it was being opened."""
+        if self._is_revoked:
+            raise Refused("busy", f"session {self.name!r} was set aside just now")
+
+
+def _owned(session: str, owner: str) -> Refused:
+    """Return why a publisher may not push a session that another one opened."""
+    return Refused(
+        "owned",
+        f"session {session!r} belongs to {owner!r}, which opened it; publish under another name, "
+        f"or take it over once {owner!r} has been gone for long: rt session take {session}",
+    )
+
+
+def _other_log(session: str, bound: str, log: str, pushed_by: str) -> Refused:
+    """Return why a log may not be pushed under the name of another.
+
+    Args:
+        session: the name.
+        bound: the id of the log that has it.
+        log: the id of the one that wants it.
+        pushed_by: the publisher that pushes the first of them now: then nothing was lost, and to
+            reset the session would harm that publisher. "" if none does.
+    """
+    ours, theirs = bound[:_ID_SHOWN], log[:_ID_SHOWN]
+    if pushed_by:
+        return Refused(
+            NAME_TAKEN,
+            f"session {session!r} is in use: {pushed_by!r} is pushing it from another directory, "
+            f"as log {ours}, and this directory holds log {theirs}; publish from here under "
+            "another session name",
+        )
+    return Refused(
+        "other-log",
+        f"session {session!r} is log {ours} here, and this directory holds log {theirs}: either "
+        "another directory uses the name, then publish from here under another one; or this "
+        "directory was deleted and made again, then let the session begin again: "
+        f"rt session reset {session}",
+    )

@@ -1,0 +1,95 @@
+"""ReaderNotes: the cursors, or the groups, of a stream, each a note that is changed as a whole."""
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import replace
+from typing import Final, Generic, TypeVar
+
+from rt.errors import Refused
+from rt.log.files.directory import LogDirectory
+from rt.log.read.start import parse_start, resolve
+from rt.net.exchange import Fields
+from rt.node.agree.steps import Steps
+from rt.node.notes.pins import is_due
+from rt.node.notes.readable_notes import readable
+from rt.node.notes.reading_group import GROUP_NOTE, ReadingGroup
+from rt.node.notes.registered_cursor import CURSOR_NOTE, RegisteredCursor
+from rt.node.readers.changed_notes import ChangedNotes
+from rt.position import Position
+
+Record = TypeVar("Record", RegisteredCursor, ReadingGroup)
+_UNKNOWN: Final = {
+    CURSOR_NOTE: ("unknown-cursor", "no cursor {!r} is registered"),
+    GROUP_NOTE: ("unknown-group", "there is no group {!r}"),
+}
+
+
+class ReaderNotes(Generic[Record]):
+    """Reads and changes the notes of one kind; any thread may call it."""
+
+    def __init__(
+        self,
+        kind: str,
+        parse: Callable[[str], Record],
+        notes: ChangedNotes,
+        *,
+        latest: Callable[[], Steps[None]],
+        log: Callable[[], LogDirectory],
+    ) -> None:
+        """Prepare; `kind` begins their names, and `parse` raises `Misuse` for what it cannot read.
+
+        The other arguments are those of `NodeCursors`.
+        """
+        self._kind, self._notes, self._latest, self._log = kind, notes, latest, log
+        self._parse: Callable[[str], Record] = parse
+
+    def get(self, name: str) -> Record | None:
+        """Return one, as far as this node knows; None if it is not there."""
+        note = self._notes.view().notes.get(self._kind + name, "")
+        return self._parse(note) if note else None
+
+    def wanted(self, notes: Mapping[str, str], request: Fields) -> list[Record]:
+        """Return all that are readable, or the one that is named; refused if it is not there."""
+        every, name = readable(notes, self._kind, self._parse)[0], request.get("name")
+        if name is None:
+            return every
+        return [self.existing(next((each for each in every if each.name == name), None), str(name))]
+
+    def existing(self, record: Record | None, name: str) -> Record:
+        """Return it; `Refused` if it is not there."""
+        if record is None:
+            code, words = _UNKNOWN[self._kind]
+            raise Refused(code, words.format(name[:64]))
+        return record
+
+    def change(
+        self,
+        name: str,
+        change: Callable[[Record | None], Record | None],
+        *,
+        may_repeat: bool = False,
+    ) -> Steps[tuple[Record | None, bool]]:
+        """Carry out a change, on whatever the ledger holds by then; return whether it is agreed.
+
+        Args and errors are those of `ChangedNotes.change`; `change` is given the record, or None,
+        and returns what it is to be, or None to remove it.
+        """
+
+        def changed(before: str, now_ns: int) -> str | None:
+            known = self._parse(before) if before else None
+            wanted = change(known)
+            if wanted is None:
+                return ""
+            is_kept = wanted == known and not is_due(wanted.pin_bytes, wanted.stored_ns, now_ns)
+            return None if is_kept else replace(wanted, stored_ns=now_ns).text()
+
+        steps = self._notes.change(self._kind + name, changed, may_repeat=may_repeat)
+        text, is_agreed = yield from steps
+        return (self._parse(text) if text else None), is_agreed
+
+    def resolved(self, request: Fields, default: str = "None") -> Steps[Position]:
+        """Return the place that a request's `start` means, as of the latest; `Misuse` for none."""
+        start = parse_start(str(request.get("start", default)))
+        yield from self._latest()
+        with closing(self._log()) as log:
+            return resolve(log, start)
