@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -319,6 +320,25 @@ def test_a_signal_while_a_child_is_started_does_not_lose_it(monkeypatch, request
     with pytest.raises(KeyboardInterrupt), children:
         children.start("n1", prefix=["sh", "-c", "exec sleep 60"])
     assert [child.running for child in children._children] == [False]
+
+
+WAITING = """
+import signal
+from rt.cli import program
+program.rt.main = lambda: (print("waits", flush=True), signal.pause())
+program.main()
+"""
+
+
+@pytest.mark.process
+def test_an_interrupt_ends_a_command_that_a_script_started_in_the_background():
+    """Scripts start their background jobs with SIGINT ignored; asked to end, one waited for ever."""
+    command = f"trap '' INT; exec {shlex.join([sys.executable, '-c', WAITING])}"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(["sh", "-c", command], env=clean_environment(), **pipes) as process:
+        assert process.stdout.readline() == b"waits\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == -signal.SIGINT
 
 
 @pytest.mark.process
