@@ -16,7 +16,7 @@ from rt.position import Position
 from rt.spark.arrow import read_arrow
 from tests.spark.random_logs import STREAM, plain_rows, random_log
 from tests.spark.reading import Load, wanted
-from tests.unit.test_poison import poison
+from tests.integration.test_poison import poison
 
 SIZES = ("session", "time_ns", "payload_size")
 

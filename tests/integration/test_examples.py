@@ -8,7 +8,7 @@ import pytest
 
 from tests.commands import PATIENCE_S
 
-EXAMPLES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "examples")
+EXAMPLES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "examples")
 
 pytestmark = pytest.mark.process
 

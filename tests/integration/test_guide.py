@@ -7,7 +7,9 @@ import pytest
 from archive_cluster import ArchiveCluster
 
 pytestmark = pytest.mark.process
-GUIDE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "docs", "GUIDE.md")
+GUIDE = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "docs", "GUIDE.md"
+)
 PRINTED = [
     "0 b'AA1' b'AA1 departed'",
     "2 b'' b'DL3 departed'",

@@ -18,8 +18,8 @@ from rt.publisher import Publisher
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.commands import run
 from tests.replicator_host import eventually
-from tests.unit.test_session_ends import PATIENCE_S, copies, decided
-from tests.unit.test_session_life import events_of
+from tests.integration.test_session_ends import PATIENCE_S, copies, decided
+from tests.integration.test_session_life import events_of
 
 
 class Stranger:

@@ -30,7 +30,7 @@ from tests.commands import run
 from tests.replicator_host import eventually
 from tests.unit.test_begun import noted
 from tests.unit.test_sequencing import Bench, publish
-from tests.unit.test_session_life import events_of
+from tests.integration.test_session_life import events_of
 
 PATIENCE_S = 60
 LOG = "0123456789abcdef" * 2

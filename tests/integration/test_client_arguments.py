@@ -10,7 +10,7 @@ from rt.client import aio
 from rt.client import publisher as publisher_module
 from rt.errors import Misuse, Stopped
 from rt.log.write.writer import SessionWriter
-from tests.unit.test_unreachable import STREAM, certs, closed, connected
+from tests.integration.test_unreachable import STREAM, certs, closed, connected
 
 __all__ = ["certs", "closed"]
 

@@ -14,7 +14,9 @@ from rt.node.founding.cluster_files import free_addresses
 from rt.publisher import Publisher
 
 pytestmark = pytest.mark.process
-RUNBOOK = os.path.join(os.path.dirname(os.path.dirname(__file__)), "docs", "RUNBOOK.md")
+RUNBOOK = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "docs", "RUNBOOK.md"
+)
 PATIENCE_S = 60
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.commands import PATIENCE_S, clean_environment
 
 pytestmark = pytest.mark.process
-README = os.path.join(os.path.dirname(os.path.dirname(__file__)), "README.md")
+README = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "README.md")
 
 
 def tour():

@@ -19,8 +19,8 @@ from rt.web.node_metrics import (
     worst_first,
 )
 from tests.replicator_host import eventually
-from tests.unit.test_streams import NAMES
-from tests.unit.test_web import many
+from tests.integration.test_streams import NAMES
+from tests.integration.test_web import many
 from tests.web_site import ShownProcess, shown_streams
 
 
