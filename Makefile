@@ -5,19 +5,29 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 # Packages come from locks/, checked by their hashes (tools/lock.py writes them). `make test LOCKED=`
 # takes the versions that pip chooses instead.
 LOCKED ?= yes
+# Tests wait more than they compute: three at a time on each core.
+WORKERS ?= 6
+# Compiled modules are kept out of the tree, whatever the environment says of them: every process that
+# a test starts would compile rt again.
+export PYTHONDONTWRITEBYTECODE :=
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/compiled
+PYTEST := $(BIN)/pytest -n $(WORKERS)
 
 .PHONY: demo test check faults bench bench-peers docs raftos audit clean
 
 demo: .venv/demo
 	$(BIN)/rt demo
 
+# The types are checked beside the tests, and said last.
 test: .venv/dev
-	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist worksteal --reruns 1 -raR -m "not faults"
+	$(BIN)/ruff format --check . && $(BIN)/ruff check .
+	$(BIN)/mypy >.venv/types 2>&1 & types=$$!; \
+	$(PYTEST) -m "not faults"; tests=$$?; \
+	wait $$types; code=$$?; cat .venv/types; [ $$code = 0 ] && exit $$tests
 
 check: .venv/dev
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
-	$(BIN)/pytest -n 2 -q -m "not faults and not process"
+	$(PYTEST) -q -m "not faults" tests/unit
 
 faults: .venv/dev
 	$(BIN)/pytest -q -m "faults"
@@ -41,7 +51,7 @@ docs: .venv/docs
 raftos: .venv/dev
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps raftos==0.2.6
 	$(BIN)/pip install --quiet --disable-pip-version-check msgpack
-	$(BIN)/pytest -n 2 -q tests/unit/test_consensus_engines.py
+	$(BIN)/pytest -q tests/unit/test_consensus_engines.py
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

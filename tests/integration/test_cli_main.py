@@ -332,7 +332,7 @@ program.main()
 
 @pytest.mark.process
 def test_an_interrupt_ends_a_command_that_a_script_started_in_the_background():
-    """Scripts start their background jobs with SIGINT ignored; asked to end, one waited for ever."""
+    """Scripts start their background jobs with SIGINT ignored; asked to end, one waited."""
     command = f"trap '' INT; exec {shlex.join([sys.executable, '-c', WAITING])}"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(["sh", "-c", command], env=clean_environment(), **pipes) as process:

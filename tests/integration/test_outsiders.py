@@ -28,8 +28,8 @@ from sequencer.raft.codec import MessageCodec
 from sequencer.raft.consensus import Entry
 from sequencer.raft.messages import AppendEntries, TimeoutNow
 from tests.archive_cluster import STREAM
-from tests.replicator_host import eventually
 from tests.integration.test_cluster_members import ChangingCluster
+from tests.replicator_host import eventually
 from tests.unit.test_raft_seats import every_kind
 
 TINY = '{"time":0,"limit":"1Ki","disk":100}'

@@ -27,10 +27,10 @@ from sequencer.planning.holdings import Holdings
 from sequencer.planning.planner import Planner
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.commands import run
+from tests.integration.test_session_life import events_of
 from tests.replicator_host import eventually
 from tests.unit.test_begun import noted
 from tests.unit.test_sequencing import Bench, publish
-from tests.integration.test_session_life import events_of
 
 PATIENCE_S = 60
 LOG = "0123456789abcdef" * 2

@@ -17,9 +17,9 @@ from rt.node.agree import duties
 from rt.publisher import Publisher
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.commands import run
-from tests.replicator_host import eventually
 from tests.integration.test_session_ends import PATIENCE_S, copies, decided
 from tests.integration.test_session_life import events_of
+from tests.replicator_host import eventually
 
 
 class Stranger:

@@ -17,9 +17,9 @@ from rt.limits import MIB
 from rt.log.notify.confirmations import Level
 from rt.node.sessions.quotas import QUOTAS_NOTE, SessionQuotas, parse_quotas, quotas_of_notes
 from tests.archive_cluster import ArchiveCluster
-from tests.replicator_host import STREAM, Certificates, DiskHost, eventually
 from tests.integration.test_session_ends import PATIENCE_S, decided
 from tests.integration.test_session_owners import asked
+from tests.replicator_host import STREAM, Certificates, DiskHost, eventually
 
 
 class Held:

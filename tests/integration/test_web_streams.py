@@ -18,9 +18,9 @@ from rt.web.node_metrics import (
     node_metrics,
     worst_first,
 )
-from tests.replicator_host import eventually
 from tests.integration.test_streams import NAMES
 from tests.integration.test_web import many
+from tests.replicator_host import eventually
 from tests.web_site import ShownProcess, shown_streams
 
 
