@@ -1,4 +1,4 @@
-"""Both engines keep the same promises; the raftos half needs `make raftos`."""
+"""Both engines keep the same promises; the raftos half needs what `make test` installs."""
 
 import importlib
 import os
@@ -44,7 +44,7 @@ def the_engines():
 
 ENGINES = the_engines()
 needs_raftos = pytest.mark.skipif(
-    not isinstance(ENGINES[1], type), reason="raftos is not installed: make raftos"
+    not isinstance(ENGINES[1], type), reason="raftos is not installed: make .venv/raftos"
 )
 
 
