@@ -263,7 +263,7 @@ def manifest_lines(directory):
         return file.read()
 
 
-def eventually(check, timeout_s=10.0):
+def eventually(check, timeout_s=60.0):
     """Wait until `check()` is true; return whether it became true."""
     end = time.monotonic() + timeout_s
     while not check():

@@ -137,7 +137,7 @@ def served(site, protocol, files):
 def answered_peer(site, sock, before):
     """A member's message is received without an answer; a stranger is disconnected."""
     sock.settimeout(0.05)
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     while len(site.messages) == before and time.monotonic() < end:
         with suppress(TimeoutError):
             if not sock.recv(1):

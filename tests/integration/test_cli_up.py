@@ -137,7 +137,7 @@ def test_a_node_that_was_removed_is_no_longer_one_of_the_cluster(cluster):
     assert run("up", "--root", up.root, "--add").exit_code == 0
     assert up.said() == "rt: n4 was started; 4 of 4 nodes running\n"
     clients = up.root / "clients.toml"
-    removed = run("cluster", "remove", "n4", "--config", clients, "--timeout", "30")
+    removed = run("cluster", "remove", "n4", "--config", clients, "--timeout", str(PATIENCE_S))
     assert (removed.exit_code, removed.stdout) == (0, "voting: n1, n2, n3\n")
     assert up.said() == "rt: n4 was removed from the cluster, and has ended; 3 of 3 nodes running\n"
     refused = run("up", "--root", up.root, "--start", "n4")

@@ -20,7 +20,7 @@ from rt.client.subscription import Subscription
 from rt.errors import CorruptLog, FlushTimeout, Misuse, Stopped
 from rt.position import Position
 
-PATIENCE_S = 30
+PATIENCE_S = 60
 
 
 @pytest.fixture(scope="module")

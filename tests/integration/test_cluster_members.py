@@ -23,7 +23,7 @@ class ChangingCluster(ArchiveCluster):
     def change(self, do, name, address=""):
         """Ask for a change until it is made; the answer has the members."""
         request = {"do": do, "name": name, "address": address}
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while True:
             try:
                 return self.ask(request, "operator")
@@ -54,7 +54,7 @@ class ChangingCluster(ArchiveCluster):
 
     def wait_for_equal_logs(self):
         """Wait until all nodes that run have merged the same."""
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while len({node.status()["digest"] for node in self.nodes.values()}) > 1:
             assert time.monotonic() < end, [node.status() for node in self.nodes.values()]
             time.sleep(0.05)
@@ -67,7 +67,7 @@ def cluster(tmp_path):
         cluster.push()
         publisher = cluster.publisher()
         publisher.publish_many([b"before"] * 2000)
-        publisher.flush("merged", timeout_s=20)
+        publisher.flush("merged", timeout_s=60)
         cluster.say = publisher
         yield cluster
 
@@ -85,7 +85,7 @@ def test_a_dead_node_is_replaced_and_the_new_one_counts(cluster):
     cluster.change("promote-member", "n4")
     assert cluster.voters() == ["n1", "n2", "n4"]
     cluster.say.publish(b"after")
-    cluster.say.flush("merged", timeout_s=20)
+    cluster.say.flush("merged", timeout_s=60)
     cluster.wait_for_equal_logs()
     assert cluster.nodes["n4"].status()["messages"] == 2001
 
@@ -101,7 +101,7 @@ def test_the_leader_is_removed_after_it_has_handed_over(cluster):
     with pytest.raises(Refused, match="empty its directory"):
         cluster.start(leader)
     cluster.say.publish(b"after")
-    cluster.say.flush("merged", timeout_s=20)
+    cluster.say.flush("merged", timeout_s=60)
     cluster.wait_for_equal_logs()
 
 
@@ -117,7 +117,7 @@ def test_a_node_moves_and_the_others_find_it_without_a_restart(cluster):
     cluster.nodes[name] = Node(replace(settings, listen=address))
     cluster.nodes[name].start()
     cluster.say.publish(b"after")
-    cluster.say.flush("merged", timeout_s=20)
+    cluster.say.flush("merged", timeout_s=60)
     cluster.wait_for_equal_logs()
 
 

@@ -16,7 +16,7 @@ from rt.errors import LimitReached, Misuse, Stopped
 from rt.log.write.frame_gate import FrameGate
 from rt.position import Position
 
-PATIENCE_S = 30
+PATIENCE_S = 60
 
 
 class Session:

@@ -156,7 +156,7 @@ def test_copies_of_the_old_log_are_refused(lost):
         root / "new", nodes=1, clients=root / "clients", founded=founding_lines(copy, STREAM, [])
     ) as new:
         pull = new.pull()
-        assert eventually(lambda: "another" in pull.status().error, 20), pull.status().error
+        assert eventually(lambda: "another" in pull.status().error), pull.status().error
 
 
 def test_a_session_or_group_of_which_too_little_is_known_is_not_merged():
@@ -310,7 +310,7 @@ def test_a_name_belongs_to_its_owner_in_the_new_cluster_too(lost):
         push.start()
         new.undo.callback(push.stop)
         refused = "'jfk' belongs to 'publisher'"
-        assert eventually(lambda: refused in str(push.status()), 20), push.status()
+        assert eventually(lambda: refused in str(push.status())), push.status()
 
 
 def test_a_node_is_not_founded_from_a_copy_with_a_damaged_payload(lost):

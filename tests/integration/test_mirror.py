@@ -24,7 +24,7 @@ from rt.net.certificates import certificate_files, issue
 from rt.net.identity import CertificateRole
 from rt.net.tls import Contexts, server_context
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 @pytest.fixture(scope="module")

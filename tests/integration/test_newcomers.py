@@ -8,7 +8,7 @@ from rt.publisher import Publisher
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.replicator_host import eventually
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 @pytest.mark.parametrize("nodes", [1, 3])

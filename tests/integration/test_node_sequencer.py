@@ -12,7 +12,7 @@ from rt.node.agree.duties import Stepped
 from rt.node.agree.sequencer import NodeSequencer
 from sequencer.ledger.instruction import Roll
 
-PATIENCE_S = 10
+PATIENCE_S = 60
 
 
 class HandedOver:

@@ -10,7 +10,7 @@ from replicator_host import eventually
 from replicator.push.client import PushClient
 from rt.publisher import Publisher
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 @pytest.fixture(scope="module")

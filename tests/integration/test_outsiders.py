@@ -287,7 +287,7 @@ def test_a_renewed_certificate_is_let_in_and_one_that_names_no_cluster_is_not(do
     cluster = doors.cluster
     if doors.target() == doors.kept:
         pytest.skip("it would call itself")
-    assert eventually(lambda: CERTIFICATES_NOTE in cluster.ledger(doors.target()).notes, 20)
+    assert eventually(lambda: CERTIFICATES_NOTE in cluster.ledger(doors.target()).notes)
     for protocol in PROTOCOLS:
         is_served, why = doors.served("unnamed", protocol)
         assert not is_served

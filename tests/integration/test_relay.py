@@ -30,7 +30,7 @@ from sequencer.ledger.ledger import Ledger
 from sequencer.planning.holdings import Holdings, encode_reports
 from sequencer.planning.wants import Wants
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 # If the node that a publisher reaches led, it would carry the messages to those without a copy.
 RELAYED = {"carry": False}
 A, B = Position(1_000), Position(2_000)

@@ -9,7 +9,7 @@ from replicator_host import eventually, frames, log_bytes
 from rt.format.frame import HEADER_BYTES, FrameKind
 from rt.log.notify.confirmations import Level
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 def flip_in_the_middle(path, *, kind=FrameKind.RANGE, at=HEADER_BYTES // 2):

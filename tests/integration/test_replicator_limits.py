@@ -4,6 +4,7 @@ import socket
 import ssl
 import time
 from contextlib import suppress
+from itertools import pairwise
 
 import pytest
 from logs import make_frame
@@ -124,13 +125,13 @@ def test_only_progress_shortens_the_pause_before_the_next_dial(tmp_path, progres
 
     dialer = Dialer(Destination([server.address], publisher, PUSH, STREAM), serve)
     dialer.start()
-    assert eventually(lambda: len(dialled) == 6, 20)
+    assert eventually(lambda: len(dialled) >= (16 if progresses else 6))
     dialer.stop()
     assert dialer.join(5)
     server.stop(), host.stop()
-    last_pause_s = dialled[5] - dialled[4]
+    pauses_s = [later - earlier for earlier, later in pairwise(dialled[4:])]
     least_s = FIRST_S * 2**4 / 2  # half of a pause is random
-    assert (last_pause_s < least_s) is progresses
+    assert (min(pauses_s) < least_s) is progresses  # a busy machine may prolong some
 
 
 def test_one_name_is_held_to_its_bytes_a_second_and_no_other_is(tmp_path, caplog):

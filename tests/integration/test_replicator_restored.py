@@ -303,10 +303,10 @@ def test_a_publisher_restored_from_a_backup_confirms_nothing_and_starves_no_sess
             other.publish(
                 b"x"
             )  # inputs are archived after a snapshot, and that needs something new
-            other.flush(Level.MERGED, 20)
+            other.flush(Level.MERGED, 60)
             return copy.stat().st_size == 0
 
-        assert eventually(is_archived, 20)
+        assert eventually(is_archived)
         push.stop()
         shutil.rmtree(directory)
         shutil.copytree(tmp_path / "backup", directory)
@@ -318,7 +318,7 @@ def test_a_publisher_restored_from_a_backup_confirms_nothing_and_starves_no_sess
                 publisher.flush(Level.MERGED, 2)
             while time.monotonic() - began_s < 3:
                 other.publish(b"x")
-                other.flush(Level.MERGED, 5)
+                other.flush(Level.MERGED, 60)
             errors = [each.error for each in push.status() if each.session == "jfk"]
             push.stop()
     assert any("log.1.0" in error for error in errors), errors

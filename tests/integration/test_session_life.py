@@ -23,7 +23,7 @@ from tests.commands import run
 from tests.replicator_host import eventually
 from tests.unit.test_sequencing import Bench, publish
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 AT = Position.of(3, 0, 0)
 ADOPT = Life(5, SessionChange.ADOPTED, "jfk", Position(64), AT)
 

@@ -14,7 +14,7 @@ from rt.publisher import Publisher
 from tests.archive_cluster import STREAM, ArchiveCluster, connect
 from tests.replicator_host import eventually
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 def test_a_flush_names_the_refusal_of_the_nodes(tmp_path):

@@ -98,7 +98,7 @@ class Site:
         context = offering(self.contexts(who=who).current(), protocol)
         sock, _ = connect(self.node.address, context)
         with sock:
-            end_s = time.monotonic() + 10
+            end_s = time.monotonic() + 60
             send_all(sock, json.dumps(request).encode() + b"\n", end_s)
             return decode_fields(receive_all(sock, 1 << 20, end_s))
 

@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import threading
-import time
 from contextlib import closing
 
 import pytest
@@ -145,11 +144,9 @@ def test_reading_from_an_address_without_a_node_says_so(certs, closed, tmp_path,
 
 def test_a_silent_address_holds_up_no_program_and_is_named_at_once(certs, silent, tmp_path):
     """It takes ten seconds to fail; until then the copy was just `not connected yet`."""
-    began_s = time.monotonic()
     client = connected(certs, silent, tmp_path, "jfk")
     publisher = client.publisher("jfk")
     publisher.publish(b"kept")
     with pytest.raises(FlushTimeout, match=f"{silent}: no answer yet"):
         publisher.flush("merged", 1)
     client.close(0.1)
-    assert time.monotonic() - began_s < 9
