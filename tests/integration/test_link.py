@@ -49,6 +49,14 @@ def ends(contexts):
         yield links
 
 
+def greeted(ends):
+    """Return the ends once the node has taken the publisher's greeting."""
+    ours, theirs = ends
+    theirs.send(encode(Hello(2, 2, 1, "flights", "one")))
+    ours.expect(Hello)
+    return ours, theirs
+
+
 def test_a_message_that_trickles_in_ends_the_connection(ends, monkeypatch):
     """A byte every few seconds would hold its memory, and a connection, for as long as it likes."""
     monkeypatch.setattr(link_module, "DEAD_S", 0.2)
@@ -71,8 +79,7 @@ def test_a_message_that_trickles_in_ends_the_connection(ends, monkeypatch):
 def test_a_message_that_arrives_in_time_may_be_followed_by_others(ends, monkeypatch):
     """The deadline is for each message; a connection may last for months."""
     monkeypatch.setattr(link_module, "DEAD_S", 0.3)
-    ours, theirs = ends
-    ours._decoder.greeting = False
+    ours, theirs = greeted(ends)
     beat, began_s = encode(Heartbeat()), time.monotonic()
     while time.monotonic() - began_s < 1:
         theirs.send(beat[:3])
@@ -106,10 +113,9 @@ def test_waiting_for_a_greeting_does_not_spin(ends, monkeypatch):
 
 def test_a_side_that_was_sending_for_long_receives_before_it_calls_the_peer_dead(ends):
     """Otherwise a slow line would lose its connection with every large message."""
-    ours, theirs = ends
+    ours, theirs = greeted(ends)
     lines = select.poll()
     lines.register(ours._sock.fileno(), select.POLLIN)
-    ours._decoder.greeting = False
     theirs.send(encode(Heartbeat()))
     assert lines.poll(10_000)
     ours._heard_s -= 20  # the last send took that long
@@ -122,8 +128,7 @@ def test_a_side_that_was_sending_for_long_receives_before_it_calls_the_peer_dead
 
 def test_what_is_posted_to_a_peer_that_reads_nothing_waits_without_its_thread(ends):
     """The thread that publishes or sequences must never wait for a peer."""
-    ours, theirs = ends
-    ours._decoder.greeting = False
+    ours, theirs = greeted(ends)
     message, sent = encode(Data(0, START, memoryview(bytes(range(256)) * 64))), 0
     while not theirs.has_left:
         theirs.post(message)
