@@ -18,6 +18,7 @@ from replicator_host import (
     HostEnd,
     Merge,
     eventually,
+    first_answer,
     log_bytes,
     manifest_lines,
 )
@@ -34,7 +35,6 @@ from replicator.serve.streams import only
 from replicator.wire import dialer as dialer_module
 from replicator.wire import link as link_module
 from replicator.wire.codec import VERSION, encode
-from replicator.wire.decoder import Decoder
 from replicator.wire.hello import common_version
 from replicator.wire.messages import CONNECTION, PULL, PUSH, Hello, Open, Refusal, Standing
 from rt import Publisher, WriterSettings
@@ -480,19 +480,6 @@ def test_a_group_has_to_be_granted_as_a_session_is(site, certs, granted, code):
     sock.close()
     assert getattr(answer, "code", None) == code
     assert code is None or "'pair'" in answer.words
-
-
-def first_answer(sock):
-    """Return the first message that is not a Hello."""
-    decoder = Decoder()
-    sock.settimeout(60)
-    while True:
-        while (message := decoder.next()) is None:
-            count = sock.recv_into(decoder.space())
-            assert count, "it hung up"
-            decoder.took(count)
-        if not isinstance(message, Hello):
-            return message
 
 
 @pytest.mark.parametrize(

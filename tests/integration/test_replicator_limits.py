@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 from logs import make_frame
-from replicator_host import STREAM, Certificates, DiskHost, eventually
+from replicator_host import STREAM, Certificates, DiskHost, eventually, first_answer
 
 from replicator.limits.admission import ServerLimits
 from replicator.limits.large_messages import LargeMessages
@@ -30,6 +30,7 @@ from replicator.wire.messages import (
     Open,
     Refusal,
     RolledNotice,
+    Standing,
 )
 from rt import Publisher
 from rt.errors import PeerError
@@ -72,11 +73,7 @@ def test_unfinished_large_messages_are_refused_beyond_a_bound_and_others_are_ser
         if not number:
             assert eventually(lambda: server._large.taken)
             continue
-        wake = Wake()
-        link = Link(sock, wake, "node")
-        link._decoder.greeting = False
-        answers.append(refusal(link).code)
-        wake.close()
+        answers.append(first_answer(sock, (Hello, Open, Standing)).code)
     assert answers == ["memory"] * 3
     with Publisher(str(tmp_path / "pub"), stream=STREAM, session="jfk") as writer:
         writer.publish(bytes(4 << 20))
@@ -354,14 +351,11 @@ def test_a_log_that_nothing_could_follow_is_refused(tmp_path, case):
     try:
         for _ in range(2):
             sock, _ = connect(server.address, publisher.current())
-            wake = Wake()
-            link = Link(sock, wake, "node")
-            link._decoder.greeting = False
-            link.send(encode(Hello(VERSION, VERSION, PUSH, STREAM, "hostile")))
-            link.send(encode(Open(0, identity)))
+            sock.sendall(encode(Hello(VERSION, VERSION, PUSH, STREAM, "hostile")))
+            sock.sendall(encode(Open(0, identity)))
             if message is not None:
-                link.send(encode(message))
-            assert refusal(link).code == code
-            link.close(), wake.close()
+                sock.sendall(encode(message))
+            assert first_answer(sock, (Hello, Open, Standing)).code == code
+            sock.close()
     finally:
         server.stop(), host.stop()
