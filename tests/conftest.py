@@ -1,8 +1,10 @@
 """Settings for all tests: signals, deadlines, and which worker runs what in which order."""
 
+import faulthandler
 import signal
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
@@ -31,12 +33,38 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: ORDER.index("/".join(item.nodeid.split("/")[:2])))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item, nextitem):
+    """End the process of a test that waits on although its deadline has failed it.
+
+    It may wait for a child, without end, on its way out.
+    """
+    marker = item.get_closest_marker("timeout")
+    timeout_s = float(marker.args[0] if marker else item.config.getini("timeout"))
+    stderr = item.config.stash.get(fault_handler_stderr_fd_key, 2)
+    faulthandler.dump_traceback_later(2 * timeout_s, exit=True, file=stderr)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
 class FileScheduling(LoadScopeScheduling):
     """Runs a file on one worker, so its fixtures are made once; and all of Spark, for one JVM."""
 
     def _split_scope(self, nodeid):
         path = nodeid.split("::")[0]
         return SPARK if path.startswith(SPARK) else path
+
+    def remove_node(self, node):
+        """Return the test that a worker ended in, which is not given to another one."""
+        for unit in self.assigned_work[node].values():
+            for nodeid, is_done in unit.items():
+                if not is_done:
+                    unit[nodeid] = True
+                    super().remove_node(node)  # which gives the rest to others
+                    return nodeid
+        return super().remove_node(node)
 
 
 @pytest.hookimpl(trylast=True)

@@ -35,7 +35,7 @@ from rt.errors import (
 from rt.events import Gap
 from rt.log.notify.confirmations import Level
 from rt.position import START
-from tests.commands import PATIENCE_S, clean_environment, finish, publish, run, start
+from tests.commands import PATIENCE_S, Process, clean_environment, finish, publish, run, start
 
 
 def every_command(group=rt, path=()):
@@ -335,7 +335,7 @@ def test_an_interrupt_ends_a_command_that_a_script_started_in_the_background():
     """Scripts start their background jobs with SIGINT ignored; asked to end, one waited."""
     command = f"trap '' INT; exec {shlex.join([sys.executable, '-c', WAITING])}"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(["sh", "-c", command], env=clean_environment(), **pipes) as process:
+    with Process(["sh", "-c", command], env=clean_environment(), **pipes) as process:
         assert process.stdout.readline() == b"waits\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) == -signal.SIGINT

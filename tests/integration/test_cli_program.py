@@ -5,7 +5,6 @@ import logging
 import os
 import pty
 import shlex
-import subprocess
 import sys
 
 import click
@@ -20,7 +19,7 @@ from rt.cli.program import COMMANDS, rt
 from rt.client.cursor import LocalCursor
 from rt.position import Position
 from rt.text import json_text, printable
-from tests.commands import PATIENCE_S, clean_environment, publish, run
+from tests.commands import PATIENCE_S, Process, clean_environment, publish, run
 from tests.logs import MergedLog
 
 HOSTILE = "a\x1b[2J\r\nb\x9b31m\x7f\u202egnp\u2066\u2028"
@@ -156,7 +155,7 @@ def on_terminal(words, directory, environment):
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "rt", *words]
     environment = clean_environment() | environment
-    with subprocess.Popen(command, env=environment, cwd=directory, stdout=theirs) as process:
+    with Process(command, env=environment, cwd=directory, stdout=theirs) as process:
         os.close(theirs)
         assert process.wait(PATIENCE_S) == 0
     text = os.read(ours, 65536).decode()

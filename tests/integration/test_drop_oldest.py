@@ -26,6 +26,7 @@ from rt.position import Position
 from sequencer.ledger.ledger import Ledger
 from sequencer.planning.planner import Planner
 from sequencer.planning.session_log import SessionLogs
+from tests.commands import Process
 from tests.faulty import FaultyDisk
 
 KIB = 1 << 10
@@ -209,7 +210,7 @@ def test_publishers_that_are_killed_while_they_drop_lose_and_double_nothing_else
             if turn % 2:
                 cluster.stop("n1")
             command = [sys.executable, "-c", FLOOD, config, str(tmp_path / "client")]
-            with subprocess.Popen(command, stdout=subprocess.PIPE) as flood:
+            with Process(command, stdout=subprocess.PIPE) as flood:
                 while begun % 1500 < 1400 - 250 * turn and (line := flood.stdout.readline()):
                     begun = int(line)
                 flood.kill()

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.commands import PATIENCE_S
+from tests.commands import PATIENCE_S, Process
 
 EXAMPLES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "examples")
 
@@ -53,7 +53,7 @@ def test_counts_are_exact_however_often_the_reader_is_killed(tmp_path):
         example("publish.py", tmp_path)
         command = [sys.executable, os.path.join(EXAMPLES, "exactly_once.py"), tmp_path, "jfk"]
         for delay_s in (0.1, 0.16, 0.22):
-            with subprocess.Popen(command, stdout=subprocess.DEVNULL) as reader:
+            with Process(command, stdout=subprocess.DEVNULL) as reader:
                 try:
                     reader.wait(delay_s)
                 except subprocess.TimeoutExpired:

@@ -22,7 +22,7 @@ from rt.net import admin
 from rt.node.admin.node_admin import NodeAdmin
 from rt.position import START, Position
 from rt.publisher import Publisher
-from tests.commands import publish, run
+from tests.commands import Process, publish, run
 from tests.logs import TIME_NS, MergedLog
 
 MS = 1_000_000
@@ -264,7 +264,7 @@ def test_a_long_history_lists_every_file_once_and_in_order(tmp_path):
     rows = json.loads(told.stdout)
     assert [row["first_number"] for row in rows] == list(range(count))
     assert told.stdout.count(b"\n") == count + 2
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with Process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.readline()
