@@ -21,7 +21,17 @@ def start(*arguments, **options):
     """Start `rt` as a process of its own, with pipes for what is not given."""
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
     command = [sys.executable, "-m", "rt", *(str(each) for each in arguments)]
-    return subprocess.Popen(command, env=clean_environment(), **options)
+    return Process(command, env=clean_environment(), **options)
+
+
+class Process(subprocess.Popen):
+    """A process that a failed test kills, where `with` would wait for it to end by itself."""
+
+    def __exit__(self, kind, value, traceback):
+        """Wait for it to end; kill it first if the test has failed."""
+        if kind is not None:
+            self.kill()
+        super().__exit__(kind, value, traceback)
 
 
 def clean_environment():

@@ -1,7 +1,74 @@
-"""Settings for all tests."""
+"""Settings for all tests: signals, deadlines, and which worker runs what in which order."""
 
+import faulthandler
+import signal
+
+import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 # No deadline: a busy machine is not a fault of the code.
 settings.register_profile("rt", deadline=None)
 settings.load_profile("rt")
+
+# A shell lets a job in the background ignore SIGINT (nohup: SIGHUP), and programs inherit that: a
+# test that interrupts one would wait for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+for number in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
+
+FAULTS_TIMEOUT_S = 1800
+SPARK = "tests/spark"
+# What waits goes first; what only computes fills the gaps at the end.
+ORDER = (SPARK, "tests/integration", "tests/faults", "tests/sim", "tests/unit")
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-timeout reads the marks
+def pytest_collection_modifyitems(items):
+    """Give long tests longer than `timeout` in pyproject.toml; start what waits first."""
+    for item in items:
+        if item.get_closest_marker("faults") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(FAULTS_TIMEOUT_S))
+    items.sort(key=lambda item: ORDER.index("/".join(item.nodeid.split("/")[:2])))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item, nextitem):
+    """End the process of a test that waits on although its deadline has failed it.
+
+    It may wait for a child, without end, on its way out.
+    """
+    marker = item.get_closest_marker("timeout")
+    timeout_s = float(marker.args[0] if marker else item.config.getini("timeout"))
+    stderr = item.config.stash.get(fault_handler_stderr_fd_key, 2)
+    faulthandler.dump_traceback_later(2 * timeout_s, exit=True, file=stderr)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+class FileScheduling(LoadScopeScheduling):
+    """Runs a file on one worker, so its fixtures are made once; and all of Spark, for one JVM."""
+
+    def _split_scope(self, nodeid):
+        path = nodeid.split("::")[0]
+        return SPARK if path.startswith(SPARK) else path
+
+    def remove_node(self, node):
+        """Return the test that a worker ended in, which is not given to another one."""
+        for unit in self.assigned_work[node].values():
+            for nodeid, is_done in unit.items():
+                if not is_done:
+                    unit[nodeid] = True
+                    super().remove_node(node)  # which gives the rest to others
+                    return nodeid
+        return super().remove_node(node)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Make it, in the order of the collection."""
+    config.option.loadscopereorder = False
+    return FileScheduling(config, log)

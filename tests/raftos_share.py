@@ -74,7 +74,7 @@ def main() -> int:
     """Measure, and print what the record of the decision quotes."""
     spec = find_spec("raftos")
     if spec is None or spec.origin is None:
-        print("raftos is not installed: make raftos")
+        print("raftos is not installed: make .venv/raftos")
         return 1
     directory = os.path.dirname(spec.origin)
     there = statements(directory)

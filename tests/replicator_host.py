@@ -5,6 +5,8 @@ import threading
 import time
 
 from replicator.limits.quotas import NO_QUOTA
+from replicator.wire.decoder import Decoder
+from replicator.wire.messages import Hello
 from rt.errors import FrameError, Refused
 from rt.format.frame import parse_header
 from rt.format.manifest import MERGED, LogIdentity
@@ -263,7 +265,7 @@ def manifest_lines(directory):
         return file.read()
 
 
-def eventually(check, timeout_s=10.0):
+def eventually(check, timeout_s=60.0):
     """Wait until `check()` is true; return whether it became true."""
     end = time.monotonic() + timeout_s
     while not check():
@@ -271,3 +273,16 @@ def eventually(check, timeout_s=10.0):
             return False
         time.sleep(0.005)
     return True
+
+
+def first_answer(sock, beside=(Hello,)):
+    """Return the first message that a node sends, beside those of some kinds."""
+    decoder = Decoder()
+    sock.settimeout(60)
+    while True:
+        while (message := decoder.next()) is None:
+            count = sock.recv_into(decoder.space())
+            assert count, "it hung up"
+            decoder.took(count)
+        if not isinstance(message, beside):
+            return message

@@ -11,7 +11,7 @@ from rt.web.node_site import NodeSite
 from rt.web.recent import forget_events, keep_events
 from rt.web.server import WebServer
 from tests.archive_cluster import ArchiveCluster
-from tests.unit.test_streams import NAMES, Process
+from tests.integration.test_streams import NAMES, Process
 
 
 class Port:

@@ -19,6 +19,8 @@ LOWEST_PYTHON: Final = "3.11"
 # What builds the packages that come as source; installed first, because a build that pip isolates
 # fetches its tools without looking at hashes.
 BUILD: Final = "setuptools>=68\nwheel\n"
+# The second consensus engine. Its own requirements are left out: it pins a cryptography of 2016.
+RAFTOS: Final = "raftos==0.2.6\nmsgpack\n"
 LOCKS: Final = {
     "demo": ("demo", "spark"),
     "dev": ("dev", "arrow", "demo", "iceberg", "spark"),
@@ -35,16 +37,15 @@ _OPTIONS: Final = {
 
 def main() -> int:
     """Write the locks that are named, or all; return 1 if uv is missing or finds no solution."""
-    wanted = sys.argv[1:] or ["build", *LOCKS]
-    if strange := sorted({*wanted} - {"build", *LOCKS}):
-        sys.stderr.write(
-            f"no such lock: {', '.join(strange)}; there are build, {', '.join(LOCKS)}\n"
-        )
+    there = ["build", "raftos", *LOCKS]
+    wanted = sys.argv[1:] or there
+    if strange := sorted({*wanted} - {*there}):
+        sys.stderr.write(f"no such lock: {', '.join(strange)}; there are {', '.join(there)}\n")
         return 2
     (ROOT / "locks").mkdir(exist_ok=True)
     environment = {**os.environ, **_index()}
     extras = {name: [f"--extra={each}" for each in LOCKS[name]] for name in LOCKS}
-    runs = [("build", "-", [], BUILD)]
+    runs = [("build", "-", [], BUILD), ("raftos", "-", ["--no-deps"], RAFTOS)]
     runs += [(name, "pyproject.toml", extras[name], "") for name in LOCKS]
     for name, source, options, text in (each for each in runs if each[0] in wanted):
         done = subprocess.run(

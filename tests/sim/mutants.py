@@ -5,12 +5,13 @@ acknowledgement of an older term that is counted, and an admission that outlives
 `tests/sim/test_merge.py` a copy that was set aside and is read on, since the node then copies from
 another what such a copy lacks; in `tests/sim/test_archiving.py` archived files that are emptied
 before this node has a snapshot covering them, since it then continues with another node's state.
-In `tests/unit/test_session_ends.py`, a report of what was held before a reset counts for nothing.
-In `tests/unit/test_raft_members.py`: a snapshot with an undecided configuration, and an earlier
-copy of a member that is promoted again; in `tests/unit/test_cluster_members.py` a removed member
-that is not sent its removal. In `tests/unit/test_scrub.py`, a file that is known to be damaged
-is served no more. `tests/unit/test_node_duties.py` tests that a planned snapshot is
-dropped before a file it covers is set aside, and that an order is proposed in no later term than
+In `tests/integration/test_session_ends.py`, a report of what was held before a reset counts for
+nothing. In `tests/integration/test_raft_members.py`: a snapshot with an undecided configuration,
+and an earlier copy of a member that is promoted again; in
+`tests/integration/test_cluster_members.py` a removed member that is not sent its removal. In
+`tests/unit/test_scrub.py`, a file that is known to be damaged is served no more.
+`tests/integration/test_node_duties.py` tests that a planned snapshot is dropped before a file it
+covers is set aside, and that an order is proposed in no later term than
 its own.
 """
 

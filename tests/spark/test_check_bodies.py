@@ -14,9 +14,9 @@ from rt.format.frame import parse_header
 from rt.log.files import disk
 from rt.position import Position
 from rt.spark.arrow import read_arrow
+from tests.integration.test_poison import poison
 from tests.spark.random_logs import STREAM, plain_rows, random_log
 from tests.spark.reading import Load, wanted
-from tests.unit.test_poison import poison
 
 SIZES = ("session", "time_ns", "payload_size")
 

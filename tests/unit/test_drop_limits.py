@@ -20,7 +20,7 @@ from tests.replicator_host import eventually
 
 KIB = 1 << 10
 LIMIT = 512 * KIB
-PATIENCE_S = 30
+PATIENCE_S = 60
 DROPS = rt.DiskLimit(LIMIT, on_full="drop_oldest", timeout_s=0)
 
 

@@ -23,9 +23,9 @@ from rt.net.admin import AdminClient
 from rt.position import START
 from rt.web import app, recent
 from tests.commands import publish, run
+from tests.integration.test_cli_program import HOSTILE
 from tests.logs import MergedLog
 from tests.node_answers import answer, held
-from tests.unit.test_cli_program import HOSTILE
 
 FORGED = "all is well"  # a line of its own would pass for ours
 TEXT = f"x{HOSTILE}\n{FORGED}\r\x7f\u061c\u200f"

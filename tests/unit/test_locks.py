@@ -46,7 +46,7 @@ def test_a_lock_has_a_version_of_everything_that_is_asked_for(name):
         assert all(requirement.specifier.contains(each) for each in found), (requirement, ADVICE)
 
 
-@pytest.mark.parametrize("name", [*LOCKS, "build"])
+@pytest.mark.parametrize("name", [*LOCKS, "build", "raftos"])
 def test_a_lock_has_hashes_and_names_no_index(name):
     """It has to work with the index that pip is configured with, whichever that is."""
     text = (ROOT / "locks" / f"{name}.txt").read_text()

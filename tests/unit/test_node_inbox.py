@@ -27,7 +27,7 @@ from sequencer.ledger.instruction import decode_instruction, encode_instruction
 from sequencer.ledger.life import ANY_LOG, Life
 from sequencer.ledger.session_facts import Ownership
 
-PATIENCE_S = 10
+PATIENCE_S = 60
 
 
 class NoGuard:

@@ -11,7 +11,7 @@ from rt.limits import KIB
 from rt.log.notify import watch
 
 STREAM, SESSION = "flights", "jfk"
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 def publish(root, numbers, word=b"first"):

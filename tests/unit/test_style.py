@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 
+from tests.doors import count, recorded
 from tests.layout import (
     PACKAGES,
     ROOT,
@@ -245,23 +246,64 @@ def test_every_test_says_why_anyone_would_care(path):
 
 def test_every_feature_names_tests_that_exist():
     """A row that claims a feature of another system shows where it is held."""
-    there = {f"{path}::{each.name}" for path in TESTS for each in functions(path)} | set(TESTS)
-    rows = [line for line in source("docs/FEATURES.md").splitlines() if line.startswith("| ")]
-    assert len(rows) > 50
-    for row in rows:
+    for row in rows_of("docs/FEATURES.md", at_least=50):
         named = re.findall(r"`(tests/[^`]+)`", row)
         is_claim = not re.search(r"not (?:yet|here|needed)|^\| feature |Python only", row)
         assert named or not is_claim, row
-        assert set(named) <= there, row
+        demand_tests(named, row)
 
 
 def test_every_promise_names_a_test_that_exists():
     """A promise without a test is a hope."""
-    there = {f"{path}::{each.name}" for path in TESTS for each in functions(path)}
-    rows = [line for line in source("docs/SAFETY.md").splitlines() if line.startswith("| ")]
-    promises = [row for row in rows if row != "| promise | guarded by |"]
-    assert len(promises) > 40
-    for row in promises:
-        named = re.findall(r"`([^`]+::[^`]+)`", row)
-        assert named, f"no test is named: {row}"
-        assert set(named) <= there, row
+    for row in rows_of("docs/SAFETY.md", at_least=40):
+        if row != "| promise | guarded by |":
+            named = re.findall(r"`([^`]+::[^`]+)`", row)
+            assert named, f"no test is named: {row}"
+            demand_tests(named, row)
+
+
+def rows_of(document, at_least):
+    """Return the lines of a document's tables."""
+    rows = [line for line in source(document).splitlines() if line.startswith("| ")]
+    assert len(rows) > at_least
+    return rows
+
+
+def demand_tests(named, row):
+    """Fail if a named test is not there, or if none of them runs wherever the suite does."""
+    assert set(named) <= set(WHETHER_ALWAYS_RUN), row
+    assert not named or any(WHETHER_ALWAYS_RUN[each] for each in named), f"may be skipped: {row}"
+
+
+def whether_always_run(path):
+    """Return the tests of a file, and the file, with whether nothing that is missing skips them."""
+    marks = [ast.unparse(each) for each in tree(path).body if isinstance(each, ast.Assign)]
+    may_be_skipped = any("pytestmark" in each and "skipif" in each for each in marks)
+    found = {path: not may_be_skipped}
+    for function in functions(path):
+        is_skipped = re.search(r"mark\.skip|needs_raftos|pytest\.skip\(", ast.unparse(function))
+        found[f"{path}::{function.name}"] = not (may_be_skipped or is_skipped)
+    return found
+
+
+WHETHER_ALWAYS_RUN = {
+    name: runs for path in TESTS for name, runs in whether_always_run(path).items()
+}
+
+
+@pytest.mark.parametrize("path", TESTS)
+def test_no_test_uses_more_private_names_than_it_did(path):
+    """A test that goes around a door breaks where nothing changed for users (tests/doors.py)."""
+    assert count(path) <= RECORDED.get(path, 0), path
+
+
+RECORDED = recorded()
+
+
+@pytest.mark.parametrize("path", [path for path in TESTS if path.startswith("tests/unit/test_")])
+def test_unit_tests_do_not_sleep(path):
+    """What a unit test waits for is an event or a clock it sets; the rest belongs elsewhere."""
+    assert not [
+        node.lineno for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"time.sleep", "sleep"}
+    ]  # fmt: skip

@@ -159,8 +159,8 @@ def test_a_thread_that_is_woken_often_before_it_waits_costs_one_write(monkeypatc
         wake.set()
         assert len(written) == turn
         began_s = time.monotonic()
-        wake.wait(10)
-        assert time.monotonic() - began_s < 5
+        wake.wait(60)
+        assert time.monotonic() - began_s < 10
     wake.clear()
     wake.set()
     assert len(written) == 4
@@ -178,12 +178,12 @@ def test_a_wait_that_a_signal_handler_ends_leaves_a_wake_that_can_be_set_again(m
     wake.set()
     monkeypatch.setattr(os, "eventfd_read", interrupted)
     with pytest.raises(TimeoutError):
-        wake.wait(10)
+        wake.wait(60)
     monkeypatch.undo()
     wake.set()
     began_s = time.monotonic()
-    wake.wait(10)
-    assert time.monotonic() - began_s < 5
+    wake.wait(60)
+    assert time.monotonic() - began_s < 10
     wake.close()
 
 

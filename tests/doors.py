@@ -1,0 +1,68 @@
+"""How many private names and patched attributes each test uses: what a change inside breaks.
+
+    python -m tests.doors     # records where there are fewer by now, in tests/doors.txt
+
+A name counts that begins with an underscore, of something other than the test's own `self` and
+`cls`; so does a call that replaces an attribute. `tests/unit/test_style.py` lets no file have more
+than is recorded.
+"""
+
+import ast
+import re
+
+from tests.layout import ROOT, python_files, tree
+
+RECORD = ROOT / "tests" / "doors.txt"
+PRIVATE = re.compile(
+    r"_(?!_|replace$|asdict$|fields$|make$|exit$)"
+)  # those of named tuples, and os._exit
+PATCHES = {"setattr", "patch", "object"}  # of monkeypatch, and of unittest.mock
+
+
+def count(path):
+    """Return how many private names and patches a file has."""
+    return sum(_is_private(node) or _is_patch(node) for node in ast.walk(tree(path)))
+
+
+def _is_private(node):
+    if isinstance(node, ast.ImportFrom):
+        return any(PRIVATE.match(each.name) for each in node.names)
+    if not isinstance(node, ast.Attribute) or not PRIVATE.match(node.attr):
+        return False
+    return not (isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"})
+
+
+def _is_patch(node):
+    if not isinstance(node, ast.Call):
+        return False
+    called = ast.unparse(node.func)
+    return called.startswith(("monkeypatch.", "patch", "mock.")) and (
+        called.split(".")[-1] in PATCHES
+    )
+
+
+def counts():
+    """Return the files that have any, with how many."""
+    found = {path: count(path) for path in python_files("tests")}
+    return {path: number for path, number in found.items() if number}
+
+
+def recorded():
+    """Return how many a file may have."""
+    rows = (line.split() for line in RECORD.read_text(encoding="utf-8").splitlines())
+    return {path: int(number) for number, path in rows}
+
+
+def main():
+    """Record fewer; more are left to the test to refuse."""
+    found, before = counts(), recorded() if RECORD.exists() else None
+    kept = found if before is None else {
+        path: min(number, found[path]) for path, number in before.items() if found.get(path)
+    }  # fmt: skip
+    lines = (f"{number:4} {path}\n" for path, number in sorted(kept.items()))
+    RECORD.write_text("".join(lines), encoding="utf-8")
+    print(f"{sum(found.values())} in {len(found)} files; {sum(kept.values())} are recorded")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,442 @@
+"""The command `rt`: what all its parts have in common."""
+
+import errno
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from types import SimpleNamespace
+
+import click
+import pytest
+from replicator_host import eventually
+
+from rt.cli.common import exits
+from rt.cli.data import pull as cli_pull
+from rt.cli.process.children import Children
+from rt.cli.process.stop_signals import StopSignals
+from rt.cli.program import COMMANDS, rt
+from rt.client.settings import ConnectionSettings
+from rt.errors import (
+    CorruptLog,
+    DiskFailed,
+    FlushTimeout,
+    GapError,
+    Misuse,
+    PeerError,
+    Refused,
+    WriterFailed,
+)
+from rt.events import Gap
+from rt.log.notify.confirmations import Level
+from rt.position import START
+from tests.commands import PATIENCE_S, Process, clean_environment, finish, publish, run, start
+
+
+def every_command(group=rt, path=()):
+    """Yield each command and subcommand, as it is typed."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        yield (*path, name)
+        if isinstance(command, click.Group):
+            yield from every_command(command, (*path, name))
+
+
+@pytest.mark.parametrize("words", list(every_command()), ids=" ".join)
+def test_help_of_each_command_has_an_example_of_it(words):
+    """A synopsis says what is allowed, an example what to type; a group may give them for all."""
+    text = run(*words, "--help").stdout + (run(*words[:-1], "--help").stdout if words[1:] else "")
+    assert text.startswith(f"Usage: rt {' '.join(words)}")
+    assert re.search(rf"^ +(.*\| )?rt {' '.join(words)}\b", text, re.MULTILINE)
+
+
+def test_list_of_commands_agrees_with_their_own_help():
+    """The list is written twice, so that showing it imports nothing."""
+    for name in COMMANDS:
+        assert rt.get_command(click.Context(rt), name).name == name
+
+
+def test_help_of_a_command_is_what_its_option_prints():
+    """`rt help X`, `rt X -h` and `rt X --help` are typed by different people."""
+    for words in (["publish"], ["archive", "policy", "set"], []):
+        assert run("help", *words).stdout == run(*words, "--help").stdout
+        assert run(*words, "-h").stdout == run(*words, "--help").stdout
+    for words, reason in (
+        (["publsh"], "did you mean publish"),
+        (["verify", "x"], "has no subcommands"),
+    ):
+        failed = run("help", *words)
+        assert (failed.exit_code, reason in failed.stderr) == (exits.BAD_USE, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["version"], "rt --version"), (["certs", "list"], "rt certs show"),
+        (["consume"], "rt subscribe"), (["session", "delete"], "rt session forget"),
+        (["stauts"], "status"), (["policy"], "archive policy"),
+    ],
+)  # fmt: skip
+def test_a_word_of_another_program_is_answered_with_ours(words, meant):
+    """A suggestion that is wrong costs more than none."""
+    assert f"did you mean {meant}" in run(*words).stderr
+    assert "did you mean" not in run("ls").stderr
+
+
+def test_help_lists_the_exit_codes_that_exist():
+    """A script can only test for what is documented."""
+    text = run("--help").stdout
+    told = {int(code) for code in re.findall(r"^ +([0-9]+) ", text, re.MULTILINE)}
+    values = vars(exits)
+    assert told - {0} == {values[name] for name in values if name.isupper() and name != "CODES_HELP"
+                    and isinstance(values[name], int)}  # fmt: skip
+
+
+def test_version_is_that_of_the_package():
+    """Asked first in every report of a fault."""
+    from rt.version import __version__
+
+    assert run("--version").stdout == f"rt {__version__}\n"
+
+
+@pytest.mark.process
+def test_command_imports_only_what_it_needs():
+    """`rt publish` starts in a tenth of a second because it loads neither TLS nor rich."""
+    code = (
+        "import sys; from click.testing import CliRunner; from rt.cli.program import rt;"
+        "result = CliRunner().invoke(rt, sys.argv[1:]); assert result.exit_code == 0;"
+        "print(*sys.modules)"
+    )
+    for words in (["--help"], ["publish", "--help"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], capture_output=True, text=True, check=True
+        )
+        heavy = {
+            "rt.net.tls",
+            "rt.node.host.node",
+            "cryptography",
+            "rich",
+            "pyarrow",
+            "prometheus_client",
+        }
+        assert not heavy & set(done.stdout.split())
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script_names_the_command(shell):
+    """It is pasted into a start-up file, unread."""
+    result = run("completion", shell)
+    assert result.exit_code == 0
+    assert "_RT_COMPLETE" in result.stdout
+
+
+@pytest.mark.process
+def test_completion_of_a_command_needs_no_import_of_it():
+    """Pressing the tabulator must not take a second."""
+    environment = clean_environment() | {
+        "_RT_COMPLETE": "bash_complete", "COMP_WORDS": "rt sub", "COMP_CWORD": "1",
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "rt"], env=environment, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout == "plain,subscribe\n"
+    assert "rt.cli.data.subscribe" not in done.stderr
+
+
+def test_unknown_command_is_bad_use():
+    """As is an unknown option."""
+    assert run("sing").exit_code == exits.BAD_USE
+    assert run("verify", "--louder").exit_code == exits.BAD_USE
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Misuse("x"), exits.BAD_USE),
+        (FileNotFoundError(errno.ENOENT, "No such file", "x"), exits.BAD_USE),
+        (Refused("role", "x"), exits.REFUSED),
+        (PeerError("x"), exits.REFUSED),
+        (CorruptLog("x", START, "y"), exits.FOUND_WRONG),
+        (GapError(Gap(START, START, (), "time", 0)), exits.FOUND_WRONG),
+        (FlushTimeout(Level.SYNCED.name, Level.MERGED.name, 1), exits.FOUND_WRONG),
+        (OSError(errno.ENOSPC, "No space left on device"), exits.DISK_FAILED),
+        (DiskFailed(errno.EIO, "Input/output error"), exits.DISK_FAILED),
+        (WriterFailed("x"), exits.DISK_FAILED),
+        (PermissionError(errno.EACCES, "Permission denied", "x"), exits.DISK_FAILED),
+        (KeyboardInterrupt(), exits.INTERRUPTED),
+        (BrokenPipeError(), exits.PIPE_CLOSED),
+        (ZeroDivisionError("x"), exits.OUR_FAULT),
+    ],
+)
+def test_error_ends_in_its_code_and_one_sentence(monkeypatch, error, code):
+    """A script decides by the code; a person reads the sentence."""
+
+    @click.command()
+    def fail():
+        raise error
+
+    monkeypatch.setattr(rt, "get_command", lambda *_: fail)
+    monkeypatch.setattr("rt.cli.program._discard_output", lambda: None)
+    result = run("fail")
+    assert result.exit_code == code
+    assert "Traceback" not in result.stderr
+    assert len(result.stderr.splitlines()) == (0 if code == exits.PIPE_CLOSED else 1)
+
+
+def test_reworded_error_keeps_the_code_of_its_cause(monkeypatch):
+    """Some commands reword an error; its meaning, and so its code, stays."""
+
+    @click.command()
+    def fail():
+        raise click.ClickException("the disk is full") from OSError(errno.ENOSPC, "x")
+
+    monkeypatch.setattr(rt, "get_command", lambda *_: fail)
+    result = run("fail")
+    assert (result.exit_code, result.stderr) == (exits.DISK_FAILED, "rt: the disk is full\n")
+
+
+def test_debug_shows_the_traceback(monkeypatch):
+    """A fault that cannot be seen cannot be fixed."""
+
+    @click.command()
+    def fail():
+        raise ZeroDivisionError("x")
+
+    monkeypatch.setattr(rt, "get_command", lambda *_: fail)
+    assert "Traceback" in run("--debug", "fail").stderr
+
+
+@pytest.mark.process
+def test_closed_pipe_ends_it_in_silence(tmp_path):
+    """`rt subscribe | head` is how most people look first."""
+    publish(tmp_path, [b"x" * 1000] * 10_000)
+    reading = "subscribe", "--root", tmp_path, "--own-session", "jfk", "--no-follow"
+    with start(*reading) as process:
+        assert process.stdout.readline() == b"x" * 1000 + b"\n"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == exits.PIPE_CLOSED
+
+
+@pytest.mark.process
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
+def test_forbidden_directory_is_named(tmp_path):
+    """The commonest mistake of a first installation."""
+    tmp_path.chmod(0o500)
+    code, _, err = finish(start("publish", "--root", tmp_path, "--session", "jfk", stdin=-3))
+    tmp_path.chmod(0o700)
+    assert code == exits.DISK_FAILED
+    assert "permission denied" in err
+
+
+def test_refused_directory_is_named(tmp_path, monkeypatch):
+    """The same as root sees it: the operating system's message, whatever its reason."""
+
+    def refuse(path, *_):
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    result = run("publish", "--root", tmp_path / "there", "--session", "jfk", os.devnull)
+    assert result.exit_code == exits.DISK_FAILED
+    assert result.stderr == f"rt: {tmp_path / 'there'}: permission denied\n"
+
+
+def test_an_impatient_second_signal_leaves_no_child_running(monkeypatch):
+    """A node that keeps running keeps its port and its directory, and the next start fails."""
+
+    def interrupted(_timeout_s):
+        raise KeyboardInterrupt
+
+    children = Children()
+    every = [
+        children.start(name, prefix=["sh", "-c", "exec sleep 60"]) for name in ("n1", "n2", "n3")
+    ]
+    for child in every[1:]:
+        monkeypatch.setattr(child._process, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        children.__exit__()
+    monkeypatch.undo()
+    try:
+        assert [child._process.wait(10) for child in every] == [-signal.SIGTERM] * 3
+    finally:
+        for child in every:
+            child.kill()
+            child.stop()
+
+
+@pytest.mark.parametrize("breaks_at", ["done", "status"])
+def test_a_pull_that_breaks_says_why_unless_it_was_already_done(monkeypatch, breaks_at):
+    """Its disk may fail at any moment, and a silent end is the worst of answers."""
+
+    class Client:
+        """A puller that has everything, and whose disk fails when, or just after, it is checked."""
+
+        running, error, is_served_nowhere = True, "", False
+
+        def __init__(self, *_given, **_named):
+            pass
+
+        def start(self):
+            pass
+
+        stop = start
+
+        def ask_end(self):
+            if breaks_at == "done":
+                self.fail()
+            return SimpleNamespace(is_over=True, is_reached=True)
+
+        def status(self):
+            seen = SimpleNamespace(error=self.error, position=START)
+            self.fail()
+            return seen
+
+        def fail(self):
+            self.running, self.error = False, "copy/out: no room; this copy has ended"
+
+    monkeypatch.setattr(cli_pull, "PullClient", Client)
+    watch = SimpleNamespace(start=lambda: None, stop=lambda: None, stuck=lambda: "")
+    monkeypatch.setattr(cli_pull, "PullWatch", lambda *_: watch)
+    monkeypatch.setattr(ConnectionSettings, "contexts", lambda *_: None)
+    told = run("pull", "--once")
+    if breaks_at == "done":
+        assert (told.exit_code, "no room" in told.stderr) == (exits.DISK_FAILED, True)
+    else:
+        assert (told.exit_code, "the copy ends at 0.0.0" in told.stdout) == (0, True)
+
+
+@pytest.mark.process
+def test_closed_standard_files_are_empty_or_lead_nowhere(tmp_path):
+    """Daemons are started like this; a log's first file would receive all the output."""
+    for arguments in ("publish --session jfk <&-", "publish --session jfk >&- 2>&- <$0"):
+        shell = f'echo AA1 >"$0"; {sys.executable} -m rt {arguments}'
+        options = {"cwd": tmp_path, "env": clean_environment() | {"PYTHONPATH": os.getcwd()}}
+        done = subprocess.run(
+            ["sh", "-c", shell, tmp_path / "in"], timeout=PATIENCE_S, check=False, **options
+        )
+        assert done.returncode == 0
+    shown = run("subscribe", "--root", tmp_path / "rt-data", "--own-session", "jfk", "--no-follow")
+    assert shown.stdout == "AA1\n"
+    done = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m rt verify rt-data/stream/jfk >&-"], timeout=PATIENCE_S,
+        check=False, **options,
+    )  # fmt: skip
+    assert done.returncode == 0
+
+
+def test_a_signal_while_a_child_is_started_does_not_lose_it(monkeypatch, request):
+    """It would run for ever, unnoticed."""
+
+    def interrupted(*arguments, **options):
+        process = popen(*arguments, **options)
+        signal.raise_signal(signal.SIGINT)
+        return process
+
+    popen, children = subprocess.Popen, Children()
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
+    with pytest.raises(KeyboardInterrupt), children:
+        children.start("n1", prefix=["sh", "-c", "exec sleep 60"])
+    assert [child.running for child in children._children] == [False]
+
+
+WAITING = """
+import signal
+from rt.cli import program
+program.rt.main = lambda: (print("waits", flush=True), signal.pause())
+program.main()
+"""
+
+
+@pytest.mark.process
+def test_an_interrupt_ends_a_command_that_a_script_started_in_the_background():
+    """Scripts start their background jobs with SIGINT ignored; asked to end, one waited."""
+    command = f"trap '' INT; exec {shlex.join([sys.executable, '-c', WAITING])}"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with Process(["sh", "-c", command], env=clean_environment(), **pipes) as process:
+        assert process.stdout.readline() == b"waits\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == -signal.SIGINT
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_demo_that_is_ended_leaves_no_process(tmp_path, number):
+    """Its nodes would hold their ports until someone found out whose they were."""
+    with start("demo", "--nodes", 1, "--no-spark", "--rate", 50, "--keep", tmp_path) as demo:
+        assert b"1 node(s), a pusher and a puller" in demo.stderr.readline()
+        settings = tmp_path / "cluster" / "n1.toml"
+        port = int(re.search(r'listen = "localhost:(\d+)"', settings.read_text())[1])
+        wait_until_open(port)
+        demo.send_signal(number)
+        assert finish(demo)[0] == exits.INTERRUPTED
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+
+
+@pytest.mark.process
+def test_a_closed_terminal_stops_a_cluster_in_order(tmp_path):
+    """The terminal and its shell send a signal each; only nohup makes a command survive both."""
+    with start("up", "--nodes", 1, "--root", tmp_path / "up") as up:
+        assert b"1 node up" in up.stdout.readline()
+        up.send_signal(signal.SIGHUP)
+        time.sleep(0.02)
+        up.send_signal(signal.SIGHUP)
+        code, _, said = finish(up)
+    assert (code, said) == (0, "")
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_hang_up_stops_a_command_unless_it_runs_by_nohup(ignored):
+    """It was started that way so that it keeps running."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.default_int_handler)
+    try:
+        with StopSignals() as signals:
+            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(signal.SIGHUP)
+            assert signals.has_come() != ignored
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.process
+def test_a_cluster_whose_command_is_killed_leaves_no_node(tmp_path):
+    """It would hold its port and its directory, and the next `rt up` would fail."""
+    with start("up", "--nodes", 1, "--root", tmp_path / "up") as up:
+        assert b"1 node up" in up.stdout.readline()
+        settings = (tmp_path / "up" / "n1.toml").read_text()
+        port = int(re.search(r'listen = "localhost:(\d+)"', settings)[1])
+        wait_until_open(port)
+        up.kill()
+    assert eventually(lambda: is_closed(port))
+
+
+def is_closed(port):
+    """Whether nothing listens there."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED
+
+
+def wait_until_open(port):
+    """Wait until somebody listens there."""
+    end = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end:
+        with suppress(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port)).close()
+            return
+        time.sleep(0.05)
+
+
+@pytest.mark.process
+def test_an_exit_code_remains_where_nothing_can_be_printed(tmp_path):
+    """Standard error may go to the very disk that is full."""
+    with open("/dev/full", "wb") as full, start("nix", stderr=full) as process:
+        assert process.wait(PATIENCE_S) == exits.BAD_USE

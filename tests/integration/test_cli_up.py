@@ -1,0 +1,258 @@
+"""`rt up`: a cluster that outlives its nodes, and can be told to lose one."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import tomllib
+
+import pytest
+
+from rt.cli.cluster.up import up as up_command
+from rt.cli.cluster.up_control import ControlRequest, ControlServer, ask_cluster
+from rt.cli.common import exits
+from rt.errors import Misuse, RtError
+from rt.log.files.lock import take_lock
+from tests.commands import PATIENCE_S, finish, run, start
+from tests.replicator_host import eventually
+
+
+class Cluster:
+    """A running `rt up`, and what it says."""
+
+    def __init__(self, root, nodes):
+        """Start it; return when its nodes serve."""
+        self.root = root
+        self.process = start("up", "--nodes", nodes, "--root", root)
+        assert b"up for stream" in self.process.stdout.readline()
+
+    def status(self):
+        """Return what each node answers, and the exit code."""
+        done = run("status", "--config", self.root / "clients.toml", "--json")
+        return json.loads(done.stdout), done.exit_code
+
+    def roles(self):
+        """Return the role of each node that answers."""
+        return {each["node"]: each["role"] for each in self.status()[0] if "node" in each}
+
+    def leader(self):
+        """Return the leader, once there is one."""
+        assert eventually(lambda: "leader" in self.roles().values(), PATIENCE_S)
+        return next(name for name, role in self.roles().items() if role == "leader")
+
+    def said(self):
+        """Return its next line on stderr."""
+        return self.process.stderr.readline().decode()
+
+    def stop(self):
+        """End it in order; return the exit code and what else it said."""
+        self.process.send_signal(signal.SIGTERM)
+        code, _, said = finish(self.process)
+        return code, said
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """Return a function that starts a cluster, which ends with the test."""
+    made = []
+
+    def begin(nodes):
+        made.append(Cluster(tmp_path / "up", nodes))
+        return made[-1]
+
+    yield begin
+    for each in made:
+        each.process.kill()
+        each.process.communicate()
+
+
+@pytest.mark.process
+def test_a_failover_can_be_tried_by_hand(cluster):
+    """The tool made for trying things out ended as a whole when one of its nodes did."""
+    up = cluster(3)
+    first = up.leader()
+    killed = run("up", "--root", up.root, "--kill", first)
+    assert killed.exit_code == 0
+    assert killed.stdout.startswith(f"{first} was killed; 2 of 3 nodes running; start it again")
+    assert up.said().startswith(f"rt: {first} was killed")
+    assert eventually(lambda: up.status()[1] == exits.FOUND_WRONG, PATIENCE_S)  # degraded
+    assert up.leader() != first
+    again = run("up", "--root", up.root, "--kill", first)
+    assert (again.exit_code, "is not running" in again.stderr) == (exits.BAD_USE, True)
+    started = run("up", "--root", up.root, "--start", first)
+    assert started.stdout == f"{first} was started; 3 of 3 nodes running\n"
+    assert eventually(lambda: up.status()[1] == 0, PATIENCE_S)
+    twice = run("up", "--root", up.root, "--start", first)
+    assert twice.stderr == f"rt: {first} is running already\n"
+    unknown = run("up", "--root", up.root, "--kill", "n9")
+    assert "has no node 'n9'; it has n1, n2, n3" in unknown.stderr
+    assert up.stop()[0] == 0
+    assert not {"up.request", "up.answer"} & set(os.listdir(up.root))
+
+
+@pytest.mark.process
+def test_an_emptied_node_learns_and_is_not_founded_again(cluster):
+    """To empty a node is what the runbook advises; founded again, it ended at once."""
+    up = cluster(3)
+    name = min({"n1", "n2", "n3"} - {up.leader()})
+    assert run("up", "--root", up.root, "--kill", name).exit_code == 0
+    shutil.rmtree(up.root / name)
+    started = run("up", "--root", up.root, "--start", name)
+    assert started.stdout == f"{name} was started; 3 of 3 nodes running\n"
+    assert eventually(lambda: up.status()[1] == 0, PATIENCE_S)
+    assert "identity.disowned" not in os.listdir(up.root / name / "stream" / "state")
+    code, said = up.stop()
+    assert (code, "ended with" in said) == (0, False)
+
+
+@pytest.mark.process
+def test_a_node_is_added_to_a_running_cluster(cluster):
+    """How a cluster grows can be tried with the tool made for trying things out."""
+    up = cluster(3)
+    up.leader()
+    added = run("up", "--root", up.root, "--add")
+    assert (added.exit_code, added.stdout) == (0, "voting: n1, n2, n3, n4\n")
+    assert "n4 was started; 4 of 4 nodes running" in added.stderr
+    assert "rt node --config" not in added.stderr, "it is started here, and needs no advice"
+    with open(f"{up.root}/clients.toml", "rb") as file:
+        assert len(tomllib.load(file)["pull"]["nodes"]) == 4
+    assert up.said() == "rt: n4 was started; 4 of 4 nodes running\n"
+    killed = run("up", "--root", up.root, "--kill", "n4")
+    assert killed.stdout.startswith("n4 was killed; 3 of 4 nodes running")
+    started = run("up", "--root", up.root, "--start", "n4")
+    assert started.stdout == "n4 was started; 4 of 4 nodes running\n"
+    assert up.stop()[0] == 0
+
+
+@pytest.mark.process
+def test_a_node_that_was_removed_is_no_longer_one_of_the_cluster(cluster):
+    """It was counted, its operator was advised to start it, and the next start failed for it."""
+    up = cluster(3)
+    up.leader()
+    assert run("up", "--root", up.root, "--add").exit_code == 0
+    assert up.said() == "rt: n4 was started; 4 of 4 nodes running\n"
+    clients = up.root / "clients.toml"
+    removed = run("cluster", "remove", "n4", "--config", clients, "--timeout", str(PATIENCE_S))
+    assert (removed.exit_code, removed.stdout) == (0, "voting: n1, n2, n3\n")
+    assert up.said() == "rt: n4 was removed from the cluster, and has ended; 3 of 3 nodes running\n"
+    refused = run("up", "--root", up.root, "--start", "n4")
+    assert (refused.exit_code, "has no node 'n4'" in refused.stderr) == (exits.BAD_USE, True)
+    assert up.stop()[0] == 0
+    again = cluster(3)
+    assert again.said() == "rt: removed from the cluster, and left out: n4\n"
+    again.leader()
+    assert again.stop()[0] == 0
+
+
+@pytest.mark.process
+def test_a_node_that_dies_is_named_and_the_others_continue(cluster):
+    """Two of three are a cluster, and its operator must learn which one is gone, and why."""
+    up = cluster(3)
+    up.leader()
+    child = children(up.process.pid)[-1]
+    os.kill(child, signal.SIGKILL)
+    said = up.said()
+    ended = "was ended by SIGKILL; 2 of 3 nodes running; start it again with rt up --root"
+    assert re.match(rf"rt: n\d {ended}", said), said  # and nothing of what it had logged
+    assert up.process.poll() is None
+    assert eventually(lambda: up.status()[1] == exits.FOUND_WRONG, PATIENCE_S)
+    assert up.stop()[0] == 0
+
+
+@pytest.mark.process
+def test_a_cluster_whose_last_node_dies_ends_with_the_reason(cluster):
+    """There is nothing left to run."""
+    up = cluster(1)
+    os.kill(children(up.process.pid)[-1], signal.SIGKILL)
+    code, _, said = finish(up.process)
+    assert code == exits.DISK_FAILED
+    assert "n1 was ended by SIGKILL" in said
+    assert said.endswith("no node is left\n")
+
+
+def children(pid):
+    """Return the children of a process."""
+    told = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=True
+    )
+    return [int(each) for each in told.stdout.split()]
+
+
+def test_pages_without_their_packages_are_refused_before_a_cluster_is_made(tmp_path, monkeypatch):
+    """It told where the pages were, and then each node ended for want of a package."""
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    root = tmp_path / "up"
+    with pytest.raises(Misuse, match=r"pip install '\.\[http\]'"):
+        up_command.main(["--root", str(root), "--http", "127.0.0.1:9420"], standalone_mode=False)
+    assert not root.exists()
+
+
+def test_a_page_whose_port_is_in_use_is_refused_before_a_cluster_is_made(tmp_path):
+    """It was announced, and its node ended."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        outcome = run("up", "--nodes", 1, "--root", tmp_path / "up", "--http", f"127.0.0.1:{port}")
+    assert outcome.exit_code == exits.DISK_FAILED
+    assert outcome.stderr == f"rt: cannot listen at 127.0.0.1:{port}: address already in use\n"
+    assert not (tmp_path / "up").exists()
+
+
+def test_nothing_is_asked_of_a_cluster_that_is_not_running(tmp_path):
+    """A leftover request would be obeyed by the next cluster."""
+    for root in (tmp_path, tmp_path / "nowhere"):
+        done = run("up", "--root", root, "--kill", "n1")
+        assert done.exit_code == exits.BAD_USE
+        assert f"no cluster is running in {root}" in done.stderr
+    assert run("up", "--kill", "n1", "--start", "n1").exit_code == exits.BAD_USE
+    assert not (tmp_path / "up.request").exists()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind"), [("done", None), (Misuse("no"), Misuse), (RtError("broken"), RtError)]
+)
+def test_a_request_and_its_answer_pass_through_the_directory(tmp_path, outcome, kind):
+    """Files work wherever the cluster's directory is, however long its path."""
+    fd, asked = take_lock(str(tmp_path), "taken"), []
+    ready, stopping = threading.Event(), threading.Event()
+
+    def obey(request):
+        asked.append(request)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def serve():
+        with ControlServer(str(tmp_path)) as server:
+            ready.set()
+            while not stopping.wait(0.01):
+                server.serve(obey)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    assert ready.wait(PATIENCE_S)
+    try:
+        if kind is None:
+            assert ask_cluster(str(tmp_path), ControlRequest("kill", "n2")) == "done"
+        else:
+            with pytest.raises(kind, match=str(outcome)):
+                ask_cluster(str(tmp_path), ControlRequest("kill", "n2"))
+    finally:
+        stopping.set()
+        thread.join()
+        os.close(fd)
+    assert asked == [ControlRequest("kill", "n2")]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff", b"[" * 60_000])
+def test_an_unreadable_request_stops_nothing(tmp_path, content):
+    """Whatever lies in the directory, the nodes go on."""
+    (tmp_path / "up.request").write_bytes(content)
+    server = ControlServer(str(tmp_path))
+    obeyed = []
+    server.serve(obeyed.append)
+    assert not obeyed

@@ -1,0 +1,421 @@
+"""A full session drops its oldest messages: what goes, who hears of it, and what is kept."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing, suppress
+
+import pytest
+from archive_cluster import STREAM, ArchiveCluster, held_bytes
+
+import rt
+from replicator.push.progress import Release
+from replicator.push.releaser import Releaser
+from replicator.push.session_book import SessionBook
+from replicator.source.cursor_file import CursorFile
+from rt.errors import FlushTimeout, MessagesDropped, Misuse
+from rt.format.dropped_notice import NOTICE_BYTES
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import OsDisk
+from rt.log.notify.confirmations import Confirmations, ConfirmationsFile
+from rt.log.write.dropping import Dropping, notice_of
+from rt.log.write.sending import sending
+from rt.position import Position
+from sequencer.ledger.ledger import Ledger
+from sequencer.planning.planner import Planner
+from sequencer.planning.session_log import SessionLogs
+from tests.commands import Process
+from tests.faulty import FaultyDisk
+
+KIB = 1 << 10
+LIMIT = 512 * KIB
+PATIENCE_S = 60
+DROPS = rt.DiskLimit(LIMIT, on_full="drop_oldest")
+
+
+def publisher(root, session="jfk", limit=DROPS):
+    """A publisher on its own; a pusher may run beside it."""
+    return rt.Publisher(root, stream=STREAM, session=session, disk_limit=limit)
+
+
+def fill(full, messages, size=KIB):
+    """Publish numbered messages."""
+    for _ in range(messages):
+        full.publish(full.next_sequence.to_bytes(4, "big").ljust(size))
+
+
+def eventually(check):
+    """Wait until something is so."""
+    end_s = time.monotonic() + PATIENCE_S
+    while not check() and time.monotonic() < end_s:
+        time.sleep(0.02)
+    return check()
+
+
+def read(directory, **options):
+    """Read a log to its end: sequence numbers, and the gaps of either kind."""
+    events = []
+    root, stream = os.path.split(os.path.dirname(str(directory)))
+    session = os.path.basename(directory)
+    with rt.Subscriber(
+        root, stream=stream, session=None if session == "out" else session, start=Position(0),
+        follow=False, on_gap="notify", on_event=events.append, **options,
+    ) as reader:  # fmt: skip
+        found = [int.from_bytes(each.payload[:4], "big") for each in reader]
+    return found, [each for each in events if isinstance(each, rt.Dropped | rt.Gap)]
+
+
+def gone(spans):
+    """The numbers that spans cover."""
+    return [number for each in spans for number in range(each.first, each.next)]
+
+
+def mark(directory, bound=None):
+    """The first file that no pusher has begun to send; or set it."""
+    with sending(str(directory)) as known:
+        if bound is not None:
+            known.write(bound, known.limit)
+        return known.bound
+
+
+def test_a_local_queue_keeps_its_newest_messages(tmp_path):
+    """Its readers meet a typed gap, and every message is either there or named as dropped."""
+    directory = tmp_path / STREAM / "jfk"
+    with publisher(tmp_path) as full:
+        fill(full, 3000)
+        waiting = DROPS.frame_bytes_max  # a frame that has begun is not asked about again
+        assert held_bytes(directory) <= LIMIT + waiting + 2 * NOTICE_BYTES + 512
+        full.flush("synced")
+        [dropped] = full.dropped()
+    found, [gap] = read(directory)
+    assert gone([dropped]) + found == list(range(3000))
+    assert len(found) > 350, "most of the limit is used"
+    assert gap.reason == "dropped"
+    with publisher(tmp_path) as again:
+        assert again.dropped() == [dropped]
+        assert again.next_sequence == 3000
+
+
+def test_the_limit_has_room_for_some_files(tmp_path):
+    """Files go whole: with one alone, everything would."""
+    with pytest.raises(Misuse, match="use 524288 or more to drop the oldest messages"):
+        rt.DiskLimit(LIMIT - 1, on_full="drop_oldest")
+    with pytest.raises(Misuse, match="use error, block or drop_oldest"):
+        rt.DiskLimit(LIMIT, on_full="drop_newest")
+
+
+def test_a_group_drops_nothing(tmp_path):
+    """What one session dropped might be left out of another as a repeat."""
+    with pytest.raises(Misuse, match="of group 'g', whose messages cannot be dropped"):
+        rt.Publisher(tmp_path, stream=STREAM, session="jfk", group="g", disk_limit=DROPS)
+    assert not (tmp_path / STREAM).exists()
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_every_reader_of_every_node_learns_once_what_was_dropped(tmp_path, nodes):
+    """Where the messages were; their futures fail, and nothing else is lost."""
+    with ArchiveCluster(tmp_path / "cluster", nodes) as cluster:
+        clients = os.path.join(cluster.root, "clients.toml")
+        for place in cluster.places:
+            cluster.stop(place.name)
+        with rt.connect(clients, root=tmp_path / "client") as client:
+            full = client.publisher("jfk", disk_limit=DROPS)
+            futures = [full.publish_future(number.to_bytes(4, "big")) for number in range(3)]
+            payload = bytes(KIB - 4)
+            for number in range(3, 1500):
+                future = full.publish_future(number.to_bytes(4, "big") + payload)
+                futures.append(future)
+            for place in cluster.places:
+                cluster.start(place.name)
+            with pytest.raises(MessagesDropped, match="session jfk dropped") as told:
+                full.flush("merged", PATIENCE_S)
+            full.flush("merged", PATIENCE_S)
+            assert list(told.value.dropped) == full.dropped()
+            lost = gone(full.dropped())
+            for number, each in enumerate(futures):
+                if number in lost:
+                    assert isinstance(each.exception(PATIENCE_S), MessagesDropped)
+                else:
+                    assert each.result(PATIENCE_S).level is rt.Level.MERGED
+        end = max(cluster.ledger(place.name).end for place in cluster.places)
+        for place in cluster.places:
+            assert eventually(lambda at=place: cluster.ledger(at.name).end >= end)
+            found, events = read(cluster.out(place.name))
+            assert sorted(found + lost) == list(range(1500))
+            assert found == sorted(found)
+            assert [(each.session, each.first, each.next) for each in events] == [
+                (each.session, each.first, each.next) for each in full.dropped()
+            ]
+
+
+def test_what_one_node_has_is_kept_and_merged_by_all(tmp_path):
+    """No majority: the pusher sends one node half of what the limit allows, and the rest goes."""
+    with ArchiveCluster(tmp_path / "cluster", 3) as cluster:
+        clients = os.path.join(cluster.root, "clients.toml")
+        for name in ("n2", "n3"):
+            cluster.stop(name)
+        directory = tmp_path / "client" / STREAM / "jfk"
+        with rt.connect(clients, root=tmp_path / "client") as client:
+            full = client.publisher("jfk", disk_limit=DROPS)
+            fill(full, 200)
+            full.flush("received", PATIENCE_S)
+            fill(full, 2000)
+            kept_to = mark(directory)
+            assert kept_to > 0
+            assert full.dropped()
+            assert all(each.begin >= kept_to for each in full.dropped())
+            for name in ("n2", "n3"):
+                cluster.start(name)
+            with pytest.raises(MessagesDropped):
+                full.flush("merged", PATIENCE_S)
+            fill(full, 100)
+            with suppress(MessagesDropped):  # what is merged is archived a second later
+                full.flush("merged", PATIENCE_S)
+            lost = gone(full.dropped())
+        assert 0 not in lost
+        end = max(cluster.ledger(place.name).end for place in cluster.places)
+        for place in cluster.places:
+            assert eventually(lambda at=place: cluster.ledger(at.name).end >= end)
+            found, events = read(cluster.out(place.name))
+            assert sorted(found + lost) == list(range(2300))
+            assert gone(events) == lost
+
+
+FULL = 3  # all that is left may have been sent to a node that is down
+FLOOD = """
+import sys, rt
+config, root = sys.argv[1:]
+limit = rt.DiskLimit(1 << 19, on_full="drop_oldest")
+client = rt.connect(config, root=root)
+publisher = client.publisher("jfk", disk_limit=limit)
+while True:
+    try:
+        publisher.publish_many([bytes(1000)] * 20)
+    except rt.SessionFull:
+        sys.exit(FULL)
+    print(publisher.next_sequence, flush=True)
+""".replace("FULL", str(FULL))
+
+
+@pytest.mark.faults  # how much is dropped, and where a kill comes, depends on the machine
+@pytest.mark.process
+def test_publishers_that_are_killed_while_they_drop_lose_and_double_nothing_else(tmp_path):
+    """Every number is either merged or named as dropped, once, wherever a kill came."""
+    with ArchiveCluster(tmp_path / "cluster") as cluster:
+        config = os.path.join(cluster.root, "clients.toml")
+        begun = 0
+        for turn in range(5):
+            if turn % 2:
+                cluster.stop("n1")
+            command = [sys.executable, "-c", FLOOD, config, str(tmp_path / "client")]
+            with Process(command, stdout=subprocess.PIPE) as flood:
+                while begun % 1500 < 1400 - 250 * turn and (line := flood.stdout.readline()):
+                    begun = int(line)
+                flood.kill()
+            assert flood.returncode in (-signal.SIGKILL, FULL)
+            begun += 1500 - begun % 1500
+            if turn % 2:
+                cluster.start("n1")
+        with rt.connect(config, root=tmp_path / "client") as client:
+            last = client.publisher("jfk")
+            count = last.next_sequence + 1
+            last.publish(b"last", confirm="merged", timeout_s=PATIENCE_S)
+            lost = gone(last.dropped())
+        events = []
+        with rt.Subscriber(
+            os.path.dirname(os.path.dirname(cluster.out("n1"))), stream=STREAM, start=Position(0),
+            follow=False, on_event=events.append,
+        ) as reader:  # fmt: skip
+            found = [message.sequence for message in reader]
+        assert sorted(found + lost) == list(range(count))
+        assert gone(each for each in events if isinstance(each, rt.Dropped)) == lost
+        assert lost
+
+
+def test_a_process_that_dies_before_the_line_has_dropped_the_file(tmp_path, monkeypatch):
+    """Its notice says so already; the next publisher, and a pusher, go by that."""
+    directory = tmp_path / STREAM / "jfk"
+    full = publisher(tmp_path)
+    fill(full, 300)
+
+    def dies(*_lines, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(full._writer._appender, "archive_all", dies)
+    with pytest.raises(KeyboardInterrupt):
+        fill(full, 300)
+    taken = full.next_sequence
+    monkeypatch.undo()
+    full.close()
+    assert full.dropped() == []
+    with publisher(tmp_path) as again:
+        assert again.dropped()
+        fill(again, 1)
+        dropped = again.dropped()
+    found, _ = read(directory)
+    assert gone(dropped) + found == list(range(taken + 1))
+
+
+def test_a_notice_is_durable_before_the_line_of_the_file_it_covers(tmp_path):
+    """After a power cut between the two, neither the file nor any word of it would be left."""
+    calls = []
+    with rt.Publisher(
+        tmp_path, stream=STREAM, session="jfk", disk_limit=DROPS, disk=FaultyDisk(calls.append)
+    ) as full:
+        while not full.dropped():
+            fill(full, 50)
+    written = calls.index("overwrite")
+    assert "sync" in calls[written : calls.index("append", written)]
+
+
+def dead_before_the_line(tmp_path, monkeypatch):
+    """A session whose publisher died after a notice, and before the line of the file it covers."""
+    full = publisher(tmp_path)
+    fill(full, 300)
+
+    def dies(*_lines, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(full._writer._appender, "archive_all", dies)
+    with pytest.raises(KeyboardInterrupt):
+        fill(full, 300)
+    monkeypatch.undo()
+    full.close()
+    return tmp_path / STREAM / "jfk"
+
+
+def test_every_connection_passes_over_a_file_whose_line_is_missing(tmp_path, monkeypatch):
+    """Also the second one, when the first has begun to send what follows: copies never differ."""
+    directory = dead_before_the_line(tmp_path, monkeypatch)
+    firsts = []
+    for _ in range(2):
+        with closing(LogDirectory(str(directory))) as log:
+            log.refresh()
+            firsts.append(CursorFile(log, is_own=True).first())
+            assert firsts[-1] > Position(0), "the oldest was dropped"
+    assert firsts[0] == firsts[1]
+
+
+def test_a_file_whose_line_is_missing_is_dropped_once_the_next_was_sent(tmp_path, monkeypatch):
+    """Otherwise it would be archived as merged."""
+    directory = dead_before_the_line(tmp_path, monkeypatch)
+    with closing(LogDirectory(str(directory))) as log:
+        log.refresh()
+        CursorFile(log, is_own=True).first()
+    with publisher(tmp_path) as again:
+        assert again.dropped()
+
+
+def test_a_file_whose_line_is_missing_is_named_by_any_publisher(tmp_path, monkeypatch):
+    """Also by one that has no limit: its list of what was dropped is the session's."""
+    dead_before_the_line(tmp_path, monkeypatch)
+    with publisher(tmp_path, limit=None) as again:
+        assert gone(again.dropped())
+
+
+def test_a_file_whose_line_is_missing_is_never_archived_as_merged(tmp_path, monkeypatch):
+    """A pusher archives for a publisher that has ended, and the nodes confirm what follows."""
+    directory = dead_before_the_line(tmp_path, monkeypatch)
+    released = Confirmations(released=Position.of(9, 0, 0))
+    with closing(ConfirmationsFile(str(directory))) as confirmed:
+        confirmed.write(released)
+    releaser = Releaser(SessionBook(str(tmp_path), STREAM, ["*"]), Release.MERGED)
+    releaser._archive(str(directory), released.released)
+    with publisher(tmp_path) as again:
+        assert again.dropped()
+
+
+def test_a_notice_that_no_message_followed_is_repeated_by_the_next_run(tmp_path):
+    """Nodes pass over frames that add nothing."""
+    directory = tmp_path / STREAM / "jfk"
+    with publisher(tmp_path) as full:
+        fill(full, 60)
+        writer = full._writer
+        full._make_room()
+        assert full.dropped()
+    with closing(LogDirectory(str(directory))) as log:
+        log.refresh()
+        last = log.manifest.order[-1]
+        assert notice_of(log, last).next == 60
+        with publisher(tmp_path) as again:
+            fill(again, 1)
+        log.refresh()
+        assert notice_of(log, log.manifest.order[-1]).next == 60
+    assert isinstance(writer.dropping, Dropping)
+
+
+def test_what_a_pusher_may_have_begun_to_send_is_kept(tmp_path):
+    """Some node may have a byte of it; so the session is full rather than torn."""
+    with publisher(tmp_path) as full:
+        fill(full, 300)
+        mark(tmp_path / STREAM / "jfk", Position.of(1, 0, 0))
+        with pytest.raises(rt.SessionFull):
+            fill(full, 600)
+        assert full.dropped() == []
+
+
+def test_a_late_flush_names_the_level_that_all_has_reached_that_was_kept(tmp_path, monkeypatch):
+    """What is dropped while it waits reaches no level, and none has to wait for it."""
+    directory = str(tmp_path / STREAM / "jfk")
+    with publisher(tmp_path) as full, closing(ConfirmationsFile(directory)) as confirmed:
+        fill(full, 10)
+        kept = full.flush("written").position
+        full._writer.roll()
+        mark(directory, kept.file.next_file())
+        confirmed.write(Confirmations(received=kept, replicated=kept))
+        sync = full._writer.sync
+
+        def sync_late(_timeout_s):
+            fill(full, 1000)  # after the flush has noted where its messages end
+            return sync(PATIENCE_S)
+
+        fill(full, 1)
+        monkeypatch.setattr(full._writer, "sync", sync_late)
+        with pytest.raises(FlushTimeout, match="only replicated"):
+            full.flush("merged", 0.001)
+        monkeypatch.undo()
+        assert full.dropped()[0].first == 10
+
+
+def test_what_was_there_before_is_kept(tmp_path):
+    """A pusher of it did not note what it sends."""
+    with publisher(tmp_path, limit=None) as first:
+        fill(first, 300)
+    with publisher(tmp_path) as full:
+        fill(full, 1000)
+        [dropped] = full.dropped()
+    assert dropped.first == 300
+
+
+def test_a_notice_goes_with_the_messages_after_it_however_small_the_share(tmp_path):
+    """Alone it would add no message, and be passed over; so it waits for them."""
+    with publisher(tmp_path, "a") as full:
+        fill(full, 100)
+        full.flush("synced")
+        file = full._writer._appender.end.file
+        end = full._writer.end
+    with closing(LogDirectory(str(tmp_path / STREAM / "a"))) as log:
+        log.refresh()
+        assert notice_of(log, file) is not None
+    logs = SessionLogs(OsDisk(), str(tmp_path / STREAM))
+    first = slice_of(logs, end)
+    assert first.length > NOTICE_BYTES
+    assert first.messages > 0
+    logs.close()
+    active = tmp_path / STREAM / "alone"
+    full = publisher(tmp_path, "alone")
+    full._writer._begin_file()
+    logs = SessionLogs(OsDisk(), str(tmp_path / STREAM))
+    assert slice_of(logs, Position(NOTICE_BYTES), "alone") is None
+    full.close()
+    assert slice_of(logs, Position(NOTICE_BYTES), "alone").messages == 0, f"{active}: it has ended"
+    logs.close()
+
+
+def slice_of(logs, durable, session="a"):
+    """What a leader would have merged first, with a share of a byte."""
+    ledger = Ledger(file_bytes_max=2)
+    merge = Planner(logs).plan(ledger, {session: durable}, 1)
+    return merge.slices[0] if merge else None

@@ -1,0 +1,88 @@
+"""The examples run unchanged: they are what a reader copies first."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.commands import PATIENCE_S, Process
+
+EXAMPLES = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "examples")
+
+pytestmark = pytest.mark.process
+
+
+def example(name, *arguments):
+    """Run an example; return its exit code, output and what it said."""
+    done = subprocess.run(
+        [sys.executable, os.path.join(EXAMPLES, name), *map(str, arguments)],
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_what_the_publisher_says_to_run_next_prints_its_messages(tmp_path):
+    """The two files are one tour; the first names the second."""
+    code, out, _ = example("publish.py", tmp_path)
+    assert code == 0
+    assert out.splitlines()[-1].strip() == f"python examples/subscribe.py {tmp_path} jfk"
+    code, out, err = example("subscribe.py", tmp_path, "jfk")
+    assert code == 0, err
+    lines = out.splitlines()
+    assert [line.split(":")[0] for line in lines] == [f"jfk {number}" for number in range(100)]
+    assert "read 100 messages" in err
+
+
+def test_second_run_of_the_subscriber_gets_what_is_new_and_nothing_twice(tmp_path):
+    """Resuming is the point of a position."""
+    example("publish.py", tmp_path)
+    example("subscribe.py", tmp_path, "jfk")
+    assert example("subscribe.py", tmp_path, "jfk")[1] == ""
+    example("publish.py", tmp_path)
+    _, out, _ = example("subscribe.py", tmp_path, "jfk")
+    assert [line.split(":")[0] for line in out.splitlines()] == [
+        f"jfk {number}" for number in range(100, 200)
+    ]
+
+
+def test_counts_are_exact_however_often_the_reader_is_killed(tmp_path):
+    """Position and result commit together, or not at all."""
+    killed = 0
+    for _ in range(2):
+        example("publish.py", tmp_path)
+        command = [sys.executable, os.path.join(EXAMPLES, "exactly_once.py"), tmp_path, "jfk"]
+        for delay_s in (0.1, 0.16, 0.22):
+            with Process(command, stdout=subprocess.DEVNULL) as reader:
+                try:
+                    reader.wait(delay_s)
+                except subprocess.TimeoutExpired:
+                    reader.kill()
+                    killed += 1
+    code, out, err = example("exactly_once.py", tmp_path, "jfk")
+    assert code == 0, err
+    assert sum(int(line.split()[1]) for line in out.splitlines()) == 200
+    assert killed
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_workers_divide_a_session_among_processes(tmp_path, method):
+    """Together they have every message once."""
+    example("publish.py", tmp_path)
+    code, out, err = example("workers.py", tmp_path, "jfk", 3, method)
+    assert code == 0, err
+    counts = [int(line.split()[-2]) for line in out.splitlines()]
+    assert len(counts) == 3
+    assert sum(counts) == 100
+
+
+@pytest.mark.parametrize("name", ["publish.py", "subscribe.py", "exactly_once.py", "workers.py"])
+@pytest.mark.parametrize("arguments", [(), ("root", "../jfk")])
+def test_wrong_use_of_an_example_is_a_sentence(tmp_path, name, arguments):
+    """A traceback is a poor first impression."""
+    code, out, err = example(name, *(tmp_path / each if each == "root" else each
+                                     for each in arguments))  # fmt: skip
+    assert code == 1
+    assert not out
+    assert err
+    assert "Traceback" not in err

@@ -1,0 +1,140 @@
+"""The runbook's commands run as they are written: they are copied when something is broken."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+
+import pytest
+from commands import clean_environment, run, start
+
+from rt.node.founding.cluster_files import free_addresses
+from rt.publisher import Publisher
+
+pytestmark = pytest.mark.process
+RUNBOOK = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "docs", "RUNBOOK.md"
+)
+PATIENCE_S = 60
+
+
+class Site:
+    """A directory with a cluster whose nodes are processes; runs what the runbook says."""
+
+    def __init__(self, directory):
+        """Found a cluster of three; the addresses of the runbook are free ones here."""
+        self.directory = str(directory)
+        self.environment = clean_environment() | {"RT_CONFIG": "flights/clients.toml"}
+        free = [*free_addresses(5), *free_addresses(3)]
+        self.places = {f"localhost:{7420 + number}": place for number, place in enumerate(free)}
+        self.nodes = {}
+        first = list(self.places.values())[:3]
+        addresses = [word for address in first for word in ("--address", address)]
+        clients = ["--publisher", "jfk", "--subscriber", "spark"]
+        self.command(
+            "rt", "cluster", "init", "flights", "--stream", "flights", *clients, *addresses
+        )
+        for number in (1, 2, 3):
+            self.command("rt", "node", "found", "--config", f"flights/n{number}.toml")
+            self.node(f"flights/n{number}.toml")
+
+    def node(self, config, *more):
+        """Start a node, in place of one of its name that runs."""
+        self.stop(config)
+        self.nodes[config] = start(
+            "node", "--config", config, *more, cwd=self.directory, stderr=subprocess.DEVNULL
+        )
+        assert b"serves" in self.nodes[config].stdout.readline()
+
+    def stop(self, config):
+        """Stop a node, if it runs."""
+        process = self.nodes.pop(config, None)
+        if process is not None:
+            process.kill()
+            process.communicate(timeout=PATIENCE_S)
+
+    def command(self, *words, code=0):
+        """Run one command to its end; return what it printed."""
+        words = [sys.executable, "-m", "rt", *words[1:]] if words[0] == "rt" else words
+        done = subprocess.run(
+            words, cwd=self.directory, env=self.environment, capture_output=True, text=True,
+            timeout=PATIENCE_S, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, f"{words}\n{done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+    def perform(self, block):
+        """Run a block of commands, line by line; a node goes on running."""
+        block = re.sub(r"localhost:742\d", lambda found: self.places[found[0]], block)
+        for line in block.splitlines():
+            words = shlex.split(line)
+            if words[:3] == ["rt", "node", "--config"]:
+                self.node(*words[words.index("--config") + 1 :])
+            elif words == ["rt", "status"]:
+                self.wait_until_healthy()
+            else:
+                self.command(*words)
+
+    def wait_until_healthy(self):
+        """Wait until `rt status` says that a majority works; nodes that have gone do not answer."""
+        clients = os.path.join(self.directory, "flights", "clients.toml")
+        nodes = [word for place in [*self.places.values()][:5] for word in ("--nodes", place)]
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            shown = run("status", "--config", clients, *nodes, env={"RT_CONFIG": ""}).output
+            if "3 of 3 nodes answer, quorum yes" in shown and "copying" not in shown:
+                return
+            assert time.monotonic() < end, shown
+            time.sleep(0.2)
+
+    def close(self):
+        """Stop all nodes."""
+        for config in list(self.nodes):
+            self.stop(config)
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A cluster that has merged something."""
+    site = Site(tmp_path)
+    try:
+        with Publisher(str(tmp_path / "rt-data"), stream="flights", session="jfk") as publisher:
+            publisher.publish_many([b"AA1 departed"] * 1000)
+        site.command("rt", "push", "--drain", "--root", "rt-data")
+        yield site
+    finally:
+        site.close()
+
+
+def blocks():
+    """Return the blocks of commands, in order, by the heading above them."""
+    with open(RUNBOOK, encoding="utf-8") as file:
+        sections = re.split(r"^## ", file.read(), flags=re.MULTILINE)[1:]
+    return [
+        (section.splitlines()[0], block)
+        for section in sections
+        for block in re.findall(r"^```sh\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    ]
+
+
+def test_each_block_of_the_runbook_runs_and_leaves_a_healthy_cluster(site):
+    """In this order, as an operator would meet them: one loss after the other, then most."""
+    stops = {
+        "Replace a lost node: it is dead, and another machine takes its place": ["n3"],
+        "A disk is new, a directory was lost, or a node says FORKED": ["n2"],
+        "A node gets another address": ["n2"],
+        "The majority is lost for good": ["n1", "n2"],
+    }
+    headings = [heading for heading, _ in blocks()]
+    assert len(headings) == 8
+    assert set(stops) <= set(headings)
+    done = set()
+    for heading, block in blocks():
+        for name in stops.get(heading, ()) if heading not in done else ():
+            site.stop(f"flights/{name}.toml")
+        done.add(heading)
+        site.perform(block)
+    assert os.path.exists(os.path.join(site.directory, "saved", "flights", "out", "log.0.0"))
+    assert os.path.exists(os.path.join(site.directory, "copied", "flights", "out", "log.0.0"))

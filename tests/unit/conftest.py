@@ -1,0 +1,61 @@
+"""A unit test starts no process and opens no connection; the rest is in tests/integration."""
+
+import sys
+import threading
+from contextlib import contextmanager, nullcontext
+
+import pytest
+
+FORBIDDEN = {
+    "os.fork", "os.posix_spawn", "os.system", "socket.bind", "socket.connect", "subprocess.Popen",
+}  # fmt: skip
+# inotify_simple looks for its C library once a process, by programs
+ALLOWED_CALLERS = ("ctypes/util.py",)
+
+
+class Guard:
+    """An audit hook that refuses what a unit test must not do, in threads that the test started.
+
+    Threads:
+        Any thread that runs Python calls the hook, which only reads `earlier`.
+    """
+
+    def __init__(self):
+        """Make it; it is off, and stays installed until the process ends."""
+        self.earlier = None
+        sys.addaudithook(self._look)
+
+    @contextmanager
+    def on(self):
+        """Refuse until the block ends. Threads that earlier tests left behind are not asked."""
+        self.earlier = set(threading.enumerate()) - {threading.current_thread()}
+        try:
+            yield
+        finally:
+            self.earlier = None
+
+    def _look(self, event, _arguments):
+        if event not in FORBIDDEN or (earlier := self.earlier) is None:
+            return
+        if threading.current_thread() not in earlier and not _is_allowed():
+            raise AssertionError(f"{event}: such a test belongs in tests/integration")
+
+
+def _is_allowed():
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(ALLOWED_CALLERS):
+            return True
+        frame = frame.f_back
+    return False
+
+
+GUARD = Guard()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item, nextitem):
+    """Hold every test of this folder to it, with its fixtures."""
+    is_here = item.nodeid.startswith("tests/unit/")  # pytest asks this hook for every folder
+    with GUARD.on() if is_here else nullcontext():
+        return (yield)
