@@ -142,7 +142,7 @@ def fuzz_history(chance):
         active[chance.randrange(len(active))] = chance.choice(VALUES)
         head["active"] = active
     try:
-        _, rows, copies = parse_history(_damaged(head, chance) + b"\n", "n1:1")
+        _, rows, copies, *_ = parse_history(_damaged(head, chance) + b"\n", "n1:1")
     except RtError:
         return
     assert isinstance(copies, dict)

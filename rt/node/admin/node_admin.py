@@ -157,7 +157,7 @@ class NodeAdmin:
             "policy": Verb(self._policy, shared=()),
             "set-policy": Verb(self._set_policy, changes=True, operators_only=True),
             "plan": Verb(self._plan, shared=("at_ns",)),
-            END: Verb(self._end),
+            END: Verb(self._end, may_follow=True),
             "roll": Verb(self._roll, changes=True, operators_only=True),
             "lease": Verb(self._lease, changes=True, leases=True, refuses_latest=True),
             "release": Verb(self._release, changes=True, leases=True),
@@ -284,11 +284,7 @@ class NodeAdmin:
                 request.setdefault("stream", self._settings.stream)
             if request.get("do") == "log-history":
                 self._demand(identity, _HISTORY, request)
-                is_whole = identity.may_operate
-                return self._shared.get(
-                    ("log-history", is_whole), lambda: self._history(is_whole=is_whole),
-                    state=self._state,
-                )  # fmt: skip
+                return self._shared_history(identity, is_latest=request.get("latest") is True)
             return self._answer(request, identity, where)
         except (Refused, Misuse) as error:
             return json.dumps({"error": str(error), "code": _code(error)}).encode()
@@ -372,7 +368,7 @@ class NodeAdmin:
             steps = confirmed(lambda: verb.do(request, identity), self._view, self._latest, request)
             return perform(steps, self._carry_out)
         if verb.is_latest or request.get("latest") is True:
-            self._await_latest()
+            self._await_latest(may_follow=verb.may_follow)
         return verb.do(request, identity)
 
     def _demand(self, identity: PeerIdentity, verb: Verb, request: Fields) -> None:
@@ -466,11 +462,11 @@ class NodeAdmin:
         self._decide(wanted, lambda: self._sequencer.view.end.file > before.file)
         return {"rolled": before.file_name}
 
-    def _await_latest(self) -> None:
-        perform(self._latest(), self._carry_out)
+    def _await_latest(self, *, may_follow: bool = False) -> None:
+        perform(self._latest(may_follow=may_follow), self._carry_out)
 
-    def _latest(self) -> Steps[None]:
-        return latest(self._view, self._member.reads)
+    def _latest(self, *, may_follow: bool = False) -> Steps[None]:
+        return latest(self._view, self._member.reads, may_follow=may_follow)
 
     def _decided(
         self, instruction: Instruction, is_done: Callable[[], bool], /, *, may_repeat: bool = False
@@ -551,19 +547,31 @@ class NodeAdmin:
             time.sleep(pause_s)
             pause_s = min(_POLL_S, 2 * pause_s)
 
-    def _history(self, *, is_whole: bool = True) -> bytes:
+    def _shared_history(self, identity: PeerIdentity, *, is_latest: bool) -> bytes:
+        """Return the history, perhaps with others, as of the latest if that is asked for."""
+        if is_latest:
+            self._await_latest(may_follow=True)
+        since_s, is_whole = time.monotonic() if is_latest else float("-inf"), identity.may_operate
+        return self._shared.get(
+            ("log-history", is_whole, is_latest),
+            lambda: self._history(is_whole=is_whole, is_latest=is_latest),
+            state=self._state, since_s=since_s,
+        )  # fmt: skip
+
+    def _history(self, *, is_whole: bool = True, is_latest: bool = False) -> bytes:
         """Return the manifest as it is: the client has the time to read it, a node does not.
 
         Where the log is on the node's machine is for operators and nodes (`is_whole`).
         """
         directory, line = self._sequencer.ask(self._active)
+        end = self._sequencer.view.end
         # The end is read first: a file rolled since is then in both, and the client drops one.
         # The other way round it would be in neither.
         with closing(OsDisk().open_read(os.path.join(directory, FILE_NAME))) as file:
             data = file.pread(manifest_size(file), 0)
         shown_path = directory if is_whole else os.path.basename(directory)
         head = {"directory": shown_path, "node": self._settings.name, "bytes": len(data)}
-        head["as_of_ns"] = time.time_ns()
+        head |= {"as_of_ns": time.time_ns(), "end": str(end), "latest": is_latest}
         # Older versions let an address with a password into the note.
         head["offloaded"] = masked(
             decode_fields(self._sequencer.view.notes.get(OFFLOAD_NOTE, "{}")) or {}
