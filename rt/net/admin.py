@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from rt.errors import Misuse, PeerError, Refused, RtError, spoken
 from rt.format.manifest import FILE_NAME, Rolled
 from rt.inspect.history import Row, rolled_rows
+from rt.net.awaited import awaiting
 from rt.net.exchange import Fields, about, decode_fields, receive_all, send_all
 from rt.net.identity import CertificateRole
 from rt.net.kept import KeptConnection
@@ -283,7 +284,7 @@ def _exchange(
     answer_s: float = _ANSWER_S,
 ) -> bytes:
     connect_s = min(CONNECT_S, answer_s)
-    with connect_about(address, contexts, ADMIN_ALPN, roles, connect_s) as sock:
+    with awaiting(address), connect_about(address, contexts, ADMIN_ALPN, roles, connect_s) as sock:
         now_s = time.monotonic()
         try:
             line = json.dumps(about(contexts.stream, request)).encode() + b"\n"

@@ -2,16 +2,15 @@
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Final
+from threading import Thread
+from typing import Any
 
 from rt.client.settings import ConnectionSettings
 from rt.errors import RtError, spoken
 from rt.net.tls import Contexts
 from rt.node.founding.cluster_files import ask_status
-
-_ASKED_MAX: Final = 8  # at once; a cluster has seven nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +44,21 @@ def ask_nodes(settings: ConnectionSettings) -> list[NodeAnswer]:
 
 
 def ask_addresses(addresses: Sequence[tuple[str, int]], contexts: Contexts) -> list[NodeAnswer]:
-    """Ask the nodes at these addresses."""
-    with ThreadPoolExecutor(_ASKED_MAX, "ask") as pool:
-        return list(pool.map(lambda each: _ask(each, contexts), addresses))
+    """Ask the nodes at these addresses.
+
+    The threads are daemons: an interrupt does not wait for nodes that do not answer.
+    """
+    answers: list[Future[NodeAnswer]] = [Future() for _ in addresses]
+    for address, answer in zip(addresses, answers, strict=True):
+        Thread(target=_settle, args=[answer, address, contexts], name="ask", daemon=True).start()
+    return [each.result() for each in answers]
+
+
+def _settle(answer: Future[NodeAnswer], address: tuple[str, int], contexts: Contexts) -> None:
+    try:
+        answer.set_result(_ask(address, contexts))
+    except Exception as error:  # noqa: BLE001 - raised where it is waited for
+        answer.set_exception(error)
 
 
 def _ask(address: tuple[str, int], contexts: Contexts) -> NodeAnswer:

@@ -21,6 +21,8 @@ from rt.web.server import WebServer
 
 _log: Final = logging.getLogger("rt.cli")
 REPORT_S: Final = 5.0  # how often a command may say what it waits for
+FIRST_S: Final = 1.0  # until it says so first; it took about as long to begin
+STOP_S: Final = 0.2  # for connections to end where none was made: a dial may hang for seconds
 _POLL_S: Final = 0.5
 _POLL_END_S: Final = 0.05  # for a command that ends by itself
 
@@ -99,7 +101,7 @@ class LongWait:
         self._is_over = is_over
         self._left = left
         self._said = ""
-        self._next_s = time.monotonic() + REPORT_S
+        self._next_s = time.monotonic() + FIRST_S
 
     def is_over(self) -> bool:
         """Whether it has come."""

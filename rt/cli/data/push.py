@@ -8,8 +8,15 @@ import click
 
 from replicator.push.client import PushClient
 from replicator.push.progress import Release, SessionStatus
-from rt.cli.common.console import print_json, say
-from rt.cli.common.link import LongWait, ServiceSettings, reload_service, timeout_option, wait_until
+from rt.cli.common.console import note, print_json, say
+from rt.cli.common.link import (
+    STOP_S,
+    LongWait,
+    ServiceSettings,
+    reload_service,
+    timeout_option,
+    wait_until,
+)
 from rt.cli.common.options import click_options, json_option
 from rt.cli.common.web import pause_s, shown_over_http, watched
 from rt.cli.process.descriptors import raise_descriptor_limit
@@ -90,10 +97,20 @@ def push(
         merged = merged and not left
         is_known, status = not client.is_shipped_elsewhere(), client.status()
         connected = any(each.connected for each in status)
-        synced = client.stop(_DRAIN_S if connected and timeout_s is None else 0)
-    reasons = sorted({each.error for each in status if each.error})
+        reasons = sorted({each.error for each in status if each.error})
+        if drain and not merged and signals.is_interrupt:
+            note(_unfinished(reasons, "merged"))
+        synced = (
+            client.stop(_DRAIN_S if timeout_s is None else 0)
+            if connected
+            else client.stop(wait_s=STOP_S)
+        )
     done = merged if drain else merged or synced
-    _report(reasons, done=done, drain=drain, is_known=is_known, as_json=as_json)
+    try:
+        _report(reasons, done=done, drain=drain, is_known=is_known, as_json=as_json)
+    except click.ClickException:
+        signals.raise_interrupt()  # what is left was said at once
+        raise
 
 
 def _site(
@@ -150,11 +167,15 @@ def _report(
             "it is not known whether everything is merged, since another program ships it "
             f"({'; '.join(reasons)}); end that one, or ask with rt session show"
         )
-    unfinished = (
-        f"not everything is {level} by a majority of the nodes "
-        f"({'; '.join(reasons) or 'time ran out'}); it stays in the log, and the next push ships it"
-    )
+    unfinished = _unfinished(reasons, level)
     if drain:
         raise click.ClickException(unfinished)
     if not as_json:
         say(unfinished)
+
+
+def _unfinished(reasons: Sequence[str], level: str) -> str:
+    return (
+        f"not everything is {level} by a majority of the nodes "
+        f"({'; '.join(reasons) or 'time ran out'}); it stays in the log, and the next push ships it"
+    )
