@@ -83,7 +83,7 @@ class Puller:
     def start(self):
         """Nothing is to be started."""
 
-    def stop(self, *_given):
+    def stop(self, *_given, **_named):
         """It drained what it could."""
         return self.has_all
 
