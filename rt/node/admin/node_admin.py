@@ -5,13 +5,13 @@ import os
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from itertools import count
 from typing import Final, Protocol, TypeVar
 
-from archiver.decide import demand_disks
+from archiver.decide import DiskReport, demand_disks
 from archiver.lease import LEASES_MAX, Lease, new_lease
 from archiver.policy import policy_of
 from replicator.limits.admission import Admission
@@ -35,7 +35,7 @@ from rt.net.exchange import (
 )
 from rt.net.grants import GRANTS_NAME
 from rt.net.identity import PeerIdentity
-from rt.node.admin.answers import AnswerMeter, SharedAnswers, encoded
+from rt.node.admin.answers import AnswerMeter, OnceASecond, SharedAnswers, encoded
 from rt.node.admin.audit import AuditLog
 from rt.node.admin.member_admin import MemberAdmin
 from rt.node.admin.quota_admin import QuotaAdmin
@@ -149,6 +149,7 @@ class NodeAdmin:
         self._admission = admission
         self._meter = AnswerMeter(admission)
         self._shared = SharedAnswers()
+        self._prospect = OnceASecond(lambda: sequencer.ask(archiver.prospect))
         self._numbers = count(1)
         self._changes = 0  # the number of the change that ended last; none comes twice
         self._is_own = is_own
@@ -406,21 +407,24 @@ class NodeAdmin:
             raise Refused("stream", f"{words}; ask a node that does, or correct the name")
 
     def _policy(self, _request: Fields, _identity: PeerIdentity) -> Fields:
-        view, disks = self._sequencer.view, self._sequencer.ask(self._archiver.disks)
+        return self._ruled(*self._sequencer.ask(self._rules))
+
+    def _rules(self) -> tuple[Sequence[DiskReport], Sequence[Lease]]:
+        return self._archiver.disks(), self._archiver.leases
+
+    def _ruled(self, disks: Sequence[DiskReport], leases: Sequence[Lease]) -> Fields:
+        view = self._sequencer.view
         return {
             "policy": json.loads(policy_of_notes(view.notes).text()),
             "is_default": POLICY_NOTE not in view.notes,
             "archived_to": str(view.archived_to),
-            "leases": [json.loads(each.text()) for each in self._sequencer.ask(self._leases)],
+            "leases": [json.loads(each.text()) for each in leases],
             "disks": [
                 {"node": disk.node, "total": disk.total, "used": disk.used,
                  "percent": round(disk.percent, 1)}
                 for disk in disks
             ],
         }  # fmt: skip
-
-    def _leases(self) -> list[Lease]:
-        return self._archiver.leases
 
     def _set_policy(self, request: Fields, identity: PeerIdentity) -> Fields:
         policy = policy_of(request.get("policy"))
@@ -438,12 +442,16 @@ class NodeAdmin:
         return sessions.policy(request)
 
     def _plan(self, request: Fields, _identity: PeerIdentity) -> Fields:
-        at_ns = request["at_ns"] if "at_ns" in request else self._now_ns()
+        """Answer from what was looked at within a second; the sequencing thread decides nothing."""
+        at_ns = request.get("at_ns", 0)
         if type(at_ns) is not int or not 0 <= at_ns < _TIME_END_NS:
             raise Misuse("at_ns is a time in ns since the epoch")
-        files = self._sequencer.ask(lambda: self._archiver.plan(at_ns))
-        rows = [each._asdict() for each in files]
-        return {**self._policy(request, _identity), "at_ns": at_ns, "files": rows}
+        view = self._sequencer.view
+        state = self._changes, view.leads, view.engine.term, view.notes.get(POLICY_NOTE)
+        found = self._prospect.get(state, is_latest=request.get("latest") is True)
+        at_ns = request.get("at_ns", found.now_ns)
+        rows = [each._asdict() for each in found.plan(at_ns)]
+        return {**self._ruled(found.disks, found.leases), "at_ns": at_ns, "files": rows}
 
     def _end(self, request: Fields, _identity: PeerIdentity) -> Fields:
         """Say where the stream ends, if the request says `latest`; else, what is served here."""
