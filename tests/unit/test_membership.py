@@ -197,7 +197,7 @@ def test_a_node_that_joins_takes_no_one_for_removed_by_its_configuration_file():
 
 def test_a_founder_whose_removal_may_be_undone_is_not_taken_for_removed_at_a_start():
     """The log of a node that starts may end in what was never decided: the founder was refused
-    for good, though nobody had removed it.
+    for good, though it had not been removed.
     """
     departed, before = Departed(founders=["n1", "n2", "n3"]), seats("n1", "n2", "n3")
     departed.follow(LastChange(2, 20, seats("n1", "n3"), before))
@@ -207,7 +207,7 @@ def test_a_founder_whose_removal_may_be_undone_is_not_taken_for_removed_at_a_sta
 
 
 def test_a_member_that_was_never_decided_is_not_taken_for_removed():
-    """Its leader fell; it is told that it was removed only once it has been a member."""
+    """Its leader fell; a node was removed only if it has been a member."""
     world = World()
     world.engine.have(2, 20, seats("n1", "n2", "n3", "n4"), before=seats("n1", "n2", "n3"))
     world.membership.follow()

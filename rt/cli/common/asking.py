@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import Thread
 from typing import Any
@@ -48,17 +47,17 @@ def ask_addresses(addresses: Sequence[tuple[str, int]], contexts: Contexts) -> l
 
     The threads are daemons: an interrupt does not wait for nodes that do not answer.
     """
-    answers: list[Future[NodeAnswer]] = [Future() for _ in addresses]
-    for address, answer in zip(addresses, answers, strict=True):
-        Thread(target=_settle, args=[answer, address, contexts], name="ask", daemon=True).start()
-    return [each.result() for each in answers]
+    found: dict[tuple[str, int], NodeAnswer] = {}
 
+    def ask(address: tuple[str, int]) -> None:
+        found[address] = _ask(address, contexts)
 
-def _settle(answer: Future[NodeAnswer], address: tuple[str, int], contexts: Contexts) -> None:
-    try:
-        answer.set_result(_ask(address, contexts))
-    except Exception as error:  # noqa: BLE001 - raised where it is waited for
-        answer.set_exception(error)
+    asking = [Thread(target=ask, args=[each], name="ask", daemon=True) for each in addresses]
+    for thread in asking:
+        thread.start()
+    for thread in asking:
+        thread.join()
+    return [found[each] for each in addresses]
 
 
 def _ask(address: tuple[str, int], contexts: Contexts) -> NodeAnswer:

@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -139,3 +140,13 @@ def wait_until(
     while not (is_done := done()) and time.monotonic() < deadline and signals.wait(poll_s):
         turn()
     return is_done
+
+
+@contextmanager
+def interrupting(signals: StopSignals) -> Iterator[None]:
+    """Let ctrl-C be why a command is not done; what is left was said when it came."""
+    try:
+        yield
+    except click.ClickException:
+        signals.raise_interrupt()
+        raise

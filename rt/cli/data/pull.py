@@ -20,6 +20,7 @@ from rt.cli.common.link import (
     STOP_S,
     LongWait,
     ServiceSettings,
+    interrupting,
     reload_service,
     timeout_option,
     wait_until,
@@ -146,24 +147,19 @@ def pull(
             over = _over(client, asked, unconfirmed=unconfirmed)
             wait_until(signals, over, timeout_s, ends=once, turn=turn)
         manager.stopping()
-        left, status = _ended(
-            client, settings, asked, once=once, is_interrupted=signals.is_interrupt
-        )
+        left, status = _ended(client, settings, asked, signals, once=once)
     lacks = _lacks(settings) if once and not left else ""
-    try:
+    with interrupting(signals):
         _report(status, lacks, left, once=once, unconfirmed=unconfirmed, as_json=as_json)
-    except click.ClickException:
-        signals.raise_interrupt()  # what is left was said at once
-        raise
 
 
 def _ended(
     client: PullClient,
     settings: PullSettings,
     asked: EndWait | None,
+    signals: StopSignals,
     *,
     once: bool,
-    is_interrupted: bool,
 ) -> tuple[str, PullStatus]:
     """End a puller; return what is left of what was asked for, and the last status.
 
@@ -177,7 +173,7 @@ def _ended(
         left = asked.why_not()
     elif asked is None and once and not status.has_all:
         left = "no node has said that this is all it has"
-    if left and is_interrupted:
+    if left and signals.is_interrupt:
         note(f"{_unfinished(status, left)}; the next pull resumes there")
     client.stop(*([] if status.node else [STOP_S]))
     if broken:

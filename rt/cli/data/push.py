@@ -13,6 +13,7 @@ from rt.cli.common.link import (
     STOP_S,
     LongWait,
     ServiceSettings,
+    interrupting,
     reload_service,
     timeout_option,
     wait_until,
@@ -96,21 +97,20 @@ def push(
         manager.stopping()
         merged = merged and not left
         is_known, status = not client.is_shipped_elsewhere(), client.status()
-        connected = any(each.connected for each in status)
         reasons = sorted({each.error for each in status if each.error})
         if drain and not merged and signals.is_interrupt:
             note(_unfinished(reasons, "merged"))
-        synced = (
-            client.stop(_DRAIN_S if timeout_s is None else 0)
-            if connected
-            else client.stop(wait_s=STOP_S)
-        )
+        synced = _stop(client, status, 0 if timeout_s is not None else _DRAIN_S)
     done = merged if drain else merged or synced
-    try:
+    with interrupting(signals):
         _report(reasons, done=done, drain=drain, is_known=is_known, as_json=as_json)
-    except click.ClickException:
-        signals.raise_interrupt()  # what is left was said at once
-        raise
+
+
+def _stop(client: PushClient, status: Sequence[SessionStatus], drain_s: float) -> bool:
+    """End a pusher; return whether a majority of the nodes have synced everything."""
+    if any(each.connected for each in status):
+        return client.stop(drain_s)
+    return client.stop(wait_s=STOP_S)
 
 
 def _site(

@@ -111,7 +111,7 @@ class SharedAnswers:
 
 
 class OnceASecond(Generic[Value]):
-    """A value of which one is made a second at most, whoever asks: it costs the node's own thread.
+    """A value of which one is made a second at most: making it holds up the node's own thread.
 
     Threads: any thread may call `get`; `_turn` guards the rest, and is held while one is made.
     """
