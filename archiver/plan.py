@@ -4,8 +4,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from archiver.decide import Decision
-from archiver.lease import RolledFile
+from archiver.decide import Decision, DiskReport, decide
+from archiver.lease import Lease, RolledFile
 from archiver.policy import MINUTE_NS, Policy
 from rt.format.manifest import Manifest
 from rt.position import Position
@@ -43,6 +43,38 @@ def archived_to(manifest: Manifest) -> Position:
     return max(manifest.archived).next_file() if manifest.archived else Position(0)
 
 
+class Prospect(NamedTuple):
+    """All that a plan is made of, as of one moment.
+
+    Attributes:
+        now_ns: the time that retention used then.
+        policy: the rules.
+        files: the rolled files that are not archived, oldest first, none younger than it is known.
+        kept: the files that a plan lists, and how many messages each has.
+        active_bytes: as of `archiver.decide.decide`, and so are the rest.
+    """
+
+    now_ns: int
+    policy: Policy
+    files: Sequence[RolledFile]
+    kept: Sequence[tuple[RolledFile, int]]
+    active_bytes: int
+    disks: Sequence[DiskReport]
+    leases: Sequence[Lease]
+    nodes: int
+
+    def decisions(self, at_ns: int) -> list[Decision]:
+        """Return what to archive at a time."""
+        return decide(
+            self.policy, self.files, self.active_bytes, self.disks, now_ns=at_ns,
+            leases=self.leases, nodes=self.nodes,
+        )  # fmt: skip
+
+    def plan(self, at_ns: int) -> list[Planned]:
+        """Return what would become of each file at a time."""
+        return _planned(self.policy, self.kept, self.decisions(at_ns))
+
+
 def plan(policy: Policy, manifest: Manifest, decisions: Sequence[Decision]) -> list[Planned]:
     """Return every file that is not archived, oldest first, with what will happen to it.
 
@@ -51,12 +83,24 @@ def plan(policy: Policy, manifest: Manifest, decisions: Sequence[Decision]) -> l
         manifest: of the merged log.
         decisions: from `archiver.decide.decide`.
     """
+    return _planned(policy, kept_files(manifest), decisions)
+
+
+def kept_files(manifest: Manifest) -> list[tuple[RolledFile, int]]:
+    """Return the files that are not archived, and how many messages each has."""
+    files = rolled_files(manifest, archived_to(manifest))
+    return [(file, manifest.rolled[file.start].messages) for file in files]
+
+
+def _planned(
+    policy: Policy, kept: Sequence[tuple[RolledFile, int]], decisions: Sequence[Decision]
+) -> list[Planned]:
     reasons = {each.start: each.reason for each in decisions}
     age_ns = policy.time * MINUTE_NS
     return [
         Planned(
-            start.file_name, size, manifest.rolled[start].messages, rolled_ns,
+            start.file_name, size, messages, rolled_ns,
             start in reasons, reasons.get(start, ""), rolled_ns + age_ns if age_ns else None,
         )
-        for start, size, rolled_ns in rolled_files(manifest, archived_to(manifest))
+        for (start, size, rolled_ns), messages in kept
     ]  # fmt: skip

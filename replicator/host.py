@@ -43,7 +43,7 @@ class Inbox(Protocol):
     def needs(self, end: Position) -> bool:
         """Return whether bytes of the log's last file, up to `end`, are still needed."""
 
-    def doubted(self) -> None:
+    def doubted(self, why: str) -> None:
         """Take note that the source's bytes differ from the copy's: check the copy for damage."""
 
     @property

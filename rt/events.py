@@ -226,16 +226,21 @@ class NoMatch:
             sessions match, and a condition on keys or payloads has passed over every message.
         nearest: the session met that is most like the first of them; "" if none is.
         begin: where reading began.
-        position: the end of the log.
+        position: the end of the log; of a member of a group, what the group had handled.
+        group: of which the reader is a member, which knows only what it was handed itself; or "".
     """
 
     sessions: tuple[str, ...]
     nearest: str
     begin: Position
     position: Position
+    group: str = ""
 
     def __str__(self) -> str:
         where = f"from {self.begin} to {self.position}, the end of the log"
+        if self.group:
+            handed = f"of what this member of group {self.group!r} was handed"
+            where = f"{handed}, from {self.begin} to {self.position}"
         if not self.sessions:
             return f"no message {where}, matches the conditions on session, key or payload"
         names = ", ".join(self.sessions[:3]) + (", ..." if len(self.sessions) > 3 else "")

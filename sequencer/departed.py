@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
+from sequencer.raft.consensus import LastChange
+
 
 class Departed:
     """Names that the log has listed once, and lists no more; kept across restarts.
@@ -14,24 +16,31 @@ class Departed:
         self,
         names: Iterable[str] = (),
         save: Callable[[Sequence[str]], None] = lambda _names: None,
+        *,
+        founders: Iterable[str] = (),
     ) -> None:
         """Start with the names that were saved last.
 
         Args:
             names: of the nodes.
             save: makes the names durable; an `OSError` ends the node.
+            founders: the members with which the log of this node begins; none of a node that
+                joined, whose configuration file says only who the members were then.
         """
         self.names = frozenset(names)
         self._save = save
+        self._listed = set(founders)  # by decided configurations of the log
 
-    def follow(self, listed: Iterable[str], now: Iterable[str]) -> None:
-        """Take note of a decided configuration; a name that returned in it has not departed.
+    def follow(self, change: LastChange) -> None:
+        """Take note of a configuration, once it is decided; a name in it has not departed.
 
         Args:
-            listed: names that the log has listed.
-            now: names that it lists.
+            change: of the log; of index 0 before that says anything.
         """
-        names = self.names.union(listed).difference(now)
+        if not change.index or change.before:
+            return
+        self._listed |= change.listed | change.now.keys()
+        names = (self.names | self._listed) - change.now.keys()
         if names != self.names:
             self._save(sorted(names))
             self.names = names

@@ -83,7 +83,7 @@ class Member:
         """
         self.name = name
         self.engine = engine
-        self.reads = LatestReads(engine)
+        self.reads = LatestReads(engine, greeting.claim.chain.nonce >> 3)
         self.holdings = Holdings(name, members)
         self.handlers: dict[bytes, Callable[[str, bytes], None]] = {}  # by kind, REPORT or WANT
         self.greeting, self.executor = greeting, executor

@@ -105,7 +105,6 @@ class Membership:
         self._announced = Announced()  # the newest, by others
         self._dialled: dict[str, str] = {}
         self._leaving: dict[str, int] = {}  # removed nodes, and how often to announce before a cut
-        self._listed: set[str] = set()  # by the log, since the start
         self._departed = departed
         self._heard: dict[str, int] = {}  # when each voter that is known last said something
         change = engine.last_change  # what the engine has before the first step
@@ -199,15 +198,17 @@ class Membership:
 
         That of a node which this log does not list as a voter is needed only while no voter is
         left that could tell: all that this node knows were replaced, or are down. A removed node
-        is never believed, and one that was replaced unknown to this node only until a member leads.
+        is never believed, and one that was replaced unknown to this node only until a member leads;
+        one of its list that this log does not know either may lead.
         """
         sender, leader = announced.sender, self._engine.leader
         if not sender or announced.is_vouched:
             return True
         if sender in self._departed.names or not {sender, self._name} <= announced.seats.keys():
             return False
-        was_believed = sender == self._announced.sender and leader in {"", sender}
-        return was_believed or (self.doors.is_open and not leader)
+        if sender == self._announced.sender:
+            return leader in {"", sender} or not self._is_known(leader)
+        return self.doors.is_open and not leader
 
     def note(self, sender: str) -> None:
         """Take note that a node has said something."""
@@ -232,9 +233,7 @@ class Membership:
         self._holdings.follow(_voters(change.now), others)
         lists = [newest, change.before] if change.before and not is_behind else [newest]
         self.greeting.follow(*({*_voters(each)} - {self._name} for each in lists))
-        self._listed.update(listed)
-        if change.index and not change.before:
-            self._departed.follow(self._listed, change.now)
+        self._departed.follow(change)
         self._redial({name: seat.address for name, seat in others.items()})
         self._open_doors(listed, others)
 

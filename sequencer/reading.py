@@ -10,8 +10,9 @@ class LatestReads:
     """Has the reads of other threads confirmed, each by its ticket.
 
     A leader that is cut off does not know it for an election timeout, and another one may have
-    decided something by then. So a majority confirms, after a read was asked for, that this node
-    still leads; what it has executed by that place in the log is then the latest.
+    decided something by then. So a majority confirms, after a read was asked for, that the leader
+    still leads; what has been executed by that place in the log is then the latest. A follower asks
+    the leader for that place, and reads it from its own state.
 
     Threads:
         _lock: guards `_next` and `_indexes`; held for a look or a change only.
@@ -19,11 +20,17 @@ class LatestReads:
             thread may call the rest.
     """
 
-    def __init__(self, engine: Consensus) -> None:
-        """Begin without reads."""
+    def __init__(self, engine: Consensus, first: int = 0) -> None:
+        """Begin without reads.
+
+        Args:
+            engine: has them confirmed.
+            first: no other start of this node has tickets close to it: a leader may still answer
+                what that one asked for.
+        """
         self._engine = engine
         self._lock = threading.Lock()
-        self._next = 0
+        self._next = first
         self._indexes: dict[int, int | None] = {}  # by ticket; None until a majority has confirmed
 
     @property
@@ -39,12 +46,12 @@ class LatestReads:
             return self._next
 
     def ask(self, ticket: int) -> None:
-        """Have a read confirmed, if this node leads; a read that was forgotten is not asked for.
+        """Have a read confirmed, if a leader is known; a read that was forgotten is not asked for.
 
         Raises:
             Refused: `busy`, too many reads wait already.
         """
-        if self._engine.leads and ticket in self._indexes:
+        if self._engine.leader and ticket in self._indexes:
             self._engine.read_index(ticket)
 
     def take(self, reads: Iterable[Read]) -> None:

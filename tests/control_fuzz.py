@@ -4,6 +4,8 @@ import json
 import struct
 from types import SimpleNamespace
 
+from archiver.plan import Prospect
+from archiver.policy import Policy
 from rt.errors import RtError
 from rt.format.checksum import crc32
 from rt.net.admin import parse_history
@@ -59,8 +61,8 @@ class Archiver:
     def disks(self):
         return []
 
-    def plan(self, at_ns):
-        return []
+    def prospect(self):
+        return Prospect(self.now_ns, Policy(), (), (), 0, (), (), 1)
 
 
 class Confirmed:
@@ -142,7 +144,7 @@ def fuzz_history(chance):
         active[chance.randrange(len(active))] = chance.choice(VALUES)
         head["active"] = active
     try:
-        _, rows, copies = parse_history(_damaged(head, chance) + b"\n", "n1:1")
+        _, rows, copies, *_ = parse_history(_damaged(head, chance) + b"\n", "n1:1")
     except RtError:
         return
     assert isinstance(copies, dict)

@@ -117,7 +117,7 @@ class Inbox:
     def needs(self, _end):
         return self.needed
 
-    def doubted(self):
+    def doubted(self, _why):
         pass
 
     def release(self):

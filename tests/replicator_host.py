@@ -48,7 +48,7 @@ class Inbox:
     def needs(self, _end):
         return False
 
-    def doubted(self):
+    def doubted(self, _why):
         pass
 
     def release(self):

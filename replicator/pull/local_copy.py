@@ -70,7 +70,7 @@ class PulledLog:
         """Nothing is merged from a copy."""
         return False
 
-    def doubted(self) -> None:
+    def doubted(self, _why: str = "") -> None:
         """Check what the node compared: the copy's end, which the disk may have lost."""
         known = self.appender.manifest
         try:

@@ -96,11 +96,12 @@ class PushClient:
             else:
                 connection.offer(session)
 
-    def stop(self, drain_s: float = 0.0) -> bool:
+    def stop(self, drain_s: float = 0.0, wait_s: float = _STOP_S) -> bool:
         """End all connections.
 
         Args:
             drain_s: how long to go on until a majority of the nodes have synced everything.
+            wait_s: how long to wait then for a dial that is under way.
 
         Returns:
             Whether they have; False for a copy in a forked child, which has nothing to end.
@@ -114,7 +115,7 @@ class PushClient:
             connection.dialer.stop()
         self._watcher.stop()
         self._notes.stop()
-        deadline = time.monotonic() + _STOP_S
+        deadline = time.monotonic() + wait_s
         for connection in self._connections:
             connection.dialer.join(max(0.0, deadline - time.monotonic()))
         self._releaser.stop()

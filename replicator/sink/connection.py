@@ -228,7 +228,7 @@ class SinkConnection:
     def _fail(self, channel: SinkChannel, error: Exception, *, by_source: bool) -> None:
         """End a channel, and only that; tell the source, unless it has told us."""
         if isinstance(error, Refused) and error.code == "diverged":
-            channel.inbox.doubted()
+            channel.inbox.doubted(str(error))
         self._end(channel)
         if by_source:
             self._report(_name(channel), _refusal(error))

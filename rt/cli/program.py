@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, Final, TypeGuard
 
 import click
@@ -18,6 +18,7 @@ from rt.cli.common.environment import check_environment
 from rt.cli.common.exits import CODES_HELP, exit_code, sentence
 from rt.cli.common.help import HelpContext, fold_help
 from rt.cli.common.logs import JSON, TEXT, add_verbosity, configure_log, use_format
+from rt.cli.common.wait_notes import WaitNotes
 from rt.cli.process.parent import end_with_parent
 from rt.errors import Misuse
 from rt.version import __version__
@@ -25,6 +26,7 @@ from rt.version import __version__
 PROGRAM: Final = "rt"
 COMPLETE_VARIABLE: Final = "_RT_COMPLETE"
 _PLUGIN: Final = "check"  # the command whose exit codes are those of monitoring plugins
+_LASTING: Final = ("node", "pull", "push", "up")  # they say themselves what they wait for
 _log: Final = logging.getLogger("rt.cli")
 
 # section: {name: (module:object, its line in the list of commands)}. A module is imported when its
@@ -120,14 +122,17 @@ class Program(CommandGroup):
         sys.exit(self._run(list(sys.argv[1:] if args is None else args), extra))
 
     def _run(self, args: list[str], extra: dict[str, Any]) -> int:
+        command = next((each for each in args if each in COMMANDS), "")  # not `rt index check`
         try:
-            with self.make_context(PROGRAM, args, **extra) as context:
+            with (
+                self.make_context(PROGRAM, args, **extra) as context,
+                nullcontext() if command in _LASTING else WaitNotes(),
+            ):
                 self.invoke(context)
                 sys.stdout.flush()
         except click.exceptions.Exit as error:
             return error.exit_code
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the one place
-            command = next((each for each in args if each in COMMANDS), "")  # not `rt index check`
             if isinstance(error, click.UsageError | Misuse) and command == _PLUGIN:
                 return self._unknown(error)
             return _report(error)

@@ -1,6 +1,7 @@
 """GroupSubscriber: the messages that one member of a group is handed."""
 
 import asyncio
+import logging
 import math
 import threading
 import time
@@ -13,16 +14,17 @@ from rt.client.claims import Claims
 from rt.client.group import CAREFUL, DeadLetter, Delivery, Group
 from rt.client.member_claims import HeldClaim
 from rt.errors import ClaimLost, FrameError, GapError
-from rt.events import Event
+from rt.events import Event, NoMatch
 from rt.format.message import Batch, Message
 from rt.format.where import Where
 from rt.log.files.archived import is_own_gap
 from rt.log.notify.watch import Watch
-from rt.log.read.follower import SessionFilter
+from rt.log.read.follower import Matching, SessionFilter
 from rt.log.read.in_use import InUse
 from rt.position import Position
 from rt.subscriber import OnGap, Subscriber
 
+_log: Final = logging.getLogger("rt.subscriber")
 _WAIT_S: Final = 0.1  # how long a stop, or the loss of a claim, may go unnoticed
 _LOOK_S: Final = 0.02  # between two looks whether the copy has grown
 _STALLED_S: Final = 5.0  # a copy that lags is milliseconds late
@@ -109,6 +111,8 @@ class GroupSubscriber:
         self._watch = watch
         self._until = until
         self._publish = publish
+        self._matching, self._begin = Matching(wanted.choice.sessions), claims.position
+        self._has_matched = False
         self._opening = threading.Lock()
         self._open: list[HeldClaim] = []  # in the order in which they were handed out
         self._source: Iterator[Delivery] | None = None
@@ -273,10 +277,14 @@ class GroupSubscriber:
                     self._open = [each for each in self._open if each.is_open] + [claim]
                 self._source = self._messages_of(claim)
                 return True
+            if self._wanted.follow and self._matching.is_due(time.monotonic()):
+                self._report_no_match()
             if self._claims.is_closed or time.monotonic() >= end_s:
                 return False
             if self._watch.changes().directories:
                 self._claims.grown()
+        if not self._use.is_stopped:
+            self._report_no_match()
         return False
 
     def _next_message(self) -> Delivery | None:
@@ -292,6 +300,16 @@ class GroupSubscriber:
         for event in self._claims.take_lost():
             if self._wanted.trouble.on_event is not None:
                 self._wanted.trouble.on_event(event)
+
+    def _report_no_match(self) -> None:
+        """Report once what was asked for and matches nothing that this member was handed."""
+        unmatched = self._matching.look(has_matched=self._has_matched)
+        if unmatched is None:
+            return
+        event = NoMatch(*unmatched, self._begin, self._claims.position, self.name)
+        _log.warning("group %s: %s", self.name, event)
+        if self._wanted.trouble.on_event is not None:
+            self._wanted.trouble.on_event(event)
 
     def _is_over(self) -> bool:
         if self._until is None:
@@ -396,11 +414,13 @@ class GroupSubscriber:
     def _chosen(self, reader: Subscriber, batch: Batch, claim: HeldClaim) -> Iterator[Delivery]:
         if not self._wanted.choice.sessions.wants(batch.session):
             return
+        self._matching.has_given = True
         try:
             for message in self._wanted.choice.where.messages(batch):
                 if message.at >= claim.end:
                     return
                 if not self._group.is_letter(message):
+                    self._has_matched = True
                     yield Delivery._make(message)
         except FrameError as error:
             raise reader.poison(batch, error) from None

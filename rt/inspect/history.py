@@ -91,7 +91,10 @@ def history(directory: str) -> list[Row]:
     except FileNotFoundError:
         raise no_log(directory) from None
     try:
-        rows = rolled_rows(file.pread(manifest_size(file), 0), path)
+        data = file.pread(manifest_size(file), 0)
+        if b"\n" not in data:  # its first line names the log
+            raise no_log(directory)
+        rows = rolled_rows(data, path)
     except ManifestError as error:
         raise CorruptLog(path, Position(0), str(error)) from None
     finally:

@@ -5,17 +5,19 @@ import logging
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rt.errors import Misuse, PeerError, Refused, RtError, spoken
 from rt.format.manifest import FILE_NAME, Rolled
 from rt.inspect.history import Row, rolled_rows
+from rt.net.awaited import awaiting
 from rt.net.exchange import Fields, about, decode_fields, receive_all, send_all
 from rt.net.identity import CertificateRole
 from rt.net.persistent_connection import PersistentConnection
 from rt.net.question import CONNECT_S, connect_about
 from rt.net.tls import Contexts
 from rt.position import Position
+from rt.text import time_text
 
 ADMIN_ALPN: Final = "rt-admin/1"
 END: Final = "end"  # asks where the merged log ends; mirrors answer it, too
@@ -191,20 +193,43 @@ class AdminClient:
         return len(self._addresses) - before
 
 
-def ask_history(address: Address, contexts: Contexts) -> tuple[str, list[Row], Fields]:
-    """Return the history of a node's merged log.
+class NodeHistory(NamedTuple):
+    """The history of a node's merged log.
 
-    Returns:
-        The log's directory on the node, a row for each file it ever had, and where copies of its
-        files are.
+    Attributes:
+        directory: of the log, on the node.
+        rows: one for each file that it ever had.
+        offloaded: where copies of its files are.
+        as_of: of when that is, as a sentence.
+        is_latest: whether it has all that any node had merged when it was asked for.
+    """
+
+    directory: str
+    rows: list[Row]
+    offloaded: Fields
+    as_of: str
+    is_latest: bool
+
+
+def ask_history(address: Address, contexts: Contexts) -> NodeHistory:
+    """Return the history of a node's merged log: the latest, or what it has without a majority.
 
     Raises:
         The errors of `ask`, and CorruptLog: the node's manifest is damaged.
     """
-    return parse_history(_exchange(address, contexts, {"do": "log-history"}), _where(address))
+    request: Fields = {"do": "log-history"}
+    try:
+        return parse_history(
+            _exchange(address, contexts, request | {"latest": True}), _where(address)
+        )
+    except Refused as error:
+        if error.code not in (*_ELSEWHERE, *PASSING):
+            raise
+        _log.debug("%s does not answer for the latest: %s", _where(address), error)
+    return parse_history(_exchange(address, contexts, request), _where(address))
 
 
-def parse_history(answer: bytes, where: str) -> tuple[str, list[Row], Fields]:
+def parse_history(answer: bytes, where: str) -> NodeHistory:
     """Parse a node's answer to `log-history`; errors as for `ask_history`.
 
     Args:
@@ -223,7 +248,18 @@ def parse_history(answer: bytes, where: str) -> tuple[str, list[Row], Fields]:
     if head.get("active"):
         active = Row(_active(head["active"], where), is_active=True)
         rows += [active] if not rows or active.first > rows[-1].first else []
-    return directory, rows, dict(copies)
+    is_latest = head.get("latest") is True
+    return NodeHistory(
+        directory, rows, dict(copies), _as_of(head, where, is_latest=is_latest), is_latest
+    )
+
+
+def _as_of(head: Fields, where: str, *, is_latest: bool) -> str:
+    with reading_answers():
+        at = f"as of {time_text(int(head.get('as_of_ns') or time.time_ns()))}"
+        end = f", up to {Position.parse(head['end'])}" if "end" in head else ""
+    what = "all that was merged by then" if is_latest else f"what {where} has, which may lag behind"
+    return f"{at}{end}: {what}"
 
 
 def _active(facts: Any, where: str) -> Rolled:
@@ -248,7 +284,7 @@ def _exchange(
     answer_s: float = _ANSWER_S,
 ) -> bytes:
     connect_s = min(CONNECT_S, answer_s)
-    with connect_about(address, contexts, ADMIN_ALPN, roles, connect_s) as sock:
+    with awaiting(address), connect_about(address, contexts, ADMIN_ALPN, roles, connect_s) as sock:
         now_s = time.monotonic()
         try:
             line = json.dumps(about(contexts.stream, request)).encode() + b"\n"

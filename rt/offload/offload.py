@@ -24,6 +24,7 @@ from rt.format.manifest import (
 from rt.format.recovery import Corrupt, judge
 from rt.format.walk import Walk
 from rt.limits import MANIFEST_BYTES_MAX, READ_BYTES
+from rt.log.files.absent import no_log
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import FILE_MODE, OsDisk, make_private_directory
 from rt.log.files.indexing import rebuild_index
@@ -103,7 +104,7 @@ def offload(
     try:
         log.refresh()
         if log.manifest.identity is None:
-            raise Misuse(f"{directory} holds no log; name the out of a node or of a copy")
+            raise no_log(directory)
         if not log.merged:
             raise Misuse(f"{directory} is a session's log; name a merged one, which is called out")
         identity, there = _line(encode_entry(log.manifest.identity)), copies(store)

@@ -1,7 +1,7 @@
 """Stream: `spark.readStream.format("rt")`: offsets are positions, batches have a bound."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from rt.errors import CorruptLog, GapError, Misuse
+from rt.log.files.absent import AbsentLog
 from rt.position import START, Position
 from rt.spark.one_line import one_line_errors
 from rt.spark.options import FAILFAST, ReadOptions
@@ -41,7 +42,12 @@ class StreamParts(InputPartition):
 class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One streaming query. An offset is a position, and the id of the log it is one of."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(
+        self,
+        options: ReadOptions,
+        schema: StructType,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         if options.edges.end != "latest" or options.edges.end_ns is not None:
             raise Misuse("a stream has no end: endingPosition and endingTimestamp are for read")
         if options.lease is not None:
@@ -56,6 +62,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned: Position | None = None  # the end of the last micro-batch
         self._planned_at = time.monotonic()
         self._view: LogView | None = None
+        self._absent = AbsentLog(options.path, clock)  # says now and then that it waits
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
         """Where a new query begins; one that resumes begins at its checkpoint.
@@ -95,6 +102,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         view, begin = self._refreshed(), _position(start)
         if not view.log.is_there:
+            self._absent.met(follow=True)
             return start
         self._check_log(start)
         if _INITIAL in start and not start["log"] and self._options.edges.start == "earliest":

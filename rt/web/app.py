@@ -20,6 +20,7 @@ from starlette.routing import Route
 from rt.errors import Misuse, spoken
 from rt.node.admin.answers import SharedAnswers
 from rt.node.observe.status import without_directories
+from rt.text import time_text
 from rt.web.budget import WebBudget
 from rt.web.collector import SiteCollector
 from rt.web.disclosure import encoded
@@ -87,7 +88,6 @@ class Page:
             "/overview": lambda asked: self._encoded(self._part(asked).overview()),
             "/files": lambda asked: self._encoded(self._part(asked).files()),
             "/rt-clients": lambda asked: self._encoded(self._part(asked).clients()),
-            "/log-history": self._history,
         }
         paths: dict[str, Callable[[Request], Response]] = {
             "/metrics": self._metrics,
@@ -95,6 +95,7 @@ class Page:
             "/readyz": self._readyz,
             "/readiness": self._readyz,
             "/sessions": self._sessions,
+            "/log-history": self._history,
             **{path: partial(self._share, path, make) for path, make in shared.items()},
         }
         routes = [
@@ -135,9 +136,18 @@ class Page:
         )
         return Response(body, headers=_HEADERS, media_type="application/json")
 
-    def _history(self, request: Request) -> bytes:
-        text = f"[{','.join(self._part(request).history())}]"
-        return (without_directories(text) if self._is_open else text).encode()
+    def _history(self, request: Request) -> Response:
+        """Return an array, whose form is given; as of when it is, is a header."""
+        shared = self._share("/log-history", self._files_known, request)
+        at, _, body = bytes(shared.body).partition(b"\n")
+        headers = {**_HEADERS, "RT-As-Of": at.decode()}
+        return Response(body, headers=headers, media_type="application/json")
+
+    def _files_known(self, request: Request) -> bytes:
+        looked_ns, rows = self._part(request).history()
+        text = f"[{','.join(rows)}]"
+        text = without_directories(text) if self._is_open else text
+        return f"{time_text(looked_ns)}\n{text}".encode()
 
     def _metrics(self, request: Request) -> Response:
         wanted = request.headers.get("accept", "")

@@ -34,7 +34,7 @@ class MergedFiles:
         """
         self._directory = directory
         self._rows: list[Row] = []
-        self._looked_s = float("-inf")
+        self._looked_s, self._looked_ns = float("-inf"), 0
         self._lock = threading.Lock()
 
     def rows(self) -> list[Row]:
@@ -42,21 +42,22 @@ class MergedFiles:
         with self._lock:
             if time.monotonic() - self._looked_s >= _LOOK_S:
                 self._looked_s = time.monotonic()
-                self._rows = self._read()
+                self._look()
             return self._rows
 
-    def texts(self) -> list[str]:
-        """Return each row as JSON with all fields, as in `/log-history`."""
-        text = HistoryText(self._directory, time.time_ns())
-        return [text.json(row) for row in self.rows()]
+    def texts(self) -> tuple[int, list[str]]:
+        """Return when the files were looked at, and each row as JSON, as in `/log-history`."""
+        text, rows = HistoryText(self._directory, time.time_ns()), self.rows()
+        return self._looked_ns, [text.json(row) for row in rows]
 
-    def _read(self) -> list[Row]:
-        if not os.path.exists(os.path.join(self._directory, FILE_NAME)):
-            return []
+    def _look(self) -> None:
+        now_ns = time.time_ns()
         try:
-            return history(self._directory)
+            there = os.path.exists(os.path.join(self._directory, FILE_NAME))
+            self._rows = history(self._directory) if there else []
         except (Misuse, CorruptLog, OSError):
-            return self._rows  # unchanged; whatever else uses the log reports what is wrong with it
+            return  # whatever else uses the log reports what is wrong with it
+        self._looked_ns = now_ns
 
 
 def planned(

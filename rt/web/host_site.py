@@ -1,6 +1,7 @@
 """HostSite: all streams of a node's process over HTTP, each as a `NodeSite`."""
 
 import threading
+import time
 from collections.abc import Iterable
 from typing import Final
 
@@ -140,9 +141,11 @@ class HostSite:
                     )
         return {"result": result}
 
-    def history(self) -> list[str]:
-        """Return a JSON object for each file of the merged logs, one log after another."""
-        return [each for site in self._served().values() for each in site.history()]
+    def history(self) -> tuple[int, list[str]]:
+        """Return as `NodeSite.history`, one log after another; the time is that of the oldest."""
+        found = [site.history() for site in self._served().values()]
+        at_ns = min((looked_ns for looked_ns, _ in found), default=time.time_ns())
+        return at_ns, [each for _, rows in found for each in rows]
 
     def files(self) -> list[Fields]:
         """Return the files of the merged logs, one log after another; each row has its stream."""

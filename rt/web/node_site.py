@@ -180,8 +180,8 @@ class NodeSite:
             "lag_bytes": session.unmerged,
         }
 
-    def history(self) -> list[str]:
-        """Return a JSON object for each file of the merged log."""
+    def history(self) -> tuple[int, list[str]]:
+        """Return when it was looked at, and JSON for each file of the merged log."""
         return self._files.texts()
 
     def files(self) -> list[Fields]:

@@ -139,8 +139,8 @@ class PullSite:
         """Return none: clients connect to nodes."""
         return {"result": {"node": "", "publishers": {}, "subscribers": {}}}
 
-    def history(self) -> list[str]:
-        """Return a JSON object for each file of the copy."""
+    def history(self) -> tuple[int, list[str]]:
+        """Return when it was looked at, and JSON for each file of the copy."""
         return self._files.texts()
 
     def files(self) -> list[Fields]:

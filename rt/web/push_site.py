@@ -144,9 +144,9 @@ class PushSite:
         """Return none: clients connect to nodes."""
         return {"result": {"node": "", "publishers": {}, "subscribers": {}}}
 
-    def history(self) -> list[str]:
+    def history(self) -> tuple[int, list[str]]:
         """Return nothing: a pusher has no merged log."""
-        return []
+        return time.time_ns(), []
 
     def files(self) -> list[Fields]:
         """Return nothing: a pusher has no merged log."""

@@ -55,8 +55,8 @@ class Site(Protocol):
     def clients(self) -> Fields:
         """Return pushing and pulling clients, in the form of `/rt-clients`."""
 
-    def history(self) -> list[str]:
-        """Return a JSON object for each file of the merged log, in the form of `/log-history`."""
+    def history(self) -> tuple[int, list[str]]:
+        """Return when it was looked at, and JSON for each file of the merged log."""
 
     def files(self) -> list[Fields]:
         """Return the files of the merged log as shown on the page."""

@@ -274,12 +274,14 @@ class LastChange:
         now: the configuration.
         before: the one that it replaced, which returns if the entry is truncated; empty once the
             entry is known to be committed.
+        listed: names in the committed configurations of the log, as far back as it reaches.
     """
 
     term: int
     index: int
     now: Configuration
     before: Configuration
+    listed: frozenset[str] = frozenset()
 
 
 class Consensus(Protocol):

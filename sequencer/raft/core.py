@@ -188,7 +188,8 @@ class Core:
         roster, log = self.roster, self.log
         index = max(roster.changed_at, log.base)
         before = roster.before if self.commit < index else {}
-        return LastChange(log.term_at(index) or 0, index, roster.now, before)
+        listed = roster.listed(self.commit)
+        return LastChange(log.term_at(index) or 0, index, roster.now, before, listed)
 
     def elects(self, name: str) -> bool:
         """Whether a node may vote, campaign and lead, as far as this node knows.

@@ -138,6 +138,11 @@ class Roster:
         before = [seats for start, seats in self._history if start <= index]
         return tuple(sorted(before[-1].items()))
 
+    def listed(self, index: int) -> frozenset[str]:
+        """The names in the configurations that entries up to `index` made, and no file."""
+        lists = [seats for start, seats in self._history if 0 < start <= index]
+        return frozenset().union(*lists)
+
     def is_known(self, index: int, name: str, incarnation: int) -> bool:
         """Whether the configuration as of an entry is more than what this node's file says.
 

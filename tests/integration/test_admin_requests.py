@@ -112,7 +112,7 @@ def test_a_possible_active_file_is_a_row():
     """The check must let through what nodes say, of this version and of the one before."""
     for more in ([], ["d" * 32], ["d" * 32, "jfk"]):
         head = {"directory": "out", "bytes": 0, "active": [0, 64, 0, 5, 1, 2, 0, *more]}
-        _, [row], _ = parse_history(json.dumps(head).encode() + b"\n", "n1:1")
+        [row] = parse_history(json.dumps(head).encode() + b"\n", "n1:1").rows
         assert (row.first, row.messages, row.is_active) == (Position(0), 5, True)
 
 

@@ -83,7 +83,7 @@ class Puller:
     def start(self):
         """Nothing is to be started."""
 
-    def stop(self, *_given):
+    def stop(self, *_given, **_named):
         """It drained what it could."""
         return self.has_all
 
@@ -146,6 +146,7 @@ def test_push_and_pull_print_whether_they_are_done_as_json(monkeypatch, has_all)
 def test_a_drain_that_takes_long_says_what_it_waits_for(monkeypatch):
     """It hung without a line, and its operator did not know whether anything happened."""
     monkeypatch.setattr(link, "REPORT_S", 0.0)
+    monkeypatch.setattr(link, "FIRST_S", 0.0)
     monkeypatch.setattr(cli_push, "PushClient", lambda *_, **__: Pusher(has_all=False))
     monkeypatch.setattr(ConnectionSettings, "contexts", lambda *_: None)
     said = run("push", "--drain", "--timeout", "0.2").stderr.splitlines()
@@ -160,6 +161,7 @@ def test_a_drain_that_takes_long_says_what_it_waits_for(monkeypatch):
 def test_a_copy_that_takes_long_says_what_it_waits_for(monkeypatch):
     """A node that lacks something itself does not say that this is all, for as long as it takes."""
     monkeypatch.setattr(link, "REPORT_S", 0.0)
+    monkeypatch.setattr(link, "FIRST_S", 0.0)
     monkeypatch.setattr(ConnectionSettings, "contexts", lambda *_: None)
     for node, left in (
         ("n1", "no node says it; n1 is connected"),

@@ -294,7 +294,7 @@ def test_a_pull_that_breaks_says_why_unless_it_was_already_done(monkeypatch, bre
             return SimpleNamespace(is_over=True, is_reached=True)
 
         def status(self):
-            seen = SimpleNamespace(error=self.error, position=START)
+            seen = SimpleNamespace(error=self.error, position=START, node="n1:7420")
             self.fail()
             return seen
 

@@ -289,10 +289,10 @@ def test_a_file_rolled_while_a_node_reports_its_history_is_listed_once(tmp_path,
 
         member = SimpleNamespace(executor=SimpleNamespace(appender=Rolling()))
         sequencing = SimpleNamespace(
-            view=SimpleNamespace(notes={}), ask=lambda question: question()
+            view=SimpleNamespace(notes={}, end=Position(0)), ask=lambda question: question()
         )
         answer = NodeAdmin(SimpleNamespace(name="n1"), sequencing, member, None)._history()
-    _, rows, _ = admin.parse_history(answer, "n1:1")
+    rows = admin.parse_history(answer, "n1:1").rows
     assert [(row.file, row.messages) for row in rows if not row.is_active][:1] == [("log.0.0", 2)]
     assert [row.file for row in rows] in (["log.0.0"], ["log.0.0", "log.0.1"])
 

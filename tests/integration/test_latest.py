@@ -9,9 +9,10 @@ from archive_cluster import ArchiveCluster
 from replicator_host import eventually
 
 from rt.errors import Misuse, Refused
-from rt.net.admin import ask, ask_any
-from rt.node.agree.latest import confirmed, decided, latest
+from rt.net.admin import ask, ask_any, ask_history
+from rt.node.agree.latest import LatestRead, confirmed, decided, latest
 from rt.node.agree.steps import Ask, Until, perform
+from sequencer.ledger.instruction import Note, note_digest
 from sequencer.raft.consensus import Read
 from sequencer.reading import LatestReads
 
@@ -23,11 +24,17 @@ UNCHANGED = [
 ]
 
 
+def view_of(*, term=1, leads=True, executed=5):
+    """The view of a node."""
+    engine = SimpleNamespace(term=term, leader="n1" if leads else "n2")
+    return SimpleNamespace(leads=leads, engine=engine, executed=executed)
+
+
 class Engine:
     """Takes reads, and leads or does not."""
 
     def __init__(self):
-        self.leads, self.asked = True, []
+        self.leader, self.asked = "n1", []
 
     def read_index(self, ticket):
         self.asked.append(ticket)
@@ -77,17 +84,37 @@ def test_a_forgotten_read_leaves_nothing_however_late_its_answer_comes(engine, r
     assert not reads.is_answered(ticket, 9)
 
 
-def test_a_node_that_does_not_lead_asks_for_nothing(engine, reads):
-    """It names the leader instead, which the client asks itself."""
-    engine.leads = False
+def test_a_node_without_a_leader_asks_for_nothing(engine, reads):
+    """The client asks another node, which may know one."""
+    engine.leader = ""
     reads.ask(reads.open())
     assert not engine.asked
 
 
-def view_of(*, term=1, leads=True, executed=5):
-    """The view of a node."""
-    engine = SimpleNamespace(term=term, leader="n1" if leads else "n2")
-    return SimpleNamespace(leads=leads, engine=engine, executed=executed)
+def test_a_read_of_an_earlier_start_is_not_taken_for_one_of_this(engine):
+    """A leader may answer a follower's read only after that was restarted: what was decided since
+    the read is not in the answer.
+    """
+    before, after = LatestReads(engine, 1 << 40), LatestReads(engine, 1 << 50)
+    before.open()
+    ticket = after.open()
+    after.take([Read(before.open() - 1, 5)])
+    assert not after.is_answered(ticket, 9)
+
+
+@pytest.mark.parametrize("later", [view_of(leads=False, term=2), view_of(leads=True)])
+def test_a_follower_reads_the_latest_from_its_leader(engine, reads, later):
+    """A reader may reach only a follower; the answer counts as long as that leader leads."""
+    view = view_of(leads=False)
+    read = LatestRead(reads, view, may_follow=True)
+    read.ask()
+    assert engine.asked
+    assert not read.is_over(view)
+    assert read.is_over(later)
+    reads.take([Read(engine.asked[0], 7)])
+    assert not read.is_over(view), "it has not executed what was decided by then"
+    assert read.is_over(view_of(leads=False, executed=7))
+    read.demand_answered(view_of(leads=False, executed=7))
 
 
 def await_latest(view, reads, wait):
@@ -137,9 +164,15 @@ def test_a_wait_that_is_too_long_leaves_no_read(reads):
     assert not reads.is_waiting
 
 
-def steps_of(views, instruction=None, **options):
+COMPARED = Note(1, "policy", "new", note_digest("old"))
+
+
+def steps_of(views, instruction=COMPARED, **options):
     """Decide an instruction before the eyes of these views; return what was carried out."""
     done = []
+
+    def barrier():
+        yield Ask(done)
 
     def carry_out(need):
         done.append(type(need).__name__)
@@ -148,7 +181,9 @@ def steps_of(views, instruction=None, **options):
                 views.pop(0)
 
     options = {"may_repeat": True, **options}
-    steps = decided(lambda: views[0], None, instruction, lambda: views[0].executed > 5, **options)
+    steps = decided(
+        lambda: views[0], barrier, instruction, lambda: views[0].executed > 5, **options
+    )
     perform(steps, carry_out)
     return done
 
@@ -162,6 +197,17 @@ def test_a_node_that_leads_no_more_gives_up_at_once_what_another_may_be_asked_fo
         assert refused.value.code == "not-leader"
     later = [view_of(), view_of(leads=False), view_of(leads=False, executed=6)]
     assert steps_of(later, may_repeat=False), "what must not be made twice is waited for"
+
+
+@pytest.mark.parametrize("may_repeat", [True, False])
+def test_what_is_not_compared_is_ordered_after_all_that_was_decided_before(may_repeat):
+    """A new leader that executed an old policy, and then the one that had replaced it, said "done"
+    to who asked for the old one again, though his order was lost.
+    """
+    views = [view_of(), view_of(executed=6)]
+    plain = Note(1, "policy", "new")
+    steps = steps_of(views, plain, may_repeat=may_repeat)
+    assert steps == ["Ask", "Order", "Until"]
 
 
 @pytest.mark.parametrize(
@@ -250,6 +296,28 @@ def test_a_leader_that_is_cut_off_does_not_say_that_nothing_needs_to_be_done(clu
             ask(leader.address, cluster.contexts("n1"), request_)
         assert refused.value.code in {"not-leader", "undecided"}
     assert "error" not in cluster.ask(request_)
+
+
+def test_a_history_says_as_of_when_it_is(cluster):
+    """A follower's list without the newest files looked like that of the leader."""
+    leader_of(cluster)
+    contexts = cluster.contexts("n1")
+    for node in cluster.nodes.values():
+        found = ask_history(node.address, contexts)
+        assert found.is_latest, "a follower asks the leader first"
+        assert f"{node.pipeline.sequencer.view.end}: all that was merged by then" in found.as_of
+    with cut_off(cluster) as leader:
+        found = ask_history(leader.address, contexts)
+        assert not found.is_latest
+        assert "may lag behind" in found.as_of
+
+
+def test_a_follower_says_where_the_stream_ends(cluster):
+    """A reader that could reach no leader ended with a time-out, though followers know one."""
+    leader, contexts = leader_of(cluster), cluster.contexts("n1")
+    for node in cluster.nodes.values():
+        answer = ask(node.address, contexts, {"do": "end", "latest": True})
+        assert answer["end"] == str(leader.pipeline.sequencer.view.end)
 
 
 @pytest.mark.parametrize("nodes", [1, 3])

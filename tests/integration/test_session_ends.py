@@ -274,3 +274,23 @@ def test_a_copy_of_another_log_than_was_agreed_on_is_not_vouched_for(tmp_path):
     ledger.opened["b"] = Ownership("alice", log, 1)
     copies.check()
     assert copies.is_checked("b")
+
+
+def test_a_session_that_was_put_back_is_shown_with_its_cause_and_what_to_do(tmp_path):
+    """The status was healthy, while nothing of what its publisher published was taken."""
+    with ArchiveCluster(tmp_path) as cluster:
+        merged(cluster, [b"one"])
+        mine = tmp_path / "pub" / STREAM / "jfk"
+        shutil.copytree(mine, tmp_path / "backup")
+        merged(cluster, [b"two"])
+        shutil.rmtree(mine)
+        shutil.copytree(tmp_path / "backup", mine)
+        push = cluster.push()
+        node = next(iter(cluster.nodes.values()))
+        assert eventually(lambda: node.status()["sessions"][0]["apart"], PATIENCE_S)
+        config = ["--config", os.path.join(cluster.root, "clients.toml")]
+        for command in ("status", "check"):
+            shown = run(command, *config)
+            assert "it was put back from an older copy" in shown.stdout
+            assert "rt session reset jfk" in shown.stdout
+        push.stop()

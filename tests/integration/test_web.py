@@ -25,6 +25,7 @@ from rt.node.notes.registered_cursor import CURSOR_NOTE, RegisteredCursor
 from rt.node.observe.sample import SessionView
 from rt.node.settings.http import HttpSettings
 from rt.position import Position
+from rt.text import parse_time
 from rt.traffic import Traffic
 from rt.web import protocol
 from rt.web.collector import SiteCollector
@@ -143,6 +144,8 @@ def test_log_history_has_the_fields_of_the_system_we_follow(node):
     """Its users have scripts that read them."""
     rows = node.json("/log-history")
     assert len(rows) == len(node.cluster.rows("n1"))
+    headers = {name.lower(): value for name, value in node.ask("/log-history")[1].items()}
+    assert parse_time(headers["rt-as-of"]) > 0, "and says as of when that is"
     first = rows[0]
     assert first["logPath"] == f":{node.cluster.out('n1')}/log.0.0"
     assert (first["logPos"], first["truncationTime"], rows[-1]["logAge"]) == (0, "", -1)

@@ -39,6 +39,7 @@ class MemberChecker(Checker):
         super().__init__(0)  # a majority of whom depends on the log
         self._founders = founders
         self._committed: dict[tuple[str, int], int] = {}
+        self._first_listed = dict.fromkeys(founders, 0)  # the first entry that lists a name
         self._reborn: set[str] = set()
 
     def reigns(self, name: str, raft: Raft) -> None:
@@ -84,6 +85,9 @@ class MemberChecker(Checker):
                 continue
             before, at = configuration_before(core, entry.index, self._founders)
             after = unpack_configuration(entry.command)[0]
+            for each in after:
+                first = self._first_listed.get(each, entry.index)
+                self._first_listed[each] = min(first, entry.index)
             differing = [each for each in {*before, *after} if before.get(each) != after.get(each)]
             if len(differing) > 1:  # none, if a node moves to where it is
                 raise Violation(f"{name} changes {sorted(differing)} in one entry")
@@ -91,6 +95,12 @@ class MemberChecker(Checker):
                 raise Violation(f"{name} changes the members before an entry of its own is decided")
             if at > core.commit:
                 raise Violation(f"{name} changes the members of an undecided configuration")
+
+    def departs(self, name: str, departed: Sequence[str], commit: int) -> None:
+        """A node takes for removed only names that its log has listed, as far as it is decided."""
+        strange = [each for each in departed if self._first_listed.get(each, commit) >= commit]
+        if strange:
+            raise Violation(f"{name} takes {strange} for removed, which its log has not listed yet")
 
 
 class MemberNode(SimNode):
@@ -126,10 +136,13 @@ class MemberNode(SimNode):
         self.membership = Membership(
             self.name, self.raft, Holdings(self.name, self._cluster.names),
             RestartCheck((), claim, {}, lambda _memories: None), lambda _addresses: None,
-            departed=Departed(self.departed, self._keep_departed),
+            departed=Departed(
+                self.departed, self._keep_departed, founders=opened.state.founders
+            ),
         )  # fmt: skip
 
     def _keep_departed(self, names: Sequence[str]) -> None:
+        self._cluster.checker.departs(self.name, names, self.raft.status().commit)
         self.departed = names
 
     def advance(self) -> None:

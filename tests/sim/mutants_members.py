@@ -198,3 +198,13 @@ def snapshot_holds_the_configuration_before() -> list[Patch]:
         return tuple(sorted(known[max(0, len(known) - 2)].items()))
 
     return [(Roster, "at", at)]
+
+
+@changing
+def removed_by_the_configuration_file() -> list[Patch]:
+    """A node that joins takes living members for removed, which its log does not list yet."""
+
+    def listed(self: Roster, _index: int) -> frozenset[str]:
+        return frozenset().union(*(seats for _, seats in self._history))
+
+    return [(Roster, "listed", listed)]

@@ -101,7 +101,7 @@ class Question:
             asked = source.asked(self.hops - 1)
         else:
             try:
-                asked = LatestRead(source.member.reads, source.view)
+                asked = LatestRead(source.member.reads, source.view, may_follow=True)
             except Refused as error:
                 self._failed(str(error), self.world.names)
                 return

@@ -248,3 +248,22 @@ def test_a_micro_batch_waits_for_enough_messages_but_not_for_ever(tmp_path, name
         publisher.flush("written")
         assert stream.latestOffset(begin, ReadAllAvailable()) != begin
     stream.stop()
+
+
+def test_a_query_says_that_it_waits_for_a_log(tmp_path, caplog):
+    """A misspelt path was waited for without a word, and the job looked healthy."""
+    pytest.importorskip("pyspark")
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    from rt.spark.stream import RtStreamReader
+
+    now = [100.0]
+    schema = StructType([StructField("position", LongType())])
+    options = read_options({"path": str(tmp_path / "nope")})
+    stream = RtStreamReader(options, schema, lambda: now[0])
+    begin = stream.initialOffset()
+    for now[0] in (100.0, 106.0):
+        assert stream.latestOffset(begin, ReadAllAvailable()) == begin
+    assert "waiting for a log" in caplog.text
+    stream.stop()

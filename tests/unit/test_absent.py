@@ -4,6 +4,7 @@ import logging
 import os
 
 import pytest
+from commands import run
 from logs import MergedLog
 
 from rt import (
@@ -22,6 +23,8 @@ from rt.log.files.absent import no_log
 from rt.log.files.archived import MERGED
 from rt.log.files.directory import LogDirectory
 from rt.log.read.follower import Follower, SessionFilter
+
+PLACES = ["missing", "empty", "foreign", "unnamed", "root", "root/flights"]
 
 
 def publish(root, session="jfk", stream="flights", count=3):
@@ -191,3 +194,39 @@ def test_a_file_or_a_directory_above_logs_is_named_as_such(tmp_path):
     publish(tmp_path)
     assert "it has the logs jfk" in str(no_log(str(tmp_path / "flights")))
     assert "it is a file" in str(no_log(str(tmp_path / "flights" / "jfk" / "log.0.0")))
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """Return a directory in which names lead to everything but a log."""
+    root = tmp_path_factory.mktemp("places")
+    for name in ("empty", "foreign", "unnamed"):
+        (root / name).mkdir()
+    (root / "foreign" / "notes.txt").write_text("no log")
+    (root / "unnamed" / "manifest").touch()
+    with Publisher(str(root / "root"), stream="flights", session="jfk") as publisher:
+        publisher.publish(b"AA1")
+    return root
+
+
+@pytest.mark.parametrize(
+    "place", ["missing", "empty", "foreign", "unnamed", "root", "root/flights"]
+)
+@pytest.mark.parametrize(
+    "command",
+    [
+        "verify {}", "dump {}", "log-history {}", "index check {}", "index rebuild {}",
+        "archive plan --policy {{}} --dir {}", "export parquet {} exported",
+        "archive offload stored --dir {}", "restore {} --root restored",
+    ],
+    ids=lambda command: " ".join(command.split()[:2]),
+)  # fmt: skip
+def test_no_command_takes_what_is_no_log_for_an_empty_one(places, monkeypatch, command, place):
+    """A job with a misspelt directory succeeded with nothing, day after day."""
+    monkeypatch.chdir(places)
+    done = run(*(each.format(place) for each in command.split()))
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert place in done.stderr
+    if place.startswith("root") and not command.startswith("restore"):
+        assert "jfk; name one of them" in done.stderr

@@ -9,7 +9,7 @@ import pytest
 from replicator.limits.admission import Admission, ServerLimits
 from rt.errors import Refused
 from rt.net.identity import CertificateRole, PeerIdentity
-from rt.node.admin.answers import SharedAnswers, dated
+from rt.node.admin.answers import OnceASecond, SharedAnswers, dated
 from rt.web.budget import WebBudget
 from tests.control_fuzz import Archiver, node_admin
 from tests.replicator_host import eventually
@@ -278,3 +278,26 @@ def test_one_that_asks_for_the_latest_is_not_given_an_earlier_no():
     early.join(10)
     latest.join(10)
     assert found == [b"here"]
+
+
+def test_what_costs_the_sequencing_thread_is_made_once_a_second():
+    """A plan was decided there for each of a flood of questions about different times."""
+    now, made = [100.0], []
+
+    def sleep(seconds):
+        now[0] += seconds
+
+    def make():
+        made.append(now[0])
+        return len(made)
+
+    value = OnceASecond(make, lambda: now[0], sleep)
+    assert [value.get("state", is_latest=False) for _ in range(100)] == [1] * 100
+    now[0] += 0.5
+    assert value.get("state", is_latest=True) == 2, "a question about the latest waits for its turn"
+    assert made == [100.0, 101.0]
+    assert value.get("another state", is_latest=False) == 3, "who has changed something sees it"
+    assert made[-1] == 101.0
+    now[0] += 1.5
+    assert value.get("another state", is_latest=True) == 4
+    assert now[0] == 102.5

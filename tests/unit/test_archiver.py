@@ -27,6 +27,7 @@ from rt.position import START, Position
 from sequencer.ledger.instruction import Note, Roll, decode_instruction, encode_instruction
 from sequencer.ledger.ledger import Ledger
 from sequencer.member import Member
+from sequencer.raft.starts import Claim, Reach, StartChain
 from tests.commands import run
 from tests.control_fuzz import Confirmed
 from tests.replicator_host import eventually
@@ -393,7 +394,9 @@ def test_a_request_that_no_instruction_can_express_is_refused_at_once(do, reques
 def test_a_change_that_is_not_decided_does_not_hold_up_the_others():
     """Every cursor's acknowledgement waited ten seconds for a roll that no majority decided."""
     orders, decided = [], threading.Event()
-    admin = NodeAdmin(None, Sequencing(orders.append), None, None)
+    view = {"executed": 0, "engine": SimpleNamespace(term=1)}
+    member = SimpleNamespace(reads=Confirmed())
+    admin = NodeAdmin(None, Sequencing(orders.append, **view), member, None)
     slow = threading.Thread(target=admin._decide, args=[Roll(NOW), decided.is_set], daemon=True)
     slow.start()
     assert eventually(lambda: orders)
@@ -429,7 +432,8 @@ def test_a_lease_that_is_renewed_while_its_end_is_seen_is_kept():
             leads=True, leader="a",
             last_change=SimpleNamespace(term=0, index=0, before={}, now={}), members={},
         ), journal=None, planner=None,
-        greeting=None, executor=SimpleNamespace(ledger=ledger), send=None, now_ns=lambda: NOW,
+        greeting=SimpleNamespace(claim=Claim(0, StartChain(1, (1,)), Reach(), Reach())),
+        executor=SimpleNamespace(ledger=ledger), send=None, now_ns=lambda: NOW,
     )  # fmt: skip
     archiver = Retention.__new__(Retention)
     archiver._member, archiver._machine = member, Machine(lambda: NOW)
@@ -529,7 +533,10 @@ def test_leases_requested_at_once_do_not_exceed_the_limit(monkeypatch):
         def view(self):
             if threading.current_thread() in threads:
                 looked.set()
-            return SimpleNamespace(notes=ledger.notes.copy(), archived_to=START)
+            return SimpleNamespace(
+                notes=ledger.notes.copy(), archived_to=START, leads=True, executed=0,
+                engine=SimpleNamespace(term=1),
+            )  # fmt: skip
 
         @view.setter
         def view(self, _view):
@@ -542,7 +549,8 @@ def test_leases_requested_at_once_do_not_exceed_the_limit(monkeypatch):
             looked.wait(0.2)  # it must not happen, so there is no event to wait for
         ledger.note(note.name, note.text)
 
-    admin = NodeAdmin(None, Renewing(order), None, SimpleNamespace(now_ns=NOW))
+    member = SimpleNamespace(reads=Confirmed())
+    admin = NodeAdmin(None, Renewing(order), member, SimpleNamespace(now_ns=NOW))
     ask("spark")
     threads[0].join()
     assert [lease.holder for lease in leases_of_notes(ledger.notes)] == ["spark"]

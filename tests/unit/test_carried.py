@@ -274,7 +274,7 @@ def inboxes_of(bench: Bench, top: Path, *, end: Position) -> Inboxes:
     return Inboxes(OsDisk(), str(top), "s", lambda _end, _session: None, guard)
 
 
-def test_a_node_alone_puts_back_what_a_power_cut_took_of_a_copy(bench, tmp_path):
+def test_a_node_alone_puts_back_what_a_power_cut_took_of_a_copy(bench, tmp_path, caplog):
     """It took what was merged to be there: the session was refused as damaged at the next start."""
     end, top = bench.holdings.own["jfk"], tmp_path / "copies"
     command = encode_instruction(bench.plan())
@@ -284,6 +284,8 @@ def test_a_node_alone_puts_back_what_a_power_cut_took_of_a_copy(bench, tmp_path)
         inboxes, [Entry(1, 1, command), Entry(2, 1, command), Entry(3, 1, b"", EntryKind.NO_OP)]
     )
     assert inboxes.get("jfk").durable == bench.place("jfk")
+    assert inboxes.get("jfk").put_back == (end, bench.place("jfk")), "which rt status shows"
+    assert "put back from the journal" in caplog.text
     inboxes.close()
     assert (top / "jfk" / START.file_name).read_bytes() == (
         bench.top / "jfk" / START.file_name

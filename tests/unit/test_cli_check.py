@@ -162,3 +162,25 @@ def test_only_the_command_check_has_the_codes_of_plugins(words):
     done = run(*words)
     assert done.exit_code == exits.BAD_USE
     assert (done.stdout, "holds no log" in done.stderr) == ("", True)
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (
+            {"apart": "the node has it up to 0.0.96, and this log ends at 0.0.64"},
+            "rt session reset jfk",
+        ),
+        ({"put_back": ["0.0.0", "0.0.96"]}, "n1 has put back session jfk from 0.0.0 to 0.0.96"),
+        ({"put_back": ["0.0.0", "0.0.96"]}, "rt session show jfk"),
+        ({"poisoned": "a frame cannot be decoded"}, "n1 refuses session jfk"),
+        ({"stuck": "session jfk waits for its group"}, "session jfk waits for its group"),
+    ],
+)
+def test_a_session_that_is_held_up_is_a_warning_with_its_cause(ask, facts, words):
+    """It was OK, while a publisher that was put back from a backup shipped nothing."""
+    first, *others = healthy()
+    first["sessions"] = [{**held("jfk"), **facts}]
+    code, level, line = ask(first, *others)
+    assert (code, level) == (1, "WARNING")
+    assert words in line

@@ -18,6 +18,7 @@ from rt.client.joining import join
 from rt.client.registered import Registered, RegisteredReader
 from rt.client.shared import Choice, GroupSubscriber, MemberReading, OnTrouble
 from rt.errors import CorruptLog, GapError, PeerError
+from rt.events import NoMatch
 from rt.format.manifest import Archived
 from rt.log.notify.watch import Watch
 from rt.position import START
@@ -26,6 +27,7 @@ from tests.replicator_host import eventually
 
 COUNT = 20
 PATIENCE_S = 60
+NO_CHOICE = Choice.of(None, b"", None)
 
 
 class World:
@@ -60,18 +62,21 @@ class World:
         """Hang up: nothing is kept."""
 
     @contextmanager
-    def member(self, group, ack="explicit", on_gap="raise", root=None):
+    def member(
+        self, group, ack="explicit", on_gap="raise", root=None, choice=NO_CHOICE, on_event=None,
+        until=None,
+    ):  # fmt: skip
         """Join; the reader raises at gaps, as `rt.client.joining` has it."""
         self.ask({"do": "group-join", "start": "earliest", **group.agreed_on()})
         wanted = MemberReading(
-            ack, True, 30.0, Choice.of(None, b"", None), OnTrouble(on_gap, "raise", None)
+            ack, until is None, 30.0, choice, OnTrouble(on_gap, "raise", on_event)
         )
         watch = Watch()
         watch.add(str((root or self.root) / "flights" / "out"))
         subscriber = GroupSubscriber(
             group, Claims(self, group, group.member, position=START),
             lambda place: Subscriber(root or self.root, stream="flights", start=place),
-            wanted, watch, until=None, publish=self.publish,
+            wanted, watch, until=until, publish=self.publish,
         )  # fmt: skip
         with closing(subscriber):
             yield subscriber
@@ -294,3 +299,26 @@ def test_whoever_opens_a_cursor_or_joins_a_group_names_the_node_that_answered_so
     with pytest.raises(PeerError, match="a node's answer cannot be read"):
         join(group("a"), "earliest", wanted, None, (nodes, None))
     assert closed == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("sessions", "where", "words"),
+    [
+        (["jfkk"], None, "did you mean 'jfk'?"),
+        (None, "key = x", "no message of what this member of group 'g' was handed"),
+        (["jfk"], None, ""),
+    ],
+)
+def test_a_member_says_what_was_asked_for_and_matches_nothing(
+    world, caplog, sessions, where, words
+):
+    """A plain subscriber does; a group whose members misspelt a session handled all as nothing."""
+    events, choice = [], Choice.of(sessions, b"", where)
+    end = world.log.appender.end
+    with world.member(
+        Group("g", member="a"), choice=choice, on_event=events.append, until=end
+    ) as member:
+        for message in member:
+            member.ack(message)
+    assert [type(each) for each in events] == ([NoMatch] if words else [])
+    assert words in caplog.text

@@ -12,7 +12,7 @@ from sequencer.ledger.instruction import Merge, Slice, encode_instruction
 from sequencer.ledger.ledger import Ledger
 from sequencer.member import Member
 from sequencer.raft.consensus import Entry, EntryKind, LastChange, Ready, Seat, Snapshot
-from sequencer.raft.starts import Reach
+from sequencer.raft.starts import Claim, Reach, StartChain
 
 ENDS = {"jfk": Position(88), "lga": Position(96)}
 
@@ -75,7 +75,8 @@ class Executor:
 def member_of(engine, executor, *, persist=lambda _ready: None, readers=NO_READERS):
     """Return a member of three that does what the engine says."""
     journal = SimpleNamespace(persist=persist)
-    greeting = SimpleNamespace(is_over=True, is_due=False, follow=lambda *_lists: None)
+    claim = Claim(0, StartChain(1, (1,)), Reach(), Reach())
+    greeting = SimpleNamespace(is_over=True, is_due=False, follow=lambda *_lists: None, claim=claim)
     return Member(
         "a", "abc", engine=engine, journal=journal, greeting=greeting, executor=executor,
         planner=None, send=lambda _to, _data: None, now_ns=lambda: 1, readers=readers,

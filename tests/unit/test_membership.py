@@ -43,8 +43,9 @@ class Engine:
 class World:
     """A node that was founded with `n1`, `n2` and `n3`, and what it tells its dialler."""
 
-    def __init__(self, name="n1", members=("n1", "n2", "n3"), departed=()):
+    def __init__(self, name="n1", members=("n1", "n2", "n3"), departed=(), *, place=(2, 10)):
         self.engine, self.dialled, self.saved = Engine(*members), {}, []
+        self.engine.have(*place, self.engine.members)
         others = [each for each in members if each != name]
         claim = Claim(0, StartChain(1, (OWN,)), Reach(), Reach())
         self.greeting = RestartCheck(others, claim, {}, lambda _memories: None)
@@ -184,6 +185,42 @@ def test_a_removed_node_is_never_believed_again_even_after_a_restart():
     assert again.membership.doors.admits("n2")
 
 
+def test_a_node_that_joins_takes_no_one_for_removed_by_its_configuration_file():
+    """Its log begins with members that have all been replaced since: it took the living ones for
+    departed, refused their connections, and after a restart never learned better.
+    """
+    world = World("n7", ("n4", "n5", "n6", "n7"), place=(0, 0))
+    world.engine.have(1, 5, seats("n1", "n2", "n3", "n4"), before=seats("n4", "n5", "n6", "n7"))
+    world.membership.follow()
+    world.engine.have(1, 5, world.engine.members)
+    world.membership.follow()
+    assert not world.saved
+    world.engine.have(1, 9, seats("n2", "n3", "n4"))
+    world.membership.follow()
+    assert world.saved == [["n1"]], "and learns from its log who was"
+
+
+def test_a_founder_whose_removal_may_be_undone_is_not_taken_for_removed_at_a_start():
+    """The log of a node that starts may end in what was never decided: the founder was refused
+    for good, though it had not been removed.
+    """
+    departed, before = Departed(founders=["n1", "n2", "n3"]), seats("n1", "n2", "n3")
+    departed.follow(LastChange(2, 20, seats("n1", "n3"), before))
+    assert not departed.names
+    departed.follow(LastChange(2, 20, seats("n1", "n3"), {}))
+    assert departed.names == {"n2"}
+
+
+def test_a_member_that_was_never_decided_is_not_taken_for_removed():
+    """Its leader fell; a node was removed only if it has been a member."""
+    world = World()
+    world.engine.have(2, 20, seats("n1", "n2", "n3", "n4"), before=seats("n1", "n2", "n3"))
+    world.membership.follow()
+    world.engine.have(2, 10, seats("n1", "n2", "n3"))
+    world.membership.follow()
+    assert not world.saved
+
+
 @pytest.mark.parametrize("names", [("n4", "n5", "n6"), ("n1", "n2", "n3", "n5")])
 def test_a_node_that_is_not_listed_has_to_list_both(names):
     """One that lists only itself, or only us, has nothing to tell us."""
@@ -204,6 +241,18 @@ def test_a_stranger_is_not_believed_against_a_leader():
     world.engine.leader = "n4"
     assert world.hear("n4", 9, 999, "n1", "n4", "n5")
     assert "n5" in world.dialled
+
+
+def test_what_a_stranger_announced_holds_while_another_node_of_its_list_leads():
+    """It was dropped as soon as they had elected one, whose messages were refused until the next
+    announcement, and an election was held for want of a leader.
+    """
+    world = World()
+    world.wait()
+    assert world.hear("n4", 3, 20, "n1", "n4", "n5")
+    world.engine.leader = "n5"
+    world.membership.follow()
+    world.membership.demand("n5")
 
 
 def test_what_a_stranger_announced_lapses_when_a_member_leads():

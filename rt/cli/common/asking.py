@@ -2,16 +2,14 @@
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Final
+from threading import Thread
+from typing import Any
 
 from rt.client.settings import ConnectionSettings
 from rt.errors import RtError, spoken
 from rt.net.tls import Contexts
 from rt.node.founding.cluster_files import ask_status
-
-_ASKED_MAX: Final = 8  # at once; a cluster has seven nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +43,21 @@ def ask_nodes(settings: ConnectionSettings) -> list[NodeAnswer]:
 
 
 def ask_addresses(addresses: Sequence[tuple[str, int]], contexts: Contexts) -> list[NodeAnswer]:
-    """Ask the nodes at these addresses."""
-    with ThreadPoolExecutor(_ASKED_MAX, "ask") as pool:
-        return list(pool.map(lambda each: _ask(each, contexts), addresses))
+    """Ask the nodes at these addresses.
+
+    The threads are daemons: an interrupt does not wait for nodes that do not answer.
+    """
+    found: dict[tuple[str, int], NodeAnswer] = {}
+
+    def ask(address: tuple[str, int]) -> None:
+        found[address] = _ask(address, contexts)
+
+    asking = [Thread(target=ask, args=[each], name="ask", daemon=True) for each in addresses]
+    for thread in asking:
+        thread.start()
+    for thread in asking:
+        thread.join()
+    return [found[each] for each in addresses]
 
 
 def _ask(address: tuple[str, int], contexts: Contexts) -> NodeAnswer:

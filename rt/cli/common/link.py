@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,6 +22,8 @@ from rt.web.server import WebServer
 
 _log: Final = logging.getLogger("rt.cli")
 REPORT_S: Final = 5.0  # how often a command may say what it waits for
+FIRST_S: Final = 1.0  # until it says so first; it took about as long to begin
+STOP_S: Final = 0.2  # for connections to end where none was made: a dial may hang for seconds
 _POLL_S: Final = 0.5
 _POLL_END_S: Final = 0.05  # for a command that ends by itself
 
@@ -99,7 +102,7 @@ class LongWait:
         self._is_over = is_over
         self._left = left
         self._said = ""
-        self._next_s = time.monotonic() + REPORT_S
+        self._next_s = time.monotonic() + FIRST_S
 
     def is_over(self) -> bool:
         """Whether it has come."""
@@ -137,3 +140,13 @@ def wait_until(
     while not (is_done := done()) and time.monotonic() < deadline and signals.wait(poll_s):
         turn()
     return is_done
+
+
+@contextmanager
+def interrupting(signals: StopSignals) -> Iterator[None]:
+    """Let ctrl-C be why a command is not done; what is left was said when it came."""
+    try:
+        yield
+    except click.ClickException:
+        signals.raise_interrupt()
+        raise

@@ -16,7 +16,15 @@ from replicator.pull.mirror import Mirror
 from replicator.repair.copy_scrubber import copy_scrubber
 from replicator.repair.scrubber import SCRUB_BYTES_S, Scrubber
 from rt.cli.common.console import note, print_json
-from rt.cli.common.link import LongWait, ServiceSettings, reload_service, timeout_option, wait_until
+from rt.cli.common.link import (
+    STOP_S,
+    LongWait,
+    ServiceSettings,
+    interrupting,
+    reload_service,
+    timeout_option,
+    wait_until,
+)
 from rt.cli.common.options import click_options, json_option
 from rt.cli.common.web import pause_s, shown_over_http, watched
 from rt.cli.process.service_manager import ServiceManager
@@ -139,13 +147,19 @@ def pull(
             over = _over(client, asked, unconfirmed=unconfirmed)
             wait_until(signals, over, timeout_s, ends=once, turn=turn)
         manager.stopping()
-        left, status = _ended(client, settings, asked, once=once)
+        left, status = _ended(client, settings, asked, signals, once=once)
     lacks = _lacks(settings) if once and not left else ""
-    _report(status, lacks, left, once=once, unconfirmed=unconfirmed, as_json=as_json)
+    with interrupting(signals):
+        _report(status, lacks, left, once=once, unconfirmed=unconfirmed, as_json=as_json)
 
 
 def _ended(
-    client: PullClient, settings: PullSettings, asked: EndWait | None, *, once: bool
+    client: PullClient,
+    settings: PullSettings,
+    asked: EndWait | None,
+    signals: StopSignals,
+    *,
+    once: bool,
 ) -> tuple[str, PullStatus]:
     """End a puller; return what is left of what was asked for, and the last status.
 
@@ -159,7 +173,9 @@ def _ended(
         left = asked.why_not()
     elif asked is None and once and not status.has_all:
         left = "no node has said that this is all it has"
-    client.stop()
+    if left and signals.is_interrupt:
+        note(f"{_unfinished(status, left)}; the next pull resumes there")
+    client.stop(*([] if status.node else [STOP_S]))
     if broken:
         raise RtError(status.error)
     if once and client.is_served_nowhere:
@@ -268,13 +284,14 @@ def _report(
         error = status.error or printable(left) or lacks
         print_json({"position": str(status.position), **reached, "error": error})
     if left:
-        why = "; ".join(filter(None, [printable(left), status.error]))
-        raise click.ClickException(
-            f"the copy ends at {status.position}, which is not everything that was merged ({why}); "
-            "the next pull resumes there"
-        )
+        raise click.ClickException(f"{_unfinished(status, left)}; the next pull resumes there")
     if lacks:
         raise click.ClickException(f"{lacks}; pull from a node into another directory to have it")
     if not as_json:
         unsure = "; no majority has confirmed that it is all there is" if unconfirmed else ""
         click.echo(f"the copy ends at {status.position}{unsure}")
+
+
+def _unfinished(status: PullStatus, left: str) -> str:
+    why = "; ".join(filter(None, [printable(left), status.error]))
+    return f"the copy ends at {status.position}, which is not everything that was merged ({why})"

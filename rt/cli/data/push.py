@@ -9,8 +9,16 @@ import click
 from replicator.push.client import PushClient
 from replicator.push.progress import Release, SessionStatus
 from rt.cli.common.completing import complete_session
-from rt.cli.common.console import print_json, say
-from rt.cli.common.link import LongWait, ServiceSettings, reload_service, timeout_option, wait_until
+from rt.cli.common.console import note, print_json, say
+from rt.cli.common.link import (
+    STOP_S,
+    LongWait,
+    ServiceSettings,
+    interrupting,
+    reload_service,
+    timeout_option,
+    wait_until,
+)
 from rt.cli.common.options import click_options, json_option
 from rt.cli.common.web import pause_s, shown_over_http, watched
 from rt.cli.process.descriptors import raise_descriptor_limit
@@ -97,11 +105,20 @@ def push(
         manager.stopping()
         merged = merged and not left
         is_known, status = not client.is_shipped_elsewhere(), client.status()
-        connected = any(each.connected for each in status)
-        synced = client.stop(_DRAIN_S if connected and timeout_s is None else 0)
-    reasons = sorted({each.error for each in status if each.error})
+        reasons = sorted({each.error for each in status if each.error})
+        if drain and not merged and signals.is_interrupt:
+            note(_unfinished(reasons, "merged"))
+        synced = _stop(client, status, 0 if timeout_s is not None else _DRAIN_S)
     done = merged if drain else merged or synced
-    _report(reasons, done=done, drain=drain, is_known=is_known, as_json=as_json)
+    with interrupting(signals):
+        _report(reasons, done=done, drain=drain, is_known=is_known, as_json=as_json)
+
+
+def _stop(client: PushClient, status: Sequence[SessionStatus], drain_s: float) -> bool:
+    """End a pusher; return whether a majority of the nodes have synced everything."""
+    if any(each.connected for each in status):
+        return client.stop(drain_s)
+    return client.stop(wait_s=STOP_S)
 
 
 def _site(
@@ -158,11 +175,15 @@ def _report(
             "it is not known whether everything is merged, since another program ships it "
             f"({'; '.join(reasons)}); end that one, or ask with rt session show"
         )
-    unfinished = (
-        f"not everything is {level} by a majority of the nodes "
-        f"({'; '.join(reasons) or 'time ran out'}); it stays in the log, and the next push ships it"
-    )
+    unfinished = _unfinished(reasons, level)
     if drain:
         raise click.ClickException(unfinished)
     if not as_json:
         say(unfinished)
+
+
+def _unfinished(reasons: Sequence[str], level: str) -> str:
+    return (
+        f"not everything is {level} by a majority of the nodes "
+        f"({'; '.join(reasons) or 'time ran out'}); it stays in the log, and the next push ships it"
+    )

@@ -14,6 +14,7 @@ from rt.errors import CorruptLog, FrameError, Misuse
 from rt.format.ranges import Range
 from rt.format.scan import Frame
 from rt.inspect.dump import Dump, frame_facts, frame_line, hex_lines, message_facts, message_line
+from rt.log.files.absent import no_log
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import OsDisk
 from rt.log.files.listing import log_files
@@ -82,11 +83,15 @@ def _frames(
 
 def _find(path: str, begin: Position | None) -> tuple[LogDirectory, list[str]]:
     """Return the log that `path` is, or is part of, and the files to show."""
+    if not os.path.lexists(path):
+        raise no_log(path)
     if not os.path.isdir(path):
         return _opened(os.path.dirname(path) or "."), [path]
     log = _opened(path)
     starts = log_files(OsDisk(), path)
     if not starts:
+        if log.manifest.identity is None:
+            raise no_log(path)
         raise Misuse(f"{path}: no log file in it")
     wanted = [start for start in starts if begin is None or start >= begin.file]
     return log, [log.file_path(start) for start in wanted]

@@ -166,6 +166,8 @@ def judged(
         found.append((Severity.CRITICAL, "no node leads, so nothing is merged"))
     found += [(Severity.CRITICAL if " FORKED " in each else Severity.WARNING, each)
               for each in report.problems]  # fmt: skip
+    held_up = [*report.stuck, *report.poisoned, *report.returned]
+    found += [(Severity.WARNING, each) for each in held_up]
     if may_stop:
         found.append(_may_stop(asked, report, may_stop))
     level = max((each for each, _ in found), default=Severity.OK)

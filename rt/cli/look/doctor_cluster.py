@@ -188,5 +188,9 @@ def _health(report: ClusterReport) -> Iterator[Diagnosis]:
         yield problem("cluster", each, "rt session show NAME; docs/RUNBOOK.md")
     for each in report.poisoned:
         yield problem("cluster", each, "find out what publishes it; revoke its certificate")
-    if report.leader and not (report.problems or report.stuck or report.poisoned):
+    for each in report.returned:
+        yield problem("cluster", each, "docs/RUNBOOK.md says more")
+    if report.leader and not (
+        report.problems or report.stuck or report.poisoned or report.returned
+    ):
         yield fine("cluster", f"{report.leader} leads, and no node reports a problem")

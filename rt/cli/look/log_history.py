@@ -88,11 +88,12 @@ def log_history(
     rt log-history --node localhost:7420 --identity subscriber
 
     Needs no running process: it reads the manifest, which also lists archived files. A file's age
-    counts from when it was rolled; times are UTC.
+    counts from when it was rolled; times are UTC. With --node, standard error says as of when the
+    answer is, and whether it has all that was merged by then, which takes a majority of nodes.
     """  # noqa: D301 - click reads the backspace character
     if bool(directory) == bool(node):
         raise click.UsageError("name the directory of a log, or a --node")
-    directory, found, offloaded = (
+    directory, found, offloaded, as_of = (
         _of_node(node, config, {"stream": stream, "certs": certs, "identity": identity})
         if node
         else _of_directory(directory)
@@ -102,11 +103,13 @@ def log_history(
     )
     rows = list(wanted)
     text = HistoryText(directory, time.time_ns(), offloaded)
+    if as_of:
+        note(as_of)
     if form is None:
         click.echo(table(HEADINGS, [text.cells(row) for row in rows]))
         note(f"{counted(len(rows), 'file')}, {counted(sum(row.messages for row in rows))}")
-        return
-    _write_array(rows, text.json if form == "json" else text.json_rt)
+    else:
+        _write_array(rows, text.json if form == "json" else text.json_rt)
 
 
 def _write_array(rows: list[Row], encoded: Callable[[Row], str]) -> None:
@@ -119,12 +122,12 @@ def _write_array(rows: list[Row], encoded: Callable[[Row], str]) -> None:
     out.write(b"\n]\n" if rows else b"]\n")
 
 
-_Found = tuple[str, list[Row], Offloaded | None]
+_Found = tuple[str, list[Row], Offloaded | None, str]  # the last: as of when
 
 
 def _of_directory(directory: str) -> _Found:
     directory = os.path.abspath(directory)
-    return directory, history(directory), read_offloaded(directory)
+    return directory, history(directory), read_offloaded(directory), ""
 
 
 def _of_node(node: str, config: str | None, options: dict[str, object]) -> _Found:
@@ -141,5 +144,5 @@ def _of_node(node: str, config: str | None, options: dict[str, object]) -> _Foun
     # a node that serves one stream answers for that, if none is named
     stream = "" if given["stream"].source == "default" else parse_stream(str(given["stream"].value))
     contexts = Contexts(files, client_context, stream)
-    directory, rows, offloaded = ask_history(parse_address(node), contexts)
-    return directory, rows, offloaded_of(offloaded)
+    found = ask_history(parse_address(node), contexts)
+    return found.directory, found.rows, offloaded_of(found.offloaded), found.as_of

@@ -54,16 +54,20 @@ def status(
       1  degraded: it works, but a node is down, unreachable, copying, forked, or out of disk
       3  no quorum: nothing is merged until a majority of the nodes is back
     """  # noqa: D301 - click reads the backspace character
-    with StopSignals() as signals:
-        while True:
+    is_over = False
+    while not is_over:
+        try:
             asked = ask_nodes(settings)
-            report = report_of(asked)
-            if as_json:
-                print_json([_answer(each) for each in asked])
-            else:
-                _show(status_text(report, None if top is None else Top(top)), again=watch)
-            if not watch or not signals.wait(_REFRESH_S):
-                break
+        except KeyboardInterrupt:  # before the signal is taken below: nodes may not answer for long
+            if not watch:
+                raise
+            return
+        report = report_of(asked)
+        if as_json:
+            print_json([_answer(each) for each in asked])
+        else:
+            _show(status_text(report, None if top is None else Top(top)), again=watch)
+        is_over = not watch or not _paused()
     if not report.answering:
         refused = all(each.is_refusal for each in asked)
         advice = "what each says is shown above" if refused else (
@@ -72,6 +76,12 @@ def status(
         complain(f"no node answers; {advice}")
     if not watch:
         context.exit(report.health)
+
+
+def _paused() -> bool:
+    """Wait until the next look is due; False if a signal came."""
+    with StopSignals() as signals:
+        return signals.wait(_REFRESH_S)
 
 
 def report_of(asked: list[NodeAnswer]) -> ClusterReport:

@@ -43,6 +43,8 @@ class SessionReport:
     seen_s: float | None = None  # how long ago bytes came; None if none came since the node started
     waiting_s: float = 0.0
     poisoned: str = ""  # why it is taken no further
+    apart: str = ""  # how the log of its publisher differs from the node's copy
+    put_back: str = ""  # what the node's journal has put back of its copy, from where to where
 
     @property
     def unmerged(self) -> int | None:
@@ -240,6 +242,26 @@ class ClusterReport:
         ]  # fmt: skip
 
     @property
+    def returned(self) -> list[str]:
+        """Which sessions were put back, on a node or by a publisher, and what to do."""
+        apart, back = {}, []
+        for node in self.answering:
+            for each in node.sessions:
+                name = each.name
+                if each.apart:
+                    apart[name] = (
+                        f"session {name} is taken no further: {each.apart}; rt session show {name} "
+                        f"says what the nodes have, and rt session reset {name} begins it again"
+                    )
+                if each.put_back:
+                    back.append(
+                        f"{node.name} has put back session {name} from {each.put_back} from its "
+                        "journal, since its disk had lost that, as in a power cut; if a publisher "
+                        f"was on that machine, compare what it has: rt session show {name}"
+                    )
+        return [*apart.values(), *back]
+
+    @property
     def health(self) -> Health:
         """How the cluster is."""
         if not self.leader:
@@ -314,7 +336,8 @@ def _session(fields: dict[str, Any], now_ns: int) -> SessionReport:
         position(fields, "durable"), position(fields, "merged"), get(fields, "stuck", str),
         get(fields, "bytes", int), get(fields, "bytes_per_s", int),
         max(0, now_ns - last_ns) / 1e9 if last_ns else None, seconds(fields, "waiting_s"),
-        get(fields, "poisoned", str),
+        get(fields, "poisoned", str), get(fields, "apart", str),
+        " to ".join(checked(each, str, "put_back") for each in get(fields, "put_back", list)),
     )  # fmt: skip
 
 

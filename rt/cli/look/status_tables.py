@@ -95,7 +95,7 @@ def summary(report: ClusterReport) -> str:
     scrubs = [f"{node.name} {node.merge.scrub.text}" for node in nodes]
     lines.append(f"rolled files last checked: {', '.join(scrubs)}")
     lines += [f"not merged: {reason}" for reason in report.stuck]
-    lines += report.poisoned
+    lines += [*report.poisoned, *report.returned]
     return "\n".join(lines)
 
 

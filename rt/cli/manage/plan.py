@@ -16,6 +16,7 @@ from rt.cli.common.link import look
 from rt.cli.common.options import click_options, json_option
 from rt.client.settings import ConnectionSettings
 from rt.errors import Misuse
+from rt.log.files.absent import no_log
 from rt.log.files.directory import LogDirectory
 from rt.net.admin import reading_answers
 from rt.text import counted, parse_time, size_text, time_text
@@ -75,8 +76,10 @@ def plan_of(directory: str, rules: Policy, at_ns: int | None) -> tuple[list[Plan
     """
     log = LogDirectory(directory)
     try:
-        if not (log.refresh() and log.merged):
-            raise Misuse(f"{directory} holds no merged log")
+        if not log.refresh():
+            raise no_log(directory)
+        if not log.merged:
+            raise Misuse(f"{directory} is a session's log; name a merged one, which is called out")
         decisions = _decisions(log, rules, time.time_ns() if at_ns is None else at_ns)
         return plan_files(rules, log.manifest, decisions), rules.text()
     finally:

@@ -42,6 +42,11 @@ class StopSignals:
         """Whether a signal has arrived."""
         return bool(self._received)
 
+    @property
+    def is_interrupt(self) -> bool:
+        """Whether the signal that has arrived is a ctrl-C."""
+        return self._received == signal.SIGINT
+
     def wait_readable(self, source: IO[bytes]) -> bool:
         """Wait until `source` can be read; return False if a signal arrived."""
         poller = select.poll()
@@ -67,7 +72,7 @@ class StopSignals:
 
     def raise_interrupt(self) -> None:
         """Raise `KeyboardInterrupt` if it was SIGINT; call it once everything is in order."""
-        if self._received == signal.SIGINT:
+        if self.is_interrupt:
             raise KeyboardInterrupt
 
     def __enter__(self) -> Self:

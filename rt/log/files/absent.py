@@ -24,7 +24,13 @@ def no_log(directory: str) -> Misuse:
     """
     if "://" in directory:
         return Misuse(f"{directory} holds no log: there is no manifest")
-    return Misuse(f"{directory} holds no log: there is no manifest; {_instead(directory)}")
+    if not os.path.lexists(directory):
+        lacks = "there is no such directory"
+    elif os.path.lexists(os.path.join(directory, FILE_NAME)):
+        lacks = "its manifest names none"
+    else:
+        lacks = "there is no manifest"
+    return Misuse(f"{directory} holds no log: {lacks}; {_instead(directory)}")
 
 
 class AbsentLog:
@@ -53,15 +59,13 @@ def _instead(directory: str) -> str:
     root, stream_name = os.path.split(stream)
     if os.path.isfile(path):
         return "it is a file; name the directory of a log"
-    if logs := _logs_in(path):
+    if logs := _logs_in(path) or _logs_below(path):
         return f"it has the logs {_listed(logs)}; name one of them"
     if logs := _logs_in(stream):
         return _beside(name, logs)
     if os.path.isdir(stream):
         return f"{stream} has no log either; {_HOW}"
-    if os.path.isdir(root):
-        return _other_streams(root, stream_name)
-    return f"{root} does not exist; check the root, or where the program was started"
+    return _other_streams(root, stream_name)
 
 
 _HOW: Final = (
@@ -83,6 +87,8 @@ def _beside(name: str, logs: list[str]) -> str:
 
 
 def _other_streams(root: str, name: str) -> str:
+    if not os.path.isdir(root):
+        return f"{root} does not exist; check the root, or where the program was started"
     streams = [each for each in _names(root) if _logs_in(os.path.join(root, each))]
     if not streams:
         return f"{root} has no stream; {_HOW}"
@@ -100,10 +106,21 @@ def _listed(names: list[str]) -> str:
 
 
 def _logs_in(directory: str) -> list[str]:
+    return [each for each in _names(directory) if _is_log(os.path.join(directory, each))]
+
+
+def _logs_below(root: str) -> list[str]:
     return [
-        each for each in _names(directory)
-        if os.path.isfile(os.path.join(directory, each, FILE_NAME))
-    ]  # fmt: skip
+        os.path.join(stream, log)
+        for stream in _names(root)
+        for log in _logs_in(os.path.join(root, stream))
+    ]
+
+
+def _is_log(directory: str) -> bool:
+    """Whether there is a manifest; an empty one names no log."""
+    path = os.path.join(directory, FILE_NAME)
+    return os.path.isfile(path) and os.path.getsize(path) > 0
 
 
 def _names(directory: str) -> list[str]:

@@ -88,6 +88,46 @@ class SessionFilter:
         return len(self._known)
 
 
+class Matching:
+    """What was asked for and matches no session or message, where all that is there was read."""
+
+    def __init__(self, sessions: SessionFilter) -> None:
+        """Begin before anything was read."""
+        self.has_given = False  # whether a wanted session had messages
+        self._sessions = sessions
+        self._reported: tuple[tuple[str, ...], str] | None = None
+        self._judged = 0, False  # sessions met, messages given: when this was last looked for
+        self._judge_s = 0.0
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether more is known than at the last look; of one who follows, some seconds later."""
+        if self._judged == (self._sessions.met, self.has_given):
+            return False
+        self._judge_s = self._judge_s or now_s + _GRACE_S
+        return now_s >= self._judge_s
+
+    def look(self, *, has_matched: bool) -> tuple[tuple[str, ...], str] | None:
+        """Return the names that no session matches, and the session most like the first.
+
+        None if nothing is to be reported, or nothing new. The names are empty if a condition has
+        passed over every message.
+
+        Args:
+            has_matched: whether a message was handed out.
+        """
+        known = self._sessions.met, self.has_given
+        if self._judged == known:
+            return None
+        self._judged = known
+        unmatched = self._sessions.unmatched()
+        if unmatched is None:
+            if not self._sessions.is_of_messages or not self.has_given or has_matched:
+                return None
+            unmatched = (), ""
+        last, self._reported = self._reported, unmatched
+        return None if last == unmatched else unmatched
+
+
 class Follower:
     """Reads a log batch by batch. It opens nothing until the first batch is requested."""
 
@@ -129,12 +169,9 @@ class Follower:
         self._absent = AbsentLog(log.path, clock)
         self._clock = clock
         self._has_met = False  # whether there was any message, wanted or not
-        self._has_given = False  # whether a batch was returned
         self.has_matched = False  # whether a message of one was; for the caller, who picks them
         self._begin = START  # once there is a reader
-        self._no_match: NoMatch | None = None  # as it was last reported
-        self._judged = 0, False  # sessions met, batches given: when this was last looked for
-        self._judge_s = 0.0  # when a follower first asks that
+        self._matching = Matching(sessions)
 
     @property
     def position(self) -> Position:
@@ -165,7 +202,7 @@ class Follower:
                     reader.skip_range()
                 elif not self._passes_over(found):
                     self._end_said = None
-                    self._has_given = True
+                    self._matching.has_given = True
                     return found
             elif isinstance(found, Gap):
                 self._meet_gap(found)
@@ -237,23 +274,12 @@ class Follower:
 
     def _meet_no_match(self, reader: Reader) -> None:
         """Report what was asked for and matches no session; again only if more is known."""
-        known = self._sessions.met, self._has_given
-        if self._judged == known:
+        if self._follow and not self._matching.is_due(self._clock()):
             return
-        if self._follow:
-            self._judge_s = self._judge_s or self._clock() + _GRACE_S
-            if self._clock() < self._judge_s:
-                return
-        self._judged = known
-        unmatched = self._sessions.unmatched()
+        unmatched = self._matching.look(has_matched=self.has_matched)
         if unmatched is None:
-            if not self._sessions.is_of_messages or not self._has_given or self.has_matched:
-                return
-            unmatched = (), ""
-        event = NoMatch(*unmatched, self._begin, reader.position)
-        last, self._no_match = self._no_match, event
-        if last is not None and (last.sessions, last.nearest) == unmatched:
             return
+        event = NoMatch(*unmatched, self._begin, reader.position)
         # a session that is like none, and was not looked for from the beginning, may just be silent
         is_likely = event.nearest or self._start == "earliest"
         _log.log(logging.WARNING if is_likely else logging.INFO, "%s: %s", self.log.path, event)

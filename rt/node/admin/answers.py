@@ -8,13 +8,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from replicator.limits.admission import Admission
 from rt.errors import RtError
 from rt.net.exchange import send_all
 from rt.net.identity import PeerIdentity
 
+Value = TypeVar("Value")
 _KEPT_MAX: Final = 16  # answers, of up to 32 MiB with 100,000 sessions
 _FRESH_S: Final = 1.0  # an answer is no older, unless making one takes long
 # Making answers takes a fiftieth of a processor, and where one takes over 20 ms, as with a
@@ -107,6 +108,44 @@ class SharedAnswers:
         began_s = time.thread_time()
         kept.data = make()
         kept.cost_s = time.thread_time() - began_s
+
+
+class OnceASecond(Generic[Value]):
+    """A value of which one is made a second at most: making it holds up the node's own thread.
+
+    Threads: any thread may call `get`; `_turn` guards the rest, and is held while one is made.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Value],
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """Make nothing yet."""
+        self._make, self._clock, self._sleep = make, clock, sleep
+        self._turn = threading.Lock()
+        self._value: Value | None = None
+        self._state: object = None
+        self._begun_s = float("-inf")
+
+    def get(self, state: object, *, is_latest: bool) -> Value:
+        """Return the value; waits up to a second where the last one is too old.
+
+        Args:
+            state: if it differs from that of the last one, a new one is made at once.
+            is_latest: whether it has to be made after this call.
+        """
+        since_s = self._clock() if is_latest else float("-inf")
+        with self._turn:
+            now_s, next_s = self._clock(), self._begun_s + _FRESH_S
+            if self._value is not None and state == self._state and now_s < next_s:
+                if self._begun_s >= since_s:
+                    return self._value
+                self._sleep(next_s - now_s)
+            self._begun_s, self._state = self._clock(), state
+            self._value = value = self._make()
+            return value
 
 
 class AnswerMeter:

@@ -5,13 +5,13 @@ import os
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from itertools import count
 from typing import Final
 
-from archiver.decide import demand_disks
+from archiver.decide import DiskReport, demand_disks
 from archiver.lease import LEASES_MAX, Lease, new_lease
 from archiver.policy import policy_of
 from replicator.limits.admission import Admission
@@ -35,7 +35,7 @@ from rt.net.exchange import (
 )
 from rt.net.grants import GRANTS_NAME
 from rt.net.identity import PeerIdentity
-from rt.node.admin.answers import AnswerMeter, SharedAnswers, encoded
+from rt.node.admin.answers import AnswerMeter, OnceASecond, SharedAnswers, encoded
 from rt.node.admin.audit import AuditLog
 from rt.node.admin.member_admin import MemberAdmin
 from rt.node.admin.quota_admin import QuotaAdmin
@@ -134,6 +134,7 @@ class NodeAdmin:
         self._admission = admission
         self._meter = AnswerMeter(admission)
         self._shared = SharedAnswers()
+        self._prospect = OnceASecond(lambda: sequencer.ask(archiver.prospect))
         self._numbers = count(1)
         self._changes = 0  # the number of the change that ended last; none comes twice
         self._is_own = is_own
@@ -142,7 +143,7 @@ class NodeAdmin:
             "policy": Verb(self._policy, shared=()),
             "set-policy": Verb(self._set_policy, changes=True, operators_only=True),
             "plan": Verb(self._plan, shared=("at_ns",)),
-            END: Verb(self._end),
+            END: Verb(self._end, may_follow=True),
             "roll": Verb(self._roll, changes=True, operators_only=True),
             "lease": Verb(self._lease, changes=True, leases=True, refuses_latest=True),
             "release": Verb(self._release, changes=True, leases=True),
@@ -269,11 +270,7 @@ class NodeAdmin:
                 request.setdefault("stream", self._settings.stream)
             if request.get("do") == "log-history":
                 self._demand(identity, _HISTORY, request)
-                is_whole = identity.may_operate
-                return self._shared.get(
-                    ("log-history", is_whole), lambda: self._history(is_whole=is_whole),
-                    state=self._state,
-                )  # fmt: skip
+                return self._shared_history(identity, is_latest=request.get("latest") is True)
             return self._answer(request, identity, where)
         except (Refused, Misuse) as error:
             return json.dumps({"error": str(error), "code": _code(error)}).encode()
@@ -357,7 +354,7 @@ class NodeAdmin:
             steps = confirmed(lambda: verb.do(request, identity), self._view, self._latest, request)
             return perform(steps, self._carry_out)
         if verb.is_latest or request.get("latest") is True:
-            self._await_latest()
+            self._await_latest(may_follow=verb.may_follow)
         return verb.do(request, identity)
 
     def _demand(self, identity: PeerIdentity, verb: Verb, request: Fields) -> None:
@@ -395,21 +392,24 @@ class NodeAdmin:
             raise Refused("stream", f"{words}; ask a node that does, or correct the name")
 
     def _policy(self, _request: Fields, _identity: PeerIdentity) -> Fields:
-        view, disks = self._sequencer.view, self._sequencer.ask(self._archiver.disks)
+        return self._ruled(*self._sequencer.ask(self._rules))
+
+    def _rules(self) -> tuple[Sequence[DiskReport], Sequence[Lease]]:
+        return self._archiver.disks(), self._archiver.leases
+
+    def _ruled(self, disks: Sequence[DiskReport], leases: Sequence[Lease]) -> Fields:
+        view = self._sequencer.view
         return {
             "policy": json.loads(policy_of_notes(view.notes).text()),
             "is_default": POLICY_NOTE not in view.notes,
             "archived_to": str(view.archived_to),
-            "leases": [json.loads(each.text()) for each in self._sequencer.ask(self._leases)],
+            "leases": [json.loads(each.text()) for each in leases],
             "disks": [
                 {"node": disk.node, "total": disk.total, "used": disk.used,
                  "percent": round(disk.percent, 1)}
                 for disk in disks
             ],
         }  # fmt: skip
-
-    def _leases(self) -> list[Lease]:
-        return self._archiver.leases
 
     def _set_policy(self, request: Fields, identity: PeerIdentity) -> Fields:
         policy = policy_of(request.get("policy"))
@@ -427,12 +427,16 @@ class NodeAdmin:
         return sessions.policy(request)
 
     def _plan(self, request: Fields, _identity: PeerIdentity) -> Fields:
-        at_ns = request["at_ns"] if "at_ns" in request else self._now_ns()
+        """Answer from what was looked at within a second; the sequencing thread decides nothing."""
+        at_ns = request.get("at_ns", 0)
         if type(at_ns) is not int or not 0 <= at_ns < _TIME_END_NS:
             raise Misuse("at_ns is a time in ns since the epoch")
-        files = self._sequencer.ask(lambda: self._archiver.plan(at_ns))
-        rows = [each._asdict() for each in files]
-        return {**self._policy(request, _identity), "at_ns": at_ns, "files": rows}
+        view = self._sequencer.view
+        state = self._changes, view.leads, view.engine.term, view.notes.get(POLICY_NOTE)
+        found = self._prospect.get(state, is_latest=request.get("latest") is True)
+        at_ns = request.get("at_ns", found.now_ns)
+        rows = [each._asdict() for each in found.plan(at_ns)]
+        return {**self._ruled(found.disks, found.leases), "at_ns": at_ns, "files": rows}
 
     def _end(self, request: Fields, _identity: PeerIdentity) -> Fields:
         """Say where the stream ends, if the request says `latest`; else, what is served here."""
@@ -451,11 +455,11 @@ class NodeAdmin:
         self._decide(wanted, lambda: self._sequencer.view.end.file > before.file)
         return {"rolled": before.file_name}
 
-    def _await_latest(self) -> None:
-        perform(self._latest(), self._carry_out)
+    def _await_latest(self, *, may_follow: bool = False) -> None:
+        perform(self._latest(may_follow=may_follow), self._carry_out)
 
-    def _latest(self) -> Steps[None]:
-        return latest(self._view, self._member.reads)
+    def _latest(self, *, may_follow: bool = False) -> Steps[None]:
+        return latest(self._view, self._member.reads, may_follow=may_follow)
 
     def _decided(
         self, instruction: Instruction, is_done: Callable[[], bool], /, *, may_repeat: bool = False
@@ -536,19 +540,31 @@ class NodeAdmin:
             time.sleep(pause_s)
             pause_s = min(_POLL_S, 2 * pause_s)
 
-    def _history(self, *, is_whole: bool = True) -> bytes:
+    def _shared_history(self, identity: PeerIdentity, *, is_latest: bool) -> bytes:
+        """Return the history, perhaps with others, as of the latest if that is asked for."""
+        if is_latest:
+            self._await_latest(may_follow=True)
+        since_s, is_whole = time.monotonic() if is_latest else float("-inf"), identity.may_operate
+        return self._shared.get(
+            ("log-history", is_whole, is_latest),
+            lambda: self._history(is_whole=is_whole, is_latest=is_latest),
+            state=self._state, since_s=since_s,
+        )  # fmt: skip
+
+    def _history(self, *, is_whole: bool = True, is_latest: bool = False) -> bytes:
         """Return the manifest as it is: the client has the time to read it, a node does not.
 
         Where the log is on the node's machine is for operators and nodes (`is_whole`).
         """
         directory, line = self._sequencer.ask(self._active)
+        end = self._sequencer.view.end
         # The end is read first: a file rolled since is then in both, and the client drops one.
         # The other way round it would be in neither.
         with closing(OsDisk().open_read(os.path.join(directory, FILE_NAME))) as file:
             data = file.pread(manifest_size(file), 0)
         shown_path = directory if is_whole else os.path.basename(directory)
         head = {"directory": shown_path, "node": self._settings.name, "bytes": len(data)}
-        head["as_of_ns"] = time.time_ns()
+        head |= {"as_of_ns": time.time_ns(), "end": str(end), "latest": is_latest}
         # Older versions let an address with a password into the note.
         head["offloaded"] = masked(
             decode_fields(self._sequencer.view.notes.get(OFFLOAD_NOTE, "{}")) or {}

@@ -22,6 +22,7 @@ class Verb:
         refuses_latest: whether it may be done again after a refusal, as of the latest: it depends
             on the ledger, and what it changes is compared and set.
         is_latest: whether it is done as of the latest from the beginning.
+        may_follow: whether a node that does not lead may answer as of the latest.
     """
 
     do: Callable[[Fields, PeerIdentity], Fields]
@@ -32,3 +33,4 @@ class Verb:
     shared: tuple[str, ...] | None = None
     refuses_latest: bool = False
     is_latest: bool = False
+    may_follow: bool = False

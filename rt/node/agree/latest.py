@@ -6,29 +6,35 @@ from typing import Final
 from rt.errors import Misuse, Refused
 from rt.net.exchange import Fields
 from rt.node.agree.sequencer import leader_words
-from rt.node.agree.steps import Ask, Order, Steps, Until
+from rt.node.agree.steps import DECIDED_S, Ask, Order, Steps, Until
 from rt.node.agree.view import NodeView
-from sequencer.ledger.instruction import Instruction
+from sequencer.ledger.instruction import Instruction, Note
 from sequencer.reading import LatestReads
 
+_FOLLOWED_S: Final = 3.0  # the question to the leader may be lost; the client asks another node
 # Refusals that say nothing about the stream's state, so that asking again helps.
 _PASSING: Final = ("not-leader", "undecided", "busy", "stopping")
 
 
-def latest(view: Callable[[], NodeView], reads: LatestReads) -> Steps[None]:
+def latest(
+    view: Callable[[], NodeView], reads: LatestReads, *, may_follow: bool = False
+) -> Steps[None]:
     """Wait until this node has executed all that any node may have confirmed by now.
 
     Args:
         view: returns the node's latest view.
         reads: of the node.
+        may_follow: whether the leader may be another node, which is asked then.
 
     Raises:
-        Refused: this node does not lead, or no majority has confirmed in time that it does.
+        Refused: this node does not lead, or no majority has confirmed in time that it does; or,
+            if it may follow, the same of the leader.
     """
-    read = LatestRead(reads, view())
+    read = LatestRead(reads, view(), may_follow=may_follow)
     try:
         yield Ask(read.ask)
-        yield Until(lambda: read.is_over(view()))
+        patience_s = DECIDED_S if view().leads else _FOLLOWED_S
+        yield Until(lambda: read.is_over(view()), patience_s)
         read.demand_answered(view())
     finally:
         read.forget()
@@ -40,27 +46,32 @@ class LatestRead:
     Pure: `perform` waits for it in a thread, and the simulation in its turns.
     """
 
-    def __init__(self, reads: LatestReads, view: NodeView) -> None:
-        """Begin, if the node leads.
+    def __init__(self, reads: LatestReads, view: NodeView, *, may_follow: bool = False) -> None:
+        """Begin, if the node leads, or follows a leader.
 
         Args:
             reads: of the node.
             view: of it, now.
+            may_follow: whether the leader may be another node.
 
         Raises:
-            Refused: it does not lead.
+            Refused: it does not lead, and may not follow or knows no leader.
         """
-        self._term = _led(view).engine.term
+        self._may_follow = may_follow
+        self._leader = self._leader_of(view)
+        if not self._leader:
+            raise _not_leader(view)
+        self._term = view.engine.term
         self._reads = reads
         self._ticket = reads.open()
 
     def ask(self) -> None:
-        """Have a majority confirm that the node leads; between two steps of the node."""
+        """Have a majority confirm that the leader leads; between two steps of the node."""
         self._reads.ask(self._ticket)
 
     def is_over(self, view: NodeView) -> bool:
         """Whether it is answered, or never will be."""
-        is_led = view.leads and view.engine.term == self._term
+        is_led = self._leader_of(view) == self._leader and view.engine.term == self._term
         return not is_led or self._reads.is_answered(self._ticket, view.executed)
 
     def demand_answered(self, view: NodeView) -> None:
@@ -71,6 +82,11 @@ class LatestRead:
     def forget(self) -> None:
         """Drop what comes of it later."""
         self._reads.forget(self._ticket)
+
+    def _leader_of(self, view: NodeView) -> str:
+        if self._may_follow:
+            return view.engine.leader
+        return "this node" if view.leads else ""
 
 
 def decided(
@@ -83,6 +99,10 @@ def decided(
 ) -> Steps[None]:
     """Have an instruction decided, and wait until the view shows it.
 
+    An older entry may ask for the same and be followed by one that undoes it: a leader that has not
+    executed its log yet would take that entry's outcome for that of this instruction. So it first
+    executes all that was decided before, unless the instruction itself says what it replaces.
+
     Args:
         view: returns the node's latest view.
         barrier: does as `latest`.
@@ -94,7 +114,8 @@ def decided(
     Raises:
         Refused: this node does not lead, or no majority has decided it in time.
     """
-    if is_done():  # as far as is known here: another leader may have changed it since
+    is_compared = isinstance(instruction, Note) and bool(instruction.expected)
+    if is_done() or not is_compared:
         yield from barrier()
     if not may_repeat:
         yield Order(instruction)

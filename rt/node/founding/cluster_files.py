@@ -17,6 +17,7 @@ from rt.errors import Misuse, PeerError, Refused
 from rt.inspect.verify import LogState, open_log, verify_log
 from rt.log.files.disk import OsDisk
 from rt.names import parse_peer, parse_stream, shown, stream_directory
+from rt.net.awaited import awaiting
 from rt.net.certificates import (
     AUTHORITY,
     LOCAL_HOSTS,
@@ -338,7 +339,7 @@ def ask_status(address: tuple[str, int], contexts: Contexts) -> dict[str, Any]:
         PeerError: the answer is not a status.
         Refused: it does not serve the stream that the contexts name.
     """
-    with connect_about(address, contexts, STATUS_ALPN) as sock:
+    with awaiting(address), connect_about(address, contexts, STATUS_ALPN) as sock:
         answer = decode_fields(receive_all(sock, _STATUS_BYTES_MAX, time.monotonic() + STATUS_S))
     if answer is None:
         raise PeerError(f"{address[0]}:{address[1]} answers with something other than a status")

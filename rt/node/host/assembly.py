@@ -88,7 +88,7 @@ def build_member(
         ),
         send=send,
         dial=dial,
-        departed=_departed(directory, opened, engine.members),
+        departed=_departed(directory, opened),
         now_ns=time.time_ns,
         readers=readers,
     )  # fmt: skip
@@ -122,11 +122,14 @@ def _greeting(settings: NodeSettings, directory: NodeDirectory, opened: Opened) 
     return RestartCheck(others, claim, memories, lambda every: write_memories(disk, path, every))
 
 
-def _departed(directory: NodeDirectory, opened: Opened, members: Configuration) -> Departed:
-    """Return who was removed: as it was saved, and the founders that the log lists no more."""
+def _departed(directory: NodeDirectory, opened: Opened) -> Departed:
+    """Return who was removed, as it was saved."""
     disk, path = directory.disk, directory.state
-    names = {*read_departed(disk, path), *opened.state.founders} - members.keys()
-    return Departed(names, lambda every: write_departed(disk, path, every))
+    return Departed(
+        read_departed(disk, path),
+        lambda every: write_departed(disk, path, every),
+        founders=opened.state.founders,
+    )
 
 
 def merged_identity(settings: NodeSettings) -> LogIdentity:

@@ -43,7 +43,8 @@ class NodeInbox:
     Threads:
         The connection that fills it calls `written`, `needs` and `release`, and appends. `durable`
         and `passed_over_s` are set by the thread that syncs, `merged` and `confirmations` by the
-        sequencing thread; all only move forward, so any thread may read them. Any thread may set
+        sequencing thread; all only move forward, so any thread may read them. The connection sets
+        `apart`, and `put_back` is set before there is any. Any thread may set
         `leave`. `Inboxes` calls `claim` under its lock. `peer` and `_wake` are cleared without it:
         other threads read each of them once.
     """
@@ -64,6 +65,8 @@ class NodeInbox:
         self._relays = False  # whether that peer is a node rather than the publisher
         self.passed_over_s = float("-inf")  # when no instruction had carried what it got
         self.leave: Refused | None = None  # why the connection that fills it has to leave
+        self.apart = ""  # how the log of its publisher differs, as of the last connection
+        self.put_back: tuple[Position, Position] | None = None  # from the journal, at the start
         self._wake: Bell | None = None
 
     @property
@@ -118,8 +121,10 @@ class NodeInbox:
         """Whether an instruction may still name bytes before `end`."""
         return self.merged < end
 
-    def doubted(self) -> None:
+    def doubted(self, why: str = "") -> None:
         """Check the copy, because its source or target has different bytes; report damage."""
+        if not self._relays:
+            self.apart = why
         try:
             self.appender.verify(self.merged)
         except CorruptLog as damage:
@@ -150,7 +155,7 @@ class NodeInbox:
                 self.refuse(Refused("busy", "this session is left to another connection"))
                 reason += ", which was asked to leave"
             raise Refused("busy", reason)
-        self.leave, self._relays = None, relays
+        self.leave, self._relays, self.apart = None, relays, ""
         self.peer, self._wake = peer, wake
 
     def refuse(self, why: Refused) -> None:

@@ -4,13 +4,17 @@ On a node alone no other has the bytes, and its publisher may not have them any 
 merged is taken to be in the copy there, which tells damage from a torn end.
 """
 
+import logging
 from collections.abc import Iterable
+from typing import Final
 
 from rt.errors import PeerError
 from rt.node.ingest.inboxes import Inboxes
 from sequencer.ledger.instruction import Instruction, Merge, Slice, decode_instruction
 from sequencer.planning.carried import frames_of
 from sequencer.raft.consensus import Entry, EntryKind
+
+_log: Final = logging.getLogger("rt.node")
 
 
 def restore_from_journal(inboxes: Inboxes, entries: Iterable[Entry]) -> None:
@@ -54,3 +58,9 @@ def _put_back(inboxes: Inboxes, each: Slice) -> None:
         after.step(header)
     appender.append((each.carried[end - each.first :],), headers, after)
     inboxes.hold(inbox)
+    begin = inbox.put_back[0] if inbox.put_back else end
+    inbox.put_back = begin, appender.end
+    _log.warning(
+        "session %s: the disk had lost its copy from %s to %s, as in a power cut; that was put "
+        "back from the journal", each.session, begin, appender.end,
+    )  # fmt: skip

@@ -166,10 +166,18 @@ def _sessions(
             "merged": str(inbox.merged),
             "stuck": stuck[inbox.session].words if inbox.session in stuck else "",
             "poisoned": why_refused(inbox.appender),
+            "apart": inbox.apart,
+            "put_back": _put_back(inbox),
             **_counted(sampled.get(inbox.session)),
         }
         for inbox in sorted(inboxes, key=lambda each: each.session)
     ]
+
+
+def _put_back(inbox: NodeInbox) -> list[str]:
+    """Return what the journal has put back, until its publisher has gone on from there."""
+    place = inbox.put_back
+    return [str(each) for each in place] if place and inbox.appender.end <= place[1] else []
 
 
 def _counted(session: SessionView | None) -> dict[str, Any]:

@@ -5,15 +5,15 @@ import logging
 import os
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from archiver.ages import Ages
 from archiver.clock import SteadyClock, agreed_ns
-from archiver.decide import DISK, Decision, DiskReport, agreed_excess, decide
-from archiver.lease import UNREADABLE, Lease, parse_lease
-from archiver.plan import Planned, plan, rolled_files
+from archiver.decide import DISK, DiskReport, agreed_excess
+from archiver.lease import UNREADABLE, Lease, RolledFile, parse_lease
+from archiver.plan import Prospect, kept_files, rolled_files
 from archiver.policy import Policy, parse_policy
 from rt.errors import Misuse, Refused
 from rt.format.manifest import Manifest
@@ -172,10 +172,10 @@ class Retention:
         except Refused:
             return  # another node leads now
 
-    def plan(self, at_ns: int) -> list[Planned]:
-        """Return what would become of each file at a time, as far as this node knows."""
-        decisions = self._decisions(self._living(self._steady_s()), at_ns)
-        return plan(self.policy, self._member.executor.appender.manifest, decisions)
+    def prospect(self) -> Prospect:
+        """Return what a plan is made of, as far as this node knows: it is made elsewhere."""
+        kept = kept_files(self._member.executor.appender.manifest)
+        return self._prospect(self._living(self._steady_s()), kept)
 
     def disks(self) -> list[DiskReport]:
         """Return what is known of the nodes' disks."""
@@ -220,7 +220,7 @@ class Retention:
         policy = self.policy
         self._forget_old_leases()
         settled = self._sweeper.settled_end(self._reports.settled_index).file
-        wanted = self._decisions(living, self.now_ns)
+        wanted = self._prospect(living).decisions(self.now_ns)
         decisions = [each for each in wanted if each.start < settled]
         if pressed := [each for each in decisions if each.reason.startswith(DISK)]:
             _log.warning(
@@ -256,14 +256,17 @@ class Retention:
                 note = Note(self._machine.now_ns(), name, "", expected)
                 self._member.order(note, first=True)
 
-    def _decisions(self, living: dict[str, RetentionReport], now_ns: int) -> list[Decision]:
+    def _prospect(
+        self,
+        living: dict[str, RetentionReport],
+        kept: Sequence[tuple[RolledFile, int]] = (),
+    ) -> Prospect:
         ledger, manifest = self._ledger, self._member.executor.appender.manifest
         files, policy = rolled_files(manifest, ledger.archived_to, ledger.end.file), self.policy
         coming = min(self._growth.coming, (policy.limit or 0) // _COMING_PART)
-        return decide(
-            policy, self._ages.seen(files, self.now_ns, self._machine.steady_ns()),
-            ledger.end.offset + coming, self._disks(living), now_ns=now_ns, leases=self.leases,
-            nodes=self._nodes,
+        return Prospect(
+            self.now_ns, policy, self._ages.seen(files, self.now_ns, self._machine.steady_ns()),
+            kept, ledger.end.offset + coming, self._disks(living), self.leases, self._nodes,
         )  # fmt: skip
 
     @property
