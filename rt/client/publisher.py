@@ -29,7 +29,7 @@ from rt.publisher import Publisher
 
 _log: Final = logging.getLogger("rt.client")
 _POLL_S: Final = 0.005
-_HEADERS_S: Final = 5.0  # a node that is reached says it at once
+_HEADERS_S: Final = 5.0  # nodes that have just started agree within it
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
 _CONSUMED_FIRST_S, _CONSUMED_LAST_S = 0.02, 1.0  # between two looks at a cursor
 
@@ -114,7 +114,7 @@ class ClientPublisher:
             undo.callback(self._push.stop)
             self._push.start()
             undo.pop_all()
-        self._headers_answered = False  # a node has said whether headers may be written
+        self._headers_awaited = False  # what the nodes say does not change within seconds
         self._closing = threading.Lock()
         self._drained = False  # by the call that closed it
 
@@ -145,7 +145,7 @@ class ClientPublisher:
             key: by which subscribers may select; optional.
             time_ns: when it happened, ns since the epoch; now if not given.
             headers: bytes by name; see `rt.Publisher.publish`. The first call with headers may wait
-                5 seconds for a node to say whether all nodes can read them.
+                5 seconds for the nodes to say that all of them can read headers.
             confirm: a level to wait for; without it the call returns at once.
             timeout_s: how long to wait.
 
@@ -320,19 +320,21 @@ class ClientPublisher:
         return self._publisher.publish(payload, key, time_ns, headers=headers)
 
     def await_headers(self) -> None:
-        """Wait, at the first headers, until a node has said whether all nodes can read them.
+        """Wait, at the first headers, until the nodes say that all of them can read headers.
+
+        Nodes that have just started agree on it within seconds.
 
         Raises:
-            Refused: none has, for 5 seconds.
+            Refused: none has said anything, for 5 seconds.
         """
+        if self._headers_awaited:
+            return
         deadline = time.monotonic() + _HEADERS_S
-        while not self._headers_answered:
-            if self._headers.read() is not None:
-                self._headers_answered = True
-            elif time.monotonic() >= deadline:
-                raise Refused(NO_HEADERS, UNKNOWN)
-            else:
-                time.sleep(_POLL_S)
+        while (why_not := self._headers.read()) != "" and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        if why_not is None:
+            raise Refused(NO_HEADERS, UNKNOWN)
+        self._headers_awaited = True
 
     def _written(self) -> Position:
         return self._publisher.flush(Level.WRITTEN).position

@@ -290,12 +290,12 @@ def served(version, data):
 def test_a_node_introduces_itself_and_its_version_is_known_while_it_is_connected(caplog):
     """An operator who updates one node after another wants to see which are done."""
     caplog.set_level("INFO")
-    ours = served(9, [SOFTWARE.encode(), b"vote"])
-    assert ours == ({"n2": PeerVersion(9, SOFTWARE)}, [b"vote"], [])
+    ours = served(10, [SOFTWARE.encode(), b"vote"])
+    assert ours == ({"n2": PeerVersion(10, SOFTWARE)}, [b"vote"], [])
     assert "runs" not in caplog.text
-    newer = served(9, [b"rt 99.1", b"vote"])
-    assert newer == ({"n2": PeerVersion(9, "rt 99.1")}, [b"vote"], [])
-    assert f"node n2: it runs rt 99.1, this node {SOFTWARE}; they speak version 9" in caplog.text
+    newer = served(10, [b"rt 99.1", b"vote"])
+    assert newer == ({"n2": PeerVersion(10, "rt 99.1")}, [b"vote"], [])
+    assert f"node n2: it runs rt 99.1, this node {SOFTWARE}; they speak version 10" in caplog.text
 
 
 def test_a_node_of_the_version_before_is_heard_and_named_as_older(caplog):

@@ -45,11 +45,11 @@ class HeadersGate:
 
     def why_not(self) -> str:
         """Return what has to be updated before messages may have headers; "" if they may."""
-        if HEADERS_NOTE in self._notes():
-            return ""
-        spoken, unable = self._spoken(), []
+        spoken, unable, is_agreed = self._spoken(), [], HEADERS_NOTE in self._notes()
         for name in sorted(self._others()):
             if name not in spoken:
+                if is_agreed:  # it could, and may be down now
+                    continue
                 unable.append(f"node {name} has not been heard since this one started")
             elif spoken[name] < HEADERS:
                 version = self._versions().get(name)
@@ -57,6 +57,8 @@ class HeadersGate:
                 unable.append(f"node {name} runs {runs}, which cannot read headers")
         if unable:
             return f"{', '.join(unable)}; update rt on every node, and start all of them, first"
+        if is_agreed:
+            return ""
         self.agree()
         return "the nodes are about to agree that messages may have headers; retry in a second"
 
