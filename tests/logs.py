@@ -96,9 +96,13 @@ class MergedLog:
         self.appender.close()
 
     def merge(
-        self, session: str, *frames: list[bytes], keys: bool = False, level: int = 0, skip: int = 0
-    ) -> Range:
-        """Append a range: for each frame its payloads; their first two bytes are the key."""
+        self, session: str, *frames: list[bytes], keys: bool = False, level: int = 0,
+        skip: int = 0, headers: bytes = b"",
+    ) -> Range:  # fmt: skip
+        """Append a range: for each frame its payloads; their first two bytes are the key.
+
+        All messages have the same headers, encoded, if any.
+        """
         source = self.sources.setdefault(session, Source())
         self.index += 1
         merge_time_ns = TIME_NS + 1_000_000 * self.index
@@ -108,6 +112,7 @@ class MergedLog:
             frame = make_frame(
                 source.position, payloads, session=session, sequence=source.sequence,
                 keys=names if keys else None, level=level, time_ns=TIME_NS + source.sequence,
+                headers=[headers] * len(payloads) if headers else None,
             )  # fmt: skip
             found += [
                 (
