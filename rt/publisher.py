@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from time import time_ns as time_ns_now
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from rt.errors import NO_HEADERS, FlushTimeout, MessagesDropped, Misuse, Refused, Stopped
 from rt.events import Dropped
@@ -24,7 +24,7 @@ from rt.log.write.checked import Bytes, as_bytes, checked_list, checked_seconds,
 from rt.log.write.disk_room import DiskLimit, DiskRoom
 from rt.log.write.dropping import dropped_spans
 from rt.log.write.frame_gate import FrameGate, Room
-from rt.log.write.pending import PendingFrame, frame_cuts
+from rt.log.write.pending import Beside, PendingFrame, frame_cuts
 from rt.log.write.writer import SessionWriter, WriterSettings
 from rt.names import parse_group
 from rt.position import Position
@@ -133,8 +133,7 @@ class Publisher:
         payload: Bytes,
         key: Bytes | None = None,
         time_ns: int | None = None,
-        *,
-        headers: Headers | None = None,
+        headers: Headers | None = None,  # by keyword it would cost 30 ns a message
     ) -> int:
         """Publish one message and return its sequence number.
 
@@ -164,10 +163,8 @@ class Publisher:
         if key is not None:
             key = as_bytes(key, "a key")
             size += len(key)
-        encoded = b""
         if headers is not None or time_ns is not None:
-            encoded, time_ns = self._checked(headers, time_ns)
-            size += len(encoded)
+            key, time_ns, size = self._checked(key, time_ns, headers, size)
         if self._gate is not None and not self._pending.payloads:  # once for each frame
             self._gate.begin(size)
         now = time_ns_now()
@@ -175,8 +172,8 @@ class Publisher:
             if size > self._size_max:
                 raise self._refusal(size)
             pending = self._pending
-            if key is not None or encoded or pending.keys is not None:
-                pending.take_beside(key, encoded)
+            if key is not None or pending.keys is not None:
+                pending.take_key(key)
             pending.payloads.append(payload)
             pending.times_ns.append(now if time_ns is None else time_ns)
             pending.room -= size + pending.weight
@@ -411,10 +408,17 @@ class Publisher:
             self._writer.roll()
             return self._writer.drop_oldest()
 
-    def _checked(self, headers: Headers | None, time_ns: int | None) -> tuple[bytes, int | None]:
-        """Return a message's headers, encoded, and its time."""
+    def _checked(
+        self, key: Bytes | None, time_ns: int | None, headers: Headers | None, size: int
+    ) -> tuple[Any, int | None, int]:
+        """Return the key with any headers, the time, and the size with the headers.
+
+        Headers travel with the key: a message that has neither takes no further step for them.
+        """
+        if time_ns is not None:
+            time_ns = checked_times([time_ns])[0]
         [encoded] = self._encoded([headers])
-        return encoded, None if time_ns is None else checked_times([time_ns])[0]
+        return (Beside(key, encoded) if encoded else key), time_ns, size + len(encoded)
 
     def _encoded(self, headers: Iterable[Headers | None]) -> list[bytes]:
         cells = [encode_headers(each) if each else b"" for each in headers]

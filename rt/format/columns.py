@@ -4,7 +4,7 @@ import functools
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from rt.errors import FrameError
@@ -57,9 +57,11 @@ def encode_columns(
         keys: one for each message; None if no message has one.
         headers: of each message, by `rt.format.headers.encode_headers`; None if no message has any.
     """
-    times = array("q", times_ns).tobytes()
     columns = [each for each in (payloads, keys, headers) if each is not None]
-    return b"".join((times, *map(_ends, columns), *chain.from_iterable(columns)))
+    parts = [array("q", times_ns).tobytes(), *map(_ends, columns)]
+    for column in columns:
+        parts += column
+    return b"".join(parts)
 
 
 def decode_columns(header: Header, raw: bytes | memoryview) -> Columns:

@@ -3,9 +3,16 @@
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 COLUMN_BYTES: Final = 12  # a message's share of the columns: its time and end offset
+
+
+class Beside(NamedTuple):
+    """The key of a message that also has headers."""
+
+    key: Any  # bytes or None
+    headers: bytes  # encoded
 
 
 class PendingFrame:
@@ -64,15 +71,17 @@ class PendingFrame:
         """Bytes that wait to be written, or slightly more."""
         return self._allowed - self.room
 
-    def take_beside(self, key: bytes | None, headers: bytes) -> None:
+    def take_key(self, key: Any) -> None:
         """Add what the next message has beside its payload, before that is added.
 
+        Messages before the frame's first key get an empty one.
+
         Args:
-            key: its key; messages before the frame's first key get an empty one.
-            headers: encoded; empty for none.
+            key: bytes, None, or `Beside`.
         """
-        if headers:
-            self.headers[len(self.payloads)] = headers
+        if type(key) is Beside:
+            self.headers[len(self.payloads)] = key.headers
+            key = key.key
         if self.keys is None and key is not None:
             self.keys = [b""] * len(self.payloads)
         if self.keys is not None:
