@@ -61,7 +61,7 @@ class AsyncPublisher:
             RtError: as `ClientPublisher.publish`.
         """
         if headers:
-            await asyncio.to_thread(self._publisher.await_headers)
+            await self.await_headers()
         if confirm is None:
             return self._publisher.publish(payload, key, time_ns, headers=headers)
         timeout_s = checked_seconds(timeout_s, "timeout_s")
@@ -102,6 +102,13 @@ class AsyncPublisher:
     ) -> range:
         """Publish messages in order and return their sequence numbers."""
         return self._publisher.publish_many(payloads, keys, times_ns, headers=headers)
+
+    async def await_headers(self) -> None:
+        """Wait until the nodes say that all of them can read headers; as `ClientPublisher`.
+
+        Calls that are not awaited would block the loop for it, for up to 5 seconds once.
+        """
+        await asyncio.to_thread(self._publisher.await_headers)
 
     async def flush(self, level: str | Level | None = None, timeout_s: float = 30.0) -> Confirmed:
         """Wait until everything published so far has reached `level`."""

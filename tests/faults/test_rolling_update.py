@@ -157,7 +157,7 @@ def test_each_node_in_turn_is_updated_and_taken_back_while_messages_flow(before,
         assert shown.exit_code == 0, shown.output
 
 
-def test_headers_wait_for_the_last_node_and_nobody_can_write_them_before(without_headers, tmp_path):
+def test_headers_wait_for_the_last_node_and_none_are_taken_before(without_headers, tmp_path):
     """One publisher of a newer version could stop each older node for good."""
     now = str(ROOT)
     with ExitStack() as undo:

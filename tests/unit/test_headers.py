@@ -123,7 +123,7 @@ def test_headers_are_shown_as_json_and_by_dump(tmp_path):
     assert "content-type=text/csv, 'x\\n'='\\x1b', trace=base64:AP8=" in shown
 
 
-def test_the_command_gives_each_line_the_headers_it_is_told(tmp_path):
+def test_the_command_gives_each_line_the_headers_it_was_given(tmp_path):
     """A shell publishes for a program that looks at the content type."""
     told = ["--header", "content-type=text/csv", "--header", "empty="]
     arguments = ["publish", "--root", str(tmp_path), "--stream", STREAM, "--session", "jfk"]
@@ -180,17 +180,17 @@ class Node:
 
 
 @pytest.mark.parametrize(
-    ("spoken", "words"),
+    ("spoken", "named"),
     [
         ({}, ["n2 has not been heard", "n3 has not been heard"]),
         ({"n2": HEADERS, "n3": 9}, ["node n3 runs rt 0.9, which cannot read headers"]),
     ],
 )
-def test_a_node_names_every_other_that_has_to_be_updated(spoken, words):
+def test_a_node_names_every_other_that_has_to_be_updated(spoken, named):
     """One node that cannot read headers would stop for good at the first message that has some."""
     node = Node(spoken)
     why = node.gate.why_not()
-    assert all(each in why for each in words)
+    assert all(each in why for each in named)
     assert "update rt on every node" in why
     node.gate.agree()
     assert not node.proposed

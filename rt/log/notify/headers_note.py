@@ -32,7 +32,7 @@ class HeadersNote:
         self._path = os.path.join(directory, FILE_NAME)
 
     def read(self) -> str | None:
-        """Return why publishers may not write headers, "" if they may; None if nobody has said."""
+        """Return why publishers may not write headers, "" if they may; None if unknown."""
         try:
             with closing(OsDisk().open_read(self._path)) as file:
                 text = file.pread(_BYTES_MAX, 0).decode(errors="replace")
