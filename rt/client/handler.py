@@ -83,15 +83,20 @@ class StreamHandler(logging.Handler):
                 record.name.encode("utf-8", "surrogateescape"),
                 int(record.created * 1e9),
             )
-            headers = self._headers(record) if self._headers is not None else None
+            self._publish(record, message)
+        except (RtError, OSError, ValueError, TypeError):
+            self.handleError(record)
+
+    def _publish(self, record: logging.LogRecord, message: tuple[bytes, bytes, int]) -> None:
+        if self._headers is not None:
             try:
-                self._publisher.publish(*message, headers=headers)
+                self._publisher.publish(*message, headers=self._headers(record))
             except Refused as error:
                 if error.code != NO_HEADERS:
                     raise
-                self._publisher.publish(*message)
-        except (RtError, OSError, ValueError, TypeError):
-            self.handleError(record)
+            else:
+                return
+        self._publisher.publish(*message)
 
     def flush(self) -> None:
         """Sync what was published; a publisher that is closed has done so."""
