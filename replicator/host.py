@@ -106,6 +106,9 @@ class Host(Protocol):
                 `reserve`, or another reason of the node's.
         """
 
+    def why_no_headers(self) -> str:
+        """Return why publishers may not write headers yet, for people to read; "" if they may."""
+
     @property
     def is_first(self) -> bool:
         """Whether it merges before the others, so that publishers wait for its acknowledgement."""

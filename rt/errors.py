@@ -39,6 +39,7 @@ class PeerError(RtError):
 
 
 NAME_TAKEN: Final = "name-taken"  # the code of a session's refusal that waiting does not mend
+NO_HEADERS: Final = "headers"  # the code of the refusal of headers that not all nodes can read
 
 
 class Refused(RtError):  # noqa: N818

@@ -13,6 +13,11 @@ BODY_BYTES_MAX: Final = 32 * MIB
 # Half a body, so that a message and its key always fit beside their columns.
 MESSAGE_BYTES_MAX: Final = 16 * MIB
 
+# The headers of one message, encoded: a page of names and tokens, 0.1 % of the largest message.
+HEADERS_BYTES_MAX: Final = 16 * KIB
+HEADERS_MAX: Final = 64
+HEADER_NAME_BYTES_MAX: Final = 255  # its length is one byte
+
 # A publisher's frame: at 1 GB/s it fills in 0.25 ms, and its header is 0.02 % of it.
 FRAME_BYTES_DEFAULT: Final = 256 * KIB
 

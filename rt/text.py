@@ -3,7 +3,7 @@
 import json
 import re
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
@@ -152,6 +152,19 @@ def text_field(name: str, value: bytes) -> dict[str, str]:
         return {name: value.decode()}
     except UnicodeDecodeError:
         return {f"{name}_base64": b64encode(value).decode()}
+
+
+def headers_fields(headers: Mapping[str, bytes]) -> dict[str, dict[str, str]]:
+    r"""Return headers as fields: `headers`, and `headers_base64` of values that are not UTF-8.
+
+    >>> headers_fields({"a": b"1", "b": b"\xff"}), headers_fields({})
+    ({'headers': {'a': '1'}, 'headers_base64': {'b': '/w=='}}, {})
+    """
+    found: dict[str, dict[str, str]] = {}
+    for name, value in headers.items():
+        ((kind, text),) = text_field("headers", value).items()
+        found.setdefault(kind, {})[name] = text
+    return found
 
 
 def json_noun(value: Any) -> str:

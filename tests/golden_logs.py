@@ -13,6 +13,7 @@ from unittest import mock
 from logs import TIME_NS, MergedLog, rows
 
 from rt import Subscriber
+from rt.format.headers import encode_headers
 from rt.log.write.writer import Fsync, SessionWriter, WriterSettings
 
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "golden")
@@ -47,6 +48,20 @@ def write_session(root, *, level=0):
     writer.close()
 
 
+def write_headers(root):
+    """Write a session with headers: beside keys and without, packed and not, and none."""
+    settings = WriterSettings(fsync=Fsync.NEVER, compression=0)
+    writer = SessionWriter(root, "flights", "jfk", settings)
+    some = encode_headers({"content-type": b"text/plain", "empty": b"", "\u00fc": b"\xff\x00"})
+    writer.write([TIME_NS] * 3, FLIGHTS[:3], None, [some, b"", encode_headers({"a": b"1"})])
+    writer.sync(30)
+    writer.write([TIME_NS] * 2, FLIGHTS[3:5], [b"B6725", b""], [b"", some])
+    writer.write([TIME_NS], FLIGHTS[5:], None)
+    many = encode_headers({f"h{number:02}": b"x" * number for number in range(64)})
+    writer.write([TIME_NS], [b"many"], [b"k"], [many])
+    writer.close()
+
+
 def write_merged(root):
     """Write a merged log of two files, with two sessions, keys and repeats."""
     with MergedLog(os.path.join(root, "flights", "out")) as log:
@@ -74,6 +89,9 @@ def read(root, session):
     return [
         [str(message.position), *(
             each.decode() if isinstance(each, bytes) else each for each in row
+        ), *(
+            [{name: value.hex() for name, value in message.headers.items()}]
+            if message.headers else []
         )]
         for message, row in zip(messages, rows(messages), strict=True)
     ]  # fmt: skip
@@ -83,6 +101,7 @@ KINDS = {
     "session": (write_session, "jfk"),
     "packed": (lambda root: write_session(root, level=3), "jfk"),
     "merged": (write_merged, None),
+    "headers": (write_headers, "jfk"),
 }
 
 

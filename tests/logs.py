@@ -6,7 +6,7 @@ from typing import NamedTuple
 import zstandard
 
 from rt.format.columns import encode_columns
-from rt.format.frame import KEYS_COLUMN, Encoded, encode_frame, session_tag
+from rt.format.frame import HEADERS_COLUMN, KEYS_COLUMN, Encoded, encode_frame, session_tag
 from rt.format.manifest import MERGED, LogIdentity
 from rt.format.ranges import EMPTY_DIGEST, Range
 from rt.log.files.disk import Disk, OsDisk
@@ -23,6 +23,7 @@ def make_frame(
     session: str = "jfk",
     sequence: int = 0,
     keys: list[bytes] | None = None,
+    headers: list[bytes] | None = None,
     durable: int = 0,
     level: int = 0,
     time_ns: int = TIME_NS,
@@ -30,13 +31,13 @@ def make_frame(
     """Return a frame of messages 1,000 ns apart."""
     times = [time_ns + 1000 * place for place in range(len(payloads))]
     return encode_frame(
-        encode_columns(times, payloads, keys),
+        encode_columns(times, payloads, keys, headers),
         position=position,
         sequence=sequence,
         time_ns=time_ns,
         messages=len(payloads),
         durable=durable,
-        columns=0 if keys is None else KEYS_COLUMN,
+        columns=KEYS_COLUMN * (keys is not None) | HEADERS_COLUMN * (headers is not None),
         compressor=zstandard.ZstdCompressor(level=level) if level else None,
         session_tag=session_tag(session),
     )
@@ -95,9 +96,13 @@ class MergedLog:
         self.appender.close()
 
     def merge(
-        self, session: str, *frames: list[bytes], keys: bool = False, level: int = 0, skip: int = 0
-    ) -> Range:
-        """Append a range: for each frame its payloads; their first two bytes are the key."""
+        self, session: str, *frames: list[bytes], keys: bool = False, level: int = 0,
+        skip: int = 0, headers: bytes = b"",
+    ) -> Range:  # fmt: skip
+        """Append a range: for each frame its payloads; their first two bytes are the key.
+
+        All messages have the same headers, encoded, if any.
+        """
         source = self.sources.setdefault(session, Source())
         self.index += 1
         merge_time_ns = TIME_NS + 1_000_000 * self.index
@@ -107,6 +112,7 @@ class MergedLog:
             frame = make_frame(
                 source.position, payloads, session=session, sequence=source.sequence,
                 keys=names if keys else None, level=level, time_ns=TIME_NS + source.sequence,
+                headers=[headers] * len(payloads) if headers else None,
             )  # fmt: skip
             found += [
                 (

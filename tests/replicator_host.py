@@ -78,6 +78,7 @@ class DiskHost:
     is_first = True
     members = None  # every node is one
     quotas = NO_QUOTA  # of every publisher
+    no_headers = ""  # why no message may have headers
 
     def is_member(self, name):
         return self.members is None or name in self.members
@@ -97,6 +98,9 @@ class DiskHost:
 
     def quota(self, _publisher):
         return self.quotas
+
+    def why_no_headers(self):
+        return self.no_headers
 
     def claim(self, identity, peer, wake, *, relays):
         with self.lock:

@@ -138,6 +138,10 @@ class Mirror:
     def settle(self) -> None:
         """Do nothing: nothing is pushed here."""
 
+    def why_no_headers(self) -> str:
+        """Return "": nothing is pushed here."""
+        return ""
+
     def feed(self, wake: Bell, *, relays: bool) -> MirrorFeed:
         """Give a pulling connection the copy."""
         feed = self._feeds.open(wake, relays=relays)

@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from replicator.push.connection import PushConnection
+from replicator.push.headers_news import HeadersNews
 from replicator.push.progress import Release, SessionStatus
 from replicator.push.releaser import Releaser
 from replicator.push.session_book import SessionBook
@@ -65,19 +66,23 @@ class PushClient:
         globs = [parse_glob(each) for each in sessions]
         self._book = SessionBook(root, stream, globs, len(nodes), release)
         gather = GatherWindow(len(nodes))
+        self._headers = HeadersNews(self._book.directory)
         self._connections = [
-            PushConnection(Destination([node], contexts, PUSH, stream), self._book, gather)
+            PushConnection(
+                Destination([node], contexts, PUSH, stream), self._book, gather, self._headers.take
+            )
             for node in nodes
         ]
         self._watcher = SessionWatcher(self._book, self._connections, gather)
         self._releaser = Releaser(self._book, release)
-        self._notes = ShippingNotes(self._book, self._connections, self._errors)
+        self._notes = ShippingNotes(self._book, self._connections, self._errors, self._headers.note)
         self._guard = ForkGuard("a PushClient", self._abandon)
         self._blocked_since_s: dict[str, float] = {}  # by session
 
     def start(self) -> None:
         """Begin to ship."""
         self._guard.demand_owner()
+        self._headers.begin()
         for connection in self._connections:
             connection.dialer.start()
         self._watcher.start()

@@ -4,7 +4,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Protocol
 
 from replicator.push.channel_errors import ChannelErrors
@@ -12,12 +12,14 @@ from replicator.push.pace import SessionSweep
 from replicator.source.channel import SourceChannel
 from replicator.source.connection import SourceConnection
 from replicator.source.gather_window import GatherWindow
+from replicator.wire.codec import HEADERS_VERSION
 from replicator.wire.dialer import Destination, Dialer, address_text
 from replicator.wire.link import HEARTBEAT_S, Link
 from replicator.wire.messages import Ack
 from rt.errors import CorruptLog, Refused, spoken
 from rt.log.files.archived import last_archived
 from rt.log.files.directory import LogDirectory
+from rt.log.notify.headers_note import CANNOT_READ
 from rt.log.notify.in_process_notify import WrittenFrame
 from rt.position import START, Position
 from rt.traffic import Traffic
@@ -75,7 +77,11 @@ class PushConnection:
     """
 
     def __init__(
-        self, destination: Destination, book: ShippedSessions, gather: GatherWindow
+        self,
+        destination: Destination,
+        book: ShippedSessions,
+        gather: GatherWindow,
+        headers: Callable[[str, str], None] = lambda _node, _why_not: None,
     ) -> None:
         """Dial nothing before `start`.
 
@@ -83,10 +89,13 @@ class PushConnection:
             destination: the node.
             book: the sessions.
             gather: is notified of what was sent and merged.
+            headers: is called with the node's name, and why it takes no messages with headers yet;
+                "" if it takes them.
         """
         self.name = destination.member or address_text(destination.nodes[0])
         self._book = book
         self._gather = gather
+        self._headers = headers
         self.dialer = Dialer(destination, self._serve, is_wanted=book.is_wanted)
         self._errors = ChannelErrors(f"node {self.name}" if destination.member else self.name)
         self._channels: dict[str, SourceChannel] = {}  # by session
@@ -152,8 +161,12 @@ class PushConnection:
         self._book.answered(self.name, self.dialer.holder)
         self._sweep.ask(urgent=True)
         self._side = SourceConnection(
-            link, acked=self._take_ack, refused=self._take_refusal, traffic=self.traffic
-        )
+            link, acked=self._take_ack, refused=self._take_refusal, traffic=self.traffic,
+            headers=partial(self._headers, self.name),
+        )  # fmt: skip
+        if link.version < HEADERS_VERSION:
+            runs = link.software or "an older version of rt"
+            self._headers(self.name, f"node {self.name} runs {runs}, {CANNOT_READ}")
         return self._side
 
     def _end(self) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 from replicator.push.progress import Release, SessionProgress
 from replicator.source.change_detector import LogReplaced
 from replicator.wire.messages import Ack
-from rt.errors import Misuse, Refused
+from rt.errors import NO_HEADERS, Misuse, Refused
 from rt.format.manifest import FILE_NAME
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import OsDisk
@@ -28,6 +28,7 @@ _log: Final = logging.getLogger(__name__)
 _BUSY_RETRY_S: Final = 0.5  # the node may still hold the connection that we have lost
 _REFUSED_RETRY_S: Final = 30.0  # something has to be repaired first
 _SOON: Final = frozenset({"busy", "reserve", "behind"})
+_HEADERS_RETRY_S: Final = 5.0  # nodes that were updated agree within this time that they may be
 
 
 class SessionBook:
@@ -140,6 +141,8 @@ class SessionBook:
         """Return after how many seconds to offer a refused session again."""
         if isinstance(why, LogReplaced):
             self.progress(session).forget()
+        if why.code == NO_HEADERS:
+            return _HEADERS_RETRY_S
         return _BUSY_RETRY_S if why.code in _SOON else _REFUSED_RETRY_S
 
     def progress(self, session: str) -> SessionProgress:

@@ -34,6 +34,7 @@ class ShippingNotes:
         book: SessionBook,
         connections: Sequence[PushConnection],
         errors: Callable[[str], Mapping[str, str]],
+        also: Callable[[], None] = lambda: None,
     ) -> None:
         """Do nothing before `start`.
 
@@ -41,9 +42,11 @@ class ShippingNotes:
             book: the sessions.
             connections: to the nodes.
             errors: returns, by node, why a session is not shipped; "" where it is.
+            also: writes what else publishers have to know; `OSError` if that failed.
         """
         self._book = book
         self._errors = errors
+        self._also = also
         self._connections = connections
         self._noted: set[str] = set()
         self._merged: dict[str, Position] = {}  # as of the last look
@@ -72,6 +75,7 @@ class ShippingNotes:
 
     def look(self) -> None:
         """Write, renew or remove the note of each session."""
+        self._also()
         for session in paced(self._book.names(), self._stopping):
             if self._book.has_log(session):
                 self._note(session, self._reason(session))

@@ -21,7 +21,7 @@ def answer_hello(link: Link, streams: Streams, peer: PeerIdentity) -> tuple[Hell
         PeerError: it does not speak the protocol.
     """
     hello = link.expect(Hello)
-    common_version(hello)
+    link.version = common_version(hello)
     served = streams.named(hello.stream, peer)
     check_hello(hello, peer, is_own=served.is_own)
     if peer.is_node and (why := served.objection(peer)):

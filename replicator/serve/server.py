@@ -344,6 +344,7 @@ class Server:
         side = SinkConnection(
             link, schedule, claim, columns=columns, settle=host.settle,
             refused=lambda why: served.record.refuse(why.code),
+            headers=None if peer.is_node else host.why_no_headers,
         )  # fmt: skip
         try:
             while not (self._stopping or connection.is_ended):

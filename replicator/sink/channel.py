@@ -1,6 +1,6 @@
 """SinkChannel: takes what a source sends of one log, checks it, and appends it to a copy."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 from replicator.host import Inbox
@@ -24,9 +24,9 @@ from replicator.wire.messages import (
     Standing,
     TailSpan,
 )
-from rt.errors import Refused
+from rt.errors import NO_HEADERS, Refused
 from rt.format.checksum import crc32
-from rt.format.frame import HEADER_BYTES, FrameKind, Header
+from rt.format.frame import HEADER_BYTES, HEADERS_COLUMN, FrameKind, Header
 from rt.format.manifest import Manifest
 from rt.log.files.archived import NOT_OFFERED, is_not_copied
 from rt.log.files.directory import LogDirectory
@@ -45,6 +45,7 @@ class SinkChannel:
         inbox: Inbox,
         start: str | None = None,
         columns: ColumnsCheck | None = None,
+        no_headers: Callable[[], str] | None = None,
     ) -> None:
         """Take over the copy in `inbox`.
 
@@ -54,10 +55,13 @@ class SinkChannel:
             start: where a reader's copy is to begin if it holds nothing; "" is the oldest file.
                 None for other copies.
             columns: checks that the messages of frames can be decoded; None to take them as is.
+            no_headers: returns why no message may have headers, "" if they may; None to take them
+                as is.
         """
         self.channel = channel
         self.inbox = inbox
         self._columns = columns
+        self._no_headers = no_headers
         self._appender: Appender = inbox.appender
         self._start = start
         self._acked: Ack | None = None
@@ -102,6 +106,8 @@ class SinkChannel:
             self._appender.begin_file(position)
         after = self._appender.walk.copy()
         headers = check_frames(payload, after)
+        if self._no_headers is not None:
+            self._demand_no_headers(headers, self._no_headers)
         columns = self._columns
         skipped = self._look(columns, payload, headers) if columns is not None else ()
         self._appender.append((payload,), headers, after)
@@ -109,6 +115,11 @@ class SinkChannel:
             columns.late.note(self._appender, skipped)
         self.inbox.traffic.add(len(payload), messages_in(headers), len(headers))
         self.inbox.written()
+
+    def _demand_no_headers(self, frames: Sequence[Header], no_headers: Callable[[], str]) -> None:
+        """Refuse frames with headers while a node may be unable to read them: it would be stuck."""
+        if any(each.columns & HEADERS_COLUMN for each in frames) and (why := no_headers()):
+            raise Refused(NO_HEADERS, f"messages with headers are not taken yet: {why}")
 
     def _look(
         self, columns: ColumnsCheck, payload: memoryview, headers: Sequence[Header]

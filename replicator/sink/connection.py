@@ -1,6 +1,7 @@
 """SinkConnection: takes logs from the source at the other end of a connection, a channel each."""
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -9,7 +10,7 @@ from replicator.sink.ack_schedule import AckSchedule, ChannelBell
 from replicator.sink.channel import SinkChannel
 from replicator.sink.columns_check import ColumnsCheck
 from replicator.wire import messages
-from replicator.wire.codec import encode
+from replicator.wire.codec import HEADERS_VERSION, encode
 from replicator.wire.link import Link, refusal_of
 from replicator.wire.messages import (
     BEHIND,
@@ -37,6 +38,10 @@ _EMPTY_FILE_MESSAGES: Final = 2000
 _OPEN_MESSAGES: Final = 20
 _BEGIN_MESSAGES: Final = 130
 
+# Nodes that have just started agree within this time that messages may have headers; it is worth
+# looking this often then, and afterwards as often as heartbeats come.
+_AGREED_S, _ASK_S = 10.0, 0.1
+
 _IDLE_S: Final = 60.0  # the link wakes up by itself when it has to
 
 Claim = Callable[[LogIdentity, Bell], Inbox]
@@ -62,6 +67,7 @@ class SinkConnection:
         caught_up: Callable[[CaughtUpNotice], None] = lambda _message: None,
         refused: Callable[[Refused], None] = lambda _why: None,
         start: str | None = None,
+        headers: Callable[[], str] | None = None,
     ) -> None:
         """Start without a channel.
 
@@ -76,6 +82,8 @@ class SinkConnection:
             refused: is called with the reason when a channel has ended.
             start: where a reader's copy that holds nothing yet is to begin; "" is the oldest
                 file. None for other copies.
+            headers: returns why no message may have headers, "" if they may; None for copies of
+                what others have taken.
         """
         self._link = link
         self._schedule = schedule
@@ -85,6 +93,9 @@ class SinkConnection:
         self._caught_up = caught_up
         self._refused = refused
         self._start = start
+        self._headers = headers
+        self._headers_told: str | None = None  # the last answer that was sent
+        self._begun_s = time.monotonic()
         self._channels: dict[int, SinkChannel] = {}
         self._opened = -1  # the last channel that was
         self._has_written = False  # since `settle` was called
@@ -100,6 +111,7 @@ class SinkConnection:
         with self._schedule.turn:
             for message in self._link.receive():
                 self._take(message)
+            self._tell_headers()
             self._settle_written()
             self._link.beat()  # first: what was posted has to go before there is room for more
             if self._schedule.look() and self._link.can_send():
@@ -111,7 +123,8 @@ class SinkConnection:
     def pause_s(self) -> float:
         """How long there is nothing to do unless something arrives."""
         with self._schedule.turn:
-            return min(_IDLE_S, self._schedule.pause_s)
+            is_asked = bool(self._headers_told) and time.monotonic() < self._begun_s + _AGREED_S
+            return min(_ASK_S if is_asked else _IDLE_S, self._schedule.pause_s)
 
     def acknowledge(self, number: int) -> bool:
         """Acknowledge a channel from another thread, which must not wait.
@@ -154,6 +167,15 @@ class SinkConnection:
                     _, channel = self._channels.popitem()
                     channel.inbox.release()
 
+    def _tell_headers(self) -> None:
+        if self._headers is None or self._headers_told == "":
+            return
+        why_not = self._headers()
+        if why_not != self._headers_told:
+            self._headers_told = why_not
+            if self._link.version >= HEADERS_VERSION:
+                self._link.send(encode(messages.HeadersNotice(why_not)))
+
     def _settle_written(self) -> None:
         if self._has_written:
             self._has_written = False
@@ -188,7 +210,7 @@ class SinkConnection:
         try:
             bell = ChannelBell(number, self._schedule, self.acknowledge)
             inbox = self._claim(message.identity, bell)
-            channel = SinkChannel(number, inbox, self._start, self._columns)
+            channel = SinkChannel(number, inbox, self._start, self._columns, self._headers)
             self._channels[number] = channel
             standing = channel.standing()
         except (Refused, CorruptLog, ManifestError, Misuse, OSError) as error:

@@ -41,6 +41,7 @@ class SourceConnection:
         refused: Callable[[SourceChannel, Refused], None] = lambda _channel, _why: None,
         damaged: Callable[[CorruptLog], None] = lambda _error: None,
         traffic: Traffic | None = None,
+        headers: Callable[[str], None] = lambda _why_not: None,
     ) -> None:
         """Start without a channel.
 
@@ -51,12 +52,14 @@ class SourceConnection:
             refused: is called with a channel that has ended, and why.
             damaged: is called when a log that is served here was found damaged.
             traffic: counts what is sent.
+            headers: is called with why publishers may not write headers, "" if they may.
         """
         link.take_no_frames()
         self._link = link
         self._acked = acked
         self._refused = refused
         self._damaged = damaged
+        self._headers = headers
         self._channels: dict[int, SourceChannel] = {}
         self._opened = 0  # channels, numbered from 0
         self._ready: dict[int, SourceChannel] = {}  # in the order of their turns
@@ -144,6 +147,9 @@ class SourceConnection:
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Heartbeat):
+            return
+        if isinstance(message, messages.HeadersNotice):
+            self._headers(message.why_not)
             return
         if not isinstance(message, _OF_A_SINK):
             raise PeerError(f"a sink does not send {type(message).__name__}")

@@ -16,6 +16,7 @@ from replicator.wire.messages import (
     ArchivedNotice,
     CaughtUpNotice,
     Data,
+    HeadersNotice,
     Heartbeat,
     Hello,
     Message,
@@ -31,7 +32,8 @@ from rt.format.frame import HEADER_BYTES, parse_header
 from rt.limits import BODY_BYTES_MAX, KIB, MANIFEST_LINE_BYTES_MAX, READ_BYTES
 from rt.position import FILE_BYTES_MAX, Position
 
-VERSION: Final = 2
+VERSION: Final = 3
+HEADERS_VERSION: Final = 3  # since it, a node says whether publishers may write headers
 VERSION_MIN: Final = 2  # the oldest that is spoken too
 WORDS_BYTES_MAX: Final = 1024  # of a refusal: a long sentence with two positions and a path
 FRAME_BYTES_MAX: Final = BODY_BYTES_MAX + HEADER_BYTES + 8  # and its padding
@@ -54,12 +56,20 @@ DATA_HEAD_BYTES: Final = _DATA_HEAD.size
 _ACK: Final = struct.Struct("<IQQQQQ")
 _CODE: Final = struct.Struct("<IB")
 _HELLO_T, _OPEN_T, _STANDING_T, _DATA_T, _ROLLED_T = 1, 2, 3, 4, 5
-_ARCHIVED_T, _CAUGHT_UP_T, _ACK_T, _HEARTBEAT_T, _REFUSED_T = 6, 7, 8, 9, 10
+_ARCHIVED_T, _CAUGHT_UP_T, _ACK_T, _HEARTBEAT_T, _REFUSED_T, _HEADERS_T = 6, 7, 8, 9, 10, 11
 _ACK_PREFIX: Final = _PREFIX.pack(_ACK.size, _ACK_T)
 ACK_BYTES: Final = PREFIX_BYTES + _ACK.size
 ACK_HEAD_BYTES: Final = PREFIX_BYTES + _CHANNEL.size  # two of one channel begin with the same
 GREETINGS: Final = frozenset({_HELLO_T, _REFUSED_T})  # what may come before a Hello was taken
-FROM_SINK: Final = frozenset({_STANDING_T, _ACK_T, _HEARTBEAT_T, _REFUSED_T})  # and nothing large
+FROM_SINK: Final = frozenset(
+    {
+        _STANDING_T,
+        _ACK_T,
+        _HEARTBEAT_T,
+        _REFUSED_T,
+        _HEADERS_T,
+    }
+)  # and nothing large
 
 
 def encode(message: Message) -> bytes:
@@ -266,6 +276,15 @@ def _decode_refused(body: memoryview) -> Refusal:
     return Refusal(channel, _text(text[:length]), _text(text[length:]))
 
 
+def _encode_headers(m: HeadersNotice) -> tuple[int, bytes]:
+    words = m.why_not.encode(errors="replace")[:WORDS_BYTES_MAX].decode(errors="ignore").encode()
+    return _HEADERS_T, words
+
+
+def _decode_headers(body: memoryview) -> HeadersNotice:
+    return HeadersNotice(_text(bytes(body)))
+
+
 _HEARTBEAT: Final = Heartbeat()
 _LINE_MOST: Final = _CHANNEL.size + MANIFEST_LINE_BYTES_MAX
 _STANDING_MOST: Final = (
@@ -282,6 +301,7 @@ _ENCODERS: Final[dict[type, Callable[..., tuple[int, bytes]]]] = {
     Ack: _encode_ack,
     Heartbeat: _encode_heartbeat,
     Refusal: _encode_refused,
+    HeadersNotice: _encode_headers,
 }
 # type: (decode, least and most bytes of the body)
 _DECODERS: Final[dict[int, tuple[Callable[[memoryview], Message], int, int]]] = {
@@ -295,6 +315,7 @@ _DECODERS: Final[dict[int, tuple[Callable[[memoryview], Message], int, int]]] = 
     _ACK_T: (_decode_ack, _ACK.size, _ACK.size),
     _HEARTBEAT_T: (_decode_heartbeat, 0, 0),
     _REFUSED_T: (_decode_refused, _CODE.size, _CODE.size + _NAME_BYTES_MAX + WORDS_BYTES_MAX),
+    _HEADERS_T: (_decode_headers, 0, WORDS_BYTES_MAX),
 }
 _UNKNOWN: Final = (_decode_heartbeat, 1, 0)  # no length is right
 

@@ -11,6 +11,7 @@ from rt.format.manifest import SESSION, LogIdentity
 from rt.names import parse_session, shown
 from rt.net.grants import GRANTS_NAME
 from rt.net.identity import PULLING, CertificateRole, PeerIdentity
+from rt.text import printable
 from rt.version import SOFTWARE
 
 _LOG_ID: Final = re.compile(r"[0-9a-f]{32}")
@@ -25,7 +26,8 @@ def send_hello(link: Link, direction: int, stream: str) -> None:
         PeerError: it does not speak the protocol.
     """
     link.send(encode(Hello(VERSION_MIN, VERSION, direction, stream, SOFTWARE)))
-    check_answer(link.expect(Hello), stream)
+    answer = link.expect(Hello)
+    link.version, link.software = check_answer(answer, stream), printable(answer.software)
 
 
 def check_hello(hello: Hello, peer: PeerIdentity, *, is_own: bool) -> None:
@@ -65,11 +67,12 @@ def check_log(log: LogIdentity, stream: str, peer: PeerIdentity) -> None:
             raise Refused("session", words)
 
 
-def check_answer(hello: Hello, stream: str) -> None:
-    """Raise `Refused` unless the node speaks our version and serves our stream."""
-    common_version(hello)
+def check_answer(hello: Hello, stream: str) -> int:
+    """Return the version to speak; `Refused` if there is none, or it serves another stream."""
+    version = common_version(hello)
     if hello.stream != stream:
         raise Refused("stream", f"the node serves another stream than {stream!r}")
+    return version
 
 
 def common_version(hello: Hello, oldest: int = VERSION_MIN, newest: int = VERSION) -> int:

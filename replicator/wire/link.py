@@ -88,6 +88,8 @@ class Link:
         """
         self.name = name
         self.memory = large
+        self.version = 0  # of the protocol, and what the other side runs: known once greeted
+        self.software = ""
         self._sock = sock
         self._outlet = Outlet(sock)
         self._wake = wake

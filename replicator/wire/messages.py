@@ -128,6 +128,17 @@ class Refusal:
     words: str
 
 
+@dataclass(frozen=True, slots=True)
+class HeadersNotice:
+    """Whether publishers may write headers, to a pushing client of version 3; again if it changes.
+
+    Attributes:
+        why_not: what has to be updated first, for people to read; "" if they may.
+    """
+
+    why_not: str
+
+
 Message = (
     Hello
     | Open
@@ -139,4 +150,5 @@ Message = (
     | Ack
     | Heartbeat
     | Refusal
+    | HeadersNotice
 )

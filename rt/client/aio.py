@@ -17,6 +17,7 @@ from rt.client.shared import GroupSubscriber
 from rt.client.subscription import Subscription
 from rt.errors import FlushTimeout, Misuse
 from rt.events import Dropped
+from rt.format.headers import Headers
 from rt.log.notify.confirmations import Confirmations, Confirmed, Level
 from rt.log.write.checked import Bytes, checked_seconds
 from rt.position import Position
@@ -49,6 +50,7 @@ class AsyncPublisher:
         key: Bytes | None = None,
         time_ns: int | None = None,
         *,
+        headers: Headers | None = None,
         confirm: str | Level | None = None,
         timeout_s: float = 30.0,
     ) -> int:
@@ -58,11 +60,15 @@ class AsyncPublisher:
             FlushTimeout: `confirm` was not reached in time; the message stays and goes on shipping.
             RtError: as `ClientPublisher.publish`.
         """
+        if headers:
+            await self.await_headers()
         if confirm is None:
-            return self._publisher.publish(payload, key, time_ns)
+            return self._publisher.publish(payload, key, time_ns, headers=headers)
         timeout_s = checked_seconds(timeout_s, "timeout_s")
         sequence = self._publisher.next_sequence
-        receipt = self._publisher.publish_future(payload, key, time_ns, confirm=confirm)
+        receipt = self._publisher.publish_future(
+            payload, key, time_ns, headers=headers, confirm=confirm
+        )
         try:
             await asyncio.wait_for(asyncio.wrap_future(receipt), timeout_s)
         except TimeoutError as error:
@@ -77,10 +83,13 @@ class AsyncPublisher:
         key: Bytes | None = None,
         time_ns: int | None = None,
         *,
+        headers: Headers | None = None,
         confirm: str | Level | None = None,
     ) -> "asyncio.Future[Confirmed]":
         """Publish one message and return an awaitable of its confirmation."""
-        receipt: Receipt = self._publisher.publish_future(payload, key, time_ns, confirm=confirm)
+        receipt: Receipt = self._publisher.publish_future(
+            payload, key, time_ns, headers=headers, confirm=confirm
+        )
         return asyncio.wrap_future(receipt)
 
     def publish_many(
@@ -88,9 +97,18 @@ class AsyncPublisher:
         payloads: Iterable[Bytes],
         keys: Iterable[Bytes] | None = None,
         times_ns: Iterable[int] | None = None,
+        *,
+        headers: Iterable[Headers | None] | None = None,
     ) -> range:
         """Publish messages in order and return their sequence numbers."""
-        return self._publisher.publish_many(payloads, keys, times_ns)
+        return self._publisher.publish_many(payloads, keys, times_ns, headers=headers)
+
+    async def await_headers(self) -> None:
+        """Wait until the nodes say that all of them can read headers; as `ClientPublisher`.
+
+        Calls that are not awaited would block the loop for it, for up to 5 seconds once.
+        """
+        await asyncio.to_thread(self._publisher.await_headers)
 
     async def flush(self, level: str | Level | None = None, timeout_s: float = 30.0) -> Confirmed:
         """Wait until everything published so far has reached `level`."""

@@ -108,7 +108,7 @@ class Checkpoint:
                 part = messages[begin : begin + _BATCH]
                 publisher.publish_many(
                     [_encode(each) for each in part], [each.key for each in part],
-                    [each.time_ns for each in part],
+                    [each.time_ns for each in part], headers=[each.headers for each in part],
                 )  # fmt: skip
             end = {"keys": len(messages), "position": str(values.position), "log": self._log_id}
             publisher.publish(json.dumps(end).encode())
@@ -160,7 +160,8 @@ def _encode(message: Message) -> bytes:
 def _decode(stored: Message) -> Message:
     at, sequence, number, merge_time_ns, length = _PLACE.unpack_from(stored.payload)
     end = _PLACE.size + length
-    origin = Origin(stored.payload[_PLACE.size : end].decode(), merge_time_ns)
+    session = stored.payload[_PLACE.size : end].decode()
+    origin = Origin(session, merge_time_ns, stored.origin.headers)
     return Message(
         stored.payload[end:], stored.key, stored.time_ns, sequence, number, at, origin
     )  # fmt: skip

@@ -103,6 +103,7 @@ class DeadLetter(NamedTuple):
     deliveries: int
     reason: str
     payload: bytes
+    headers: dict[str, bytes] | None = None  # None if it has none
 
     def encode(self) -> bytes:
         """Lay it out: a line of JSON, and the message's own payload."""
@@ -110,7 +111,11 @@ class DeadLetter(NamedTuple):
             **self._asdict(), "position": str(self.position),
             "key": base64.b64encode(self.key).decode(),
         }  # fmt: skip
-        del fields["payload"]
+        del fields["payload"], fields["headers"]
+        if self.headers:  # an older version takes a letter with a field more for something else
+            fields["headers"] = {
+                name: base64.b64encode(value).decode() for name, value in self.headers.items()
+            }
         return json.dumps(fields).encode() + b"\n" + self.payload
 
     @classmethod
@@ -120,7 +125,9 @@ class DeadLetter(NamedTuple):
         try:
             fields = json.loads(line)
             position, key = Position.parse(fields.pop("position")), base64.b64decode(fields["key"])
-            return cls(**{**fields, "key": key}, position=position, payload=body)
+            texts = fields.pop("headers", {}).items()
+            headers = {name: base64.b64decode(text) for name, text in texts} or None
+            return cls(**{**fields, "key": key}, position=position, payload=body, headers=headers)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise Misuse(f"not a dead letter: {error}") from None
 

@@ -1,20 +1,32 @@
 """StreamHandler: log records of Python's logging as messages of a session."""
 
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
 
-from rt.errors import RtError, Stopped
+from rt.errors import NO_HEADERS, Refused, RtError, Stopped
+from rt.format.headers import Headers
 from rt.log.notify.confirmations import Confirmed, Level
 
 _OWN: Final = ("rt", "replicator", "sequencer", "archiver")
 _FLUSH_S: Final = 5.0
+# Of a record's own attributes: together they stay below the limits of a message's headers.
+_EXTRAS_MAX, _NAME_MAX, _VALUE_BYTES_MAX = 40, 64, 256
+_USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 class RecordPublisher(Protocol):
     """What the handler needs: `rt.Publisher` and `ClientPublisher` both do."""
 
-    def publish(self, payload: bytes, key: bytes | None = None, time_ns: int | None = None) -> int:
+    def publish(
+        self,
+        payload: bytes,
+        key: bytes | None = None,
+        time_ns: int | None = None,
+        *,
+        headers: Headers | None = None,
+    ) -> int:
         """Publish one message."""
 
     def flush(self, level: Level, timeout_s: float) -> Confirmed:
@@ -28,6 +40,9 @@ class StreamHandler(logging.Handler):
     process loses none; `flush`, which `logging.shutdown` calls at exit, syncs them. Records of rt's
     own loggers are left out, since publishing them would log again.
 
+    With `headers=record_headers` a message has its record's attributes as headers, under the names
+    that OpenTelemetry gives them.
+
     Examples:
         >>> import logging, tempfile
         >>> from rt import Publisher, Subscriber
@@ -40,25 +55,89 @@ class StreamHandler(logging.Handler):
         [b'up']
     """
 
-    def __init__(self, publisher: RecordPublisher, level: int | str = logging.NOTSET) -> None:
-        """Publish through `publisher`, which the caller closes after the last record."""
+    def __init__(
+        self,
+        publisher: RecordPublisher,
+        level: int | str = logging.NOTSET,
+        *,
+        headers: Callable[[logging.LogRecord], Headers] | None = None,
+    ) -> None:
+        """Publish records.
+
+        Args:
+            publisher: the caller closes it after the last record.
+            level: records below it are left out.
+            headers: returns the headers of a record, such as `record_headers`; None for none.
+                While not all nodes can read headers, records are published without.
+        """
         super().__init__(level)
         self._publisher = publisher
+        self._headers = headers
         self.addFilter(lambda record: record.name.partition(".")[0] not in _OWN)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Publish one record; what fails is reported as `logging.raiseExceptions` says."""
         try:
-            text = self.format(record)
-            self._publisher.publish(
-                text.encode("utf-8", "surrogateescape"),
+            message = (
+                self.format(record).encode("utf-8", "surrogateescape"),
                 record.name.encode("utf-8", "surrogateescape"),
                 int(record.created * 1e9),
             )
+            self._publish(record, message)
         except (RtError, OSError, ValueError, TypeError):
             self.handleError(record)
+
+    def _publish(self, record: logging.LogRecord, message: tuple[bytes, bytes, int]) -> None:
+        if self._headers is not None:
+            try:
+                self._publisher.publish(*message, headers=self._headers(record))
+            except Refused as error:
+                if error.code != NO_HEADERS:
+                    raise
+            else:
+                return
+        self._publisher.publish(*message)
 
     def flush(self) -> None:
         """Sync what was published; a publisher that is closed has done so."""
         with suppress(Stopped):
             self._publisher.flush(Level.SYNCED, _FLUSH_S)
+
+
+def record_headers(record: logging.LogRecord) -> dict[str, bytes]:
+    """Return a record's attributes as OpenTelemetry's `LoggingHandler` names them, as headers.
+
+    These are the severity, the place in the code, an exception, and what `extra=` added if it is a
+    text, a number or a truth value; long ones are cut. A record that OpenTelemetry's
+    instrumentation has marked with a span has its `traceparent`.
+
+    >>> record = logging.makeLogRecord({"levelname": "INFO", "user": "ada", "lineno": 7})
+    >>> found = record_headers(record)
+    >>> found["severity_text"], found["user"], found["code.line.number"]
+    (b'INFO', b'ada', b'7')
+    """
+    found: dict[str, object] = {
+        "severity_text": record.levelname,
+        "severity_number": record.levelno,
+        "code.file.path": record.pathname,
+        "code.function.name": record.funcName,
+        "code.line.number": record.lineno,
+    }
+    if record.exc_info and record.exc_info[0] is not None:
+        found["exception.type"] = record.exc_info[0].__name__
+        found["exception.message"] = str(record.exc_info[1])
+    extras = [
+        (name, value)
+        for name, value in vars(record).items()
+        if name not in _USUAL and isinstance(value, str | int | float) and len(name) <= _NAME_MAX
+    ]
+    found |= dict(extras[:_EXTRAS_MAX])
+    trace, span = getattr(record, "otelTraceID", "0"), getattr(record, "otelSpanID", "0")
+    if trace != "0" and span != "0":
+        sampled = "01" if getattr(record, "otelTraceSampled", False) else "00"
+        found["traceparent"] = f"00-{trace}-{span}-{sampled}"
+    return {name: _cut(str(value)) for name, value in found.items() if value not in (None, "")}
+
+
+def _cut(text: str) -> bytes:
+    return text.encode(errors="replace")[:_VALUE_BYTES_MAX].decode(errors="ignore").encode()

@@ -1,6 +1,7 @@
 """ClientPublisher: a publisher that ships its own session, and answers when a message is safe."""
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -11,9 +12,11 @@ from replicator.push.client import PushClient
 from rt.client.flight import Flight, FlightLimit
 from rt.client.receipts import Receipt, Receipts, shipped
 from rt.client.settings import ConnectionSettings
-from rt.errors import FlushTimeout, Misuse, Refused, Stopped
+from rt.errors import NO_HEADERS, FlushTimeout, Misuse, Refused, Stopped
 from rt.events import Dropped
+from rt.format.headers import Headers
 from rt.log.notify.confirmations import Confirmations, ConfirmationsFile, Confirmed, Level
+from rt.log.notify.headers_note import UNKNOWN, HeadersNote
 from rt.log.write.batcher import Batching
 from rt.log.write.checked import Bytes, checked_seconds
 from rt.log.write.disk_room import DiskLimit
@@ -26,6 +29,7 @@ from rt.publisher import Publisher
 
 _log: Final = logging.getLogger("rt.client")
 _POLL_S: Final = 0.005
+_HEADERS_S: Final = 5.0  # nodes that have just started agree within it
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
 _CONSUMED_FIRST_S, _CONSUMED_LAST_S = 0.02, 1.0  # between two looks at a cursor
 
@@ -95,6 +99,7 @@ class ClientPublisher:
             undo.callback(self._publisher.close)
             directory = session_directory(settings.root, settings.stream, session)
             self._confirmations = ConfirmationsFile(directory)
+            self._headers = HeadersNote(os.path.dirname(directory))
             if flight is not None:
                 taken = Flight(
                     flight, lambda: self._publisher.taken, self._written, self._merged,
@@ -109,6 +114,7 @@ class ClientPublisher:
             undo.callback(self._push.stop)
             self._push.start()
             undo.pop_all()
+        self._headers_awaited = False  # what the nodes say does not change within seconds
         self._closing = threading.Lock()
         self._drained = False  # by the call that closed it
 
@@ -128,6 +134,7 @@ class ClientPublisher:
         key: Bytes | None = None,
         time_ns: int | None = None,
         *,
+        headers: Headers | None = None,
         confirm: str | Level | None = None,
         timeout_s: float = 30.0,
     ) -> int:
@@ -137,6 +144,8 @@ class ClientPublisher:
             payload: the message.
             key: by which subscribers may select; optional.
             time_ns: when it happened, ns since the epoch; now if not given.
+            headers: bytes by name; see `rt.Publisher.publish`. The first call with headers may wait
+                5 seconds for the nodes to say that all of them can read headers.
             confirm: a level to wait for; without it the call returns at once.
             timeout_s: how long to wait.
 
@@ -149,7 +158,7 @@ class ClientPublisher:
         """
         level = None if confirm is None else checked_level(confirm, "confirm")
         timeout_s = timeout_s if level is None else checked_seconds(timeout_s, "timeout_s")
-        sequence = self._publisher.publish(payload, key, time_ns)
+        sequence = self._publish(payload, key, time_ns, headers)
         if level is not None:
             self._await(self._receipts.future(level, sequence), timeout_s)
         return sequence
@@ -159,12 +168,16 @@ class ClientPublisher:
         payloads: Iterable[Bytes],
         keys: Iterable[Bytes] | None = None,
         times_ns: Iterable[int] | None = None,
+        *,
+        headers: Iterable[Headers | None] | None = None,
     ) -> range:
         """Publish messages in order and return their sequence numbers; as `rt.Publisher`.
 
         `LimitReached` as for `publish`; a flight limit counts them as one.
         """
-        return self._publisher.publish_many(payloads, keys, times_ns)
+        if headers is not None:
+            self.await_headers()
+        return self._publisher.publish_many(payloads, keys, times_ns, headers=headers)
 
     def publish_future(
         self,
@@ -172,6 +185,7 @@ class ClientPublisher:
         key: Bytes | None = None,
         time_ns: int | None = None,
         *,
+        headers: Headers | None = None,
         confirm: str | Level | None = None,
     ) -> Receipt:
         """Publish one message and return a future of its confirmation.
@@ -184,6 +198,7 @@ class ClientPublisher:
             payload: the message.
             key: by which subscribers may select; optional.
             time_ns: when it happened, ns since the epoch; now if not given.
+            headers: bytes by name; as for `publish`.
             confirm: the level to wait for; the publisher's own unless given.
 
         Returns:
@@ -196,7 +211,7 @@ class ClientPublisher:
             RtError: as `publish`.
         """
         level = self._confirm if confirm is None else checked_level(confirm, "confirm")
-        sequence = self._publisher.publish(payload, key, time_ns)
+        sequence = self._publish(payload, key, time_ns, headers)
         return self._receipts.future(level, sequence)
 
     def flush(self, level: str | Level | None = None, timeout_s: float = 30.0) -> Confirmed:
@@ -295,6 +310,31 @@ class ClientPublisher:
 
     def __repr__(self) -> str:
         return f"<ClientPublisher {self.name!r}, next sequence {self.next_sequence}>"
+
+    def _publish(
+        self, payload: Bytes, key: Bytes | None, time_ns: int | None, headers: Headers | None
+    ) -> int:
+        if not headers:
+            return self._publisher.publish(payload, key, time_ns)
+        self.await_headers()
+        return self._publisher.publish(payload, key, time_ns, headers=headers)
+
+    def await_headers(self) -> None:
+        """Wait, at the first headers, until the nodes say that all of them can read headers.
+
+        Nodes that have just started agree on it within seconds.
+
+        Raises:
+            Refused: none has said anything, for 5 seconds.
+        """
+        if self._headers_awaited:
+            return
+        deadline = time.monotonic() + _HEADERS_S
+        while (why_not := self._headers.read()) != "" and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        if why_not is None:
+            raise Refused(NO_HEADERS, UNKNOWN)
+        self._headers_awaited = True
 
     def _written(self) -> Position:
         return self._publisher.flush(Level.WRITTEN).position

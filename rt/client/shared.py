@@ -430,7 +430,7 @@ class GroupSubscriber:
         reason = f"handed out {claim.deliveries - 1} times, and not handled"
         letter = DeadLetter(
             self.name, message.position, message.session, message.sequence, message.key,
-            claim.deliveries - 1, reason, message.payload,
+            claim.deliveries - 1, reason, message.payload, message.headers or None,
         )  # fmt: skip
         self._publish(str(message.position).encode(), letter.encode())
 

@@ -21,6 +21,8 @@ _RESERVED_AT: Final = 59  # a byte that is 0 in this version
 NUMBER_END: Final = 1 << 63  # message numbers are below it, so they fit an i64
 
 KEYS_COLUMN: Final = 1  # bit 0 of `columns`: key offsets and key bytes follow
+HEADERS_COLUMN: Final = 2  # bit 1: header offsets and header bytes follow (`rt.format.headers`)
+_COLUMNS: Final = KEYS_COLUMN | HEADERS_COLUMN
 
 
 class FrameKind(IntEnum):
@@ -116,7 +118,7 @@ def parse_header(data: bytes | bytearray | memoryview, offset: int = 0) -> Heade
         raise FrameError("the header asks for something that this version does not know")
     if length > BODY_BYTES_MAX or raw_length > BODY_BYTES_MAX:
         raise FrameError(f"the body is longer than {BODY_BYTES_MAX} bytes")
-    if columns & ~KEYS_COLUMN:
+    if columns & ~_COLUMNS:
         raise FrameError("the header names a column this version does not know")
     if codec == _PLAIN and length != raw_length:
         raise FrameError("the header contradicts itself: not compressed, yet two lengths")

@@ -2,7 +2,7 @@
 
 from array import array
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress, repeat
@@ -15,10 +15,11 @@ from rt.position import Position
 
 
 class Origin(NamedTuple):
-    """What all messages of a frame have in common."""
+    """Where a message is from; one object for all messages of a frame that has no headers."""
 
     session: str
     merge_time_ns: int | None  # None when read from the session's own log
+    headers: dict[str, bytes] | None = None  # of a message in a frame where any has some
 
 
 class Message(NamedTuple):
@@ -62,6 +63,11 @@ class Message(NamedTuple):
     def merge_time_ns(self) -> int | None:
         """When it was merged, ns since the epoch; None if read from a session's own log."""
         return self.origin.merge_time_ns
+
+    @property
+    def headers(self) -> dict[str, bytes]:
+        """Its headers, by name; empty if it has none."""
+        return self.origin.headers or {}
 
 
 @dataclass(slots=True)
@@ -139,15 +145,21 @@ class Batch:
             range(sequence, sequence + count),
             range(self.number, self.number + count),
             places,
-            repeat(Origin(self.session, self.merge_time_ns)),
+            self._origins(),
             strict=False,
         )
+
+    def _origins(self) -> Iterable[Origin]:
+        session, merge_time_ns, headers = self.session, self.merge_time_ns, self.columns.headers
+        if headers is None:
+            return repeat(Origin(session, merge_time_ns))
+        return [Origin(session, merge_time_ns, each) for each in headers[self.first :]]
 
     def to_arrow(self) -> Any:
         """Return a `pyarrow.RecordBatch` over the same bytes; the payloads are not copied.
 
         Columns: payload, key (binary), time_ns, merge_time_ns, sequence, number, position (int64),
-        session (dictionary of string).
+        session (dictionary of string), headers (map of string to binary).
 
         Raises:
             Misuse: pyarrow is not installed.
@@ -172,8 +184,28 @@ class Batch:
             "session": pa.DictionaryArray.from_arrays(
                 pa.repeat(pa.scalar(0, pa.int32()), count), pa.array([self.session])
             ),
+            "headers": headers_to_arrow(columns.headers, first, count),
         }
         return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+
+
+def headers_to_arrow(headers: list[dict[str, bytes]] | None, first: int, count: int) -> Any:
+    """Return headers as an Arrow array of maps; messages without any have an empty map.
+
+    Args:
+        headers: of all messages of a frame; None if none has any.
+        first: the first message wanted.
+        count: how many.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - heavy, and optional
+
+    kind = pa.map_(pa.string(), pa.binary())
+    if headers is None:
+        ends = pa.Array.from_buffers(
+            pa.int32(), count + 1, [None, pa.py_buffer(bytes(4 * (count + 1)))]
+        )
+        return pa.MapArray.from_arrays(ends, pa.array([], pa.string()), pa.array([], pa.binary()))
+    return pa.array([list(each.items()) for each in headers[first : first + count]], kind)
 
 
 def _integers(pa: Any, data: Any, count: int) -> Any:

@@ -1,15 +1,15 @@
-"""Where: selects messages by session, key and fields of a JSON payload."""
+"""Where: selects messages by session, key, headers and fields of a JSON payload."""
 
 import json
 import operator
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import reduce
 from typing import Any, Final, NamedTuple
 
 from rt.errors import Misuse
 from rt.format.checksum import crc32
-from rt.format.frame import KEYS_COLUMN
+from rt.format.frame import HEADERS_COLUMN, KEYS_COLUMN
 from rt.format.message import Batch, Message
 from rt.names import NameGlob, glob_matches, parse_glob
 
@@ -17,7 +17,8 @@ TERMS_MAX: Final = 64
 SHARES_MAX: Final = 1024
 _SHARE: Final = re.compile(r"([0-9]{1,4})/([0-9]{1,4})")
 _TERM: Final = re.compile(
-    r"\s*(session|key|(?:\.[^.=!<>\s]+)+)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*", re.DOTALL
+    r"\s*(session|key|header\.[^=!<>\s]+|(?:\.[^.=!<>\s]+)+)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*",
+    re.DOTALL,
 )
 _COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le,
@@ -25,7 +26,7 @@ _COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
 }  # fmt: skip
 _FORM: Final = (
     "write NAME OPERATOR VALUE, such as 'session=eu-*', 'key=AA*' or '.delay>=30'; a NAME is "
-    "session, key or the path of a JSON field, .flight.number"
+    "session, key, header.NAME or the path of a JSON field, .flight.number"
 )
 
 
@@ -33,7 +34,8 @@ class Where:
     """Conditions that must all hold.
 
     `session=eu-*` and `session!=jfk` compare names or globs; `key=AA1` and `key!=AA*` compare keys
-    or, with `*` at the end, key prefixes. `.delay>=30` and `.flight.carrier=AA` compare a field of
+    or, with `*` at the end, key prefixes; `header.content-type=text/*` does the same with a header,
+    and no message matches that lacks it. `.delay>=30` and `.flight.carrier=AA` compare a field of
     a JSON object by `=`, `!=`, `<`, `<=`, `>` or `>=` with a number, a text, `true`, `false` or
     `null`; quotes turn any other value into a text. A message does not match if its payload is not
     JSON or lacks the field, or, except with `!=`, if the field has another type than the value.
@@ -51,11 +53,13 @@ class Where:
         *,
         sessions: "Iterable[_Session]" = (),
         keys: "Iterable[_Key | _Share]" = (),
+        headers: "Iterable[_Header]" = (),
         fields: "Iterable[_Field]" = (),
     ) -> None:
         """Use `parse` instead."""
         self._sessions = tuple(sessions)
         self._keys = tuple(keys)
+        self._headers = tuple(headers)
         self._fields = tuple(fields)
 
     @classmethod
@@ -77,7 +81,7 @@ class Where:
         given = [terms] if isinstance(terms, str) else list(terms or ())
         if len(given) > TERMS_MAX:
             raise Misuse(f"{len(given)} terms; use {TERMS_MAX} at most")
-        sessions, fields = [], []
+        sessions, headers, fields = [], [], []
         keys: list[_Key | _Share] = [_parse_share(share)] if share else []
         if key_prefix:
             keys.append(_Key(key_prefix, is_prefix=True, is_wanted=True))
@@ -87,30 +91,35 @@ class Where:
                 sessions.append(_Session(parse_glob(value), _is_equal(term, sign)))
             elif name == "key":
                 keys.append(_parse_key(value, is_wanted=_is_equal(term, sign)))
+            elif name.startswith("header."):
+                wanted = _parse_key(value, is_wanted=_is_equal(term, sign))
+                headers.append(_Header(name.removeprefix("header."), wanted))
             else:
                 fields.append(_parse_field(term, name, sign, value))
-        return cls(sessions=sessions, keys=keys, fields=fields)
+        return cls(sessions=sessions, keys=keys, headers=headers, fields=fields)
 
     @property
     def is_of_messages(self) -> bool:
         """Whether some messages of a session can match and others not."""
-        return bool(self._keys or self._fields)
+        return bool(self._keys or self._headers or self._fields)
 
     def wants_session(self, session: str) -> bool:
         """Whether messages of this session can match."""
         return all(glob_matches(each.glob, session) == each.is_wanted for each in self._sessions)
 
     def wanted(self, batch: Batch) -> list[bool] | None:
-        """Return which messages of a batch match by key and payload; None if all do.
+        """Return which messages of a batch match by key, headers and payload; None if all do.
 
         The session is not checked again. A batch that cannot match is not decoded.
 
         Raises:
             FrameError: the frame cannot be decoded.
         """
-        if not self._keys and not self._fields:
+        if not self.is_of_messages:
             return None
         found = self._by_key(batch)
+        if self._headers and any(found):
+            self._by_header(batch, found)
         if self._fields and any(found):
             self._by_field(batch, found)
         return found
@@ -127,6 +136,14 @@ class Where:
             return [all(each.matches(b"") for each in self._keys)] * len(batch)
         keys = batch.columns.message_keys()[batch.first :]
         return [all(each.matches(key) for each in self._keys) for key in keys]
+
+    def _by_header(self, batch: Batch, found: list[bool]) -> None:
+        """Clear `found` for messages whose headers do not match."""
+        if not batch.header.columns & HEADERS_COLUMN:
+            found[:] = [False] * len(found)
+            return
+        for place, headers in enumerate((batch.columns.headers or [])[batch.first :]):
+            found[place] = found[place] and all(each.matches(headers) for each in self._headers)
 
     def _by_field(self, batch: Batch, found: list[bool]) -> None:
         """Clear `found` for messages whose payload does not match."""
@@ -160,6 +177,15 @@ class _Key(NamedTuple):
     def matches(self, key: bytes) -> bool:
         found = key.startswith(self.text) if self.is_prefix else key == self.text
         return found == self.is_wanted
+
+
+class _Header(NamedTuple):
+    name: str
+    wanted: _Key
+
+    def matches(self, headers: Mapping[str, bytes]) -> bool:
+        value = headers.get(self.name)
+        return value is not None and self.wanted.matches(value)
 
 
 class _Share(NamedTuple):
@@ -211,7 +237,9 @@ def _split(term: str) -> tuple[str, str, str]:
 def _is_equal(term: str, sign: str) -> bool:
     if sign in ("=", "!="):
         return sign == "="
-    raise Misuse(f"not a condition: {term[:60]!r}; session and key are compared by = or !=")
+    raise Misuse(
+        f"not a condition: {term[:60]!r}; session, key and headers are compared by = or !="
+    )
 
 
 def _parse_share(text: str) -> _Share:

@@ -7,6 +7,8 @@ from rt.errors import FrameError
 from rt.format.columns import decode_columns
 from rt.format.frame import (
     HEADER_BYTES,
+    HEADERS_COLUMN,
+    KEYS_COLUMN,
     Codec,
     FrameKind,
     Header,
@@ -21,7 +23,7 @@ from rt.format.seek import walk_before
 from rt.format.walk import Walk
 from rt.log.files.directory import LogDirectory
 from rt.position import Position, file_position
-from rt.text import printable, text_field, time_text
+from rt.text import headers_fields, printable, text_field, time_text
 
 _HEX_WIDTH: Final = 16
 
@@ -109,7 +111,8 @@ def frame_facts(frame: Frame, current: Range | None) -> dict[str, Any]:
         "raw_length": header.raw_length,
         "body_crc": f"{header.body_crc:08x}",
         "codec": Codec(header.codec).name.lower(),
-        "keys": bool(header.columns),
+        "keys": bool(header.columns & KEYS_COLUMN),
+        "headers": bool(header.columns & HEADERS_COLUMN),
         "session_tag": f"{header.session_tag:08x}",
     }
     if current is not None:
@@ -134,6 +137,7 @@ def frame_line(facts: dict[str, Any]) -> str:
     return (
         f"{facts['position']}  {facts['kind']}  sequence {facts['sequence']} +{facts['messages']}"
         f"  {facts['time']}  {facts['size']} bytes{codec}{' keys' if facts['keys'] else ''}"
+        f"{' headers' if facts['headers'] else ''}"
         f"  durable {facts['durable']}"
     )
 
@@ -148,13 +152,15 @@ def message_facts(frame: Frame) -> list[dict[str, Any]]:
     if header.kind != FrameKind.MESSAGES:
         return []
     columns = decode_columns(header, unpack_body(header, frame.body))
-    rows = zip(columns.times, columns.message_keys(), columns.payloads(), strict=True)
+    headers = columns.headers or [{}] * header.messages
+    rows = zip(columns.times, columns.message_keys(), headers, columns.payloads(), strict=True)
     return [
         {"position": str(Position(frame.position + place)), "sequence": header.sequence + place}
         | {"time": time_text(time_ns), "time_ns": time_ns}
         | (text_field("key", key) if key else {})
+        | headers_fields(its_headers)
         | text_field("payload", payload)
-        for place, (time_ns, key, payload) in enumerate(rows)
+        for place, (time_ns, key, its_headers, payload) in enumerate(rows)
     ]
 
 
@@ -163,7 +169,7 @@ def message_line(facts: dict[str, Any]) -> str:
     key = _quoted(facts, "key")
     return (
         f"    {facts['position']}  {facts['sequence']}  {facts['time']}  "
-        f"{key + '  ' if key else ''}{_quoted(facts, 'payload')}"
+        f"{key + '  ' if key else ''}{_headers(facts)}{_quoted(facts, 'payload')}"
     )
 
 
@@ -176,11 +182,24 @@ def hex_lines(frame: Frame) -> Iterator[str]:
         yield f"    {offset:06x}  {piece.hex(' '):<47}  {text}"
 
 
+def _headers(facts: dict[str, Any]) -> str:
+    found = [
+        f"{_plain(name)}={before}{_plain(text)}"
+        for kind, before in (("headers", ""), ("headers_base64", "base64:"))
+        for name, text in facts.get(kind, {}).items()
+    ]
+    return f"[{', '.join(found)}]  " if found else ""
+
+
+def _plain(text: str) -> str:
+    return text if text.isprintable() else repr(text)
+
+
 def _quoted(facts: dict[str, Any], name: str) -> str:
     text = facts.get(name)
     if text is None:
         return f"base64:{facts[f'{name}_base64']}" if f"{name}_base64" in facts else ""
-    return text if text.isprintable() else repr(text)
+    return _plain(text)
 
 
 def _range(frame: Frame) -> Range | None:

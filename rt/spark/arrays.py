@@ -11,7 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rt.errors import FrameError
-from rt.format.frame import KEYS_COLUMN
+from rt.format.frame import HEADERS_COLUMN, KEYS_COLUMN
+from rt.format.headers import decode_headers
+from rt.format.message import headers_to_arrow
+from rt.spark.bodies import headers_begin
 from rt.spark.options import Keys
 from rt.spark.pieces import Piece
 
@@ -118,6 +121,11 @@ class PieceGroup:
         array = _binary(offsets, _joined(parts))
         empty = offsets.lengths == 0
         return pc.if_else(pa.array(~empty), array, None) if empty.any() else array
+
+    @cached_property
+    def headers(self) -> Any:
+        """Headers, map of string to binary; empty where a message has none."""
+        return pa.concat_arrays(list(map(_headers, self.pieces)))
 
     def mask(self, keys: Keys) -> Any:
         """Which messages have a wanted key."""
@@ -242,6 +250,21 @@ def _joined(parts: Sequence[bytes | memoryview]) -> bytes | memoryview:
 def _payload_column(piece: Piece) -> tuple[int, int]:
     """Where the payload offsets begin among the columns, and how long the payloads are."""
     return 8 * piece.header.messages, piece.body.end - piece.body.begin
+
+
+def _headers(piece: Piece) -> Any:
+    if not piece.header.columns & HEADERS_COLUMN:
+        return headers_to_arrow(None, 0, len(piece))
+    offsets = _Offsets([piece], _header_column)
+    [(begin, _)] = offsets.cuts
+    ends = (offsets.ends + begin).tolist()
+    cells = map(piece.body.headers.__getitem__, map(slice, ends, ends[1:]))
+    return headers_to_arrow(list(map(decode_headers, cells)), 0, len(piece))
+
+
+def _header_column(piece: Piece) -> tuple[int, int]:
+    """The same of the headers."""
+    return headers_begin(piece.header), len(piece.body.headers)
 
 
 def _key_column(piece: Piece) -> tuple[int, int]:

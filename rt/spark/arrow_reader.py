@@ -18,8 +18,9 @@ _TYPES: Final = {
     "string": pa.string(),
     "binary": pa.binary(),
     "timestamp": pa.timestamp("us", tz="UTC"),
+    "map<string,binary>": pa.map_(pa.string(), pa.binary()),
 }
-_KINDS: Final = {**COLUMNS, "stream": "string", "file": "string"}
+_KINDS: Final = {**COLUMNS, "stream": "string", "file": "string", "headers": "map<string,binary>"}
 
 
 def open_reader(options: ReadOptions, columns: Sequence[str]) -> Any:

@@ -7,7 +7,15 @@ import numpy as np
 
 from rt.errors import FrameError
 from rt.format.checksum import crc32
-from rt.format.frame import HEADER_BYTES, KEYS_COLUMN, Codec, Header, body_matches, unpack_body
+from rt.format.frame import (
+    HEADER_BYTES,
+    HEADERS_COLUMN,
+    KEYS_COLUMN,
+    Codec,
+    Header,
+    body_matches,
+    unpack_body,
+)
 from rt.limits import KIB, READ_BYTES
 from rt.log.files.disk import File
 from rt.spark.ahead import Ahead
@@ -26,10 +34,11 @@ class Body(NamedTuple):
     """The body of a frame of messages, decompressed; its CRC was checked, and how long it is.
 
     Attributes:
-        columns: publish times, payload offsets and key offsets, as docs/LOG_FORMAT.md has them.
+        columns: publish times and offsets, as docs/LOG_FORMAT.md has them.
         block: holds the payloads, from `begin` up to `end`, between those of other frames; those
             of the frame that was read last, if it is a `Scratch`.
         keys: of all messages, one after another.
+        headers: likewise.
     """
 
     columns: memoryview
@@ -37,6 +46,7 @@ class Body(NamedTuple):
     begin: int
     end: int
     keys: bytes | memoryview
+    headers: bytes = b""
 
 
 NO_BODY: Final = Body(_NOTHING, _NOTHING, 0, 0, _NOTHING)  # where headers alone are read
@@ -142,8 +152,8 @@ class BodyReader:
         columns = memoryview(read(length, offset + HEADER_BYTES))
         if len(columns) < length:
             raise FrameError(INCOMPLETE)
-        size, keys_size = _sizes(header, columns)
-        if length + size + keys_size != header.raw_length:
+        size, *others = _sizes(header, columns)
+        if length + size + sum(others) != header.raw_length:
             raise FrameError(_NOT_ADDING_UP)
         return Body(columns, _NOTHING, 0, size, _NOTHING)
 
@@ -167,26 +177,36 @@ class BodyReader:
     def _body(self, header: Header, columns: memoryview, data: memoryview) -> Body:
         """Check that the last offsets reach the end, and keep the room of the payloads."""
         block = self._block
-        size, keys_size = _sizes(header, columns)
-        if size + keys_size != len(data):
+        size, keys_size, headers_size = _sizes(header, columns)
+        if size + keys_size + headers_size != len(data):
             raise FrameError(_NOT_ADDING_UP)
-        keys = bytes(data[size:])  # the next payloads will overwrite them
+        # copied: the next payloads will overwrite them
+        keys, headers = bytes(data[size : size + keys_size]), bytes(data[size + keys_size :])
         begin = block.take(size)
-        return Body(columns, block.memory, begin, begin + size, keys)
+        return Body(columns, block.memory, begin, begin + size, keys, headers)
 
 
 def _columns_bytes(header: Header) -> int:
-    """The bytes of a time and an offset for each message, and of a key offset if it has keys."""
+    """The bytes of a time for each message, and of the offsets of what it has."""
+    if header.columns & HEADERS_COLUMN:
+        return headers_begin(header) + 4 * (header.messages + 1)
+    return headers_begin(header)
+
+
+def headers_begin(header: Header) -> int:
+    """Return where the header offsets begin among the columns, in a frame that has them."""
     count = header.messages
     return 12 * count + 4 + (4 * (count + 1) if header.columns & KEYS_COLUMN else 0)
 
 
-def _sizes(header: Header, columns: memoryview) -> tuple[int, int]:
-    """The bytes of all payloads and of all keys, as the columns have them."""
-    count = header.messages
-    size = _last_offset(columns, 8 * count, count)
-    has_keys = header.columns & KEYS_COLUMN
-    return size, _last_offset(columns, 12 * count + 4, count) if has_keys else 0
+def _sizes(header: Header, columns: memoryview) -> tuple[int, int, int]:
+    """The bytes of all payloads, of all keys and of all headers, as the columns have them."""
+    count, keys, headers = header.messages, 0, 0
+    if header.columns & KEYS_COLUMN:
+        keys = _last_offset(columns, 12 * count + 4, count)
+    if header.columns & HEADERS_COLUMN:
+        headers = _last_offset(columns, headers_begin(header), count)
+    return _last_offset(columns, 8 * count, count), keys, headers
 
 
 def _last_offset(columns: memoryview, begin: int, count: int) -> int:

@@ -20,7 +20,8 @@ PARTITIONS: Final = ("none", "day", "month", "stream")
 _ROW_GROUP_BYTES: Final = 64 * MIB
 _DAY_NS: Final = 86_400 * 10**9
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-SCHEMA: Final = arrow_schema(("stream", *COLUMNS))
+SCHEMA: Final = arrow_schema(("stream", *COLUMNS))  # of what was begun by an rt without headers
+SCHEMA_WITH_HEADERS: Final = arrow_schema(("stream", *COLUMNS, "headers"))
 
 
 def check_partition(name: str) -> None:
@@ -32,14 +33,16 @@ def check_partition(name: str) -> None:
 class Dataset:
     """Writes rows to hidden files, one in each partition, which are then named together."""
 
-    def __init__(self, out: str, name: str, partition: str) -> None:
+    def __init__(self, out: str, name: str, partition: str, schema: Any = SCHEMA) -> None:
         """Write nothing yet.
 
         Args:
             out: directory of the dataset.
             name: of the files, in each partition.
             partition: one of `PARTITIONS`.
+            schema: of the rows.
         """
+        self._schema = schema
         self._out = out
         self._name = name
         self._partition = partition
@@ -112,13 +115,15 @@ class Dataset:
         if not held:
             return
         # Readers take a partition's column from its path, and would have it twice.
-        schema = SCHEMA.remove(0) if self._partition == "stream" else SCHEMA
+        schema = self._schema
+        if self._partition == "stream":
+            schema = schema.remove(0)
         if place not in self._writers:
             path = self._path(place, hidden=True)
             make_private_directory(os.path.dirname(path))
             file = self._files[place] = create_private(path)
             self._writers[place] = pq.ParquetWriter(file, schema, compression="zstd")
-        table = pa.Table.from_batches(held, SCHEMA).select(schema.names)
+        table = pa.Table.from_batches(held, self._schema).select(schema.names)
         self._writers[place].write_table(table, row_group_size=max(1, table.num_rows))
 
     def _path(self, place: str, *, hidden: bool = False) -> str:

@@ -16,7 +16,7 @@ from rt.log.read.gaps import gaps_between
 from rt.names import shown
 from rt.offload.private import create_private
 from rt.position import START, Position
-from rt.spark.dataset import SCHEMA, Dataset, check_partition
+from rt.spark.dataset import SCHEMA, SCHEMA_WITH_HEADERS, Dataset, check_partition
 from rt.spark.options import ReadOptions
 from rt.spark.plan import LogView, between
 from rt.spark.schema import Wanted
@@ -224,7 +224,7 @@ class _Export:
         return False
 
     def _convert(self, group: list[_Slice]) -> None:
-        dataset = Dataset(self._out, group[0].name, self._state["partition"])
+        dataset = Dataset(self._out, group[0].name, self._state["partition"], self._schema)
         before = self._done.messages
         try:
             for each in group:
@@ -245,7 +245,7 @@ class _Export:
         start, stop = Position(part.file + part.begin), Position(part.file + part.end)
         snapshot = between(self._view, start, stop)
         options = ReadOptions((self._view.path,))
-        task = Task((snapshot.place,), options, Wanted(SCHEMA))
+        task = Task((snapshot.place,), options, Wanted(self._schema))
         for parts in splits((snapshot,), options) if part.end > part.begin else ():
             yield from task.read(parts)
 
@@ -262,6 +262,10 @@ class _Export:
             self._done.bytes += each.end - each.begin
         state["pending"] = []
         self._write_state()
+
+    @property
+    def _schema(self) -> Any:
+        return SCHEMA_WITH_HEADERS if self._state.get("headers") else SCHEMA
 
     @property
     def _state_path(self) -> str:
@@ -289,7 +293,7 @@ class _Export:
             usual = "day" if self._view.log.merged else "none"
             return {
                 "log": self._log_id, "partition": wanted or usual, "files": {}, "active": {},
-                "pending": [],
+                "pending": [], "headers": True,
             }  # fmt: skip
         if state["log"] != self._log_id:
             raise Misuse(f"{self._out} holds the export of another log; choose another directory")

@@ -16,7 +16,7 @@ from rt.limits import MIB
 from rt.log.files.absent import no_log
 from rt.log.files.disk import make_private_directory
 from rt.position import START, Position
-from rt.spark.dataset import SCHEMA
+from rt.spark.dataset import SCHEMA, SCHEMA_WITH_HEADERS
 from rt.spark.export import ArchivedBeforeExport, Exported, waiting_messages
 from rt.spark.options import ReadOptions
 from rt.spark.plan import LogSnapshot, LogView, between
@@ -101,7 +101,7 @@ def _table_of(catalog: Catalog, name: str) -> Any:
         return catalog.load_table(name)
     except NoSuchTableError:
         catalog.create_namespace_if_not_exists(name.rsplit(".", 1)[0])
-        return catalog.create_table_if_not_exists(name, SCHEMA)
+        return catalog.create_table_if_not_exists(name, SCHEMA_WITH_HEADERS)
 
 
 @dataclass
@@ -152,7 +152,7 @@ class _Export:
         # pyiceberg would repeat the rows of a commit that another run has made meanwhile
         once = {**table.metadata.properties, _RETRIES: "0"}
         table.metadata = table.metadata.model_copy(update={"properties": once})
-        reader = pa.RecordBatchReader.from_batches(SCHEMA, batches)
+        reader = pa.RecordBatchReader.from_batches(self._schema, batches)
         with table.transaction() as transaction:
             rows = reader if self._is_unpartitioned else reader.read_all()
             transaction.append(rows)
@@ -172,7 +172,7 @@ class _Export:
 
     def _batches(self, chunk: LogSnapshot) -> Iterator[Any]:
         options = ReadOptions((self.view.path,))
-        task = Task((chunk.place,), options, Wanted(SCHEMA))
+        task = Task((chunk.place,), options, Wanted(self._schema))
         return chain.from_iterable(task.read(parts) for parts in splits((chunk,), options))
 
     def _end(self) -> Position:
@@ -186,6 +186,11 @@ class _Export:
             if not self.settings.allow_gaps:
                 raise ArchivedBeforeExport(gap)
             self.done.gaps += [name for name in gap.files if name not in self.done.gaps]
+
+    @property
+    def _schema(self) -> Any:
+        has_headers = "headers" in self.table.schema().column_names
+        return SCHEMA_WITH_HEADERS if has_headers else SCHEMA
 
     @property
     def _is_unpartitioned(self) -> bool:

@@ -20,7 +20,12 @@ COLUMNS: Final = {
     "payload_size": "int",
 }
 # Columns that a load has only if its schema names them.
-ON_REQUEST: Final = {"stream": "string", "file": "string", CORRUPT: "string"}
+ON_REQUEST: Final = {
+    "stream": "string",
+    "file": "string",
+    "headers": "map<string,binary>",
+    CORRUPT: "string",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ _FROM_HEADERS: Final = frozenset((
     "position", "seq", "number", "session", "merge_time", "stream", "file", CORRUPT,
 ))  # fmt: skip
 _FROM_COLUMNS: Final = _FROM_HEADERS | {"time", "time_ns", "payload_size"}
-_OF_LOG: Final = ("stream", "file")
+_OF_LOG: Final = ("stream", "file", "headers")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,9 @@ from rt.version import SOFTWARE
 # not answered takes no part. Version 4: the members may change. Version 6: a list of members has
 # the term of its entry. Version 7: reports say how many sessions their other parts hold. Version 8:
 # a node that dials introduces itself. Version 9: instructions may carry the bytes that they merge.
-PEER_VERSIONS: Final = (9, 8, 7)
+# Version 10: frames may have a column of headers.
+PEER_VERSIONS: Final = (10, 9, 8, 7)
+HEADERS: Final = 10  # since this version
 CARRYING: Final = 9  # since this version
 INTRODUCED: Final = 8  # since this version
 SOFTWARE_BYTES_MAX: Final = 64

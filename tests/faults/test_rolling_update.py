@@ -6,18 +6,19 @@ import os
 import subprocess
 import sys
 import tarfile
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
 from replicator.push.client import PushClient
 from rt.cli.look.node_versions import different_versions, node_version, strangers
-from rt.errors import PeerError
+from rt.errors import NO_HEADERS, PeerError, Refused
 from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.founding.cluster_files import ask_status, init_local_cluster
 from rt.node.settings.node import parse_address
 from rt.publisher import Publisher
+from rt.subscriber import Subscriber
 from sequencer.raft.snapshots import decode_snapshot
 from tests.commands import PATIENCE_S, clean_environment, run
 from tests.layout import ROOT
@@ -27,19 +28,31 @@ pytestmark = pytest.mark.faults
 
 # The last commit whose nodes speak version 7 of the nodes' protocol and no other.
 BEFORE = "328eb57dc7ec55cfba63b679735345443ced60c7"
+# The last commit whose nodes cannot read headers: version 9.
+WITHOUT_HEADERS = "c4a47fc8b5388919e30a64c6ab9c8d3f0b8559eb"
 PACKAGES = ("rt", "replicator", "sequencer", "archiver")
 STREAM = "flights"
 
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory):
-    """The packages as they were, from the repository's history; skip where it does not reach."""
+    """The packages as they were when nodes spoke version 7."""
+    return extracted(BEFORE, tmp_path_factory.mktemp("before"))
+
+
+@pytest.fixture(scope="module")
+def without_headers(tmp_path_factory):
+    """The packages as they were when no node could read headers."""
+    return extracted(WITHOUT_HEADERS, tmp_path_factory.mktemp("without"))
+
+
+def extracted(commit, directory):
+    """Write a commit's packages, from the repository's history; skip where it does not reach."""
     found = subprocess.run(
-        ["git", "archive", BEFORE, *PACKAGES], cwd=ROOT, capture_output=True, check=False
+        ["git", "archive", commit, *PACKAGES], cwd=ROOT, capture_output=True, check=False
     )
     if found.returncode:
-        pytest.skip(f"commit {BEFORE[:7]} is not in this clone's history; fetch it to run this")
-    directory = tmp_path_factory.mktemp("before")
+        pytest.skip(f"commit {commit[:7]} is not in this clone's history; fetch it to run this")
     with tarfile.open(fileobj=io.BytesIO(found.stdout)) as archive:
         archive.extractall(directory, filter="data")
     return str(directory)
@@ -56,8 +69,8 @@ class Cluster:
         files = certificate_files(os.path.join(self.root, "certs"), "publisher")
         self.asking = Contexts(files, client_context)
         addresses = [parse_address(each.address) for each in self.places.values()]
-        pushing = Contexts(files, client_context)
-        push = PushClient(f"{self.root}/pub", STREAM, addresses, pushing)
+        self.addresses, self.contexts = addresses, Contexts(files, client_context)
+        push = PushClient(f"{self.root}/pub", STREAM, addresses, self.contexts)
         push.start()
         undo.callback(push.stop)
         self.publisher = undo.enter_context(
@@ -130,7 +143,7 @@ def test_each_node_in_turn_is_updated_and_taken_back_while_messages_flow(before,
             assert strangers(versions) == []
             assert bool(different_versions(versions)) == (name != "n3")
         assert "it runs an older version of rt" in cluster.log("n1")
-        assert eventually(lambda: protocols(cluster, "n1") == {9}, PATIENCE_S)
+        assert eventually(lambda: protocols(cluster, "n1") == {10}, PATIENCE_S)
         for name in cluster.places:  # what the earlier version cannot read is switched off
             cluster.stop(name)
             cluster.start(name, now, "--no-carry")
@@ -142,6 +155,52 @@ def test_each_node_in_turn_is_updated_and_taken_back_while_messages_flow(before,
             cluster.publish()
         shown = run("status", "--config", f"{tmp_path}/clients.toml")
         assert shown.exit_code == 0, shown.output
+
+
+def test_headers_wait_for_the_last_node_and_none_are_taken_before(without_headers, tmp_path):
+    """One publisher of a newer version could stop each older node for good."""
+    now = str(ROOT)
+    with ExitStack() as undo:
+        cluster = Cluster(tmp_path, undo)
+        for name in cluster.places:
+            cluster.start(name, now if name != "n3" else without_headers, "--found")
+        cluster.publish()
+        with pytest.raises(Refused, match=r"node n3 runs rt .* cannot read headers") as caught:
+            cluster.publisher.publish(b"no", headers={"a": b"1"})
+        assert caught.value.code == NO_HEADERS
+        assert "update rt on every node" in str(caught.value)
+        # what another program writes all the same is not taken, and no node is harmed by it
+        early = Publisher(tmp_path / "elsewhere", stream=STREAM, session="lga")
+        undo.callback(early.close)
+        early.publish(b"early", headers={"a": b"1"})
+        pusher = PushClient(
+            str(tmp_path / "elsewhere"), STREAM, cluster.addresses, cluster.contexts
+        )
+        pusher.start()
+        undo.callback(pusher.stop)
+        refused = "messages with headers are not taken yet: node n3 runs"
+        assert eventually(lambda: refused in early.shipping_note, PATIENCE_S)
+        cluster.publish()
+        cluster.stop("n3")
+        cluster.start("n3", now)
+        early.flush("merged", timeout_s=PATIENCE_S)
+
+        def publish():
+            with suppress(Refused):
+                return cluster.publisher.publish(b"yes", headers={"b": b"2"})
+            return None
+
+        assert eventually(lambda: publish() is not None, PATIENCE_S)
+        cluster.count += 2
+        cluster.publish()
+        cluster.stop("n2")  # what was agreed on needs no node that is down
+        cluster.stop("n1")
+        cluster.start("n1", now)
+        cluster.publisher.publish(b"again", headers={"b": b"3"})
+        cluster.publisher.flush("merged", timeout_s=PATIENCE_S)
+        with Subscriber(f"{tmp_path}/n3", stream=STREAM, follow=False) as reader:
+            found = [message.headers for message in reader if message.headers]
+        assert found == [{"a": b"1"}, {"b": b"2"}, {"b": b"3"}]
 
 
 def wait_for_snapshots(cluster):

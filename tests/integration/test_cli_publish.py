@@ -231,8 +231,8 @@ def test_full_disk_ends_it_with_the_number_of_messages_taken(tmp_path, monkeypat
     """After making room, one must know where to continue."""
     taken = Publisher.publish_many
 
-    def fill(self, lines, *rest):
-        taken(self, lines[:2], *rest)
+    def fill(self, lines, *rest, **named):
+        taken(self, lines[:2], *rest, **named)
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Publisher, "publish_many", fill)

@@ -17,7 +17,7 @@ from rt.client import aio
 from rt.client.cursor import CursorState, LocalCursor, decode_cursor, read_cursors
 from rt.client.handler import StreamHandler
 from rt.client.subscription import Subscription
-from rt.errors import CorruptLog, FlushTimeout, Misuse, Stopped
+from rt.errors import CorruptLog, FlushTimeout, Misuse, Refused, Stopped
 from rt.position import Position
 
 PATIENCE_S = 60
@@ -54,6 +54,33 @@ def test_a_program_publishes_and_reads_with_nothing_else_running(connected):
     assert payloads_of(connected, "tour", 3) == [b"AA1", b"B6 2", b"DL3"]
     assert "tour" in repr(publisher)
     assert STREAM in repr(connected)
+
+
+def test_headers_are_merged_with_their_messages(connected):
+    """A trace and a content type travel with the message, whichever call published it."""
+    publisher = connected.publisher("headed")
+    publisher.publish(b"0", headers={"a": b"0"}, confirm="merged")
+    publisher.publish_many([b"1", b"2"], headers=[None, {"a": b"2"}])
+    publisher.publish_future(b"3", headers={"a": b"3"}).result(PATIENCE_S)
+    with connected.subscriber(sessions=["headed"]) as subscriber:
+        found = [
+            message.headers
+            for _, message in zip(range(4), subscriber.messages(PATIENCE_S), strict=False)
+        ]
+    assert found == [{"a": b"0"}, {}, {"a": b"2"}, {"a": b"3"}]
+
+
+def test_headers_are_refused_while_no_node_has_said_that_all_can_read_them(cluster, tmp_path):
+    """They cannot be taken back once they are written, and the nodes may be older."""
+    client = rt.connect(
+        os.path.join(cluster.root, "clients.toml"), root=tmp_path, nodes=["localhost:1"]
+    )
+    publisher = client.publisher("unheard")
+    with pytest.raises(Refused, match="no node has said yet") as caught:
+        publisher.publish(b"0", headers={"a": b"0"})
+    assert caught.value.code == "headers"
+    assert publisher.publish(b"0") == 0
+    client.close(timeout_s=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -378,17 +405,21 @@ def test_the_asyncio_twin_publishes_confirms_and_reads(cluster, tmp_path):
             publisher = await client.publisher("async")
             assert await publisher.publish(b"1") == 0
             assert await publisher.publish(b"2", confirm="merged") == 1
-            confirmed = await publisher.publish_future(b"3")
+            confirmed = await publisher.publish_future(b"3", headers={"a": b"3"})
             assert confirmed.merged_at
             subscriber = await client.subscriber(sessions=["async"])
             found = []
+            await publisher.publish(b"4", headers={"a": b"4"})
+            publisher.publish_many([b"5"], headers=[{"a": b"5"}])
             async for message in subscriber:
-                found.append(message.payload)
-                if len(found) == 3:
+                found.append((message.payload, message.headers.get("a")))
+                if len(found) == 5:
                     break
             return found
 
-    assert asyncio.run(asyncio.wait_for(main(), PATIENCE_S)) == [b"1", b"2", b"3"]
+    assert asyncio.run(asyncio.wait_for(main(), PATIENCE_S)) == [
+        (b"1", None), (b"2", None), (b"3", b"3"), (b"4", b"4"), (b"5", b"5"),
+    ]  # fmt: skip
 
 
 def test_a_wait_in_asyncio_ends_in_time_and_drops_the_oldest_without_waiting(cluster, tmp_path):

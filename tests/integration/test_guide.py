@@ -17,6 +17,7 @@ PRINTED = [
     "10",
     "1000",
     "[b'B6 2']",
+    "[b'7']",
     "1002",
     "0 True",
     "range(0, 1000)",
@@ -40,7 +41,7 @@ def test_the_guides_python_runs_in_order_and_prints_what_it_says(tmp_path, monke
         for block in blocks():
             exec(compile(block, GUIDE, "exec"), names)
     lines = capsys.readouterr().out.splitlines()
-    assert len(blocks()) == 17
+    assert len(blocks()) == 18
     assert any(re.match(r"session \w+ was opened by publisher \(at 0\.", line) for line in lines)
     for line in PRINTED:
         assert line in lines, line

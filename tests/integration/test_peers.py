@@ -290,12 +290,12 @@ def served(version, data):
 def test_a_node_introduces_itself_and_its_version_is_known_while_it_is_connected(caplog):
     """An operator who updates one node after another wants to see which are done."""
     caplog.set_level("INFO")
-    ours = served(9, [SOFTWARE.encode(), b"vote"])
-    assert ours == ({"n2": PeerVersion(9, SOFTWARE)}, [b"vote"], [])
+    ours = served(10, [SOFTWARE.encode(), b"vote"])
+    assert ours == ({"n2": PeerVersion(10, SOFTWARE)}, [b"vote"], [])
     assert "runs" not in caplog.text
-    newer = served(9, [b"rt 99.1", b"vote"])
-    assert newer == ({"n2": PeerVersion(9, "rt 99.1")}, [b"vote"], [])
-    assert f"node n2: it runs rt 99.1, this node {SOFTWARE}; they speak version 9" in caplog.text
+    newer = served(10, [b"rt 99.1", b"vote"])
+    assert newer == ({"n2": PeerVersion(10, "rt 99.1")}, [b"vote"], [])
+    assert f"node n2: it runs rt 99.1, this node {SOFTWARE}; they speak version 10" in caplog.text
 
 
 def test_a_node_of_the_version_before_is_heard_and_named_as_older(caplog):
@@ -334,11 +334,13 @@ def test_a_node_of_another_cluster_with_the_same_names_and_authority_is_given_up
             sock = dial(settings.cluster_id, (version,))
             assert version_of(sock.selected_alpn_protocol()) == version
             sock.close()
-        sock = dial(settings.cluster_id, (10, *PEER_VERSIONS))
+        sock = dial(settings.cluster_id, (11, *PEER_VERSIONS))
         assert version_of(sock.selected_alpn_protocol()) == PEER_VERSIONS[0]
         sock.close()
-        with pytest.raises(PeerError, match="it does not speak 9 or 8 or 7 of the nodes' protocol"):
-            dial(settings.cluster_id, (11, 10))
+        with pytest.raises(
+            PeerError, match="it does not speak 10 or 9 or 8 or 7 of the nodes' protocol"
+        ):
+            dial(settings.cluster_id, (12, 11))
     finally:
         node.stop()
 

@@ -17,7 +17,8 @@ from replicator.wire.decoder import Decoder
 from replicator.wire.frame_buffer import FrameBuffer
 from replicator.wire.messages import Ack, ArchivedNotice, CaughtUpNotice, Data, RolledNotice
 from rt.format.columns import encode_columns
-from rt.format.frame import encode_frame, session_tag
+from rt.format.frame import HEADERS_COLUMN, encode_frame, session_tag
+from rt.format.headers import encode_headers
 from rt.format.manifest import SESSION, LogIdentity
 from rt.format.manifest import Archived as ArchivedLine
 from rt.log.files.damaged_files import DamagedFiles
@@ -40,6 +41,11 @@ def payload(source: str, sequence: int) -> bytes:
     return b"%s %d " % (source.encode(), sequence) + b"." * (sequence * 7 % 40)
 
 
+def headers(session: str, sequence: int) -> dict[str, bytes]:
+    """The headers of a message in worlds that have any; sessions of a group have their own."""
+    return {"of": session.encode(), "number": b"%d" % sequence} if sequence % 3 else {}
+
+
 FIRST_PEER: Final = "p"
 
 
@@ -57,6 +63,7 @@ class Publisher:
         self._next_file = START
         self._sequence = 0
         self.alive = True
+        self.has_headers = False
         self.peer = FIRST_PEER  # the name in its certificate
         self.confirmed = Confirmations()
         self.news = 0  # how often there was something new to send
@@ -94,13 +101,18 @@ class Publisher:
         if not log.is_open:
             log.begin_file(self._next_file)
         numbers = range(self._sequence, self._sequence + count)
+        cells = [encode_headers(headers(self.name, number)) for number in numbers]
+        has_headers = self.has_headers and any(cells)
         body = encode_columns(
             [1_000 * number + self.lives for number in numbers],
             [payload(self.group or self.name, number) for number in numbers],
+            None,
+            cells if has_headers else None,
         )
         frame = encode_frame(
             body, position=log.end, sequence=self._sequence, time_ns=1_000 * self._sequence,
             messages=count, durable=log.end, session_tag=session_tag(self.name),
+            columns=HEADERS_COLUMN * has_headers,
         )  # fmt: skip
         after = log.walk.copy()
         after.step(frame.header)

@@ -22,7 +22,7 @@ from sequencer.raft.consensus import Entry
 from .checkers import Violation
 from .disk import SimDisk
 from .owners import Owners
-from .publisher import SESSIONS, Publisher, payload
+from .publisher import SESSIONS, Publisher, headers, payload
 
 OUT = "out"
 BEGIN_NS = 1_357_017_420_000_000_000
@@ -317,7 +317,7 @@ class Stream:
             )  # fmt: skip
             if header.position != new.first + offset:
                 raise Violation(f"{new.session} {header.position} is in the place of another")
-            found += _messages(header, data[offset + HEADER_BYTES :])
+            found += _messages(new.session, header, data[offset + HEADER_BYTES :])
             offset += header.size
         self.merged[new.session] = Position(new.first + new.length)
         self._number, self._time_ns = self._number + new.messages, new.time_ns
@@ -388,6 +388,9 @@ def _bytes(disk: SimDisk, file: Position) -> bytearray:
         return bytearray()
 
 
-def _messages(header: Header, data: bytes) -> list[tuple[int, bytes]]:
+def _messages(session: str, header: Header, data: bytes) -> list[tuple[int, bytes]]:
     columns = decode_columns(header, data[: header.length])
+    for number, found in enumerate(columns.headers or (), header.sequence):
+        if found != headers(session, number):
+            raise Violation(f"message {number} of {session} has the headers {found}")
     return [(header.sequence + place, text) for place, text in enumerate(columns.payloads())]

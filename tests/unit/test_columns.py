@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from logs import TIME_NS, make_frame
 
-from rt.errors import FrameError
+from rt.errors import FrameError, Misuse
 from rt.format.columns import (
     _ascends,
     _ascends_wide,
@@ -16,7 +16,8 @@ from rt.format.columns import (
     decode_columns,
     encode_columns,
 )
-from rt.format.frame import KEYS_COLUMN
+from rt.format.frame import HEADERS_COLUMN, KEYS_COLUMN
+from rt.format.headers import decode_headers, encode_headers
 
 TIMES = st.integers(-(1 << 63), (1 << 63) - 1)
 HEADER = make_frame(0, [b"AA1"]).header
@@ -36,14 +37,105 @@ def test_messages_survive_with_and_without_keys(messages):
         assert columns.message_keys() == (given_keys or [b""] * len(messages))
 
 
-@given(st.binary(max_size=300), st.integers(1, 25), st.integers(0, 1))
-def test_arbitrary_bytes_end_in_columns_or_a_named_error(data, count, with_keys):
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
+HEADERS = st.dictionaries(NAMES, st.binary(max_size=40), max_size=5)
+
+
+@given(st.lists(st.tuples(TIMES, st.binary(max_size=30), HEADERS), min_size=1), st.booleans())
+def test_headers_survive_beside_keys_and_without(messages, with_keys):
+    """A bridge keeps there where a message is from; what is lost there doubles messages."""
+    times, payloads, headers = (list(column) for column in zip(*messages, strict=True))
+    keys = payloads if with_keys else None
+    frame = HEADER._replace(
+        messages=len(messages), columns=HEADERS_COLUMN | (KEYS_COLUMN if with_keys else 0)
+    )
+    cells = list(map(encode_headers, headers))
+    columns = decode_columns(frame, encode_columns(times, payloads, keys, cells))
+    assert columns.headers == headers
+    assert columns.payloads() == payloads
+    assert columns.message_keys() == (keys or [b""] * len(messages))
+
+
+@given(st.binary(max_size=80))
+def test_arbitrary_bytes_are_headers_that_encode_to_the_same_or_a_named_error(cell):
+    """There is one way to write a set of headers: two readers cannot see two."""
+    try:
+        headers = decode_headers(cell)
+    except FrameError:
+        return
+    assert encode_headers(headers) == cell
+
+
+@given(HEADERS, st.data())
+def test_headers_with_a_changed_byte_or_cut_off_end_in_headers_or_a_named_error(headers, data):
+    """A publisher may seal anything."""
+    cell = bytearray(encode_headers(headers) + b"\1\1\0zx" * data.draw(st.integers(0, 1)))
+    for _ in range(data.draw(st.integers(0, 2)) if cell else 0):
+        cell[data.draw(st.integers(0, len(cell) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(cell[: data.draw(st.integers(0, len(cell)))])
+    try:
+        assert encode_headers(decode_headers(cut)) == cut
+    except FrameError:
+        return
+
+
+@pytest.mark.parametrize(
+    ("cell", "reason"),
+    [
+        (b"\1", "cut off"),
+        (b"\1\0\0", "cut off"),
+        (b"\1\2\0ax", "cut off"),
+        (b"\0\1\0x", "cut off"),
+        (b"\1\0\0b\1\0\0a", "not in order"),
+        (b"\1\0\0a\1\0\0a", "not in order"),
+        (b"\1\0\0\xff", "not UTF-8"),
+        (b"".join(b"\1\0\0" + bytes([each]) for each in range(1, 66)), "more than 64"),
+        (b"\1\0\x40a" + bytes(1 << 14), "longer than 16384"),
+    ],
+)
+def test_headers_that_no_writer_of_ours_makes_are_refused(cell, reason):
+    """Names that repeat, or lengths that lead out of a message, would be read in two ways."""
+    with pytest.raises(FrameError, match=reason):
+        decode_headers(cell)
+    frame = HEADER._replace(messages=1, columns=HEADERS_COLUMN)
+    with pytest.raises(FrameError, match=reason):
+        check_columns(frame, encode_columns([0], [b""], None, [cell]))
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ({"": b""}, "1 to 255 bytes, not 0"),
+        ({"a" * 256: b""}, "not 256"),
+        ({7: b""}, "a text, not int"),
+        ({"\ud800": b""}, "not UTF-8"),
+        ({"a": "text"}, "header 'a' is bytes, not str; encode it first"),
+        ({str(each): b"" for each in range(65)}, "65 headers; use 64 at most"),
+        ({"a": bytes(1 << 14)}, "take 16388 bytes; use 16384 at most"),
+        ([("a", b"")], "a mapping of names to bytes, not list"),
+    ],
+)
+def test_a_publisher_is_told_what_is_wrong_with_headers(headers, words):
+    """One clear error where the mistake is made, and nothing was taken."""
+    with pytest.raises(Misuse, match=words):
+        encode_headers(headers)
+
+
+def test_the_longest_headers_are_taken():
+    """A limit is the most that works."""
+    headers = {"a": bytes((1 << 14) - 4)}
+    assert decode_headers(encode_headers(headers)) == headers
+
+
+@given(st.binary(max_size=300), st.integers(1, 25), st.integers(0, 3))
+def test_arbitrary_bytes_end_in_columns_or_a_named_error(data, count, which):
     """Arrow trusts offsets: one that goes back or beyond would read foreign memory."""
     try:
-        columns = decode_columns(HEADER._replace(messages=count, columns=with_keys), data)
+        columns = decode_columns(HEADER._replace(messages=count, columns=which), data)
     except FrameError:
         return
     assert len(columns.payloads()) == len(columns.message_keys()) == count
+    assert columns.headers is None or len(columns.headers) == count
     assert sum(map(len, columns.payloads())) == len(columns.payload)
 
 

@@ -104,7 +104,7 @@ def test_a_header_whose_reserved_byte_is_set_is_refused():
     [
         ({"kind": 3}, "does not know"),
         ({"codec": 2}, "does not know"),
-        ({"columns": 2}, "column"),
+        ({"columns": 4}, "column"),
         ({"length": BODY_BYTES_MAX + 1}, "longer"),
         ({"raw_length": BODY_BYTES_MAX + 1, "codec": 1}, "longer"),
         ({"raw_length": 30}, "contradicts"),

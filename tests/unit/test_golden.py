@@ -27,7 +27,7 @@ def test_every_released_format_is_read(version, kind):
         assert read(root, KINDS[kind][1]) == json.load(file)
 
 
-@pytest.mark.parametrize("kind", ["session", "merged"])
+@pytest.mark.parametrize("kind", ["session", "merged", "headers"])
 def test_the_same_inputs_still_give_the_same_bytes(tmp_path, kind):
     """A byte that changes unnoticed is a format that changed without a version."""
     with fixed():

@@ -94,7 +94,7 @@ def test_sessions_are_selected_by_globs_and_by_what_they_are_not():
         (".=1", "write NAME OPERATOR VALUE"),
         ("", "write NAME OPERATOR VALUE"),
         (7, "not a condition: '7'"),
-        ("session>jfk", "session and key are compared by = or !="),
+        ("session>jfk", "session, key and headers are compared by = or !="),
         ("session=JFK", "upper-case"),
         (".late<true", "true is compared by = or !="),
         (".late=", 'give a value, or "" for an empty text'),

@@ -2,6 +2,7 @@
 
 import os
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import click
@@ -13,6 +14,8 @@ from rt.cli.data.pump import STDIN, LinePump
 from rt.cli.data.records import Form
 from rt.cli.process.stop_signals import StopSignals
 from rt.config.kinds import Bytes, Seconds
+from rt.errors import Misuse
+from rt.format.headers import encode_headers
 from rt.limits import FRAME_BYTES_DEFAULT, MESSAGE_BYTES_MAX
 from rt.log.notify.confirmations import Level
 from rt.log.write.batcher import Batching
@@ -106,6 +109,10 @@ class PublishSettings:
     "--time-field", metavar="NAME", default="",
     help="JSON field with the publish time, ISO 8601 or whole nanoseconds.  [default: now]",
 )  # fmt: skip
+@click.option(
+    "--header", "headers", metavar="NAME=VALUE", multiple=True,
+    help="Give each message this header, such as content-type=text/csv; repeat for more.",
+)  # fmt: skip
 @click.option("--rate", metavar="N/s", help="Publish no faster than this: 250/s or 10k/s.")
 @json_option("the summary")
 @click_options(PublishSettings, "publish")
@@ -115,6 +122,7 @@ def publish(
     form: str,
     key_field: str,
     time_field: str,
+    headers: tuple[str, ...],
     rate: str | None,
     as_json: bool,
     settings: PublishSettings,
@@ -143,13 +151,24 @@ def publish(
     ):  # fmt: skip
         pump = LinePump(
             publisher, reading, writing.message_bytes_max, root=settings.root, stop=stop,
-            progress=progress, pace=pace,
+            progress=progress, pace=pace, headers=_parse_headers(headers),
         )  # fmt: skip
         for name in files or (STDIN,):
             pump.run(name)
         confirmed = pump.flush(Level.parse(settings.flush), settings.flush_timeout_s)
     pump.summarize(confirmed, settings.stream, settings.session, as_json=as_json)
     stop.raise_interrupt()
+
+
+def _parse_headers(texts: Sequence[str]) -> dict[str, bytes]:
+    headers: dict[str, bytes] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or name in headers:
+            raise Misuse(f"--header {text[:40]!r}: write NAME=VALUE, each name once")
+        headers[name] = value.encode(errors="surrogateescape")  # as a command line passes bytes
+    encode_headers(headers)
+    return headers
 
 
 def _total_bytes(files: tuple[str, ...]) -> int | None:

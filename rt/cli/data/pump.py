@@ -13,6 +13,7 @@ from rt.cli.data.pace import Pace
 from rt.cli.data.records import Form, Records, read_records
 from rt.cli.process.stop_signals import StopSignals
 from rt.errors import FlushTimeout, Misuse
+from rt.format.headers import Headers
 from rt.limits import MIB
 from rt.log.notify.confirmations import Confirmed, Level
 from rt.publisher import Publisher
@@ -36,6 +37,7 @@ class LinePump:
         stop: StopSignals,
         progress: ProgressBar,
         pace: Pace | None,
+        headers: Headers | None = None,
     ) -> None:
         """Count from zero.
 
@@ -47,6 +49,7 @@ class LinePump:
             stop: Ends it.
             progress: Shows how far it has come.
             pace: How fast to publish; None for as fast as possible.
+            headers: Of each message.
         """
         self._publisher = publisher
         self._form = form
@@ -55,6 +58,7 @@ class LinePump:
         self._stop = stop
         self._progress = progress
         self._pace = pace
+        self._headers = headers
         self._messages = 0
         self._bytes = 0
         self._begun_s = time.monotonic()
@@ -145,8 +149,11 @@ class LinePump:
 
     def _send(self, records: Records, name: str) -> None:
         first = self._publisher.next_sequence
+        headers = [self._headers] * len(records.payloads) if self._headers else None
         try:
-            self._publisher.publish_many(records.payloads, records.keys, records.times_ns)
+            self._publisher.publish_many(
+                records.payloads, records.keys, records.times_ns, headers=headers
+            )
         except OSError as error:
             taken = self._messages + self._publisher.next_sequence - first
             reason = f"{error.strerror} after {counted(taken)}, while reading {_source(name)}"

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from rt.format.message import Message
 from rt.position import OFFSET_BITS, OFFSET_END, ROLL_BITS, ROLL_END
-from rt.text import json_safe, printable, text_field, time_text
+from rt.text import headers_fields, json_safe, json_text, printable, text_field, time_text
 
 
 class Output(StrEnum):
@@ -38,19 +38,22 @@ def render_messages(output: Output, messages: Iterable[Message]) -> bytes:
 def json_line(message: Message) -> bytes:
     """Return all fields of a message as one line of JSON.
 
-    A payload or key that is not UTF-8 is in `payload_base64` or `key_base64` instead.
+    A payload, key or header that is not UTF-8 is in `payload_base64`, `key_base64` or
+    `headers_base64` instead.
     """
-    at, merged, key = message.at, "", ""
+    at, merged, key, headers = message.at, "", "", ""
     if message.merge_time_ns is not None:
         merged = f',"merge_time_ns":{message.merge_time_ns}'
         merged += f',"merge_time":"{time_text(message.merge_time_ns)}"'
     if message.key:
         key = _field("key", message.key)
+    if message.headers:
+        headers = "," + json_text(headers_fields(message.headers))[1:-1]
     return (
         f'{{"position":"{_place(at)}","next_position":"{_place(at + 1)}",'
         f'"session":"{message.session}","sequence":{message.sequence},"number":{message.number},'
         f'"time_ns":{message.time_ns},"time":"{time_text(message.time_ns)}"{merged}'
-        f"{key}{_field('payload', message.payload)}}}\n"
+        f"{key}{headers}{_field('payload', message.payload)}}}\n"
     ).encode()
 
 

@@ -78,7 +78,7 @@ class ReadSettings:
 @click.option("--key-prefix", metavar="TEXT", default="", help="Only keys that begin with this.")
 @click.option(
     "--where", metavar="TERM", multiple=True,
-    help="Only if session, key or a JSON field matches; repeat for more, all of which must hold.",
+    help="Only if a session, key, header or JSON field matches; if repeated, all must.",
 )  # fmt: skip
 @click.option(
     "--share", metavar="K/N", default="",
@@ -137,9 +137,10 @@ def subscribe(
     rt subscribe --stream flights --own-session jfk --count 1 --timeout 5
     rt subscribe --stream flights --cursor etl --no-follow
 
-    A TERM is session=NAME, key=KEY or .FIELD=VALUE. Sessions take globs, keys a prefix before *.
+    A TERM is session=NAME, key=KEY, header.NAME=VALUE or .FIELD=VALUE. Sessions take globs, keys
+    and headers a prefix before *.
     Fields are of JSON payloads, .flight.number inside of others; they also take <, <=, > and >=.
-    All take !=. A message without the field does not match.
+    All take !=. A message without the field or header does not match.
 
     With --count and --timeout, fewer messages than asked for are exit code 1. So is a gap, unless
     --on-gap allows it, and a frame that its publisher wrote so that it cannot be decoded, unless

@@ -3,23 +3,30 @@
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 COLUMN_BYTES: Final = 12  # a message's share of the columns: its time and end offset
+
+
+class Beside(NamedTuple):
+    """The key of a message that also has headers."""
+
+    key: Any  # bytes or None
+    headers: bytes  # encoded
 
 
 class PendingFrame:
     """Messages accepted but not yet written, in columns that `Publisher.publish` appends to."""
 
     __slots__ = (
-        "_allowed", "_fresh", "frame_bytes", "keys", "payloads", "room", "taken", "times_ns",
-        "weight",
+        "_allowed", "_fresh", "frame_bytes", "headers", "keys", "payloads", "room", "taken",
+        "times_ns", "weight",
     )  # fmt: skip
 
     def __init__(self, frame_bytes: int) -> None:
         """Begin with an empty frame, which is full at `frame_bytes`."""
         self.frame_bytes = frame_bytes
-        self.taken = 0  # total bytes of payloads and keys written so far
+        self.taken = 0  # total bytes of payloads, keys and headers written so far
         self._fresh = frame_bytes  # room of a frame that was not admitted
         self._begin()
 
@@ -53,28 +60,47 @@ class PendingFrame:
         self.payloads: list[bytes] = []
         self.times_ns: list[int] = []
         self.keys: list[bytes] | None = None  # None until a message has one
+        self.headers: dict[int, bytes] = {}  # encoded, by place in the frame, where there are any
         # `room`: bytes left until the frame is full, not above 0 once it is; `_allowed`: its
         # initial value
         self.room = self._allowed = self._fresh
-        self.weight = COLUMN_BYTES  # overhead of a message, besides its payload and key
+        self.weight = COLUMN_BYTES  # overhead of a message, besides its payload, key and headers
 
     @property
     def waiting(self) -> int:
         """Bytes that wait to be written, or slightly more."""
         return self._allowed - self.room
 
-    def take_key(self, key: bytes | None) -> None:
-        """Add the next message's key; messages before the frame's first key get an empty one."""
-        if self.keys is None:
+    def take_key(self, key: Any) -> None:
+        """Add what the next message has beside its payload, before that is added.
+
+        Messages before the frame's first key get an empty one.
+
+        Args:
+            key: bytes, None, or `Beside`.
+        """
+        if type(key) is Beside:
+            self.headers[len(self.payloads)] = key.headers
+            key = key.key
+        if self.keys is None and key is not None:
             self.keys = [b""] * len(self.payloads)
-        self.keys.append(key or b"")
+        if self.keys is not None:
+            self.keys.append(key or b"")
+
+    @property
+    def headers_column(self) -> list[bytes] | None:
+        """The headers of each message, encoded; None if no message has any."""
+        if not self.headers:
+            return None
+        return [self.headers.get(place, b"") for place in range(len(self.payloads))]
 
     def give_back(self, size: int) -> None:
-        """Remove the message added last; `size` is the length of its payload and key."""
+        """Remove the message added last; `size` is that of its payload, key and headers."""
         self.payloads.pop()
         self.times_ns.pop()
         if self.keys:
             self.keys.pop()
+        self.headers.pop(len(self.payloads), None)
         self.room += size + self.weight
 
 

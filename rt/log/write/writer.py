@@ -10,7 +10,7 @@ import zstandard
 
 from rt.errors import Misuse
 from rt.format.columns import encode_columns
-from rt.format.frame import KEYS_COLUMN, encode_frame, session_tag
+from rt.format.frame import HEADERS_COLUMN, KEYS_COLUMN, encode_frame, session_tag
 from rt.format.manifest import SESSION, Manifest
 from rt.limits import SMALL_BYTES
 from rt.log.files.archived import finish_archiving
@@ -165,7 +165,11 @@ class SessionWriter:
         return self._syncer.durable
 
     def write(
-        self, times_ns: Sequence[int], payloads: Sequence[bytes], keys: Sequence[bytes] | None
+        self,
+        times_ns: Sequence[int],
+        payloads: Sequence[bytes],
+        keys: Sequence[bytes] | None,
+        headers: Sequence[bytes] | None = None,
     ) -> WrittenFrame | None:
         """Write messages as one frame; return it if small, so that it need not be read to send it.
 
@@ -173,18 +177,18 @@ class SessionWriter:
             times_ns: publish time of each message, ns since the epoch; at least one.
             payloads: one for each message.
             keys: one for each message, or None if no message has one.
+            headers: of each message, encoded, or None if no message has any.
 
         Raises:
             WriterFailed: the disk failed, now or earlier; this writer has ended.
             OSError: the disk is full; nothing was written, and a later call may succeed.
         """
         self._check()
-        body = encode_columns(times_ns, payloads, keys)
+        body = encode_columns(times_ns, payloads, keys, headers)
+        columns = KEYS_COLUMN * (keys is not None) | HEADERS_COLUMN * (headers is not None)
         try:
             self._make_room(len(body))
-            written = self._append(
-                body, times_ns[0], len(payloads), 0 if keys is None else KEYS_COLUMN
-            )
+            written = self._append(body, times_ns[0], len(payloads), columns)
         except OSError as error:
             raise self._syncer.failed_or_full(error) from error
         self.next_sequence += len(payloads)

@@ -32,6 +32,7 @@ from rt.node.agree.leadership import Leadership, OnRole
 from rt.node.agree.leadership_handover import hand_over
 from rt.node.host.door import NodeDoor, demand_own
 from rt.node.host.ending import Ending
+from rt.node.host.headers_gate import HeadersGate
 from rt.node.host.pipeline import Links, NodePipeline
 from rt.node.host.port import NodePort, StreamPort
 from rt.node.host.scrubbing import node_scrubber
@@ -154,14 +155,28 @@ class Node:
         self._relay = NodeRelay(settings.stream, places, self.pipeline.inboxes, contexts)
         self._lost = opened.damage
         self._peers = self._make_peers(pulse)
+        self._headers = self._make_headers_gate()
         self.scrubber = node_scrubber(settings, directory, self.pipeline, places, contexts)
         self._port = StreamPort(port, self._served(port, about), pulse, is_whole=is_whole)
         self.pipeline.sequencer.on_status = self._leadership.saw
-        self.lookout = SamplerThread(NodeSampler(self._watched()), self._bind_certificates)
+        self.lookout = SamplerThread(NodeSampler(self._watched()), self._agree_on_members)
 
-    def _bind_certificates(self) -> None:
-        if self._peers is not None and self.pipeline.sequencer.view.leads:
-            self._door.bind(self._peers.holders, self.pipeline.sequencer.order)
+    def _agree_on_members(self) -> None:
+        """Have it agreed on what is true of all members: their certificates, and versions."""
+        if self.pipeline.sequencer.view.leads:
+            if self._peers is not None:
+                self._door.bind(self._peers.holders, self.pipeline.sequencer.order)
+            self._headers.agree()
+
+    def _make_headers_gate(self) -> HeadersGate:
+        member, sequencer, peers = self.pipeline.member, self.pipeline.sequencer, self._peers
+        return HeadersGate(
+            lambda: member.membership.doors.members - {self.settings.name},
+            lambda: {} if peers is None else peers.spoken,
+            lambda: {} if peers is None else peers.versions(),
+            lambda: sequencer.view.notes,
+            sequencer.order,
+        )
 
     def _watched(self) -> Watched:
         pipeline, member = self.pipeline, self.pipeline.member
@@ -264,6 +279,10 @@ class Node:
         words = "session %s is pushed by %s from %s"
         _log.info(words, inbox.session, peer, inbox.appender.end)
         return inbox
+
+    def why_no_headers(self) -> str:
+        """Why publishers may not write headers yet (`replicator.host.Host`)."""
+        return self._headers.why_not()
 
     @property
     def is_first(self) -> bool:

@@ -9,6 +9,7 @@ from rt.errors import Misuse
 from rt.names import shown
 from rt.net.certificates import is_cluster_id
 from rt.node.host.door import CERTIFICATES_NOTE
+from rt.node.host.headers_gate import HEADERS_NOTE, HEADERS_TEXT
 from rt.node.notes.reading_group import GROUP_NOTE, parse_reading_group
 from rt.node.notes.registered_cursor import CURSOR_NOTE, parse_registered
 from rt.node.retain.retention import LEASE_NOTE, OFFLOAD_NOTE, POLICY_NOTE, offload_lease
@@ -22,6 +23,11 @@ def _parse_cluster(text: str) -> None:
         raise Misuse(f"not the id of a cluster: {shown(text)}")
 
 
+def _parse_headers(text: str) -> None:
+    if text != HEADERS_TEXT:
+        raise Misuse(f"not a version of headers: {shown(text)}")
+
+
 # Each raises `Misuse` for what no node could read. A name that ends in a space is a prefix.
 _PARSERS: Final[dict[str, Callable[[str], Any]]] = {
     POLICY_NOTE: parse_policy,
@@ -29,6 +35,7 @@ _PARSERS: Final[dict[str, Callable[[str], Any]]] = {
     SESSIONS_NOTE: parse_session_policy,
     QUOTAS_NOTE: parse_quotas,
     CERTIFICATES_NOTE: _parse_cluster,
+    HEADERS_NOTE: _parse_headers,
     LEASE_NOTE: parse_lease,
     CURSOR_NOTE: parse_registered,
     GROUP_NOTE: parse_reading_group,

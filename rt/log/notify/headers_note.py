@@ -1,0 +1,62 @@
+"""HeadersNote: whether all nodes of a stream can read headers, in a small file in its directory."""
+
+import os
+from contextlib import closing
+from typing import Final
+
+from rt.log.files.disk import OsDisk, open_small
+from rt.text import printable
+
+CANNOT_READ: Final = "which cannot read headers; update rt on every node first"
+UNKNOWN: Final = (
+    "no node has said yet that all of them can read headers; publish with headers once rt push, or "
+    "this program, is connected to an updated node"
+)
+FILE_NAME: Final = ".headers"  # no session has such a name
+_DRAFT: Final = ".headers.new"
+_BYTES_MAX: Final = 4096
+_YES: Final = "yes"
+_NO: Final = "no: "
+
+
+class HeadersNote:
+    """The file in a stream's directory; who ships writes it, publishers read it.
+
+    A yes stays true: the nodes never stop reading headers. It is not synced, since a pusher that
+    restarts asks again.
+    """
+
+    def __init__(self, directory: str) -> None:
+        """Name it; `directory` is the stream's."""
+        self._directory = directory
+        self._path = os.path.join(directory, FILE_NAME)
+
+    def read(self) -> str | None:
+        """Return why publishers may not write headers, "" if they may; None if unknown."""
+        try:
+            with closing(OsDisk().open_read(self._path)) as file:
+                text = file.pread(_BYTES_MAX, 0).decode(errors="replace")
+        except FileNotFoundError:
+            return None
+        if text == _YES:
+            return ""
+        return printable(text.removeprefix(_NO)) if text.startswith(_NO) else None
+
+    def write(self, why_not: str) -> bool:
+        """Replace the note; False if the stream has no directory yet. `OSError` if it failed."""
+        draft = os.path.join(self._directory, _DRAFT)
+        try:
+            fd = open_small(draft)
+        except FileNotFoundError:
+            return False
+        try:
+            os.ftruncate(fd, 0)
+            os.write(fd, (_NO + why_not if why_not else _YES).encode()[:_BYTES_MAX])
+        finally:
+            os.close(fd)
+        os.replace(draft, self._path)
+        return True
+
+    def remove(self) -> None:
+        """Forget the answer; `OSError` if that failed."""
+        os.unlink(self._path)
