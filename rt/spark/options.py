@@ -23,7 +23,8 @@ _NAMES: Final = {
     name.lower(): name
     for name in (
         "path", "startingPosition", "endingPosition", "startingTimestamp", "endingTimestamp",
-        "sessions", "keys", "minPartitions", "partitionBytes", "failOnDataLoss", "mode",
+        "sessions", "keys", "minPartitions", "partitionBytes", "maxRecordsPerPartition",
+        "failOnDataLoss", "mode",
         "columns", "paths", "streams", "checkBodies",
         "maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger", "maxTriggerDelay",
         "leaseNodes", "leaseCerts", "leaseIdentity", "leaseTime", "leaseBytes",
@@ -126,10 +127,12 @@ class Splitting:
     Attributes:
         partitions: how many there are at least; a hint.
         bytes: of the log, on disk, for one task.
+        records: the most selected messages of one task; None if there is no such limit.
     """
 
     partitions: int = 1
     bytes: int = PARTITION_BYTES
+    records: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,6 +366,7 @@ _LIMITS: Final[_Fields] = {
 _SPLITTING: Final[_Fields] = {
     "minpartitions": ("partitions", _count),
     "partitionbytes": ("bytes", _size),
+    "maxrecordsperpartition": ("records", _count),
 }
 _OTHERS: Final[_Fields] = {
     "failondataloss": ("fail_on_data_loss", _truth),

@@ -106,6 +106,8 @@ class PartReader:
         end = self.part.end
         while self._walk.position.offset < end:
             at = self._walk.position
+            if at >= self.part.stop:
+                return
             try:
                 header, body = self._next(end)
             except FrameError as error:
@@ -128,6 +130,9 @@ class PartReader:
         if end - offset < header.size:
             raise FrameError(INCOMPLETE)
         if header.kind == FrameKind.MESSAGES:
+            if walk.position + header.messages <= self.part.start:  # another part checks it
+                walk.step(header)
+                return header, NO_BODY
             body = bodies.read(header, offset)
             walk.step(header)
             return header, body

@@ -8,6 +8,7 @@ from rt.format.frame import FrameKind
 from rt.format.walk import Walk
 from rt.log.files.disk import File
 from rt.position import Position
+from rt.spark.options import Selection
 from rt.spark.plan import LogView, headers
 
 
@@ -19,6 +20,15 @@ class Step(NamedTuple):
     first: int
     number: int
     time_ns: int  # when it was merged; in a session, when its first message was published
+
+
+def after_records(
+    view: LogView, start: Position, count: int, end: Position, selection: Selection
+) -> Position:
+    """Return the position after the next `count` selected messages, or `end` if earlier."""
+    if selection.sessions is None or not view.log.merged:
+        return after_messages(view, start, count, end)
+    return after_selected(view, start, count, end, selection.has_session)
 
 
 def after_selected(

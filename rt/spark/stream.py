@@ -23,7 +23,7 @@ from rt.spark.places import LogPlace, is_glob
 from rt.spark.plan import LogView, between, check_not_all_archived, edge
 from rt.spark.schema import check_schema
 from rt.spark.splits import splits
-from rt.spark.steps import after_bytes, after_messages, after_selected, bytes_between, unread
+from rt.spark.steps import after_bytes, after_records, bytes_between, unread
 from rt.spark.task import Task
 
 _VERSION: Final = 1
@@ -225,11 +225,9 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _limited(self, view: LogView, begin: Position, end: Position) -> Position:
         options = self._options
-        records, selection = options.limits.records, options.selection
-        if records is not None and (selection.sessions is None or not view.log.merged):
-            end = after_messages(view, begin, records, end)
-        elif records is not None:
-            end = after_selected(view, begin, records, end, selection.has_session)
+        records = options.limits.records
+        if records is not None:
+            end = after_records(view, begin, records, end, options.selection)
         if options.limits.bytes is not None:
             end = after_bytes(view, begin, options.limits.bytes, end)
         return end

@@ -50,6 +50,20 @@ def test_every_row_equals_the_plain_decoders(tmp_path, seed, split):
         assert len(load.splits()) > 10
 
 
+@pytest.mark.parametrize("options", [{}, {"sessions": "jfk"}, {"partitionBytes": 3000}])
+def test_no_task_has_more_messages_than_it_may(tmp_path, options):
+    """As maxRecordsPerPartition of Spark's Kafka source: what follows a row may be expensive."""
+    with random_log(str(tmp_path), 4) as merging:
+        rows = plain_rows(merging.directory)
+    rows = [row for row in rows if row.session == "jfk" or "sessions" not in options]
+    load = Load(merging.directory, maxRecordsPerPartition=70, **options)
+    tasks = [load.read(wanted(*FIELDS), [split]) for split in load.splits()]
+    assert [row for task in tasks for row in task.to_pylist()] == as_dicts(rows)
+    assert max(task.num_rows for task in tasks) == 70
+    if "partitionBytes" not in options:
+        assert len(tasks) == -(-len(rows) // 70)
+
+
 @pytest.mark.parametrize("seed", range(10, 14))
 def test_any_two_positions_cut_exactly_what_lies_between(tmp_path, seed):
     """A start or an end may lie inside a frame, a range, a run of repeats or between files."""
