@@ -29,7 +29,7 @@ from rt.log.files.identity import new_identity
 from rt.log.read.start import end_of
 from rt.spark.java import session
 from rt.spark.options import read_options
-from rt.spark.plan import take_snapshot
+from rt.spark.plan import take_snapshots
 from rt.spark.schema import check_schema
 from rt.spark.splits import splits
 from rt.spark.task import BATCH_BYTES, Task
@@ -72,7 +72,7 @@ class NullReader(DataSourceReader):
 
     def __init__(self, given: Mapping[str, str], schema: Any) -> None:
         options = read_options(given)
-        self._snapshot = take_snapshot(options)
+        self._snapshot = take_snapshots(options)[0]
         self._options = options
         self._task = Task((self._snapshot.place,), options, check_schema(schema, options))
 

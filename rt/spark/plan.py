@@ -1,7 +1,7 @@
 """Plan: what one load reads, fixed when it is made, and the splits that tasks read of it."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -87,6 +87,18 @@ class LogView:
         """Look again; return whether the log exists."""
         self.log.refresh()
         return self.log.is_there
+
+    @property
+    def log_id(self) -> str:
+        """The id of the log; "" if it has none yet."""
+        identity = self.log.manifest.identity
+        return identity.id if identity else ""
+
+    @property
+    def stream(self) -> str:
+        """Whose messages it holds; "" if that is not known yet."""
+        identity = self.log.manifest.identity
+        return identity.stream if identity else ""
 
     def files(self) -> Iterator[tuple[Position, int]]:
         """The files that hold their bytes and where each ends, up to the first that still grows."""
@@ -195,19 +207,29 @@ class LogView:
 
 
 def take_snapshots(options: ReadOptions) -> tuple[LogSnapshot, ...]:
-    """Fix what a load reads of each of its logs, as `take_snapshot`."""
-    paths = log_paths(options.paths)
-    if len(paths) > 1 and any(
-        isinstance(e, Position) for e in (options.edges.start, options.edges.end)
-    ):
-        raise Misuse(f"a position belongs to one log, and the load names {len(paths)}; use times")
-    found = (take_snapshot(options, path) for path in paths)
-    chosen = tuple(each for each in found if _is_selected(each, options.selection))
-    _check_no_copies(chosen)
-    return chosen
+    """Fix what a load reads of each of its logs.
+
+    Raises:
+        Misuse: there is no log, two hold the same messages, or the start is after the end.
+        GapError: some of it was archived.
+        CorruptLog: what had to be read for this is damaged.
+    """
+    with ExitStack() as stack:
+        views = []
+        for path in log_paths(options.paths):
+            view = stack.enter_context(closing(LogView(path, strict=options.mode == FAILFAST)))
+            if not view.refresh():
+                raise no_log(path)
+            if is_selected(view, options.selection):
+                views.append(view)
+        edges = options.edges
+        if len(views) > 1 and any(isinstance(e, Position) for e in (edges.start, edges.end)):
+            raise Misuse(f"a position is of one log, and the load names {len(views)}; use times")
+        check_no_copies(tuple(between(view, START, START) for view in views))
+        return tuple(_snapshot(view, options) for view in views)
 
 
-def _check_no_copies(snapshots: tuple[LogSnapshot, ...]) -> None:
+def check_no_copies(snapshots: tuple[LogSnapshot, ...]) -> None:
     """Refuse logs that hold the same messages, which a load would give twice.
 
     Raises:
@@ -242,31 +264,11 @@ def _digests(snapshot: LogSnapshot) -> set[tuple[Position, str]]:
         return {(line.file, line.digest) for line in lines if line.digest}
 
 
-def _is_selected(snapshot: LogSnapshot, selection: Selection) -> bool:
-    if not selection.has_stream(snapshot.stream):
+def is_selected(view: LogView, selection: Selection) -> bool:
+    """Whether a load reads any of a log."""
+    if not selection.has_stream(view.stream):
         return False
-    return snapshot.merged or selection.has_session(snapshot.session)
-
-
-def take_snapshot(options: ReadOptions, path: str = "") -> LogSnapshot:
-    """Fix what a load reads of one log.
-
-    Args:
-        options: of the load.
-        path: of the log, if the load names several.
-
-    Raises:
-        Misuse: there is no log, or the start is after the end.
-        GapError: some of it was archived.
-        CorruptLog: what had to be read for this is damaged.
-    """
-    view = LogView(path or options.path, strict=options.mode == FAILFAST)
-    try:
-        if not view.refresh():
-            raise no_log(view.path)
-        return _snapshot(view, options)
-    finally:
-        view.close()
+    return view.log.merged or selection.has_session(view.log.session)
 
 
 def check_nothing_archived(snapshots: tuple[LogSnapshot, ...], options: ReadOptions) -> None:
@@ -293,15 +295,13 @@ def check_nothing_archived(snapshots: tuple[LogSnapshot, ...], options: ReadOpti
 
 def between(view: LogView, start: Position, stop: Position) -> LogSnapshot:
     """The messages from `start` up to `stop` as a snapshot, gaps and all."""
-    identity = view.log.manifest.identity
     files = tuple(
         (file, min(end, stop - file))
         for file, end in view.files()
         if file < stop and start < file + max(1, end)
     )
     return LogSnapshot(
-        view.path, identity.id if identity else "", identity.stream if identity else "",
-        view.log.merged, view.log.session,
+        view.path, view.log_id, view.stream, view.log.merged, view.log.session,
         start, stop, files, tuple(gaps_between(view.log, start, stop)),
     )  # fmt: skip
 

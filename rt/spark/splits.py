@@ -47,9 +47,7 @@ def splits(snapshots: Sequence[LogSnapshot], options: ReadOptions) -> list[tuple
     return packed
 
 
-def _windows(
-    view: LogView, snapshot: LogSnapshot, options: ReadOptions
-) -> Iterator[LogSnapshot]:
+def _windows(view: LogView, snapshot: LogSnapshot, options: ReadOptions) -> Iterator[LogSnapshot]:
     """Cut a snapshot after every `maxRecordsPerPartition` messages, even inside a frame."""
     records, begin = options.splitting.records, snapshot.start
     if records is None:
