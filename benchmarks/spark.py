@@ -27,7 +27,7 @@ from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import OsDisk
 from rt.log.files.identity import new_identity
 from rt.log.read.start import end_of
-from rt.spark.java import session
+from rt.spark.launch import session
 from rt.spark.options import read_options
 from rt.spark.plan import take_snapshots
 from rt.spark.schema import check_schema

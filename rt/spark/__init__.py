@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from rt.events import Gap
 from rt.position import Position
-from rt.spark.java import session
+from rt.spark.launch import register, session, ship
 from rt.spark.loads import read
-from rt.spark.registration import register, ship
 
 if TYPE_CHECKING:
     from rt.spark.export import Exported

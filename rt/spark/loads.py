@@ -13,7 +13,7 @@ from rt.position import Position
 from rt.spark.options import FAILFAST, read_options
 from rt.spark.places import log_paths
 from rt.spark.plan import LogView
-from rt.spark.registration import register
+from rt.spark.launch import register
 
 if TYPE_CHECKING:
     from rt.spark.summary import Summary

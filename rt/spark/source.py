@@ -22,7 +22,7 @@ from rt.spark.plan import LogSnapshot, check_nothing_archived, take_snapshots
 from rt.spark.schema import check_schema, default_schema
 from rt.spark.splits import splits
 from rt.spark.task import Task
-from rt.spark.versions import check_version
+from rt.spark.launch import check_version
 
 
 class RtSource(DataSource):
