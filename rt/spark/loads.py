@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from rt.errors import Misuse
 from rt.log.read.start import AtTime, Last, Start, checked_start, nanoseconds, resolve
 from rt.position import Position
+from rt.spark.launch import register
 from rt.spark.options import FAILFAST, read_options
 from rt.spark.places import log_paths
 from rt.spark.plan import LogView
-from rt.spark.launch import register
 
 if TYPE_CHECKING:
     from rt.spark.summary import Summary

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from rt.errors import Misuse, RtError
+from rt.spark.launch import check_version
 from rt.spark.one_line import one_line_errors
 from rt.spark.options import ReadOptions, TriggerLimits, read_options
 from rt.spark.pieces import Part
@@ -22,7 +23,6 @@ from rt.spark.plan import LogSnapshot, check_nothing_archived, take_snapshots
 from rt.spark.schema import check_schema, default_schema
 from rt.spark.splits import splits
 from rt.spark.task import Task
-from rt.spark.launch import check_version
 
 
 class RtSource(DataSource):

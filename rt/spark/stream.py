@@ -264,7 +264,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._views[path].refresh()
         wanted = [view for view in self._views.values() if self._is_wanted(view)]
         if len(wanted) > 1 and isinstance(options.edges.start, Position):
-            raise Misuse(f"a position is of one log, and the load names {len(wanted)}")
+            raise Misuse(f"a position belongs to one log, and the load names {len(wanted)}")
         check_no_copies(tuple(between(view, START, START) for view in wanted))
 
     @property

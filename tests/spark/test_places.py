@@ -11,7 +11,7 @@ from rt.format.manifest import decode_entry, encode_entry
 from rt.spark.options import read_options
 from rt.spark.places import log_paths
 from rt.spark.plan import take_snapshots
-from rt.spark.steps import after_selected
+from rt.spark.steps import after_records
 from tests.spark.random_logs import NOW_NS, STREAM, plain_rows, random_log
 from tests.spark.reading import Load, wanted
 
@@ -111,10 +111,10 @@ def test_a_limit_of_records_counts_the_selected_sessions_only(tmp_path):
     for count in (1, 7, len(chosen) - 1):
         start = rows[5].position
         left = [row for row in chosen if row.position >= start]
-        end = after_selected(view, start, count, view.end(), options.selection.has_session)
+        end = after_records(view, start, count, view.end(), options.selection)
         taken = [row for row in left if row.position < end]
         assert taken == left[:count]
-    assert after_selected(view, start, 1 << 30, view.end(), lambda _: True) == view.end()
+    assert after_records(view, start, 1 << 30, view.end(), options.selection) == view.end()
     view.close()
 
 

@@ -161,7 +161,7 @@ def test_copies_of_one_log_are_refused(root):
 
 def test_a_position_starts_one_log_only(root):
     """It means another place in another log."""
-    with pytest.raises(Misuse, match="a position is of one log"):
+    with pytest.raises(Misuse, match="a position belongs to one log"):
         reader(root, startingPosition="0.0.0").initialOffset()
 
 

@@ -11,9 +11,9 @@ from rt.errors import CorruptLog, GapError, Misuse
 from rt.format.index import ENTRY_BYTES
 from rt.log.files.directory import LogDirectory
 from rt.position import Position
-from rt.spark.options import read_options
+from rt.spark.options import Selection, read_options
 from rt.spark.plan import LogView
-from rt.spark.steps import after_bytes, after_messages, unread
+from rt.spark.steps import after_bytes, after_records, unread
 from sequencer.ledger.life import Life
 from tests.spark.random_logs import NOW_NS, STREAM, plain_rows, publish_random, random_log
 from tests.spark.reading import Load
@@ -35,7 +35,7 @@ def test_steps_of_messages_are_exact(log):
     view.refresh()
     for _ in range(60):
         first, count = random.randrange(len(rows)), random.choice((1, 2, 7, 300, 5000))
-        end = after_messages(view, Position(rows[first].position), count, view.end())
+        end = after_records(view, Position(rows[first].position), count, view.end(), Selection())
         between = [row for row in rows if rows[first].position <= row.position < end]
         assert len(between) == min(count, len(rows) - first)
     view.close()
