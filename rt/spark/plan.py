@@ -224,7 +224,9 @@ def take_snapshots(options: ReadOptions) -> tuple[LogSnapshot, ...]:
                 views.append(view)
         edges = options.edges
         if len(views) > 1 and any(isinstance(e, Position) for e in (edges.start, edges.end)):
-            raise Misuse(f"a position belongs to one log, and the load names {len(views)}; use times")
+            raise Misuse(
+                f"a position belongs to one log, and the load names {len(views)}; use times"
+            )
         check_no_copies(tuple(between(view, START, START) for view in views))
         return tuple(_snapshot(view, options) for view in views)
 

@@ -10,7 +10,7 @@ import os
 import re
 import socket
 import uuid
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -32,17 +32,13 @@ from rt.log.notify.confirmations import Level
 from rt.names import parse_session, parse_stream
 from rt.publisher import Publisher
 from rt.spark.one_line import one_line_errors
+from rt.spark.options import Table, parse_truth, parsed_options
 from rt.spark.staging import Record, Staged, StagingArea
 
 ROW_BITS: Final = 32
 BATCH_END: Final = 1 << 31
 _HOST_LENGTH_MAX: Final = 24
 
-_NAMES: Final = {
-    name.lower(): name
-    for name in ("path", "stream", "session", "batch", "sharedRoot", "flush", "flushTimeout")
-}
-_SPARKS: Final = frozenset({"checkpointlocation", "queryname"})
 _COLUMNS: Final = {
     "payload": ("binary", "string"),
     "key": ("binary", "string"),
@@ -77,6 +73,23 @@ class SinkOptions:
     timeout_s: float = 60.0
 
 
+def _batch(text: str) -> int:
+    if not text.isdecimal() or int(text) >= BATCH_END:
+        raise Misuse(f"give a whole number below {BATCH_END} as the batch, not {text[:20]!r}")
+    return int(text)
+
+
+_OPTIONS: Final[Table] = {
+    "path": ("root", str),
+    "stream": ("stream", parse_stream),
+    "session": ("session", parse_session),
+    "batch": ("batch", _batch),
+    "sharedRoot": ("shared_root", parse_truth),
+    "flush": ("flush", Level.parse),
+    "flushTimeout": ("timeout_s", parse_seconds),
+}
+
+
 def sink_options(options: Mapping[str, str], *, by_row: bool = False) -> SinkOptions:
     """Read the options of a write; `Misuse` names the one that is unknown or contradicts.
 
@@ -84,25 +97,12 @@ def sink_options(options: Mapping[str, str], *, by_row: bool = False) -> SinkOpt
         options: as Spark passes them.
         by_row: whether each row names its stream.
     """
-    given = {name.lower(): str(value) for name, value in options.items()}
-    for name in given:
-        if name not in _NAMES and name not in _SPARKS:
-            known = ", ".join(_NAMES.values())
-            raise Misuse(f"the rt sink has no option {name!r}; it has {known}")
-    if not given.get("path") or not (given.get("stream") or by_row):
+    found = parsed_options("sink", options, _OPTIONS)
+    if not found.get("path") or not ("stream" in found or by_row):
         raise Misuse('the rt sink needs a root and a stream: .option("stream", "s").save("/data")')
-    shared = given.get("sharedroot", "true").lower()
-    if shared not in ("true", "false"):
-        raise Misuse(f"sharedRoot is {shared!r}: give true or false")
-    made = SinkOptions(
-        root=given["path"],
-        stream=parse_stream(given["stream"]) if given.get("stream") else "",
-        session=parse_session(given["session"]) if "session" in given else "",
-        batch=_batch(given["batch"]) if "batch" in given else None,
-        shared_root=shared == "true",
-        flush=_told(given, "flush", Level.parse, "synced" if shared == "true" else "merged"),
-        timeout_s=_told(given, "flushtimeout", parse_seconds, "60s"),
-    )
+    if not found.get("sharedRoot", True):
+        found.setdefault("flush", Level.MERGED)
+    made = SinkOptions(**{"stream": "", **{_OPTIONS[name][0]: v for name, v in found.items()}})
     if made.batch is not None and not made.session:
         raise Misuse("batch numbers the writes of one session; give the option session too")
     if by_row and not made.shared_root:
@@ -113,14 +113,6 @@ def sink_options(options: Mapping[str, str], *, by_row: bool = False) -> SinkOpt
             "another host, not overtake this one"
         )
     return made
-
-
-def _told(given: Mapping[str, str], name: str, parse: Callable[[str], Any], default: str) -> Any:
-    text = given.get(name, default)
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise Misuse(f"{_NAMES[name]} is {text[:60]!r}: {error}") from None
 
 
 def batch_writer(
@@ -418,12 +410,6 @@ def times_of(columns: MutableMapping[str, Any]) -> Any:
     else:
         return None
     return times.to_pylist()
-
-
-def _batch(text: str) -> int:
-    if not text.isdecimal() or int(text) >= BATCH_END:
-        raise Misuse(f"batch is {text[:20]!r}: give a whole number below {BATCH_END}")
-    return int(text)
 
 
 def _task() -> TaskContext:
