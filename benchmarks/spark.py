@@ -28,11 +28,11 @@ from rt.log.files.disk import OsDisk
 from rt.log.files.identity import new_identity
 from rt.log.read.start import end_of
 from rt.spark.launch import session
-from rt.spark.options import read_options
-from rt.spark.plan import take_snapshots
-from rt.spark.schema import check_schema
-from rt.spark.splits import splits
-from rt.spark.task import BATCH_BYTES, Task
+from rt.spark.reading.options import read_options
+from rt.spark.reading.plan import take_snapshots
+from rt.spark.reading.schema import check_schema
+from rt.spark.reading.splits import splits
+from rt.spark.reading.task import BATCH_BYTES, Task
 from sequencer.execution.executor import Executor
 from sequencer.ledger.ledger import Ledger
 from sequencer.planning.planner import Planner
@@ -222,8 +222,8 @@ def tasks(spark: Any, path: str) -> Row:
 
 
 def _load(spark: Any, kind: str, path: str, schema: str, **options: str) -> Any:
-    from rt.spark.options import ReadOptions  # noqa: PLC0415 - kept beside its only use
-    from rt.spark.schema import default_schema  # noqa: PLC0415
+    from rt.spark.reading.options import ReadOptions  # noqa: PLC0415 - kept beside its only use
+    from rt.spark.reading.schema import default_schema  # noqa: PLC0415
 
     schema = schema or default_schema(ReadOptions((path,)))
     return spark.read.format(kind).schema(schema).options(**options).load(path)

@@ -10,9 +10,9 @@ from rt.errors import Misuse
 from rt.log.read.start import AtTime, Last, Start, checked_start, nanoseconds, resolve
 from rt.names import parse_glob
 from rt.position import Position
-from rt.spark.options import Edges, Keys, ReadOptions, Selection
-from rt.spark.places import log_paths
-from rt.spark.plan import LogView
+from rt.spark.reading.options import Edges, Keys, ReadOptions, Selection
+from rt.spark.reading.places import log_paths
+from rt.spark.reading.plan import LogView
 
 
 def read_arrow(
@@ -65,7 +65,7 @@ def read_arrow(
     if on_gap not in ("raise", "skip"):
         raise Misuse(f"on_gap is {on_gap!r}; use raise or skip")
     try:
-        from rt.spark.arrow_reader import open_reader  # noqa: PLC0415 - optional, and heavy
+        from rt.spark.reading.arrow_reader import open_reader  # noqa: PLC0415 - optional, and heavy
     except ImportError as error:
         raise ImportError(
             f"read_arrow needs {error.name}; install rt-transport with the extra 'arrow'"

@@ -17,9 +17,9 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from rt.errors import Misuse
+from rt.spark.formats.errors import check_version
 
 JAVA_MIN: Final = 17
-SPARK_MIN: Final = (4, 2)
 _VERSION: Final = re.compile(r'version "(?:1\.)?([0-9]+)')
 _PROBE_S: Final = 20.0
 # Over TCP a task waits 40 ms for the acknowledgement of its last small packet.
@@ -110,19 +110,6 @@ def ship(spark: Any) -> None:
     _register(spark)  # a format uses the files that had been added when it was registered
 
 
-def check_version(version: str) -> None:
-    """Refuse a Spark that does not check the columns a source returns.
-
-    Raises:
-        Misuse: the version is too old.
-    """
-    if tuple(int(part) for part in version.split(".")[:2]) < SPARK_MIN:
-        raise Misuse(
-            f"this is Spark {version}; rt needs PySpark 4.2 or newer, since older ones do not "
-            "check the columns a source returns: pip install 'pyspark>=4.2'"
-        )
-
-
 def _java_home() -> str:
     on_path = shutil.which("java")
     homes = [os.environ.get("JAVA_HOME")]
@@ -170,8 +157,8 @@ def _shim(java: str) -> str:
 
 
 def _register(spark: Any) -> None:
-    from rt.spark.history import RtHistory  # noqa: PLC0415 - needs Spark
-    from rt.spark.source import RtSource  # noqa: PLC0415 - needs Spark
+    from rt.spark.formats.batch import RtSource  # noqa: PLC0415 - needs Spark
+    from rt.spark.formats.history import RtHistory  # noqa: PLC0415 - needs Spark
 
     spark.dataSource.register(RtSource)
     spark.dataSource.register(RtHistory)

@@ -11,12 +11,12 @@ from rt.errors import Misuse
 from rt.log.read.start import AtTime, Last, Start, checked_start, nanoseconds, resolve
 from rt.position import Position
 from rt.spark.launch import register
-from rt.spark.options import FAILFAST, read_options
-from rt.spark.places import log_paths
-from rt.spark.plan import LogView
+from rt.spark.reading.options import FAILFAST, read_options
+from rt.spark.reading.places import log_paths
+from rt.spark.reading.plan import LogView
 
 if TYPE_CHECKING:
-    from rt.spark.summary import Summary
+    from rt.spark.reading.summary import Summary
 
 _BESIDE: Final = "session, position, time"  # the columns beside the fields of JSON payloads
 _NEEDED: Final = ("session", "position", "payload")
@@ -95,7 +95,7 @@ class Loading:
         Raises:
             Misuse: as `load`, or a field has the name of one of the log's columns.
         """
-        from rt.spark.json_payloads import json_frame  # noqa: PLC0415 - needs Spark
+        from rt.spark.formats.json_payloads import json_frame  # noqa: PLC0415 - needs Spark
 
         beside = [each.split()[0] for each in self.options.get("columns", _BESIDE).split(",")]
         needed = [each for each in _NEEDED if each not in {name.lower() for name in beside}]
@@ -110,7 +110,7 @@ class Loading:
             GapError: some of it was archived.
             CorruptLog: a header is damaged.
         """
-        from rt.spark.summary import summarize  # noqa: PLC0415 - few need it
+        from rt.spark.reading.summary import summarize  # noqa: PLC0415 - few need it
 
         return summarize(read_options({**self.options, "path": self._only_path("a summary")}))
 

@@ -12,10 +12,10 @@ from rt import Publisher
 from rt.errors import CorruptLog, FrameError, GapError, Misuse
 from rt.position import Position
 from rt.spark import gaps
-from rt.spark.arrays import PieceGroup
-from rt.spark.bodies import Body
-from rt.spark.pieces import Piece
-from rt.spark.task import Task
+from rt.spark.reading.arrays import PieceGroup
+from rt.spark.reading.bodies import Body
+from rt.spark.reading.pieces import Piece
+from rt.spark.reading.task import Task
 from tests.spark.random_logs import NOW_NS, STREAM, Merging, PlainRow, plain_rows, random_log
 from tests.spark.reading import Load, wanted
 

@@ -15,7 +15,7 @@ from pyiceberg.transforms import IdentityTransform
 
 from rt.cli.program import rt
 from rt.spark import iceberg
-from rt.spark.iceberg import IcebergSettings, local_catalog, to_iceberg
+from rt.spark.tables.iceberg import IcebergSettings, local_catalog, to_iceberg
 
 ALL = IcebergSettings(include_active=True)
 TABLE = "flights.messages"

@@ -8,10 +8,10 @@ import pytest
 from rt import Publisher
 from rt.errors import GapError, Misuse
 from rt.format.manifest import decode_entry, encode_entry
-from rt.spark.options import read_options
-from rt.spark.places import log_paths
-from rt.spark.plan import take_snapshots
-from rt.spark.steps import after_records
+from rt.spark.reading.options import read_options
+from rt.spark.reading.places import log_paths
+from rt.spark.reading.plan import take_snapshots
+from rt.spark.reading.steps import after_records
 from tests.spark.random_logs import NOW_NS, STREAM, plain_rows, random_log
 from tests.spark.reading import Load, wanted
 
@@ -104,7 +104,7 @@ def test_a_limit_of_records_counts_the_selected_sessions_only(tmp_path):
     session = rows[-1].session
     chosen = [row for row in rows if row.session == session]
     options = read_options({"path": merging.directory, "sessions": session})
-    from rt.spark.plan import LogView
+    from rt.spark.reading.plan import LogView
 
     view = LogView(merging.directory)
     view.refresh()

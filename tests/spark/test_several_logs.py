@@ -12,8 +12,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from rt import Publisher
 from rt.errors import Misuse
-from rt.spark.options import read_options
-from rt.spark.stream import RtStreamReader
+from rt.spark.formats.stream import RtStreamReader
+from rt.spark.reading.options import read_options
 
 ALL = ReadAllAvailable()
 SCHEMA = StructType([StructField("stream", StringType()), StructField("seq", LongType())])
@@ -27,7 +27,7 @@ def publish(root, stream, count, session="one"):
 
 
 def reader(path, **options):
-    """A query as Spark makes it anew at each start."""
+    """A query as Spark makes it at each start."""
     paths = {"paths": json.dumps(path)} if isinstance(path, list) else {"path": str(path)}
     options = {name: str(value) for name, value in options.items()}
     return RtStreamReader(read_options({**paths, **options}), SCHEMA)

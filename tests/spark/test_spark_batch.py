@@ -193,7 +193,9 @@ def test_json_payloads_become_columns_of_the_users_schema(spark, tmp_path):
         read.json("time string", spark=spark)
     with pytest.raises(Misuse, match="give one of FAILFAST"):
         read.json(schema, mode="LENIENT", spark=spark)
-    with pytest.raises(AnalysisException, match=r"decode is gone: call rt.spark.read\(path\).json"):
+    with pytest.raises(
+        AnalysisException, match=r"no option decode: call rt.spark.read\(path\).json"
+    ):
         spark.read.format("rt").option("decode", "json").load(read.path)
 
 

@@ -5,7 +5,7 @@ from pyspark.errors import AnalysisException, PythonException
 
 from rt.format.manifest import Archived
 from rt.position import Position
-from rt.spark.sink import _host
+from rt.spark.formats.sink import _host
 from tests.spark.random_logs import NOW_NS, STREAM, Merging, plain_rows, random_log
 from tests.spark.reading import Load, wanted
 
@@ -75,7 +75,7 @@ def _write_as_host(frame, host, root, fields):
         import pyarrow as pa
 
         from rt.log.notify.confirmations import Level
-        from rt.spark.sink import SinkOptions, write_partition
+        from rt.spark.formats.sink import SinkOptions, write_partition
 
         os.environ["RT_HOST"] = host
         table = pa.Table.from_pylist([row.asDict() for row in rows])

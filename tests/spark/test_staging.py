@@ -16,8 +16,8 @@ from rt import Publisher
 from rt.errors import Misuse
 from rt.log.notify.confirmations import Level
 from rt.spark import sink
-from rt.spark.sink import SinkOptions, Written, abort, commit
-from rt.spark.staging import Record, StagingArea
+from rt.spark.formats.sink import SinkOptions, Written, abort, commit
+from rt.spark.formats.staging import Record, StagingArea
 from tests.spark.reading import Load, wanted
 
 STREAM, KILLS, BATCHES, ROWS = "alerts", 40, 8, 600

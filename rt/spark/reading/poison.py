@@ -8,8 +8,8 @@ from rt.events import Poisoned
 from rt.format.checksum import crc32
 from rt.format.columns import check_columns
 from rt.format.frame import HEADER_BYTES, FrameKind, parse_header
-from rt.spark.pieces import Damage
-from rt.spark.storage import open_storage
+from rt.spark.reading.pieces import Damage
+from rt.spark.reading.storage import open_storage
 
 
 def corrupt_log(directory: str, found: Damage) -> CorruptLog:

@@ -11,9 +11,9 @@ from rt.format.walk import Walk
 from rt.limits import MIB
 from rt.log.files.disk import File
 from rt.position import Position
-from rt.spark.ahead import Ahead
-from rt.spark.bodies import INCOMPLETE, NO_BODY, Block, Body, BodyReader
-from rt.spark.places import LogPlace
+from rt.spark.reading.ahead import Ahead
+from rt.spark.reading.bodies import INCOMPLETE, NO_BODY, Block, Body, BodyReader
+from rt.spark.reading.places import LogPlace
 
 _CHUNK_BYTES: Final = MIB  # of one read where the next frame is searched for
 _HEADER_ROW_BYTES: Final = 32  # of a row without a body: three numbers, or one and a name

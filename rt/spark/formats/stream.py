@@ -17,11 +17,11 @@ from pyspark.sql.types import StructType
 
 from rt.errors import CorruptLog, GapError, Misuse
 from rt.position import START, Position
-from rt.spark.one_line import one_line_errors
-from rt.spark.options import FAILFAST, ReadOptions
-from rt.spark.pieces import Part
-from rt.spark.places import LogPlace, log_paths
-from rt.spark.plan import (
+from rt.spark.formats.errors import one_line_errors
+from rt.spark.reading.options import FAILFAST, ReadOptions
+from rt.spark.reading.pieces import Part
+from rt.spark.reading.places import LogPlace, log_paths
+from rt.spark.reading.plan import (
     LogSnapshot,
     LogView,
     between,
@@ -30,10 +30,10 @@ from rt.spark.plan import (
     edge,
     is_selected,
 )
-from rt.spark.schema import check_schema
-from rt.spark.splits import splits
-from rt.spark.steps import after_bytes, after_records, bytes_between, unread
-from rt.spark.task import Task
+from rt.spark.reading.schema import check_schema
+from rt.spark.reading.splits import splits
+from rt.spark.reading.steps import after_bytes, after_records, bytes_between, unread
+from rt.spark.reading.task import Task
 
 _ONE_LOG: Final = 1  # version of the offset of a load that names one log
 _SEVERAL: Final = 2

@@ -11,10 +11,10 @@ from rt.format.scan import next_header
 from rt.format.seek import walk_before
 from rt.log.files.disk import File
 from rt.position import Position
-from rt.spark.options import ReadOptions
-from rt.spark.pieces import Part
-from rt.spark.plan import LogSnapshot, LogView, between, headers
-from rt.spark.steps import after_records
+from rt.spark.reading.options import ReadOptions
+from rt.spark.reading.pieces import Part
+from rt.spark.reading.plan import LogSnapshot, LogView, between, headers
+from rt.spark.reading.steps import after_records
 
 
 def splits(snapshots: Sequence[LogSnapshot], options: ReadOptions) -> list[tuple[Part, ...]]:

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from rt.errors import FrameError
 from rt.format.frame import KEYS_COLUMN
-from rt.spark.options import Keys
-from rt.spark.pieces import Piece
+from rt.spark.reading.options import Keys
+from rt.spark.reading.pieces import Piece
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _BIGINT: Final = pa.int64()

@@ -31,9 +31,9 @@ from rt.format.checksum import crc32
 from rt.log.notify.confirmations import Level
 from rt.names import parse_session, parse_stream
 from rt.publisher import Publisher
-from rt.spark.one_line import one_line_errors
-from rt.spark.options import Table, parse_truth, parsed_options
-from rt.spark.staging import Record, Staged, StagingArea
+from rt.spark.formats.errors import one_line_errors
+from rt.spark.formats.staging import Record, Staged, StagingArea
+from rt.spark.reading.options import Table, parse_truth, parsed_options
 
 ROW_BITS: Final = 32
 BATCH_END: Final = 1 << 31

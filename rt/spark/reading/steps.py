@@ -8,8 +8,8 @@ from rt.errors import CorruptLog, FrameError
 from rt.format.frame import FrameKind
 from rt.format.index import IndexEntry
 from rt.position import Position
-from rt.spark.options import Selection
-from rt.spark.plan import LogView, headers
+from rt.spark.reading.options import Selection
+from rt.spark.reading.plan import LogView, headers
 
 HasSession = Callable[[str], bool]
 IsPast = Callable[[IndexEntry], bool]

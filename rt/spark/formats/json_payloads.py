@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from rt.errors import Misuse
-from rt.spark.options import DROPMALFORMED, FAILFAST, PERMISSIVE
+from rt.spark.reading.options import DROPMALFORMED, FAILFAST, PERMISSIVE
 
 RECORD: Final = "_corrupt_record"  # Spark's name for the text of a malformed record
 _PARSED: Final = "_rt_parsed"

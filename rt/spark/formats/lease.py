@@ -8,7 +8,7 @@ from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.settings.node import parse_address
 from rt.position import Position
-from rt.spark.options import LeaseOptions
+from rt.spark.reading.options import LeaseOptions
 
 _NS: Final = 1_000_000_000
 

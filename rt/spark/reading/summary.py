@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from rt.errors import Misuse
 from rt.position import Position
-from rt.spark.options import ReadOptions
-from rt.spark.plan import LogView, take_snapshots
-from rt.spark.steps import last_run, runs
+from rt.spark.reading.options import ReadOptions
+from rt.spark.reading.plan import LogView, take_snapshots
+from rt.spark.reading.steps import last_run, runs
 
 
 @dataclass(frozen=True, slots=True)

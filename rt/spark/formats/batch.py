@@ -15,14 +15,13 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from rt.errors import Misuse, RtError
-from rt.spark.launch import check_version
-from rt.spark.one_line import one_line_errors
-from rt.spark.options import ReadOptions, TriggerLimits, read_options
-from rt.spark.pieces import Part
-from rt.spark.plan import LogSnapshot, check_nothing_archived, take_snapshots
-from rt.spark.schema import check_schema, default_schema
-from rt.spark.splits import splits
-from rt.spark.task import Task
+from rt.spark.formats.errors import check_version, one_line_errors
+from rt.spark.reading.options import ReadOptions, TriggerLimits, read_options
+from rt.spark.reading.pieces import Part
+from rt.spark.reading.plan import LogSnapshot, check_nothing_archived, take_snapshots
+from rt.spark.reading.schema import check_schema, default_schema
+from rt.spark.reading.splits import splits
+from rt.spark.reading.task import Task
 
 
 class RtSource(DataSource):
@@ -80,14 +79,14 @@ class RtSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """Begin or resume a streaming query."""
-        from rt.spark.stream import RtStreamReader  # noqa: PLC0415 - batches need none of it
+        from rt.spark.formats.stream import RtStreamReader  # noqa: PLC0415 - batches need none of it
 
         # Spark's cleanup fails after an error here, and only the traceback has the first error
         return RtStreamReader(self._reading(), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Publish the rows of a batch query."""
-        from rt.spark.sink import batch_writer  # noqa: PLC0415 - reads need none of it
+        from rt.spark.formats.sink import batch_writer  # noqa: PLC0415 - reads need none of it
 
         with one_line_errors():
             return batch_writer(self.options, schema, overwrite=overwrite)
@@ -98,7 +97,7 @@ class RtSource(DataSource):
         overwrite: bool,
     ) -> DataSourceStreamArrowWriter:
         """Publish the rows of a streaming query."""
-        from rt.spark.sink import stream_writer  # noqa: PLC0415 - reads need none of it
+        from rt.spark.formats.sink import stream_writer  # noqa: PLC0415 - reads need none of it
 
         with one_line_errors():
             return stream_writer(self.options, schema, overwrite=overwrite)
@@ -106,7 +105,7 @@ class RtSource(DataSource):
     def _hold(self, snapshots: tuple[LogSnapshot, ...]) -> None:
         lease = self._reading().lease
         if lease is not None:
-            from rt.spark.lease import take_lease  # noqa: PLC0415 - most have none
+            from rt.spark.formats.lease import take_lease  # noqa: PLC0415 - most have none
 
             for snapshot in snapshots:
                 take_lease(lease, snapshot.start, snapshot.stream)

@@ -21,9 +21,9 @@ from rt.log.read.growth import BadFrames, DamagedFrame
 from rt.log.read.start import end_before, readable_at, resolve
 from rt.log.write.active_file import Facts
 from rt.position import START, Position
-from rt.spark.options import FAILFAST, ReadOptions, Selection
-from rt.spark.places import LogPlace, log_paths
-from rt.spark.storage import open_storage
+from rt.spark.reading.options import FAILFAST, ReadOptions, Selection
+from rt.spark.reading.places import LogPlace, log_paths
+from rt.spark.reading.storage import open_storage
 
 _INDEX_BYTES_MAX: Final = 192 * MIB  # 24 bytes for each range of 1 GiB, of 128 at least
 
