@@ -1,7 +1,9 @@
 """What a batch query reads of a log, held against a plain decoder; no Spark is needed for it."""
 
 import os
+import re
 import struct
+from pathlib import Path
 from random import Random
 
 import pyarrow as pa
@@ -14,6 +16,7 @@ from rt.position import Position
 from rt.spark import gaps
 from rt.spark.reading.arrays import PieceGroup
 from rt.spark.reading.bodies import Body
+from rt.spark.reading.options import read_options
 from rt.spark.reading.pieces import Piece
 from rt.spark.reading.task import Task
 from tests.spark.random_logs import NOW_NS, STREAM, Merging, PlainRow, plain_rows, random_log
@@ -360,3 +363,23 @@ def test_a_directory_without_a_log_is_refused(tmp_path):
     """An empty result would hide a misspelt path."""
     with pytest.raises(Misuse, match="holds no log"):
         Load(str(tmp_path))
+
+
+def test_the_options_of_sparks_kafka_source_are_taken_by_their_names():
+    """Those that SPARK.md's table has in bold: a query that is moved here keeps them."""
+    text = (Path(__file__).parents[2] / "docs" / "SPARK.md").read_text(encoding="utf-8")
+    table = text.partition("### Coming from Spark's Kafka source")[2].partition("**What is")[0]
+    names = re.findall(r"\*\*([a-zA-Z]+)\*\*", "".join(re.findall(r"(?m)^\| [^|]*", table)))
+    values = {"subscribe": "s", "failOnDataLoss": "false", "maxTriggerDelay": "15m"}
+    values |= {f"{edge}Timestamp": "2013-01-01T10:00Z" for edge in ("starting", "ending")}
+    values |= {"startingOffsets": "earliest", "endingOffsets": "latest"}
+    assert len(names) > 10
+    for name in set(names) - {"topic"}:
+        assert read_options({"path": "p", name: values.get(name, "5")}), name
+    for name in ("subscribePattern", "assign", "kafka.bootstrap.servers"):
+        with pytest.raises(Misuse, match=f"has no option {name}: "):
+            read_options({"path": "p", name: "x"})
+    pytest.importorskip("pyspark")
+    from rt.spark.formats.sink import sink_options
+
+    assert sink_options({"path": "p", "topic": "s"}).stream == "s"

@@ -25,7 +25,6 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from rt.config.kinds import parse_seconds
 from rt.errors import Misuse
 from rt.format.checksum import crc32
 from rt.log.notify.confirmations import Level
@@ -33,7 +32,7 @@ from rt.names import parse_session, parse_stream
 from rt.publisher import Publisher
 from rt.spark.formats.errors import one_line_errors
 from rt.spark.formats.staging import Record, Staged, StagingArea
-from rt.spark.reading.options import Table, parse_truth, parsed_options
+from rt.spark.reading.options import Table, parse_duration, parse_truth, parsed_options
 
 ROW_BITS: Final = 32
 BATCH_END: Final = 1 << 31
@@ -86,7 +85,7 @@ _OPTIONS: Final[Table] = {
     "batch": ("batch", _batch),
     "sharedRoot": ("shared_root", parse_truth),
     "flush": ("flush", Level.parse),
-    "flushTimeout": ("timeout_s", parse_seconds),
+    "flushTimeout": ("timeout_s", parse_duration),
 }
 
 

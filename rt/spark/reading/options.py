@@ -333,6 +333,11 @@ def _size(text: str) -> int:
     return size
 
 
+def parse_duration(text: str) -> float:
+    """Parse a duration into seconds; `m` is a minute, as Spark writes it."""
+    return parse_seconds(f"{text}in" if text.endswith("m") else text)
+
+
 def parse_truth(text: str) -> bool:
     """Parse `true` or `false`; `ValueError` if it is neither."""
     return _choice(text, ("TRUE", "FALSE")) == "TRUE"
@@ -364,7 +369,7 @@ _OPTIONS: Final[Table] = {
     "maxRecordsPerTrigger": ("limits.records", _count),
     "maxBytesPerTrigger": ("limits.bytes", _size),
     "minRecordsPerTrigger": ("limits.records_min", _count),
-    "maxTriggerDelay": ("limits.delay_s", parse_seconds),
+    "maxTriggerDelay": ("limits.delay_s", parse_duration),
     "minPartitions": ("splitting.partitions", _count),
     "partitionBytes": ("splitting.bytes", _size),
     "maxRecordsPerPartition": ("splitting.records", _count),
@@ -375,6 +380,6 @@ _OPTIONS: Final[Table] = {
     "leaseNodes": ("lease.nodes", lambda text: tuple(_texts(text))),
     "leaseCerts": ("lease.certs", str),
     "leaseIdentity": ("lease.identity", parse_peer),
-    "leaseTime": ("lease.seconds", parse_seconds),
+    "leaseTime": ("lease.seconds", parse_duration),
     "leaseBytes": ("lease.bytes_max", _size),
 }
