@@ -24,10 +24,10 @@ _NEEDED: Final = ("session", "position", "payload")
 
 @dataclass(frozen=True)
 class Loading:
-    """What to read of a log; each method returns another one, with more said.
+    """What to read of a log; each method returns a copy with one more choice.
 
     Attributes:
-        path: of the log, or several; as of `load()`.
+        path: of the log, or several paths; as for `load()`.
         options: of the load, as docs/SPARK.md lists them.
     """
 
@@ -44,7 +44,7 @@ class Loading:
             end: of the first message that is not read, in the same forms, or `latest`.
 
         Raises:
-            Misuse: an argument is neither.
+            Misuse: an argument has none of these forms.
         """
         return self.option(
             **self._edge("starting", start, "earliest"), **self._edge("ending", end, "latest")
@@ -133,7 +133,7 @@ class Loading:
     def _only_path(self, what: str) -> str:
         paths = log_paths((self.path,) if isinstance(self.path, str) else self.path)
         if len(paths) > 1:
-            raise Misuse(f"{what} is of one log, and there are {len(paths)}")
+            raise Misuse(f"{what} needs one log, and the load names {len(paths)}")
         return paths[0]
 
 

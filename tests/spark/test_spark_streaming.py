@@ -155,5 +155,5 @@ def test_a_session_of_another_query_is_refused(spark, tmp_path):
     frame = stream(spark, merging.directory).select("payload")
     root = str(tmp_path / "to")
     run(frame, root, tmp_path / "one", "rt", stream=STREAM, session="same")
-    with pytest.raises(StreamingQueryException, match="that of another query"):
+    with pytest.raises(StreamingQueryException, match="belongs to another query"):
         run(frame, root, tmp_path / "two", "rt", stream=STREAM, session="same")

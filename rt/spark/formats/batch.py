@@ -17,7 +17,6 @@ from pyspark.sql.types import StructType
 from rt.errors import Misuse, RtError
 from rt.spark.formats.errors import check_version, one_line_errors
 from rt.spark.reading.options import ReadOptions, TriggerLimits, read_options
-from rt.spark.reading.pieces import Part
 from rt.spark.reading.plan import LogSnapshot, check_nothing_archived, take_snapshots
 from rt.spark.reading.schema import check_schema, default_schema
 from rt.spark.reading.splits import splits
@@ -44,7 +43,7 @@ class RtSource(DataSource):
             self._snapshots = take_snapshots(self._read_options)
             self._hold(self._snapshots)
         except (RtError, OSError) as error:
-            # it may be a write; and a stream may begin before its log does
+            # raised by a batch read only: this may be a write, and a stream may begin before its log
             self._snapshots = None
             self._refusal = str(error)
 
@@ -81,7 +80,7 @@ class RtSource(DataSource):
         """Begin or resume a streaming query."""
         from rt.spark.formats.stream import RtStreamReader  # noqa: PLC0415 - batches need none of it
 
-        # Spark's cleanup fails after an error here, and only the traceback has the first error
+        # with the traceback: Spark's cleanup fails after an error here and hides the first error
         return RtStreamReader(self._reading(), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -116,18 +115,6 @@ class RtSource(DataSource):
         return self._read_options
 
 
-class Parts(InputPartition):
-    """What one task reads."""
-
-    def __init__(self, parts: tuple[Part, ...]) -> None:
-        super().__init__(parts)
-
-
-def input_partitions(snapshots: tuple[LogSnapshot, ...], options: ReadOptions) -> list[Parts]:
-    """One partition for each split; if there are none, an empty one, because Spark needs one."""
-    return [Parts(parts) for parts in splits(snapshots, options)] or [Parts(())]
-
-
 class RtReader(DataSourceReader):
     """One batch query."""
 
@@ -140,12 +127,9 @@ class RtReader(DataSourceReader):
         self._task = Task(places, options, check_schema(schema, options))
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Cut the snapshot into splits."""
+        """Cut the snapshot into splits; Spark needs one at least, so it may be empty."""
         with one_line_errors():
-            return self._planned()
-
-    def _planned(self) -> list[Parts]:
-        return input_partitions(self._snapshots, self._options)
+            return [InputPartition(each) for each in splits(self._snapshots, self._options) or [()]]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read one split; runs in a worker."""

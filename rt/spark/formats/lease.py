@@ -1,4 +1,4 @@
-"""Lease: asks the nodes of a stream to hold the files of a load, for a bounded time."""
+"""Lease: asks the nodes of a stream to keep the files of a load for a bounded time."""
 
 import time
 from typing import Any, Final

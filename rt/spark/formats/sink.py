@@ -59,8 +59,8 @@ class SinkOptions:
         session: what the names of the sessions begin with; "" for one made of the query's id.
         batch: number of this write among those of `session`; None outside `foreachBatch`.
         shared_root: whether all executors see the same `root`.
-        flush: what a batch waits for before it is done.
-        timeout_s: and how long.
+        flush: the level a batch waits for before it is done.
+        timeout_s: the longest it waits.
     """
 
     root: str
@@ -187,7 +187,9 @@ class RtStreamWriter(DataSourceStreamArrowWriter):
         context = _task()
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
         if query is None or batch is None:
-            raise Misuse("this Spark does not tell a task its query and batch; rt cannot number")
+            raise Misuse(
+                "this Spark does not tell tasks their query and batch, so rt cannot number rows"
+            )
         prefix = self._options.session or f"spark-{query.replace('-', '')[:16]}"
         with one_line_errors():
             return write_partition(self._options, prefix, _batch(batch), iterator, query)
@@ -250,8 +252,7 @@ def commit(
         options: of the sink.
         batch: its number.
         messages: of all its tasks.
-        is_job: whether the user numbers the batches, who may give a number to other rows by
-            mistake.
+        is_job: whether the user numbers the batches, and may number other rows alike by mistake.
 
     Raises:
         Misuse: a later batch was published already, or other rows under this number.
@@ -275,7 +276,7 @@ def commit(
 
 
 def abort(options: SinkOptions, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Remove what the tasks of a batch have staged, but what is recorded to be published."""
+    """Remove what the tasks of a batch staged, except files recorded for publishing."""
     for each in messages:
         if isinstance(each, Written) and each.part is not None:
             area = _area(options, each.prefix)
@@ -287,8 +288,8 @@ def abort(options: SinkOptions, batch: int, messages: Sequence[WriterCommitMessa
 def _check_turn(found: Record, record: Record, prefix: str, *, is_job: bool) -> None:
     if record.owner != found.owner:
         raise Misuse(
-            f"the session {prefix} is that of another query: give a session of its own to a query "
-            "with a new checkpoint"
+            f"the session {prefix} belongs to another query: give each query with a new checkpoint "
+            "a session of its own"
         )
     if record.batch > found.batch:
         raise Misuse(
@@ -331,7 +332,7 @@ def _by_stream(rows: Any, stream: str) -> Iterator[tuple[str, Any]]:
 
 
 class _Publishing:
-    """Publishes rows of one session under the numbers of a batch, but those it holds already."""
+    """Publishes rows in one session under the numbers of a batch; skips those it already holds."""
 
     def __init__(self, options: SinkOptions, batch: int, session: str, group: str = "") -> None:
         base = batch << ROW_BITS
@@ -361,11 +362,11 @@ class _Publishing:
             _publish_batch(self._publisher, rows.slice(known))
 
     def finish(self) -> None:
-        """Wait for the rows, which have ended; the session must not hold more of them."""
+        """Wait for the rows; refuse a session that holds more rows of this batch than came."""
         if self._known > 0:
             raise Misuse(
-                f"session {self._publisher.name} holds {self._known} rows more of this batch than "
-                "come now: this replay differs from the attempt before"
+                f"session {self._publisher.name} holds {self._known} more rows of this batch than "
+                "this replay brings: it differs from the attempt before"
             )
         self._publisher.flush(self._options.flush, self._options.timeout_s)
 
@@ -389,7 +390,9 @@ def _checked_rows(rows: Any, options: SinkOptions) -> Any:
     if "stream" in names:
         for name in pc.unique(rows.column("stream")).to_pylist():
             if parse_stream(name) and options.stream not in ("", name):
-                raise Misuse(f"a row is of stream {name}, and the option stream is another")
+                raise Misuse(
+                    f"a row names the stream {name}, but the option stream is {options.stream}"
+                )
     return rows
 
 
@@ -401,7 +404,7 @@ def _publish_batch(publisher: Publisher, batch: Any) -> None:
 
 
 def times_of(columns: MutableMapping[str, Any]) -> Any:
-    """The publish times of rows in ns, or None where they name none."""
+    """Return the publish times of rows in ns, or None if they have no such column."""
     if "time" in columns:
         times = columns["time"].cast(pa.timestamp("ns", tz="UTC")).view(pa.int64())
     elif "time_ns" in columns:

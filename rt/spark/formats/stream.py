@@ -19,8 +19,7 @@ from rt.errors import CorruptLog, GapError, Misuse
 from rt.position import START, Position
 from rt.spark.formats.errors import one_line_errors
 from rt.spark.reading.options import FAILFAST, ReadOptions
-from rt.spark.reading.pieces import Part
-from rt.spark.reading.places import LogPlace, log_paths
+from rt.spark.reading.places import log_paths
 from rt.spark.reading.plan import (
     LogSnapshot,
     LogView,
@@ -87,13 +86,6 @@ def decoded(offset: Mapping[str, Any]) -> Offset:
     positions = {each: Position(fields["position"]) for each, fields in found.items()}
     begins = {each: Position(f[_BEGIN]) for each, f in found.items() if _BEGIN in f}
     return Offset(positions, begins, _INITIAL in offset)
-
-
-class StreamParts(InputPartition):
-    """What one task of a micro-batch reads; all that it may use."""
-
-    def __init__(self, places: tuple[LogPlace, ...], parts: tuple[Part, ...]) -> None:
-        super().__init__((places, parts))
 
 
 class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -219,7 +211,8 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if snapshot.gaps and self._options.fail_on_data_loss:
                 raise GapError(snapshot.gaps[0])
         places = tuple(each.place for each in snapshots)
-        return [StreamParts(places, e) for e in splits(snapshots, self._options) or [()]]
+        found = splits(snapshots, self._options) or [()]
+        return [InputPartition((places, parts)) for parts in found]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read one split; runs in a worker."""

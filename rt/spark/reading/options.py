@@ -102,8 +102,8 @@ class TriggerLimits:
     Attributes:
         records: the most messages, of the selected sessions.
         bytes: the most of the log, on disk.
-        records_min: it waits until there are so many messages, of all sessions,
-        delay_s: but no longer than this.
+        records_min: a micro-batch waits for this many messages, of all sessions.
+        delay_s: the longest it waits for them.
     """
 
     records: int | None = None
@@ -147,7 +147,7 @@ class ReadOptions:
             the columns need is read. `auto`: `false` where headers suffice under FAILFAST, else
             `true`.
         columns: of a load without a schema, in order; () for the default columns.
-        lease: what holds the files meanwhile; None if nothing does.
+        lease: keeps the archiver from the files; None for no lease.
     """
 
     paths: tuple[str, ...]
@@ -183,7 +183,7 @@ class LeaseOptions:
         nodes: addresses of nodes of the stream.
         certs: directory of ca.pem, NAME.pem and NAME.key, on the driver.
         identity: NAME of the certificate to show.
-        seconds: how long it holds, from the load and again from the first query.
+        seconds: how long it holds; it begins at the load, and again at the first query.
         bytes_max: how much it holds, including what is appended meanwhile.
     """
 
@@ -261,7 +261,7 @@ def is_sparks_own(name: str) -> bool:
 
 
 def unknown_option(what: str, name: str, known: Iterable[str]) -> str:
-    """Say in one line that there is no such option, and which one may be meant."""
+    """Return a message that there is no such option, with the one that may be meant."""
     by_lower = {each.lower(): each for each in known}
     close = get_close_matches(name.lower(), by_lower, 1)
     if close:

@@ -77,7 +77,7 @@ class Part:
 
 @dataclass(slots=True)
 class PartReader:
-    """Reads one part, and continues after damage if a whole frame follows."""
+    """Reads one part, and continues after damage at the next whole frame."""
 
     file: File
     part: Part
@@ -89,7 +89,7 @@ class PartReader:
     _walk: Walk = field(init=False)
     _ahead: Ahead = field(init=False)
     _bodies: BodyReader | None = field(init=False)
-    _passed: int = 0  # messages of the current range that were met
+    _passed: int = 0  # messages of the current range so far
     _passes_by: bool = False  # whether the current range is of a session that is not wanted
 
     def __post_init__(self) -> None:
@@ -174,7 +174,7 @@ class PartReader:
             walk.skip_range()
 
     def _step_over(self, reason: str) -> Damage:
-        """Continue with the next frame if the header is whole; otherwise with the next found."""
+        """Continue with the next frame: by the header if it is whole, otherwise by a search."""
         walk, at = self._walk, self._walk.position
         session = walk.range.session if walk.left and walk.range else self.session or None
         left = walk.left
@@ -197,7 +197,7 @@ class PartReader:
         return True
 
     def _search(self, offset: int) -> int:
-        """Return where the next intact frame after `offset` is that was written for its place."""
+        """Find the next intact frame after `offset` whose header names its own position."""
         offset, end = offset + 8, self.part.end
         while offset < end:
             data = self.file.pread(min(_CHUNK_BYTES + _OVERLAP, end - offset), offset)

@@ -1,4 +1,4 @@
-"""Plan: what one load reads, fixed when it is made, and the splits that tasks read of it."""
+"""Plan: what one load reads of its logs, fixed when the load is made."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -46,7 +46,6 @@ class LogSnapshot:
     log_id: str
     stream: str
     merged: bool
-    session: str
     start: Position
     stop: Position
     files: tuple[tuple[Position, int], ...]
@@ -59,7 +58,7 @@ class LogSnapshot:
 
 
 class _Tail(NamedTuple):
-    """What is known of a growing file: where its whole frames end, by a walk that goes on there."""
+    """A growing file when last scanned: its size, the end of its whole frames, the walk."""
 
     size: int
     end: int
@@ -67,14 +66,15 @@ class _Tail(NamedTuple):
 
 
 class LogView:
-    """A log directory as it is being planned on; close it."""
+    """A log directory while a load is planned; close it after use."""
 
     def __init__(self, path: str, *, strict: bool = True) -> None:
         """Open the log at `path`.
 
         Args:
             path: a directory or a URI.
-            strict: whether damage at the end of the log is an error; else it is read as any.
+            strict: whether damage at the end of the log is an error; otherwise tasks treat it as
+                the mode says.
         """
         disk, inside = open_storage(path)
         self.path = path
@@ -101,7 +101,7 @@ class LogView:
         return identity.stream if identity else ""
 
     def files(self) -> Iterator[tuple[Position, int]]:
-        """The files that hold their bytes and where each ends, up to the first that still grows."""
+        """The files that are not archived and the end of each, up to the first that still grows."""
         for start in self.log.files():
             end = self.log.manifest.rolled_end(start)
             yield start, self.tail_end(start) if end is None else end
@@ -127,7 +127,7 @@ class LogView:
             file.close()
 
     def walk_to(self, file: File, start: Position, is_past: Callable[[IndexEntry], bool]) -> Walk:
-        """A walk at the last indexed frame that is not past what is sought."""
+        """Start a walk at the last indexed frame that is not past the place sought."""
         log = self.log
         index = self.index(file, start)
         return walk_before(
@@ -148,9 +148,9 @@ class LogView:
         return Index(lambda length, offset: data[offset : offset + length], len(data))
 
     def numbered(self, start: Position, offset: int) -> tuple[int, int]:
-        """The first message number from an offset of a file on, and the number after its last.
+        """Return the first message number from an offset of a file on, and that after its last.
 
-        Only headers after an index entry are read; a jump of a session's numbers counts, too.
+        Only headers after an index entry are read. A jump in a session's numbers counts too.
         """
         with closing(self.log.open_file(start)) as file:
             end, begin, last = self.tail_end(start), Facts(), Facts()
@@ -197,7 +197,7 @@ class LogView:
         return _Tail(size, walk.position.offset, walk)
 
     def _bad_tail(self, file: File, walk: Walk, size: int, reason: str) -> _Tail:
-        """Where to end before a bad frame, or after damage that may be read over."""
+        """End before an incomplete frame, or after damage that tasks may skip."""
         at = walk.position
         if not isinstance(self._bad_frames.explain(file, walk), DamagedFrame):
             return _Tail(size, at.offset, walk)
@@ -303,7 +303,7 @@ def between(view: LogView, start: Position, stop: Position) -> LogSnapshot:
         if file < stop and start < file + max(1, end)
     )
     return LogSnapshot(
-        view.path, view.log_id, view.stream, view.log.merged, view.log.session,
+        view.path, view.log_id, view.stream, view.log.merged,
         start, stop, files, tuple(gaps_between(view.log, start, stop)),
     )  # fmt: skip
 
@@ -326,7 +326,7 @@ def _snapshot(view: LogView, options: ReadOptions) -> LogSnapshot:
 
 
 def check_not_all_archived(view: LogView, options: ReadOptions) -> None:
-    """Refuse `earliest` where no message is left: "the oldest still there" would be nothing.
+    """Refuse `earliest` for a log of which no message is left: it would silently read nothing.
 
     Raises:
         GapError: all messages of the log were archived.
@@ -342,7 +342,7 @@ def check_not_all_archived(view: LogView, options: ReadOptions) -> None:
 def edge(
     view: LogView, place: Position | str, time_ns: int | None, *, is_end: bool = False
 ) -> Position:
-    """The position that a starting option names, or an ending one."""
+    """Return the position that an option for the start or the end names."""
     if isinstance(place, Position):
         return place
     if time_ns is None:
@@ -355,8 +355,8 @@ def edge(
         if view.strict:
             raise
         found = view.end() if is_end else error.position
-    # What was archived had times too: those of a window are not skipped silently. So the window
-    # begins before the file that may hold its first message, and ends after that of its last.
+    # Archived messages of a window must be a gap and not be skipped silently. So a window begins at
+    # the first archived file that may hold one, and ends at the first that is too late.
     lines = (manifest.rolled[file] for file in manifest.order if file in manifest.archived)
     times = ((line.file, line.first_time_ns if is_end else line.last_time_ns) for line in lines)
     return min(found, next((file for file, ns in times if ns >= time_ns), found))
@@ -373,7 +373,7 @@ def headers(file: File, walk: Walk, end: int) -> Iterator[tuple[Position, Header
 
 
 def all_gaps(path: str) -> list[Gap]:
-    """What was archived of a log, or is missing: the ranges that no reader gets any more."""
+    """Return the ranges of a log that were archived or are missing."""
     view = LogView(path)
     try:
         if not view.refresh():

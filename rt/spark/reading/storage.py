@@ -78,7 +78,7 @@ class FsFile:
         self._base = 0
 
     def pread(self, length: int, offset: int) -> bytes:
-        """Read up to `length` bytes at `offset`; a little is taken from what was read ahead."""
+        """Read up to `length` bytes at `offset`, from what was read ahead if it is there."""
         at = offset - self._base
         if at < 0 or at + length > len(self._data):
             left = max(0, self._file.size() - offset)

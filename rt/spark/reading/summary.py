@@ -51,7 +51,7 @@ def summarize(options: ReadOptions) -> Summary:
         raise Misuse("a summary is made from headers, and keys are not in them")
     snapshots = take_snapshots(options)
     if len(snapshots) > 1:
-        raise Misuse(f"a summary is of one log, and the load names {len(snapshots)}")
+        raise Misuse(f"a summary needs one log, and the load names {len(snapshots)}")
     if not snapshots:
         return Summary()
     snapshot = snapshots[0]
