@@ -1,19 +1,17 @@
 """Loads: `rt.spark.read`, which builds the options of a load step by step."""
 
+import json
 import os
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from rt.errors import Misuse
-from rt.log.read.start import AtTime, Last, Start, checked_start, nanoseconds, resolve
+from rt.log.read.start import Start
 from rt.position import Position
 from rt.spark.launch import register
 from rt.spark.reading.options import FAILFAST, read_options
-from rt.spark.reading.places import log_paths
-from rt.spark.reading.plan import LogView
+from rt.spark.reading.plan import parsed_edge
 
 if TYPE_CHECKING:
     from rt.spark.reading.summary import Summary
@@ -112,29 +110,20 @@ class Loading:
         """
         from rt.spark.reading.summary import summarize  # noqa: PLC0415 - few need it
 
-        return summarize(read_options({**self.options, "path": self._only_path("a summary")}))
+        return summarize(read_options({**self.options, "paths": json.dumps(self._given_paths())}))
 
     def _edge(self, name: str, given: Start | str, default: str) -> dict[str, object]:
-        place = checked_start(given)
+        place, time_ns = parsed_edge(self._given_paths(), given)
+        if time_ns is not None:
+            return {f"{name}Timestamp": time_ns}
         if place == default:
             return {}
-        if isinstance(place, AtTime):
-            return {f"{name}Timestamp": place.ns}
-        if isinstance(place, datetime):
-            return {f"{name}Timestamp": nanoseconds(place)}
-        if isinstance(place, Last):
-            with closing(LogView(self._only_path(f"last:{place.messages}"))) as view:
-                view.refresh()
-                place = resolve(view.log, place)
         if not isinstance(place, Position):
             raise Misuse(f"{place} would read nothing; a load goes from earliest to latest")
         return {f"{name}Position": place}
 
-    def _only_path(self, what: str) -> str:
-        paths = log_paths((self.path,) if isinstance(self.path, str) else self.path)
-        if len(paths) > 1:
-            raise Misuse(f"{what} needs one log, and the load names {len(paths)}")
-        return paths[0]
+    def _given_paths(self) -> tuple[str, ...]:
+        return (self.path,) if isinstance(self.path, str) else self.path
 
 
 def read(path: str | os.PathLike[str] | list[str] | tuple[str, ...]) -> Loading:

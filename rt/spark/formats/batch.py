@@ -43,7 +43,7 @@ class RtSource(DataSource):
             self._snapshots = take_snapshots(self._read_options)
             self._hold(self._snapshots)
         except (RtError, OSError) as error:
-            # raised by a batch read only: this may be a write, and a stream may begin before its log
+            # for a batch read only: this may be a write, and a stream may begin before its log
             self._snapshots = None
             self._refusal = str(error)
 

@@ -174,6 +174,13 @@ class Keys:
     exact: tuple[bytes, ...]
     prefixes: tuple[bytes, ...]
 
+    @classmethod
+    def parse(cls, names: Iterable[bytes]) -> "Keys":
+        """Take names that end in `*` as prefixes."""
+        names = list(names)
+        prefixes = tuple(name[:-1] for name in names if name.endswith(b"*"))
+        return cls(tuple(name for name in names if not name.endswith(b"*")), prefixes)
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseOptions:
@@ -300,12 +307,6 @@ def _globs(text: str) -> tuple[str, ...]:
     return globs
 
 
-def _keys(text: str) -> Keys:
-    names = [name.encode() for name in _texts(text)]
-    prefixes = tuple(name[:-1] for name in names if name.endswith(b"*"))
-    return Keys(tuple(name for name in names if not name.endswith(b"*")), prefixes)
-
-
 def _texts(text: str) -> list[str]:
     """Comma-separated texts, or a JSON array where a text contains a comma."""
     try:
@@ -365,7 +366,7 @@ _OPTIONS: Final[Table] = {
     "endingTimestamp": ("edges.end_ns", _time),
     "streams": ("selection.streams", _globs),
     "sessions": ("selection.sessions", _globs),
-    "keys": ("selection.keys", _keys),
+    "keys": ("selection.keys", lambda text: Keys.parse(map(str.encode, _texts(text)))),
     "maxRecordsPerTrigger": ("limits.records", _count),
     "maxBytesPerTrigger": ("limits.bytes", _size),
     "minRecordsPerTrigger": ("limits.records_min", _count),

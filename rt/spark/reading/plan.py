@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, NamedTuple
 
 from rt.errors import CorruptLog, FrameError, GapError, Misuse
@@ -18,7 +19,16 @@ from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import File
 from rt.log.read.gaps import gaps_between
 from rt.log.read.growth import BadFrames, DamagedFrame
-from rt.log.read.start import end_before, readable_at, resolve
+from rt.log.read.start import (
+    AtTime,
+    Last,
+    Start,
+    checked_start,
+    end_before,
+    nanoseconds,
+    readable_at,
+    resolve,
+)
 from rt.log.write.active_file import Facts
 from rt.position import START, Position
 from rt.spark.reading.options import FAILFAST, ReadOptions, Selection
@@ -360,6 +370,26 @@ def edge(
     lines = (manifest.rolled[file] for file in manifest.order if file in manifest.archived)
     times = ((line.file, line.first_time_ns if is_end else line.last_time_ns) for line in lines)
     return min(found, next((file for file, ns in times if ns >= time_ns), found))
+
+
+def parsed_edge(paths: tuple[str, ...], given: Start | str) -> tuple[Position | str, int | None]:
+    """Return the edge that a Python caller names: a position or a word, and a time in ns.
+
+    Raises:
+        Misuse: it is none of these, or counts messages of several logs.
+    """
+    place = checked_start(given)
+    if isinstance(place, AtTime | datetime):
+        return "", place.ns if isinstance(place, AtTime) else nanoseconds(place)
+    if isinstance(place, Last):
+        paths = log_paths(paths)
+        if len(paths) > 1:
+            words = f"last:{place.messages} counts in one log, and the load names {len(paths)}"
+            raise Misuse(f"{words}; use times")
+        with closing(LogView(paths[0])) as view:
+            view.refresh()
+            return resolve(view.log, place), None
+    return place, None
 
 
 def headers(file: File, walk: Walk, end: int) -> Iterator[tuple[Position, Header]]:
