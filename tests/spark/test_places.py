@@ -61,6 +61,18 @@ def test_streams_and_sessions_select_by_globs(root):
         Load(str(root), sessions="a b")
 
 
+def test_a_log_that_is_not_selected_fails_no_load(root):
+    """Nobody who reads one stream can do anything about what was archived of another."""
+    with random_log(str(root / "archived"), 3, file_bytes_max=1 << 14) as merging:
+        merging.executor.appender.roll(NOW_NS)
+        merging.archive(1000)
+    assert counts(Load(str(root), streams="weather")) == {("weather", "jfk"): 5}
+    position = {"endingPosition": "0.0.2"}
+    assert counts(Load(str(root), streams="weather", **position)) == {("weather", "jfk"): 2}
+    with pytest.raises(GapError):
+        Load(str(root / "archived" / f"{STREAM}.merged"))
+
+
 def test_the_file_column_is_the_path_of_the_log_file(root):
     """So that a bad row leads to its file, whichever log it came from."""
     table = Load(str(root)).read(wanted("file", "payload"))
