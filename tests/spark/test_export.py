@@ -16,7 +16,8 @@ from rt.cli.program import rt
 from rt.errors import GapError, Misuse
 from rt.log.write.writer import WriterSettings
 from rt.position import Position
-from rt.spark.tables import export, to_parquet
+from rt.spark import to_parquet
+from rt.spark.tables import export
 from rt.spark.tables.export import ExportSettings
 from tests.spark.random_logs import NOW_NS, STREAM, plain_rows, publish_random, random_log
 

@@ -15,7 +15,7 @@ pytest.importorskip("pyspark")
 from rt import Publisher
 from rt.errors import Misuse
 from rt.log.notify.confirmations import Level
-from rt.spark import sink
+from rt.spark.formats import sink
 from rt.spark.formats.sink import SinkOptions, Written, abort, commit
 from rt.spark.formats.staging import Record, StagingArea
 from tests.spark.reading import Load, wanted

@@ -78,10 +78,15 @@ class RtSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """Begin or resume a streaming query."""
-        from rt.spark.formats.stream import RtStreamReader  # noqa: PLC0415 - batches need none of it
+        from rt.spark.formats.stream import (  # noqa: PLC0415 - batches need none of it
+            RefusingReader,
+            RtStreamReader,
+        )
 
-        # with the traceback: Spark's cleanup fails after an error here and hides the first error
-        return RtStreamReader(self._reading(), schema)
+        try:
+            return RtStreamReader(self._reading(), schema)
+        except RtError as error:
+            return RefusingReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Publish the rows of a batch query."""

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from rt.errors import CorruptLog, GapError, Misuse
+from rt.errors import CorruptLog, GapError, Misuse, RtError
 from rt.position import START, Position
 from rt.spark.formats.errors import one_line_errors
 from rt.spark.reading.options import FAILFAST, ReadOptions
@@ -106,6 +106,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned: dict[str, Position] | None = None  # the end of the last micro-batch
         self._planned_at = time.monotonic()
 
+    @one_line_errors()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
         """Where a new query begins; one that resumes begins at its checkpoint.
 
@@ -137,6 +138,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(options.limits.bytes)
         return ReadAllAvailable()
 
+    @one_line_errors()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Where the next micro-batch ends. Called often; costs two file sizes if nothing grew.
 
@@ -164,10 +166,12 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         made = Offset({**given.positions, **moved}, first)
         return made.encode(several=self._names_several)
 
+    @one_line_errors()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
         """Fix the end of the query at the current end of each log."""
         self._targets = {each: view.end() for each, view in self._logs().items()}
 
+    @one_line_errors()
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's
         """The end of each log, for the query's progress, and how far the query lags.
 
@@ -194,6 +198,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             "avgOffsetsBehindLatest": sum(rows) / len(rows),
         }
 
+    @one_line_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut a micro-batch into splits; the same for the same offsets.
 
@@ -353,6 +358,20 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 end = after_bytes(view, begin, size, end)
             limited[each] = end
         return limited
+
+
+class RefusingReader(DataSourceStreamReader):
+    """Says what is wrong with a query at the first call: Spark's cleanup hides an earlier error."""
+
+    def __init__(self, error: RtError) -> None:
+        self._error = error
+
+    @one_line_errors()
+    def _refuse(self, *_: Any) -> Any:
+        raise self._error
+
+    _any_call: Any = _refuse
+    initialOffset = latestOffset = partitions = read = _any_call  # noqa: N815 - Spark's
 
 
 def _too_short(path: str, end: Position) -> CorruptLog:
