@@ -146,6 +146,11 @@ def test_a_log_of_the_checkpoint_that_is_gone_is_an_error_unless_loss_is_allowed
         reader(root).latestOffset(end, ALL)
     with pytest.raises(Misuse, match="not among those of this load"):
         reader(root).partitions(begin, end)
+    one = reader(root / "flights" / "one")
+    at = one.latestOffset(one.initialOffset(), ALL)
+    one.stop()
+    with pytest.raises(Misuse, match="not among those of this load"):
+        reader(root / "flights" / "other").latestOffset(at, ALL)
     query = reader(root, failOnDataLoss=False)
     following = query.latestOffset(end, ALL)
     assert read(query, end, following) == rows_of("flights", 40, 42)

@@ -147,9 +147,9 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             CorruptLog: a log ends before the checkpoint.
         """
         given, logs = decoded(start), self._logs()
+        self._check_all_there(given, logs)
         if not logs:
             return start
-        self._check_all_there(given, logs)
         begins = {each: self._begin(each, view, given) for each, view in logs.items()}
         ends = {each: self._end(view, begins[each], each) for each, view in logs.items()}
         if not isinstance(limit, ReadAllAvailable):
@@ -254,12 +254,12 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options, paths = self._options, log_paths(self._options.paths)
         if paths == tuple(self._views):
             return
-        for path in set(self._views) - set(paths):
-            self._views.pop(path).close()
-        for path in paths:
-            if path not in self._views:
-                self._views[path] = LogView(path, strict=options.mode == FAILFAST)
-            self._views[path].refresh()
+        known, strict = self._views, options.mode == FAILFAST
+        self._views = {path: known.get(path) or LogView(path, strict=strict) for path in paths}
+        for path in known.keys() - self._views:
+            known[path].close()
+        for view in self._views.values():
+            view.refresh()
         wanted = [view for view in self._views.values() if self._is_wanted(view)]
         if len(wanted) > 1 and isinstance(options.edges.start, Position):
             raise Misuse(f"a position belongs to one log, and the load names {len(wanted)}")
@@ -271,9 +271,9 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tuple(self._views) != self._options.paths or len(self._views) > 1
 
     def _check_all_there(self, offset: Offset, logs: dict[str, LogView]) -> None:
-        """Refuse a checkpoint of other logs."""
+        """Refuse a checkpoint of other logs, or of logs that are gone: it would wait for ever."""
         missing = offset.positions.keys() - logs
-        if missing and not self._names_several:
+        if missing and logs and not self._names_several:
             raise Misuse(f"the checkpoint is of another log than {self._options.path} is now")
         if missing and self._options.fail_on_data_loss:
             raise Misuse(
