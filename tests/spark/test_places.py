@@ -62,7 +62,7 @@ def test_streams_and_sessions_select_by_globs(root):
 
 
 def test_a_log_that_is_not_selected_fails_no_load(root):
-    """Nobody who reads one stream can do anything about what was archived of another."""
+    """A reader of one stream can do nothing about what was archived of another."""
     with random_log(str(root / "archived"), 3, file_bytes_max=1 << 14) as merging:
         merging.executor.appender.roll(NOW_NS)
         merging.archive(1000)
