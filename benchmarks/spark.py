@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+import rt.spark
 from benchmarks.log import directory
 from benchmarks.report import Row, seconds
 from rt import Publisher
@@ -27,12 +28,12 @@ from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import OsDisk
 from rt.log.files.identity import new_identity
 from rt.log.read.start import end_of
-from rt.spark.java import session
-from rt.spark.options import read_options
-from rt.spark.plan import take_snapshot
-from rt.spark.schema import check_schema
-from rt.spark.splits import splits
-from rt.spark.task import BATCH_BYTES, Task
+from rt.spark.launch import session
+from rt.spark.reading.options import read_options
+from rt.spark.reading.plan import take_snapshots
+from rt.spark.reading.schema import check_schema
+from rt.spark.reading.splits import splits
+from rt.spark.reading.task import BATCH_BYTES, Task
 from sequencer.execution.executor import Executor
 from sequencer.ledger.ledger import Ledger
 from sequencer.planning.planner import Planner
@@ -72,7 +73,7 @@ class NullReader(DataSourceReader):
 
     def __init__(self, given: Mapping[str, str], schema: Any) -> None:
         options = read_options(given)
-        self._snapshot = take_snapshot(options)
+        self._snapshot = take_snapshots(options)[0]
         self._options = options
         self._task = Task((self._snapshot.place,), options, check_schema(schema, options))
 
@@ -137,7 +138,8 @@ def rows(quick: bool) -> list[Row]:
             path = merged(os.path.join(root, str(size)), size, megabytes)
             found += [row for name in QUERIES for row in scans(spark, path, size, megabytes, name)]
             found += [_numpy(path, size, megabytes), window(spark, path, size)]
-        found.append(tasks(spark, path))
+        small = merged(os.path.join(root, "small"), 100, 8)
+        found += [tasks(spark, path, "1 GB"), tasks(spark, small, "8 MB")]
         spark.stop()
     # with so little data, starting a job outweighs the scan
     return [replace(row, target=0, is_ratio=False) for row in found] if quick else found
@@ -207,23 +209,23 @@ def window(spark: Any, path: str, size: int) -> Row:
     return Row(f"Spark, {size} B, 1 % time window, against all", value, "times faster", 8)
 
 
-def tasks(spark: Any, path: str) -> Row:
+def tasks(spark: Any, path: str, size: str) -> Row:
     """What a task costs: 64 partitions against 4, which read next to nothing."""
-    total = sum(os.path.getsize(os.path.join(path, name)) for name in os.listdir(path))
+    messages = rt.spark.read(path).summary().messages
     works = {}
     for count in (4, 64):
-        split = {"partitionBytes": str(total // count + 1), "minPartitions": str(count)}
+        split = {"maxRecordsPerPartition": str(-(-messages // count)), "partitionBytes": "1g"}
         works[str(count)] = _work(
             "count(position)", _load(spark, "rt", path, "position bigint", **split)
         )
     took = _interleaved(works)
-    label = f"Spark, 4 partitions ({took['4']:.2f} s) in the time of 64 ({took['64']:.2f} s)"
-    return Row(label, took["4"] / took["64"], "of it", 0.25)
+    times = f"4 partitions ({took['4']:.2f} s) in the time of 64 ({took['64']:.2f} s)"
+    return Row(f"Spark, {size}, {times}", took["4"] / took["64"], "of it", 0.25)
 
 
 def _load(spark: Any, kind: str, path: str, schema: str, **options: str) -> Any:
-    from rt.spark.options import ReadOptions  # noqa: PLC0415 - kept beside its only use
-    from rt.spark.schema import default_schema  # noqa: PLC0415
+    from rt.spark.reading.options import ReadOptions  # noqa: PLC0415 - kept beside its only use
+    from rt.spark.reading.schema import default_schema  # noqa: PLC0415
 
     schema = schema or default_schema(ReadOptions((path,)))
     return spark.read.format(kind).schema(schema).options(**options).load(path)

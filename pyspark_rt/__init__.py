@@ -6,6 +6,6 @@ It must never raise: a module that does hides all the others from Spark.
 import contextlib
 
 with contextlib.suppress(Exception):
-    from rt.spark.source import RtSource as DefaultSource
+    from rt.spark.formats.batch import RtSource as DefaultSource
 
 __all__ = ["DefaultSource"]

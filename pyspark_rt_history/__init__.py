@@ -6,6 +6,6 @@ It must never raise, just like `pyspark_rt`.
 import contextlib
 
 with contextlib.suppress(Exception):
-    from rt.spark.history import RtHistory as DefaultSource
+    from rt.spark.formats.history import RtHistory as DefaultSource
 
 __all__ = ["DefaultSource"]

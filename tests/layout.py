@@ -29,6 +29,8 @@ RANKS: list[tuple[str, ...]] = [
     ("archiver/", "replicator/", "sequencer/"),
     ("rt/node/",),
     ("rt/client/",),
+    ("rt/spark/reading/",),
+    ("rt/spark/tables/", "rt/spark/formats/"),
     ("rt/spark/",),
     ("rt/web/",),
     ("rt/cli/",),

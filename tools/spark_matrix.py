@@ -21,7 +21,7 @@ PYTHONS: Final = ("3.11", "3.12", "3.13")
 OLDEST: Final = (4, 2)
 # Spark runs a script of the old version, without the tests' own sessions.
 REFUSED: Final = """
-from rt.spark.java import prepare
+from rt.spark.launch import prepare
 prepare()
 from pyspark.sql import SparkSession
 import rt.spark

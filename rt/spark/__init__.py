@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 from rt.events import Gap
 from rt.position import Position
-from rt.spark.java import session
+from rt.spark.launch import register, session, ship
 from rt.spark.loads import read
-from rt.spark.registration import register, ship
 
 if TYPE_CHECKING:
-    from rt.spark.export import Exported
+    from rt.spark.tables.export import Exported
 
 __all__ = ["gaps", "read", "register", "session", "ship", "to_parquet"]
 
@@ -27,7 +26,7 @@ def gaps(path: str) -> list[Gap]:
     Args:
         path: the log directory, or its URI.
     """
-    from rt.spark.plan import all_gaps  # noqa: PLC0415 - quick to import what is not needed
+    from rt.spark.reading.plan import all_gaps  # noqa: PLC0415 - quick to import what is not needed
 
     return all_gaps(path)
 
@@ -52,9 +51,9 @@ def to_parquet(
         start: messages before this position are not exported.
 
     Raises:
-        RtError: as `rt.spark.export.to_parquet`.
+        RtError: as `rt.spark.tables.export.to_parquet`.
     """
-    from rt.spark import export  # noqa: PLC0415 - needs pyarrow
+    from rt.spark.tables import export  # noqa: PLC0415 - needs pyarrow
 
     begin = Position.parse(start) if isinstance(start, str) else Position(start)
     settings = export.ExportSettings(partition, include_active, allow_gaps, begin)

@@ -2,17 +2,15 @@
 
 import os
 from collections.abc import Collection, Sequence
-from contextlib import closing
-from datetime import datetime
 from typing import Any, Literal
 
 from rt.errors import Misuse
-from rt.log.read.start import AtTime, Last, Start, checked_start, nanoseconds, resolve
+from rt.log.read.start import Start
 from rt.names import parse_glob
-from rt.position import Position
-from rt.spark.options import Edges, Keys, ReadOptions, Selection
-from rt.spark.places import log_paths
-from rt.spark.plan import LogView
+from rt.position import START
+from rt.spark.reading.options import Edges, Keys, ReadOptions, Selection
+from rt.spark.reading.places import log_paths
+from rt.spark.reading.plan import parsed_edge
 
 
 def read_arrow(
@@ -65,39 +63,20 @@ def read_arrow(
     if on_gap not in ("raise", "skip"):
         raise Misuse(f"on_gap is {on_gap!r}; use raise or skip")
     try:
-        from rt.spark.arrow_reader import open_reader  # noqa: PLC0415 - optional, and heavy
+        from rt.spark.reading.arrow_reader import open_reader  # noqa: PLC0415 - optional, and heavy
     except ImportError as error:
         raise ImportError(
             f"read_arrow needs {error.name}; install rt-transport with the extra 'arrow'"
         ) from None
     paths = log_paths((os.fspath(path),))
-    first, first_ns = _edge(paths, "start", start)
-    last, last_ns = _edge(paths, "end", end)
+    first, first_ns = parsed_edge(paths, start)
+    last, last_ns = parsed_edge(paths, end)
     options = ReadOptions(
-        paths, Edges(first, last, first_ns, last_ns),
+        paths, Edges(first, START if last == "earliest" else last, first_ns, last_ns),
         Selection(sessions=_parsed_sessions(sessions), keys=_parsed_keys(keys)),
         fail_on_data_loss=on_gap == "raise",
     )  # fmt: skip
     return open_reader(options, [columns] if isinstance(columns, str) else columns or ())
-
-
-def _edge(
-    paths: tuple[str, ...], name: str, given: Start | str
-) -> tuple[Position | str, int | None]:
-    """Return an edge of the read as a position or a word, and as a time."""
-    place = checked_start(given)
-    if isinstance(place, AtTime | datetime):
-        return "", place.ns if isinstance(place, AtTime) else nanoseconds(place)
-    if isinstance(place, Last) or (name == "end" and place == "earliest"):
-        return _resolved(paths, name, place), None
-    return place, None
-
-
-def _resolved(paths: tuple[str, ...], name: str, place: Start) -> Position:
-    if len(paths) > 1:
-        raise Misuse(f"{name} names a place in one log, and there are {len(paths)}; use times")
-    with closing(LogView(paths[0])) as view:
-        return resolve(view.log, place)
 
 
 def _parsed_sessions(sessions: Collection[str] | None) -> tuple[str, ...] | None:
@@ -109,6 +88,4 @@ def _parsed_keys(keys: Collection[bytes | str] | bytes | str | None) -> Keys | N
     if keys is None:
         return None
     given = [keys] if isinstance(keys, bytes | str) else keys
-    names = [each.encode() if isinstance(each, str) else bytes(each) for each in given]
-    prefixes = tuple(each[:-1] for each in names if each.endswith(b"*"))
-    return Keys(tuple(each for each in names if not each.endswith(b"*")), prefixes)
+    return Keys.parse([each.encode() if isinstance(each, str) else bytes(each) for each in given])

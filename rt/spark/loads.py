@@ -1,22 +1,20 @@
 """Loads: `rt.spark.read`, which builds the options of a load step by step."""
 
+import json
 import os
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from rt.errors import Misuse
-from rt.log.read.start import AtTime, Last, Start, checked_start, nanoseconds, resolve
+from rt.log.read.start import Start
 from rt.position import Position
-from rt.spark.options import FAILFAST, read_options
-from rt.spark.places import log_paths
-from rt.spark.plan import LogView
-from rt.spark.registration import register
+from rt.spark.launch import register
+from rt.spark.reading.options import FAILFAST, read_options
+from rt.spark.reading.plan import parsed_edge
 
 if TYPE_CHECKING:
-    from rt.spark.summary import Summary
+    from rt.spark.reading.summary import Summary
 
 _BESIDE: Final = "session, position, time"  # the columns beside the fields of JSON payloads
 _NEEDED: Final = ("session", "position", "payload")
@@ -24,10 +22,10 @@ _NEEDED: Final = ("session", "position", "payload")
 
 @dataclass(frozen=True)
 class Loading:
-    """What to read of a log; each method returns another one, with more said.
+    """What to read of a log; each method returns a copy with one more choice.
 
     Attributes:
-        path: of the log, or several; as of `load()`.
+        path: of the log, or several paths; as for `load()`.
         options: of the load, as docs/SPARK.md lists them.
     """
 
@@ -44,7 +42,7 @@ class Loading:
             end: of the first message that is not read, in the same forms, or `latest`.
 
         Raises:
-            Misuse: an argument is neither.
+            Misuse: an argument has none of these forms.
         """
         return self.option(
             **self._edge("starting", start, "earliest"), **self._edge("ending", end, "latest")
@@ -95,7 +93,7 @@ class Loading:
         Raises:
             Misuse: as `load`, or a field has the name of one of the log's columns.
         """
-        from rt.spark.json_payloads import json_frame  # noqa: PLC0415 - needs Spark
+        from rt.spark.formats.json_payloads import json_frame  # noqa: PLC0415 - needs Spark
 
         beside = [each.split()[0] for each in self.options.get("columns", _BESIDE).split(",")]
         needed = [each for each in _NEEDED if each not in {name.lower() for name in beside}]
@@ -110,31 +108,22 @@ class Loading:
             GapError: some of it was archived.
             CorruptLog: a header is damaged.
         """
-        from rt.spark.summary import summarize  # noqa: PLC0415 - few need it
+        from rt.spark.reading.summary import summarize  # noqa: PLC0415 - few need it
 
-        return summarize(read_options({**self.options, "path": self._only_path("a summary")}))
+        return summarize(read_options({**self.options, "paths": json.dumps(self._given_paths())}))
 
     def _edge(self, name: str, given: Start | str, default: str) -> dict[str, object]:
-        place = checked_start(given)
+        place, time_ns = parsed_edge(self._given_paths(), given)
+        if time_ns is not None:
+            return {f"{name}Timestamp": time_ns}
         if place == default:
             return {}
-        if isinstance(place, AtTime):
-            return {f"{name}Timestamp": place.ns}
-        if isinstance(place, datetime):
-            return {f"{name}Timestamp": nanoseconds(place)}
-        if isinstance(place, Last):
-            with closing(LogView(self._only_path(f"last:{place.messages}"))) as view:
-                view.refresh()
-                place = resolve(view.log, place)
         if not isinstance(place, Position):
             raise Misuse(f"{place} would read nothing; a load goes from earliest to latest")
         return {f"{name}Position": place}
 
-    def _only_path(self, what: str) -> str:
-        paths = log_paths((self.path,) if isinstance(self.path, str) else self.path)
-        if len(paths) > 1:
-            raise Misuse(f"{what} is of one log, and there are {len(paths)}")
-        return paths[0]
+    def _given_paths(self) -> tuple[str, ...]:
+        return (self.path,) if isinstance(self.path, str) else self.path
 
 
 def read(path: str | os.PathLike[str] | list[str] | tuple[str, ...]) -> Loading:

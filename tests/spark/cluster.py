@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pyspark
 
-from rt.spark.java import prepare
+from rt.spark.launch import prepare
 
 OURS = re.compile(
     r"(__editable__.*|.*\.pth|rt|rt[-_].*|replicator|sequencer|archiver|pyspark_rt|.*\bfinder.*)"

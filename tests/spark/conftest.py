@@ -9,7 +9,7 @@ import pytest
 def spark(tmp_path_factory):
     """Return a session of two local threads that knows the format."""
     pytest.importorskip("pyspark")
-    from rt.spark.java import session
+    from rt.spark.launch import session
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

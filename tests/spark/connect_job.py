@@ -6,7 +6,7 @@ Argument: a root directory, with session `jfk` of stream `flights`.
 import sys
 
 import rt.spark
-from rt.spark.java import prepare
+from rt.spark.launch import prepare
 
 
 def main():

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 import rt
 from rt import Publisher
-from rt.spark.java import prepare
+from rt.spark.launch import prepare
 
 
 def main(examples: str) -> None:

@@ -5,11 +5,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from rt.spark.options import read_options
-from rt.spark.plan import take_snapshots
-from rt.spark.schema import COLUMNS, ON_REQUEST, Wanted
-from rt.spark.splits import splits
-from rt.spark.task import Task
+from rt.spark.reading.options import read_options
+from rt.spark.reading.plan import take_snapshots
+from rt.spark.reading.schema import COLUMNS, ON_REQUEST, Wanted
+from rt.spark.reading.splits import splits
+from rt.spark.reading.task import Task
 
 TYPES = {
     "bigint": pa.int64(),

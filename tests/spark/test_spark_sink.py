@@ -5,7 +5,7 @@ from pyspark.errors import AnalysisException, PythonException
 
 from rt.format.manifest import Archived
 from rt.position import Position
-from rt.spark.sink import _host
+from rt.spark.formats.sink import _host
 from tests.spark.random_logs import NOW_NS, STREAM, Merging, plain_rows, random_log
 from tests.spark.reading import Load, wanted
 
@@ -75,7 +75,7 @@ def _write_as_host(frame, host, root, fields):
         import pyarrow as pa
 
         from rt.log.notify.confirmations import Level
-        from rt.spark.sink import SinkOptions, write_partition
+        from rt.spark.formats.sink import SinkOptions, write_partition
 
         os.environ["RT_HOST"] = host
         table = pa.Table.from_pylist([row.asDict() for row in rows])
@@ -105,11 +105,12 @@ def test_hosts_whose_long_names_begin_alike_have_names_of_their_own(monkeypatch)
     [
         ({}, "payload", "needs a root and a stream"),
         ({"stream": "S"}, "payload", "not a stream name"),
-        ({"stream": "s", "topic": "t"}, "payload", "no option 'topic'"),
+        ({"stream": "s", "partition": "t"}, "payload", "no option 'partition'"),
+        ({"stream": "s", "topic": "t"}, "payload", "are one option"),
         ({"stream": "s", "batch": "1"}, "payload", "give the option session too"),
         ({"stream": "s", "sharedRoot": "false", "flush": "synced"}, "payload", "flush=merged"),
         ({"stream": "s", "flushTimeout": "soon"}, "payload", "'soon': not a number"),
-        ({"stream": "s", "flush": "now"}, "payload", "flush is 'now': no level"),
+        ({"stream": "s", "flush": "now"}, "payload", "flush='now': no level"),
         ({"stream": "s"}, "key", "needs a column payload"),
         ({"stream": "s"}, "value", "takes no column value"),
     ],

@@ -133,6 +133,21 @@ def test_a_stream_into_the_sink_arrives_once_though_its_batches_are_replayed(spa
     assert sorted(found, key=repr) == sorted(expected, key=repr)
 
 
+def test_one_query_reads_several_streams_and_routes_their_rows(spark, tmp_path):
+    """As a query over several topics: each row once in its stream, also across a restart."""
+    names = ("flights", "weather")
+    for count in (30, 5):
+        for name in names:
+            with Publisher(str(tmp_path / "from"), stream=name, session="one") as publisher:
+                publisher.publish_many([b"x"] * count)
+        columns = "stream string, payload binary"
+        frame = spark.readStream.format("rt").schema(columns).load(str(tmp_path / "from"))
+        copied = frame.selectExpr("concat('copy-', stream) stream", "payload")
+        run(copied, tmp_path / "to", tmp_path / "checkpoint", "rt")
+    for name in names:
+        assert spark.read.format("rt").load(str(tmp_path / "to" / f"copy-{name}")).count() == 35
+
+
 def test_a_session_of_another_query_is_refused(spark, tmp_path):
     """The rows of a new checkpoint would have the numbers of the old one's, and be lost."""
     with random_log(str(tmp_path / "from"), 6) as merging:
@@ -140,5 +155,5 @@ def test_a_session_of_another_query_is_refused(spark, tmp_path):
     frame = stream(spark, merging.directory).select("payload")
     root = str(tmp_path / "to")
     run(frame, root, tmp_path / "one", "rt", stream=STREAM, session="same")
-    with pytest.raises(StreamingQueryException, match="that of another query"):
+    with pytest.raises(StreamingQueryException, match="belongs to another query"):
         run(frame, root, tmp_path / "two", "rt", stream=STREAM, session="same")

@@ -66,7 +66,7 @@ def test_an_error_of_rt_is_one_line_without_a_traceback(spark, root):
 
 def test_the_formats_are_registered_once(spark):
     """Spark warns of each further time, and each load of rt.spark.read registers them."""
-    from rt.spark.registration import register
+    from rt.spark.launch import register
 
     registered = []
 
@@ -114,11 +114,11 @@ def test_a_plain_session_in_a_venv_that_is_not_activated_reads_logs(root, tmp_pa
 def test_an_old_spark_is_refused_with_a_reason_by_the_plain_format(monkeypatch):
     """`format("rt")` of an old Spark says what rt.spark.session says."""
     from rt.errors import Misuse
-    from rt.spark import source
-    from rt.spark.versions import check_version
+    from rt.spark.formats import batch
+    from rt.spark.formats.errors import check_version
 
     check_version("4.2.0")
     check_version("4.3.0.dev1")
-    monkeypatch.setattr(source, "__version__", "4.1.4")
+    monkeypatch.setattr(batch, "__version__", "4.1.4")
     with pytest.raises(Misuse, match=r"this is Spark 4\.1\.4; rt needs PySpark 4\.2 or newer"):
-        source.RtSource({})
+        batch.RtSource({})

@@ -15,9 +15,9 @@ pytest.importorskip("pyspark")
 from rt import Publisher
 from rt.errors import Misuse
 from rt.log.notify.confirmations import Level
-from rt.spark import sink
-from rt.spark.sink import SinkOptions, Written, abort, commit
-from rt.spark.staging import Record, StagingArea
+from rt.spark.formats import sink
+from rt.spark.formats.sink import SinkOptions, Written, abort, commit
+from rt.spark.formats.staging import Record, StagingArea
 from tests.spark.reading import Load, wanted
 
 STREAM, KILLS, BATCHES, ROWS = "alerts", 40, 8, 600
@@ -88,7 +88,7 @@ def test_a_batch_out_of_turn_or_with_other_rows_is_refused(tmp_path):
         write(tmp_path, 1, [[b"of 1"]], is_job=True)
     with pytest.raises(Misuse, match="1 rows of 4 bytes, and 2 of 8 come now"):
         write(tmp_path, 2, [[b"of 2"], [b"of 3"]], is_job=True)
-    with pytest.raises(Misuse, match="that of another query"):
+    with pytest.raises(Misuse, match="belongs to another query"):
         write(tmp_path, 3, [[b"of 3"]], owner="a query", is_job=False)
     assert payloads(tmp_path) == [b"of 2"]
 

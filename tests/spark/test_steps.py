@@ -11,9 +11,9 @@ from rt.errors import CorruptLog, GapError, Misuse
 from rt.format.index import ENTRY_BYTES
 from rt.log.files.directory import LogDirectory
 from rt.position import Position
-from rt.spark.options import read_options
-from rt.spark.plan import LogView
-from rt.spark.steps import after_bytes, after_messages, unread
+from rt.spark.reading.options import Selection, read_options
+from rt.spark.reading.plan import LogView
+from rt.spark.reading.steps import after_bytes, after_records, unread
 from sequencer.ledger.life import Life
 from tests.spark.random_logs import NOW_NS, STREAM, plain_rows, publish_random, random_log
 from tests.spark.reading import Load
@@ -35,7 +35,7 @@ def test_steps_of_messages_are_exact(log):
     view.refresh()
     for _ in range(60):
         first, count = random.randrange(len(rows)), random.choice((1, 2, 7, 300, 5000))
-        end = after_messages(view, Position(rows[first].position), count, view.end())
+        end = after_records(view, Position(rows[first].position), count, view.end(), Selection())
         between = [row for row in rows if rows[first].position <= row.position < end]
         assert len(between) == min(count, len(rows) - first)
     view.close()
@@ -107,7 +107,7 @@ def test_a_stream_that_waits_for_a_copy_begins_where_that_does(tmp_path, there):
     from pyspark.sql.streaming.datasource import ReadAllAvailable
     from pyspark.sql.types import LongType, StructField, StructType
 
-    from rt.spark.stream import RtStreamReader
+    from rt.spark.formats.stream import RtStreamReader
 
     with random_log(str(tmp_path), 3, file_bytes_max=1 << 14) as merging:
         gone = merging.archive(2)
@@ -141,7 +141,7 @@ def test_a_micro_batch_that_the_log_does_not_reach_is_refused(tmp_path, there):
     from pyspark.sql.streaming.datasource import ReadAllAvailable
     from pyspark.sql.types import LongType, StructField, StructType
 
-    from rt.spark.stream import RtStreamReader
+    from rt.spark.formats.stream import RtStreamReader
 
     with random_log(str(tmp_path / "a"), 1) as first, random_log(str(tmp_path / "b"), 2) as second:
         pass
@@ -179,7 +179,7 @@ def test_the_first_micro_batch_replays_from_where_it_began(tmp_path, options):
     from pyspark.sql.streaming.datasource import ReadAllAvailable
     from pyspark.sql.types import LongType, StructField, StructType
 
-    from rt.spark.stream import RtStreamReader
+    from rt.spark.formats.stream import RtStreamReader
 
     schema = StructType([StructField("position", LongType())])
 
@@ -234,7 +234,7 @@ def test_a_micro_batch_waits_for_enough_messages_but_not_for_ever(tmp_path, name
     from pyspark.sql.streaming.datasource import ReadAllAvailable
     from pyspark.sql.types import LongType, StructField, StructType
 
-    from rt.spark.stream import RtStreamReader
+    from rt.spark.formats.stream import RtStreamReader
 
     schema = StructType([StructField("position", LongType())])
     path = str(tmp_path / STREAM / "jfk")
@@ -256,7 +256,7 @@ def test_a_query_says_that_it_waits_for_a_log(tmp_path, caplog):
     from pyspark.sql.streaming.datasource import ReadAllAvailable
     from pyspark.sql.types import LongType, StructField, StructType
 
-    from rt.spark.stream import RtStreamReader
+    from rt.spark.formats.stream import RtStreamReader
 
     now = [100.0]
     schema = StructType([StructField("position", LongType())])

@@ -16,7 +16,7 @@ from rt.log.files.directory import LogDirectory
 from rt.log.read.growth import BadFrames, DamagedFrame, EmptiedFile, UnwrittenFrame
 from rt.log.read.reader import Reader
 from rt.position import START, Position
-from rt.spark.plan import LogView
+from rt.spark.reading.plan import LogView
 
 
 def flip(path, offset):

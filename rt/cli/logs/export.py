@@ -12,7 +12,7 @@ from rt.position import Position
 from rt.text import counted
 
 if TYPE_CHECKING:
-    from rt.spark.export import Exported
+    from rt.spark.tables.export import Exported
 
 
 @click.group(cls=CommandGroup)
@@ -57,7 +57,7 @@ def parquet(
     rt export parquet /var/lib/rt/flights/out /data/flights.parquet
     """  # noqa: D301 - click reads the backspace character
     try:
-        from rt.spark.export import Exported, ExportSettings, to_parquet  # noqa: PLC0415 - optional
+        from rt.spark.tables.export import Exported, ExportSettings, to_parquet  # noqa: PLC0415 - optional
     except ImportError as error:
         raise Misuse(f"{error.name} is missing: pip install pyarrow numpy") from None
     settings = ExportSettings(
@@ -108,7 +108,7 @@ def iceberg(
     try:
         from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - optional
 
-        from rt.spark.iceberg import (  # noqa: PLC0415 - optional
+        from rt.spark.tables.iceberg import (  # noqa: PLC0415 - optional
             IcebergSettings,
             local_catalog,
             to_iceberg,

@@ -43,10 +43,10 @@ class Staged:
 
 @dataclass(slots=True)
 class Record:
-    """The last batch that was decided: which files are published, and whether all are.
+    """The last batch whose publishing was decided: its files, and whether all are published.
 
     Attributes:
-        owner: the query, or "" of jobs that number their batches themselves.
+        owner: the query; "" for jobs that number their batches themselves.
     """
 
     owner: str
@@ -94,7 +94,7 @@ class StagingArea:
 
     @contextmanager
     def locked(self, timeout_s: float) -> Iterator[None]:
-        """Keep other drivers out.
+        """Keep other drivers out while this one publishes.
 
         Raises:
             Misuse: another one is still publishing when the time has run out.
@@ -105,7 +105,7 @@ class StagingArea:
         try:
             while not _locked(fd):
                 if time.monotonic() >= deadline:
-                    raise Misuse(f"another driver is publishing from {self._path}; end it first")
+                    raise Misuse(f"another driver still publishes from {self._path}; end it first")
                 time.sleep(_POLL_S)
             yield
         finally:
@@ -132,7 +132,7 @@ class StagingArea:
         sync_directory(self._path)
 
     def discard(self, batch: int, kept: Record | None) -> None:
-        """Remove the files up to a batch, but those that a record still needs."""
+        """Remove the files up to a batch, except those that a record still needs."""
         needed = {part.name for part in kept.parts} if kept and not kept.done else set()
         for name in os.listdir(self._path):
             number = name.partition("-")[0]
@@ -141,7 +141,7 @@ class StagingArea:
                     os.unlink(self._file(name))
 
     def remove(self) -> None:
-        """Remove all of it, of a job that is not repeated."""
+        """Remove the whole area of a job that is not repeated."""
         shutil.rmtree(self._path, ignore_errors=True)
 
     def _file(self, name: str) -> str:

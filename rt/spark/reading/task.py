@@ -15,14 +15,14 @@ from rt.limits import MIB
 from rt.log.files.directory import LogDirectory
 from rt.log.read.gaps import gaps_between
 from rt.position import Position
-from rt.spark.arrays import PieceGroup
-from rt.spark.bodies import Block, Scratch
-from rt.spark.options import AUTO, FAILFAST, PERMISSIVE, ReadOptions
-from rt.spark.pieces import Damage, Part, PartReader, Piece
-from rt.spark.places import LogPlace
-from rt.spark.poison import corrupt_log
-from rt.spark.schema import COLUMNS, CORRUPT, Wanted
-from rt.spark.storage import open_storage
+from rt.spark.reading.arrays import PieceGroup
+from rt.spark.reading.bodies import Block, Scratch
+from rt.spark.reading.options import AUTO, FAILFAST, PERMISSIVE, ReadOptions
+from rt.spark.reading.pieces import Damage, Part, PartReader, Piece
+from rt.spark.reading.places import LogPlace
+from rt.spark.reading.poison import corrupt_log
+from rt.spark.reading.schema import COLUMNS, CORRUPT, Wanted
+from rt.spark.reading.storage import open_storage
 
 # What is decoded at once. Between two batches the JVM has the processor and its caches to itself,
 # and the same Python then takes three times as long; 4 MiB gained half of what this does.

@@ -16,13 +16,13 @@ from rt.limits import MIB
 from rt.log.files.absent import no_log
 from rt.log.files.disk import make_private_directory
 from rt.position import START, Position
-from rt.spark.dataset import SCHEMA, SCHEMA_WITH_HEADERS
-from rt.spark.export import ArchivedBeforeExport, Exported, waiting_messages
-from rt.spark.options import ReadOptions
-from rt.spark.plan import LogSnapshot, LogView, between
-from rt.spark.schema import Wanted
-from rt.spark.splits import splits
-from rt.spark.task import Task
+from rt.spark.reading.options import ReadOptions
+from rt.spark.reading.plan import LogSnapshot, LogView, between
+from rt.spark.reading.schema import Wanted
+from rt.spark.reading.splits import splits
+from rt.spark.reading.task import Task
+from rt.spark.tables.dataset import SCHEMA, SCHEMA_WITH_HEADERS
+from rt.spark.tables.export import ArchivedBeforeExport, Exported, waiting_messages
 
 COMMIT_BYTES: Final = 512 * MIB  # of the log, that one snapshot of the table adds
 # A partitioned table takes no stream of batches, so what one snapshot adds is held in memory.

@@ -1,4 +1,4 @@
-"""Lease: asks the nodes of a stream to hold the files of a load, for a bounded time."""
+"""Lease: asks the nodes of a stream to keep the files of a load for a bounded time."""
 
 import time
 from typing import Any, Final
@@ -8,7 +8,7 @@ from rt.net.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.settings.node import parse_address
 from rt.position import Position
-from rt.spark.options import LeaseOptions
+from rt.spark.reading.options import LeaseOptions
 
 _NS: Final = 1_000_000_000
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 
 from rt.errors import FrameError
@@ -10,9 +11,10 @@ from rt.format.scan import next_header
 from rt.format.seek import walk_before
 from rt.log.files.disk import File
 from rt.position import Position
-from rt.spark.options import ReadOptions
-from rt.spark.pieces import Part
-from rt.spark.plan import LogSnapshot, LogView, headers
+from rt.spark.reading.options import ReadOptions
+from rt.spark.reading.pieces import Part
+from rt.spark.reading.plan import LogSnapshot, LogView, between, headers
+from rt.spark.reading.steps import after_records
 
 
 def splits(snapshots: Sequence[LogSnapshot], options: ReadOptions) -> list[tuple[Part, ...]]:
@@ -28,25 +30,33 @@ def splits(snapshots: Sequence[LogSnapshot], options: ReadOptions) -> list[tuple
     packed: list[tuple[Part, ...]] = []
     room = 0
     for log, snapshot in enumerate(snapshots):
-        for part in _parts_of(snapshot, size):
-            part = replace(part, log=log)
-            length = part.end - part.begin
-            if packed and length <= room:
-                packed[-1] += (part,)
-                room -= length
-            else:
-                packed.append((part,))
-                room = size - length
+        with closing(LogView(snapshot.path)) as view:
+            view.refresh()
+            for window in _windows(view, snapshot, options):
+                for part in _parts(view, window, size):
+                    part = replace(part, log=log)
+                    length = part.end - part.begin
+                    if packed and length <= room:
+                        packed[-1] += (part,)
+                        room -= length
+                    else:
+                        packed.append((part,))
+                        room = size - length
+                if wanted.records is not None:
+                    room = 0
     return packed
 
 
-def _parts_of(snapshot: LogSnapshot, size: int) -> Iterator[Part]:
-    view = LogView(snapshot.path)
-    try:
-        view.refresh()
-        yield from _parts(view, snapshot, size)
-    finally:
-        view.close()
+def _windows(view: LogView, snapshot: LogSnapshot, options: ReadOptions) -> Iterator[LogSnapshot]:
+    """Cut a snapshot after every `maxRecordsPerPartition` messages, even inside a frame."""
+    records, begin = options.splitting.records, snapshot.start
+    if records is None:
+        yield snapshot
+        return
+    while begin < snapshot.stop:
+        end = after_records(view, begin, records, snapshot.stop, options.selection)
+        yield between(view, begin, end)
+        begin = end
 
 
 def _parts(view: LogView, snapshot: LogSnapshot, size: int) -> Iterator[Part]:

@@ -78,7 +78,7 @@ class FsFile:
         self._base = 0
 
     def pread(self, length: int, offset: int) -> bytes:
-        """Read up to `length` bytes at `offset`; a little is taken from what was read ahead."""
+        """Read up to `length` bytes at `offset`, from what was read ahead if it is there."""
         at = offset - self._base
         if at < 0 or at + length > len(self._data):
             left = max(0, self._file.size() - offset)
@@ -96,32 +96,10 @@ class FsFile:
         """Release the file."""
         self._file.close()
 
-    def append(self, parts: Sequence[bytes | memoryview]) -> int:
-        """Refused."""
-        raise self._read_only(f"{len(parts)} parts are not written")
+    def _refused(self, *_: Any, **_named: Any) -> Any:
+        raise Misuse(f"{self._path} is read through pyarrow.fs only: a log is written locally")
 
-    def copy(self, source: File, offset: int, length: int) -> None:
-        """Refused."""
-        raise self._read_only(f"{length} bytes of {source} from {offset} are not copied")
-
-    def truncate(self, length: int) -> None:
-        """Refused."""
-        raise self._read_only(f"it is not cut to {length} bytes")
-
-    def write_again(self, offset: int) -> None:
-        """Refused."""
-        raise self._read_only(f"its bytes from {offset} on are not written again")
-
-    def overwrite(self, data: bytes, offset: int) -> None:
-        """Refused."""
-        raise self._read_only(f"{len(data)} bytes at {offset} are not replaced")
-
-    def sync(self) -> None:
-        """Refused."""
-        raise self._read_only("it is not synced")
-
-    def _read_only(self, words: str) -> Misuse:
-        return Misuse(f"{self._path} is read through pyarrow.fs only: {words}")
+    append = copy = truncate = write_again = overwrite = sync = _refused
 
 
 class FsDisk:
@@ -143,25 +121,9 @@ class FsDisk:
 
     def open(self, path: str, *, create: bool = False) -> FsFile:
         """Open for reading; `Misuse` if it is to be made."""
-        if create:
-            raise self._read_only(path)
-        return self.open_read(path)
+        return self._refused(path) if create else self.open_read(path)
 
-    def make_directory(self, path: str) -> None:
-        """Refused."""
-        raise self._read_only(path)
+    def _refused(self, path: str, *_target: str) -> Any:
+        raise Misuse(f"{path}: a log is written on a local disk only; give a local path")
 
-    def replace(self, source: str, target: str) -> None:
-        """Refused."""
-        raise self._read_only(f"{source} and {target}")
-
-    def remove(self, path: str) -> None:
-        """Refused."""
-        raise self._read_only(path)
-
-    def link(self, source: str, target: str) -> None:
-        """Refused."""
-        raise self._read_only(f"{source} and {target}")
-
-    def _read_only(self, path: str) -> Misuse:
-        return Misuse(f"{path}: a log is written on a local disk only; give a local path")
+    make_directory = replace = remove = link = _refused

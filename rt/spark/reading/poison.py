@@ -1,4 +1,4 @@
-"""Poison: tells a frame that was damaged from one that its publisher sealed wrongly."""
+"""Poison: distinguishes a damaged frame from one that its publisher sealed wrongly."""
 
 import os
 from contextlib import closing
@@ -8,8 +8,8 @@ from rt.events import Poisoned
 from rt.format.checksum import crc32
 from rt.format.columns import check_columns
 from rt.format.frame import HEADER_BYTES, FrameKind, parse_header
-from rt.spark.pieces import Damage
-from rt.spark.storage import open_storage
+from rt.spark.reading.pieces import Damage
+from rt.spark.reading.storage import open_storage
 
 
 def corrupt_log(directory: str, found: Damage) -> CorruptLog:
@@ -32,7 +32,7 @@ def corrupt_log(directory: str, found: Damage) -> CorruptLog:
 
 
 def _sealed_messages(directory: str, found: Damage) -> int | None:
-    """Return how many messages a whole frame claims that cannot be decoded; None of others."""
+    """Return how many messages a whole but undecodable frame claims; None for other frames."""
     disk, inside = open_storage(directory)
     at = found.position
     try:

@@ -11,9 +11,9 @@ from rt.format.walk import Walk
 from rt.limits import MIB
 from rt.log.files.disk import File
 from rt.position import Position
-from rt.spark.ahead import Ahead
-from rt.spark.bodies import INCOMPLETE, NO_BODY, Block, Body, BodyReader
-from rt.spark.places import LogPlace
+from rt.spark.reading.ahead import Ahead
+from rt.spark.reading.bodies import INCOMPLETE, NO_BODY, Block, Body, BodyReader
+from rt.spark.reading.places import LogPlace
 
 _CHUNK_BYTES: Final = MIB  # of one read where the next frame is searched for
 _HEADER_ROW_BYTES: Final = 32  # of a row without a body: three numbers, or one and a name
@@ -77,7 +77,7 @@ class Part:
 
 @dataclass(slots=True)
 class PartReader:
-    """Reads one part, and continues after damage if a whole frame follows."""
+    """Reads one part, and continues after damage at the next whole frame."""
 
     file: File
     part: Part
@@ -89,7 +89,7 @@ class PartReader:
     _walk: Walk = field(init=False)
     _ahead: Ahead = field(init=False)
     _bodies: BodyReader | None = field(init=False)
-    _passed: int = 0  # messages of the current range that were met
+    _passed: int = 0  # messages of the current range so far
     _passes_by: bool = False  # whether the current range is of a session that is not wanted
 
     def __post_init__(self) -> None:
@@ -106,6 +106,8 @@ class PartReader:
         end = self.part.end
         while self._walk.position.offset < end:
             at = self._walk.position
+            if at >= self.part.stop:
+                return
             try:
                 header, body = self._next(end)
             except FrameError as error:
@@ -128,6 +130,9 @@ class PartReader:
         if end - offset < header.size:
             raise FrameError(INCOMPLETE)
         if header.kind == FrameKind.MESSAGES:
+            if walk.position + header.messages <= self.part.start:  # another part checks it
+                walk.step(header)
+                return header, NO_BODY
             body = bodies.read(header, offset)
             walk.step(header)
             return header, body
@@ -169,7 +174,7 @@ class PartReader:
             walk.skip_range()
 
     def _step_over(self, reason: str) -> Damage:
-        """Continue with the next frame if the header is whole; otherwise with the next found."""
+        """Continue with the next frame: by the header if it is whole, otherwise by a search."""
         walk, at = self._walk, self._walk.position
         session = walk.range.session if walk.left and walk.range else self.session or None
         left = walk.left
@@ -192,7 +197,7 @@ class PartReader:
         return True
 
     def _search(self, offset: int) -> int:
-        """Return where the next intact frame after `offset` is that was written for its place."""
+        """Find the next intact frame after `offset` whose header names its own position."""
         offset, end = offset + 8, self.part.end
         while offset < end:
             data = self.file.pread(min(_CHUNK_BYTES + _OVERLAP, end - offset), offset)

@@ -16,12 +16,12 @@ from rt.log.read.gaps import gaps_between
 from rt.names import shown
 from rt.offload.private import create_private
 from rt.position import START, Position
-from rt.spark.dataset import SCHEMA, SCHEMA_WITH_HEADERS, Dataset, check_partition
-from rt.spark.options import ReadOptions
-from rt.spark.plan import LogView, between
-from rt.spark.schema import Wanted
-from rt.spark.splits import splits
-from rt.spark.task import Task
+from rt.spark.reading.options import ReadOptions
+from rt.spark.reading.plan import LogView, between
+from rt.spark.reading.schema import Wanted
+from rt.spark.reading.splits import splits
+from rt.spark.reading.task import Task
+from rt.spark.tables.dataset import SCHEMA, SCHEMA_WITH_HEADERS, Dataset, check_partition
 
 # Beside the dataset and not in it: polars refuses a directory with other files than Parquet.
 STATE_SUFFIX: Final = ".rt-export.json"

@@ -14,9 +14,9 @@ from rt.errors import FrameError
 from rt.format.frame import HEADERS_COLUMN, KEYS_COLUMN
 from rt.format.headers import decode_headers
 from rt.format.message import headers_to_arrow
-from rt.spark.bodies import headers_begin
-from rt.spark.options import Keys
-from rt.spark.pieces import Piece
+from rt.spark.reading.bodies import headers_begin
+from rt.spark.reading.options import Keys
+from rt.spark.reading.pieces import Piece
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _BIGINT: Final = pa.int64()

@@ -3,10 +3,14 @@
 from typing import Any, Final
 
 from rt.errors import Misuse
-from rt.spark.options import DROPMALFORMED, FAILFAST, PERMISSIVE
+from rt.spark.reading.options import DROPMALFORMED, FAILFAST, PERMISSIVE
 
 RECORD: Final = "_corrupt_record"  # Spark's name for the text of a malformed record
 _PARSED: Final = "_rt_parsed"
+_ADVICE: Final = (
+    f'.json(schema, mode="PERMISSIVE") puts such texts into the column {RECORD}, and '
+    'mode="DROPMALFORMED" leaves their rows out'
+)
 
 
 def json_frame(frame: Any, schema: Any, mode: str, beside: list[str]) -> Any:
@@ -42,8 +46,8 @@ def json_frame(frame: Any, schema: Any, mode: str, beside: list[str]) -> Any:
     )
     if mode == FAILFAST:
         where = f.concat(
-            f.lit("the payload of message "), f.col("position"), f.lit(" of session "),
-            f.col("session"), f.lit(" is malformed"),
+            f.lit("the payload at position "), f.col("position"), f.lit(" of session "),
+            f.col("session"), f.lit(" is malformed; " + _ADVICE),
         )  # fmt: skip
         parsed = f.when(parsed[RECORD].isNull(), parsed).otherwise(f.raise_error(where))
     found = frame.select(*beside, parsed.alias(_PARSED))

@@ -1,8 +1,9 @@
-"""Plan: what one load reads, fixed when it is made, and the splits that tasks read of it."""
+"""Plan: what one load reads of its logs, fixed when the load is made."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, NamedTuple
 
 from rt.errors import CorruptLog, FrameError, GapError, Misuse
@@ -18,12 +19,21 @@ from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import File
 from rt.log.read.gaps import gaps_between
 from rt.log.read.growth import BadFrames, DamagedFrame
-from rt.log.read.start import end_before, readable_at, resolve
+from rt.log.read.start import (
+    AtTime,
+    Last,
+    Start,
+    checked_start,
+    end_before,
+    nanoseconds,
+    readable_at,
+    resolve,
+)
 from rt.log.write.active_file import Facts
 from rt.position import START, Position
-from rt.spark.options import FAILFAST, ReadOptions, Selection
-from rt.spark.places import LogPlace, log_paths
-from rt.spark.storage import open_storage
+from rt.spark.reading.options import FAILFAST, ReadOptions, Selection
+from rt.spark.reading.places import LogPlace, log_paths
+from rt.spark.reading.storage import open_storage
 
 _INDEX_BYTES_MAX: Final = 192 * MIB  # 24 bytes for each range of 1 GiB, of 128 at least
 
@@ -46,7 +56,6 @@ class LogSnapshot:
     log_id: str
     stream: str
     merged: bool
-    session: str
     start: Position
     stop: Position
     files: tuple[tuple[Position, int], ...]
@@ -59,7 +68,7 @@ class LogSnapshot:
 
 
 class _Tail(NamedTuple):
-    """What is known of a growing file: where its whole frames end, by a walk that goes on there."""
+    """A growing file when last scanned: its size, the end of its whole frames, the walk."""
 
     size: int
     end: int
@@ -67,14 +76,15 @@ class _Tail(NamedTuple):
 
 
 class LogView:
-    """A log directory as it is being planned on; close it."""
+    """A log directory while a load is planned; close it after use."""
 
     def __init__(self, path: str, *, strict: bool = True) -> None:
         """Open the log at `path`.
 
         Args:
             path: a directory or a URI.
-            strict: whether damage at the end of the log is an error; else it is read as any.
+            strict: whether damage at the end of the log is an error; otherwise tasks treat it as
+                the mode says.
         """
         disk, inside = open_storage(path)
         self.path = path
@@ -88,8 +98,20 @@ class LogView:
         self.log.refresh()
         return self.log.is_there
 
+    @property
+    def log_id(self) -> str:
+        """The id of the log; "" if it has none yet."""
+        identity = self.log.manifest.identity
+        return identity.id if identity else ""
+
+    @property
+    def stream(self) -> str:
+        """Whose messages it holds; "" if that is not known yet."""
+        identity = self.log.manifest.identity
+        return identity.stream if identity else ""
+
     def files(self) -> Iterator[tuple[Position, int]]:
-        """The files that hold their bytes and where each ends, up to the first that still grows."""
+        """The files that are not archived and the end of each, up to the first that still grows."""
         for start in self.log.files():
             end = self.log.manifest.rolled_end(start)
             yield start, self.tail_end(start) if end is None else end
@@ -115,7 +137,7 @@ class LogView:
             file.close()
 
     def walk_to(self, file: File, start: Position, is_past: Callable[[IndexEntry], bool]) -> Walk:
-        """A walk at the last indexed frame that is not past what is sought."""
+        """Start a walk at the last indexed frame that is not past the place sought."""
         log = self.log
         index = self.index(file, start)
         return walk_before(
@@ -136,9 +158,9 @@ class LogView:
         return Index(lambda length, offset: data[offset : offset + length], len(data))
 
     def numbered(self, start: Position, offset: int) -> tuple[int, int]:
-        """The first message number from an offset of a file on, and the number after its last.
+        """Return the first message number from an offset of a file on, and that after its last.
 
-        Only headers after an index entry are read; a jump of a session's numbers counts, too.
+        Only headers after an index entry are read. A jump in a session's numbers counts too.
         """
         with closing(self.log.open_file(start)) as file:
             end, begin, last = self.tail_end(start), Facts(), Facts()
@@ -185,7 +207,7 @@ class LogView:
         return _Tail(size, walk.position.offset, walk)
 
     def _bad_tail(self, file: File, walk: Walk, size: int, reason: str) -> _Tail:
-        """Where to end before a bad frame, or after damage that may be read over."""
+        """End before an incomplete frame, or after damage that tasks may skip."""
         at = walk.position
         if not isinstance(self._bad_frames.explain(file, walk), DamagedFrame):
             return _Tail(size, at.offset, walk)
@@ -195,19 +217,31 @@ class LogView:
 
 
 def take_snapshots(options: ReadOptions) -> tuple[LogSnapshot, ...]:
-    """Fix what a load reads of each of its logs, as `take_snapshot`."""
-    paths = log_paths(options.paths)
-    if len(paths) > 1 and any(
-        isinstance(e, Position) for e in (options.edges.start, options.edges.end)
-    ):
-        raise Misuse(f"a position belongs to one log, and the load names {len(paths)}; use times")
-    found = (take_snapshot(options, path) for path in paths)
-    chosen = tuple(each for each in found if _is_selected(each, options.selection))
-    _check_no_copies(chosen)
-    return chosen
+    """Fix what a load reads of each of its logs.
+
+    Raises:
+        Misuse: there is no log, two hold the same messages, or the start is after the end.
+        GapError: some of it was archived.
+        CorruptLog: what had to be read for this is damaged.
+    """
+    with ExitStack() as stack:
+        views = []
+        for path in log_paths(options.paths):
+            view = stack.enter_context(closing(LogView(path, strict=options.mode == FAILFAST)))
+            if not view.refresh():
+                raise no_log(path)
+            if is_selected(view, options.selection):
+                views.append(view)
+        edges = options.edges
+        if len(views) > 1 and any(isinstance(e, Position) for e in (edges.start, edges.end)):
+            raise Misuse(
+                f"a position belongs to one log, and the load names {len(views)}; use times"
+            )
+        check_no_copies(tuple(between(view, START, START) for view in views))
+        return tuple(_snapshot(view, options) for view in views)
 
 
-def _check_no_copies(snapshots: tuple[LogSnapshot, ...]) -> None:
+def check_no_copies(snapshots: tuple[LogSnapshot, ...]) -> None:
     """Refuse logs that hold the same messages, which a load would give twice.
 
     Raises:
@@ -242,31 +276,11 @@ def _digests(snapshot: LogSnapshot) -> set[tuple[Position, str]]:
         return {(line.file, line.digest) for line in lines if line.digest}
 
 
-def _is_selected(snapshot: LogSnapshot, selection: Selection) -> bool:
-    if not selection.has_stream(snapshot.stream):
+def is_selected(view: LogView, selection: Selection) -> bool:
+    """Whether a load reads any of a log."""
+    if not selection.has_stream(view.stream):
         return False
-    return snapshot.merged or selection.has_session(snapshot.session)
-
-
-def take_snapshot(options: ReadOptions, path: str = "") -> LogSnapshot:
-    """Fix what a load reads of one log.
-
-    Args:
-        options: of the load.
-        path: of the log, if the load names several.
-
-    Raises:
-        Misuse: there is no log, or the start is after the end.
-        GapError: some of it was archived.
-        CorruptLog: what had to be read for this is damaged.
-    """
-    view = LogView(path or options.path, strict=options.mode == FAILFAST)
-    try:
-        if not view.refresh():
-            raise no_log(view.path)
-        return _snapshot(view, options)
-    finally:
-        view.close()
+    return view.log.merged or selection.has_session(view.log.session)
 
 
 def check_nothing_archived(snapshots: tuple[LogSnapshot, ...], options: ReadOptions) -> None:
@@ -293,15 +307,13 @@ def check_nothing_archived(snapshots: tuple[LogSnapshot, ...], options: ReadOpti
 
 def between(view: LogView, start: Position, stop: Position) -> LogSnapshot:
     """The messages from `start` up to `stop` as a snapshot, gaps and all."""
-    identity = view.log.manifest.identity
     files = tuple(
         (file, min(end, stop - file))
         for file, end in view.files()
         if file < stop and start < file + max(1, end)
     )
     return LogSnapshot(
-        view.path, identity.id if identity else "", identity.stream if identity else "",
-        view.log.merged, view.log.session,
+        view.path, view.log_id, view.stream, view.log.merged,
         start, stop, files, tuple(gaps_between(view.log, start, stop)),
     )  # fmt: skip
 
@@ -324,7 +336,7 @@ def _snapshot(view: LogView, options: ReadOptions) -> LogSnapshot:
 
 
 def check_not_all_archived(view: LogView, options: ReadOptions) -> None:
-    """Refuse `earliest` where no message is left: "the oldest still there" would be nothing.
+    """Refuse `earliest` for a log of which no message is left: it would silently read nothing.
 
     Raises:
         GapError: all messages of the log were archived.
@@ -340,7 +352,7 @@ def check_not_all_archived(view: LogView, options: ReadOptions) -> None:
 def edge(
     view: LogView, place: Position | str, time_ns: int | None, *, is_end: bool = False
 ) -> Position:
-    """The position that a starting option names, or an ending one."""
+    """Return the position that an option for the start or the end names."""
     if isinstance(place, Position):
         return place
     if time_ns is None:
@@ -353,11 +365,31 @@ def edge(
         if view.strict:
             raise
         found = view.end() if is_end else error.position
-    # What was archived had times too: those of a window are not skipped silently. So the window
-    # begins before the file that may hold its first message, and ends after that of its last.
+    # Archived messages of a window must be a gap and not be skipped silently. So a window begins at
+    # the first archived file that may hold one, and ends at the first that is too late.
     lines = (manifest.rolled[file] for file in manifest.order if file in manifest.archived)
     times = ((line.file, line.first_time_ns if is_end else line.last_time_ns) for line in lines)
     return min(found, next((file for file, ns in times if ns >= time_ns), found))
+
+
+def parsed_edge(paths: tuple[str, ...], given: Start | str) -> tuple[Position | str, int | None]:
+    """Return the edge that a Python caller names: a position or a word, and a time in ns.
+
+    Raises:
+        Misuse: it is none of these, or counts messages of several logs.
+    """
+    place = checked_start(given)
+    if isinstance(place, AtTime | datetime):
+        return "", place.ns if isinstance(place, AtTime) else nanoseconds(place)
+    if isinstance(place, Last):
+        paths = log_paths(paths)
+        if len(paths) > 1:
+            words = f"last:{place.messages} counts in one log, and the load names {len(paths)}"
+            raise Misuse(f"{words}; use times")
+        with closing(LogView(paths[0])) as view:
+            view.refresh()
+            return resolve(view.log, place), None
+    return place, None
 
 
 def headers(file: File, walk: Walk, end: int) -> Iterator[tuple[Position, Header]]:
@@ -371,7 +403,7 @@ def headers(file: File, walk: Walk, end: int) -> Iterator[tuple[Position, Header
 
 
 def all_gaps(path: str) -> list[Gap]:
-    """What was archived of a log, or is missing: the ranges that no reader gets any more."""
+    """Return the ranges of a log that were archived or are missing."""
     view = LogView(path)
     try:
         if not view.refresh():

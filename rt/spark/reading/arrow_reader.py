@@ -6,11 +6,11 @@ from typing import Any, Final
 import pyarrow as pa
 
 from rt.errors import Misuse
-from rt.spark.options import ReadOptions
-from rt.spark.plan import LogSnapshot, take_snapshots
-from rt.spark.schema import COLUMNS, Wanted
-from rt.spark.splits import splits
-from rt.spark.task import Task
+from rt.spark.reading.options import ReadOptions
+from rt.spark.reading.plan import LogSnapshot, take_snapshots
+from rt.spark.reading.schema import COLUMNS, Wanted
+from rt.spark.reading.splits import splits
+from rt.spark.reading.task import Task
 
 _TYPES: Final = {
     "bigint": pa.int64(),

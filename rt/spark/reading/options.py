@@ -19,30 +19,27 @@ FAILFAST, PERMISSIVE, DROPMALFORMED = "FAILFAST", "PERMISSIVE", "DROPMALFORMED"
 AUTO: Final = "auto"
 
 PARTITION_BYTES: Final = 128 * MIB
-_NAMES: Final = {
-    name.lower(): name
-    for name in (
-        "path", "startingPosition", "endingPosition", "startingTimestamp", "endingTimestamp",
-        "sessions", "keys", "minPartitions", "partitionBytes", "failOnDataLoss", "mode",
-        "columns", "paths", "streams", "checkBodies",
-        "maxRecordsPerTrigger", "maxBytesPerTrigger", "minRecordsPerTrigger", "maxTriggerDelay",
-        "leaseNodes", "leaseCerts", "leaseIdentity", "leaseTime", "leaseBytes",
-    )
-}  # fmt: skip
-# What Spark's Kafka source calls them.
+# What Spark's Kafka source and sink call them.
 _ALIASES: Final = {
-    "startingoffsets": "startingposition",
-    "endingoffsets": "endingposition",
-    "maxoffsetspertrigger": "maxrecordspertrigger",
-    "minoffsetspertrigger": "minrecordspertrigger",
+    "startingoffsets": "startingPosition",
+    "endingoffsets": "endingPosition",
+    "maxoffsetspertrigger": "maxRecordsPerTrigger",
+    "minoffsetspertrigger": "minRecordsPerTrigger",
     "subscribe": "streams",
+    "topic": "stream",
 }
-# Options of earlier versions, and what to write instead.
-_REMOVED: Final = {
+# Options of earlier versions and of Spark's Kafka source, and what to write instead.
+_INSTEAD: Final = {
+    "subscribepattern": "give streams, with globs: streams=flights-*",
+    "assign": "give streams and sessions",
+    "kafka.bootstrap.servers": 'name the directory of the log: .load("/data/flights/out")',
+    "startingoffsetsbytimestamp": "give startingTimestamp, in ISO 8601 or ns since the epoch",
+    "endingoffsetsbytimestamp": "give endingTimestamp, in ISO 8601 or ns since the epoch",
     "decode": "call rt.spark.read(path).json(schema, mode=...), or from_json on the payload in SQL",
     "timezone": "from_json takes timeZone among its own options",
     "pushfilters": "select by startingTimestamp, endingTimestamp, positions, sessions and keys",
 }
+Table = Mapping[str, tuple[str, Callable[[str], Any]]]
 _UNITS: Final = ("k", "m", "g", "t")
 # Spark sets these itself: of streaming queries, and of tables in its catalog.
 _SPARKS: Final = frozenset((
@@ -105,8 +102,8 @@ class TriggerLimits:
     Attributes:
         records: the most messages, of the selected sessions.
         bytes: the most of the log, on disk.
-        records_min: it waits until there are so many messages, of all sessions,
-        delay_s: but no longer than this.
+        records_min: a micro-batch waits for this many messages, of all sessions.
+        delay_s: the longest it waits for them.
     """
 
     records: int | None = None
@@ -126,10 +123,12 @@ class Splitting:
     Attributes:
         partitions: how many there are at least; a hint.
         bytes: of the log, on disk, for one task.
+        records: the most selected messages of one task; None if there is no such limit.
     """
 
     partitions: int = 1
     bytes: int = PARTITION_BYTES
+    records: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +147,7 @@ class ReadOptions:
             the columns need is read. `auto`: `false` where headers suffice under FAILFAST, else
             `true`.
         columns: of a load without a schema, in order; () for the default columns.
-        lease: what holds the files meanwhile; None if nothing does.
+        lease: keeps the archiver from the files; None for no lease.
     """
 
     paths: tuple[str, ...]
@@ -175,6 +174,13 @@ class Keys:
     exact: tuple[bytes, ...]
     prefixes: tuple[bytes, ...]
 
+    @classmethod
+    def parse(cls, names: Iterable[bytes]) -> "Keys":
+        """Take names that end in `*` as prefixes."""
+        names = list(names)
+        prefixes = tuple(name[:-1] for name in names if name.endswith(b"*"))
+        return cls(tuple(name for name in names if not name.endswith(b"*")), prefixes)
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseOptions:
@@ -184,7 +190,7 @@ class LeaseOptions:
         nodes: addresses of nodes of the stream.
         certs: directory of ca.pem, NAME.pem and NAME.key, on the driver.
         identity: NAME of the certificate to show.
-        seconds: how long it holds, from the load and again from the first query.
+        seconds: how long it holds; it begins at the load, and again at the first query.
         bytes_max: how much it holds, including what is appended meanwhile.
     """
 
@@ -204,27 +210,56 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     Raises:
         Misuse: an option is unknown or wrong, or contradicts another.
     """
-    given = {name.lower(): str(value) for name, value in options.items()}
-    for alias, name in _ALIASES.items():
-        if alias in given and name in given:
-            raise Misuse(f"{alias} and {_NAMES[name]} are one option; give one")
-        if alias in given:
-            given[name] = given.pop(alias)
-    for name in given:
-        if name in _REMOVED:
-            raise Misuse(f"the option {name} is gone: {_REMOVED[name]} (docs/SPARK.md)")
-        if name not in _NAMES and not is_sparks_own(name):
-            raise Misuse(unknown_option("source", name, _NAMES.values()))
+    found = parsed_options("source", options, _OPTIONS)
+    given = {name for name, value in found.items() if value is not None}
     for edge in ("starting", "ending"):
-        if edge + "position" in given and edge + "timestamp" in given:
+        if {f"{edge}Position", f"{edge}Timestamp"} <= given:
             raise Misuse(f"{edge}Position and {edge}Timestamp contradict each other; give one")
-    edges = Edges(**_parsed(given, _EDGES))
+    groups: dict[str, dict[str, Any]] = {kind: {} for kind in ("", *_GROUPS, "lease")}
+    for name, (field, _) in _OPTIONS.items():
+        if name in found:
+            group, _, attribute = field.rpartition(".")
+            groups[group][attribute] = found[name]
+    others, lease = groups[""], groups["lease"]
+    missing = [name for name in _LEASE_NEEDS if name not in found]
+    if lease and missing:
+        raise Misuse(f"a lease needs leaseNodes, leaseCerts and leaseIdentity; add {missing[0]}")
     return ReadOptions(
-        paths=_paths(given), edges=edges, selection=Selection(**_parsed(given, _SELECTION)),
-        limits=TriggerLimits(**_parsed(given, _LIMITS)), lease=_lease(given),
-        splitting=Splitting(**_parsed(given, _SPLITTING)),
-        **_parsed(given, _OTHERS),
-    )  # fmt: skip
+        paths=_paths(others.pop("paths", None), others.pop("path", ""), is_table=not options),
+        lease=LeaseOptions(**lease) if lease else None,
+        **{kind: make(**groups[kind]) for kind, make in _GROUPS.items()},
+        **others,
+    )
+
+
+def parsed_options(what: str, options: Mapping[str, str], table: Table) -> dict[str, Any]:
+    """Return the values of the options that are given, by their names in the table.
+
+    Args:
+        what: the source or the sink, for messages.
+        options: as Spark passes them, with names in any case.
+        table: the field and the parser of each option, by its name.
+
+    Raises:
+        Misuse: an option is unknown or wrong, or is given by two names.
+    """
+    names, found = {name.lower(): name for name in table}, {}
+    for given, value in options.items():
+        name = names.get(_ALIASES.get(given.lower(), given).lower())
+        if name is None:
+            if given.lower() in _INSTEAD:
+                words = f"the rt {what} has no option {given}: {_INSTEAD[given.lower()]}"
+                raise Misuse(f"{words} (docs/SPARK.md)")
+            if not is_sparks_own(given.lower()):
+                raise Misuse(unknown_option(what, given, table))
+            continue
+        if name in found:
+            raise Misuse(f"{given} and {name} are one option; give one")
+        try:
+            found[name] = table[name][1](str(value))
+        except ValueError as error:
+            raise Misuse(f"{name}={str(value)[:60]!r}: {error}") from None
+    return found
 
 
 def is_sparks_own(name: str) -> bool:
@@ -233,7 +268,7 @@ def is_sparks_own(name: str) -> bool:
 
 
 def unknown_option(what: str, name: str, known: Iterable[str]) -> str:
-    """Say in one line that there is no such option, and which one may be meant."""
+    """Return a message that there is no such option, with the one that may be meant."""
     by_lower = {each.lower(): each for each in known}
     close = get_close_matches(name.lower(), by_lower, 1)
     if close:
@@ -241,43 +276,17 @@ def unknown_option(what: str, name: str, known: Iterable[str]) -> str:
     return f"the rt {what} has no option {name!r}; docs/SPARK.md lists its options"
 
 
-def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
-    if "paths" in given:
-        return tuple(_parsed(given, {"paths": ("paths", _texts)})["paths"])
-    if given.get("path"):
-        return (given["path"],)
+def _paths(listed: list[str] | None, path: str, *, is_table: bool) -> tuple[str, ...]:
+    if listed:
+        return tuple(listed)
+    if path:
+        return (path,)
     raise Misuse(
         "the rt source needs the directory of a log. A table in Spark's catalog does not pass its "
         "path on to queries; use SELECT ... FROM table WITH (`path` = '...') or a temporary view"
-        if not given
+        if is_table
         else 'the rt source needs the directory of a log: .load("/data/flights/out")'
     )
-
-
-def _lease(given: Mapping[str, str]) -> LeaseOptions | None:
-    fields: _Fields = {
-        "leasenodes": ("nodes", lambda text: tuple(_texts(text))),
-        "leasecerts": ("certs", str),
-        "leaseidentity": ("identity", parse_peer),
-        "leasetime": ("seconds", parse_seconds),
-        "leasebytes": ("bytes_max", _size),
-    }
-    values = _parsed(given, fields)
-    missing = [_NAMES[name] for name in list(fields)[:3] if name not in given]
-    if values and missing:
-        raise Misuse(f"a lease needs leaseNodes, leaseCerts and leaseIdentity; add {missing[0]}")
-    return LeaseOptions(**values) if values else None
-
-
-def _parsed(given: Mapping[str, str], fields: "_Fields") -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for name, (field, parse) in fields.items():
-        if name in given:
-            try:
-                values[field] = parse(given[name])
-            except ValueError as error:
-                raise Misuse(f"{_NAMES[name]}={given[name][:60]!r}: {error}") from None
-    return values
 
 
 def _position(text: str, words: tuple[str, ...]) -> Position | str:
@@ -296,12 +305,6 @@ def _globs(text: str) -> tuple[str, ...]:
         if not _GLOB.fullmatch(glob):
             raise ValueError(f"{glob[:60]!r} is not a name with *, ? or [...] in it")
     return globs
-
-
-def _keys(text: str) -> Keys:
-    names = [name.encode() for name in _texts(text)]
-    prefixes = tuple(name[:-1] for name in names if name.endswith(b"*"))
-    return Keys(tuple(name for name in names if not name.endswith(b"*")), prefixes)
 
 
 def _texts(text: str) -> list[str]:
@@ -331,7 +334,13 @@ def _size(text: str) -> int:
     return size
 
 
-def _truth(text: str) -> bool:
+def parse_duration(text: str) -> float:
+    """Parse a duration into seconds; `m` is a minute, as Spark writes it."""
+    return parse_seconds(f"{text}in" if text.endswith("m") else text)
+
+
+def parse_truth(text: str) -> bool:
+    """Parse `true` or `false`; `ValueError` if it is neither."""
     return _choice(text, ("TRUE", "FALSE")) == "TRUE"
 
 
@@ -342,31 +351,36 @@ def _choice(text: str, choices: tuple[str, ...]) -> str:
     raise ValueError(f"give one of {', '.join(choices)}")
 
 
-_Fields = Mapping[str, tuple[str, Callable[[str], Any]]]
-_EDGES: Final[_Fields] = {
-    "startingposition": ("start", lambda text: _position(text, ("earliest", "latest"))),
-    "endingposition": ("end", lambda text: _position(text, ("latest",))),
-    "startingtimestamp": ("start_ns", _time),
-    "endingtimestamp": ("end_ns", _time),
-}
-_SELECTION: Final[_Fields] = {
-    "streams": ("streams", _globs),
-    "sessions": ("sessions", _globs),
-    "keys": ("keys", _keys),
-}
-_LIMITS: Final[_Fields] = {
-    "maxrecordspertrigger": ("records", _count),
-    "maxbytespertrigger": ("bytes", _size),
-    "minrecordspertrigger": ("records_min", _count),
-    "maxtriggerdelay": ("delay_s", parse_seconds),
-}
-_SPLITTING: Final[_Fields] = {
-    "minpartitions": ("partitions", _count),
-    "partitionbytes": ("bytes", _size),
-}
-_OTHERS: Final[_Fields] = {
-    "failondataloss": ("fail_on_data_loss", _truth),
-    "mode": ("mode", lambda text: _choice(text, (FAILFAST, PERMISSIVE, DROPMALFORMED))),
-    "checkbodies": ("check_bodies", lambda text: _choice(text, (AUTO, "true", "false"))),
+_GROUPS: Final[Mapping[str, Any]] = {
+    "edges": Edges, "selection": Selection, "limits": TriggerLimits, "splitting": Splitting,
+}  # fmt: skip
+_LEASE_NEEDS: Final = ("leaseNodes", "leaseCerts", "leaseIdentity")
+_MODES: Final = (FAILFAST, PERMISSIVE, DROPMALFORMED)
+# The field of `ReadOptions` that an option sets, and its parser.
+_OPTIONS: Final[Table] = {
+    "path": ("path", str),
+    "paths": ("paths", _texts),
+    "startingPosition": ("edges.start", lambda text: _position(text, ("earliest", "latest"))),
+    "endingPosition": ("edges.end", lambda text: _position(text, ("latest",))),
+    "startingTimestamp": ("edges.start_ns", _time),
+    "endingTimestamp": ("edges.end_ns", _time),
+    "streams": ("selection.streams", _globs),
+    "sessions": ("selection.sessions", _globs),
+    "keys": ("selection.keys", lambda text: Keys.parse(map(str.encode, _texts(text)))),
+    "maxRecordsPerTrigger": ("limits.records", _count),
+    "maxBytesPerTrigger": ("limits.bytes", _size),
+    "minRecordsPerTrigger": ("limits.records_min", _count),
+    "maxTriggerDelay": ("limits.delay_s", parse_duration),
+    "minPartitions": ("splitting.partitions", _count),
+    "partitionBytes": ("splitting.bytes", _size),
+    "maxRecordsPerPartition": ("splitting.records", _count),
+    "failOnDataLoss": ("fail_on_data_loss", parse_truth),
+    "mode": ("mode", lambda text: _choice(text, _MODES)),
+    "checkBodies": ("check_bodies", lambda text: _choice(text, (AUTO, "true", "false"))),
     "columns": ("columns", lambda text: tuple(each.strip() for each in text.split(","))),
+    "leaseNodes": ("lease.nodes", lambda text: tuple(_texts(text))),
+    "leaseCerts": ("lease.certs", str),
+    "leaseIdentity": ("lease.identity", parse_peer),
+    "leaseTime": ("lease.seconds", parse_duration),
+    "leaseBytes": ("lease.bytes_max", _size),
 }

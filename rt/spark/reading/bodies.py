@@ -18,8 +18,8 @@ from rt.format.frame import (
 )
 from rt.limits import KIB, READ_BYTES
 from rt.log.files.disk import File
-from rt.spark.ahead import Ahead
-from rt.spark.storage import read_into
+from rt.spark.reading.ahead import Ahead
+from rt.spark.reading.storage import read_into
 
 _LAST_BYTES: Final = 512 * KIB  # of the frame that fills a block, as it usually is, twice
 # From here on a read for each frame costs less than copying the frame out of a larger read.

@@ -10,7 +10,7 @@ import os
 import re
 import socket
 import uuid
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -25,24 +25,19 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from rt.config.kinds import parse_seconds
 from rt.errors import Misuse
 from rt.format.checksum import crc32
 from rt.log.notify.confirmations import Level
 from rt.names import parse_session, parse_stream
 from rt.publisher import Publisher
-from rt.spark.one_line import one_line_errors
-from rt.spark.staging import Record, Staged, StagingArea
+from rt.spark.formats.errors import one_line_errors
+from rt.spark.formats.staging import Record, Staged, StagingArea
+from rt.spark.reading.options import Table, parse_duration, parse_truth, parsed_options
 
 ROW_BITS: Final = 32
 BATCH_END: Final = 1 << 31
 _HOST_LENGTH_MAX: Final = 24
 
-_NAMES: Final = {
-    name.lower(): name
-    for name in ("path", "stream", "session", "batch", "sharedRoot", "flush", "flushTimeout")
-}
-_SPARKS: Final = frozenset({"checkpointlocation", "queryname"})
 _COLUMNS: Final = {
     "payload": ("binary", "string"),
     "key": ("binary", "string"),
@@ -64,8 +59,8 @@ class SinkOptions:
         session: what the names of the sessions begin with; "" for one made of the query's id.
         batch: number of this write among those of `session`; None outside `foreachBatch`.
         shared_root: whether all executors see the same `root`.
-        flush: what a batch waits for before it is done.
-        timeout_s: and how long.
+        flush: the level a batch waits for before it is done.
+        timeout_s: the longest it waits.
     """
 
     root: str
@@ -77,6 +72,23 @@ class SinkOptions:
     timeout_s: float = 60.0
 
 
+def _batch(text: str) -> int:
+    if not text.isdecimal() or int(text) >= BATCH_END:
+        raise Misuse(f"give a whole number below {BATCH_END} as the batch, not {text[:20]!r}")
+    return int(text)
+
+
+_OPTIONS: Final[Table] = {
+    "path": ("root", str),
+    "stream": ("stream", parse_stream),
+    "session": ("session", parse_session),
+    "batch": ("batch", _batch),
+    "sharedRoot": ("shared_root", parse_truth),
+    "flush": ("flush", Level.parse),
+    "flushTimeout": ("timeout_s", parse_duration),
+}
+
+
 def sink_options(options: Mapping[str, str], *, by_row: bool = False) -> SinkOptions:
     """Read the options of a write; `Misuse` names the one that is unknown or contradicts.
 
@@ -84,25 +96,12 @@ def sink_options(options: Mapping[str, str], *, by_row: bool = False) -> SinkOpt
         options: as Spark passes them.
         by_row: whether each row names its stream.
     """
-    given = {name.lower(): str(value) for name, value in options.items()}
-    for name in given:
-        if name not in _NAMES and name not in _SPARKS:
-            known = ", ".join(_NAMES.values())
-            raise Misuse(f"the rt sink has no option {name!r}; it has {known}")
-    if not given.get("path") or not (given.get("stream") or by_row):
+    found = parsed_options("sink", options, _OPTIONS)
+    if not found.get("path") or not ("stream" in found or by_row):
         raise Misuse('the rt sink needs a root and a stream: .option("stream", "s").save("/data")')
-    shared = given.get("sharedroot", "true").lower()
-    if shared not in ("true", "false"):
-        raise Misuse(f"sharedRoot is {shared!r}: give true or false")
-    made = SinkOptions(
-        root=given["path"],
-        stream=parse_stream(given["stream"]) if given.get("stream") else "",
-        session=parse_session(given["session"]) if "session" in given else "",
-        batch=_batch(given["batch"]) if "batch" in given else None,
-        shared_root=shared == "true",
-        flush=_told(given, "flush", Level.parse, "synced" if shared == "true" else "merged"),
-        timeout_s=_told(given, "flushtimeout", parse_seconds, "60s"),
-    )
+    if not found.get("sharedRoot", True):
+        found.setdefault("flush", Level.MERGED)
+    made = SinkOptions(**{"stream": "", **{_OPTIONS[name][0]: v for name, v in found.items()}})
     if made.batch is not None and not made.session:
         raise Misuse("batch numbers the writes of one session; give the option session too")
     if by_row and not made.shared_root:
@@ -113,14 +112,6 @@ def sink_options(options: Mapping[str, str], *, by_row: bool = False) -> SinkOpt
             "another host, not overtake this one"
         )
     return made
-
-
-def _told(given: Mapping[str, str], name: str, parse: Callable[[str], Any], default: str) -> Any:
-    text = given.get(name, default)
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise Misuse(f"{_NAMES[name]} is {text[:60]!r}: {error}") from None
 
 
 def batch_writer(
@@ -196,7 +187,9 @@ class RtStreamWriter(DataSourceStreamArrowWriter):
         context = _task()
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
         if query is None or batch is None:
-            raise Misuse("this Spark does not tell a task its query and batch; rt cannot number")
+            raise Misuse(
+                "this Spark does not tell tasks their query and batch, so rt cannot number rows"
+            )
         prefix = self._options.session or f"spark-{query.replace('-', '')[:16]}"
         with one_line_errors():
             return write_partition(self._options, prefix, _batch(batch), iterator, query)
@@ -259,8 +252,7 @@ def commit(
         options: of the sink.
         batch: its number.
         messages: of all its tasks.
-        is_job: whether the user numbers the batches, who may give a number to other rows by
-            mistake.
+        is_job: whether the user numbers the batches, and may number other rows alike by mistake.
 
     Raises:
         Misuse: a later batch was published already, or other rows under this number.
@@ -284,7 +276,7 @@ def commit(
 
 
 def abort(options: SinkOptions, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Remove what the tasks of a batch have staged, but what is recorded to be published."""
+    """Remove what the tasks of a batch staged, except files recorded for publishing."""
     for each in messages:
         if isinstance(each, Written) and each.part is not None:
             area = _area(options, each.prefix)
@@ -296,8 +288,8 @@ def abort(options: SinkOptions, batch: int, messages: Sequence[WriterCommitMessa
 def _check_turn(found: Record, record: Record, prefix: str, *, is_job: bool) -> None:
     if record.owner != found.owner:
         raise Misuse(
-            f"the session {prefix} is that of another query: give a session of its own to a query "
-            "with a new checkpoint"
+            f"the session {prefix} belongs to another query: give each query with a new checkpoint "
+            "a session of its own"
         )
     if record.batch > found.batch:
         raise Misuse(
@@ -340,7 +332,7 @@ def _by_stream(rows: Any, stream: str) -> Iterator[tuple[str, Any]]:
 
 
 class _Publishing:
-    """Publishes rows of one session under the numbers of a batch, but those it holds already."""
+    """Publishes rows in one session under the numbers of a batch; skips those it already holds."""
 
     def __init__(self, options: SinkOptions, batch: int, session: str, group: str = "") -> None:
         base = batch << ROW_BITS
@@ -370,11 +362,11 @@ class _Publishing:
             _publish_batch(self._publisher, rows.slice(known))
 
     def finish(self) -> None:
-        """Wait for the rows, which have ended; the session must not hold more of them."""
+        """Wait for the rows; refuse a session that holds more rows of this batch than came."""
         if self._known > 0:
             raise Misuse(
-                f"session {self._publisher.name} holds {self._known} rows more of this batch than "
-                "come now: this replay differs from the attempt before"
+                f"session {self._publisher.name} holds {self._known} more rows of this batch than "
+                "this replay brings: it differs from the attempt before"
             )
         self._publisher.flush(self._options.flush, self._options.timeout_s)
 
@@ -398,7 +390,9 @@ def _checked_rows(rows: Any, options: SinkOptions) -> Any:
     if "stream" in names:
         for name in pc.unique(rows.column("stream")).to_pylist():
             if parse_stream(name) and options.stream not in ("", name):
-                raise Misuse(f"a row is of stream {name}, and the option stream is another")
+                raise Misuse(
+                    f"a row names the stream {name}, but the option stream is {options.stream}"
+                )
     return rows
 
 
@@ -410,7 +404,7 @@ def _publish_batch(publisher: Publisher, batch: Any) -> None:
 
 
 def times_of(columns: MutableMapping[str, Any]) -> Any:
-    """The publish times of rows in ns, or None where they name none."""
+    """Return the publish times of rows in ns, or None if they have no such column."""
     if "time" in columns:
         times = columns["time"].cast(pa.timestamp("ns", tz="UTC")).view(pa.int64())
     elif "time_ns" in columns:
@@ -418,12 +412,6 @@ def times_of(columns: MutableMapping[str, Any]) -> Any:
     else:
         return None
     return times.to_pylist()
-
-
-def _batch(text: str) -> int:
-    if not text.isdecimal() or int(text) >= BATCH_END:
-        raise Misuse(f"batch is {text[:20]!r}: give a whole number below {BATCH_END}")
-    return int(text)
 
 
 def _task() -> TaskContext:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rt.errors import Misuse
-from rt.spark.options import PERMISSIVE, ReadOptions
+from rt.spark.reading.options import PERMISSIVE, ReadOptions
 
 CORRUPT: Final = "_corrupt"
 COLUMNS: Final = {

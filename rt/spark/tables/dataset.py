@@ -13,8 +13,8 @@ from rt.errors import Misuse
 from rt.limits import MIB
 from rt.log.files.disk import make_private_directory, sync_directory
 from rt.offload.private import create_private
-from rt.spark.arrow_reader import arrow_schema
-from rt.spark.schema import COLUMNS
+from rt.spark.reading.arrow_reader import arrow_schema
+from rt.spark.reading.schema import COLUMNS
 
 PARTITIONS: Final = ("none", "day", "month", "stream")
 _ROW_GROUP_BYTES: Final = 64 * MIB

@@ -15,14 +15,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from rt.errors import Misuse, RtError
-from rt.spark.one_line import one_line_errors
-from rt.spark.options import ReadOptions, TriggerLimits, read_options
-from rt.spark.pieces import Part
-from rt.spark.plan import LogSnapshot, check_nothing_archived, take_snapshots
-from rt.spark.schema import check_schema, default_schema
-from rt.spark.splits import splits
-from rt.spark.task import Task
-from rt.spark.versions import check_version
+from rt.spark.formats.errors import check_version, one_line_errors
+from rt.spark.reading.options import ReadOptions, TriggerLimits, read_options
+from rt.spark.reading.plan import LogSnapshot, check_nothing_archived, take_snapshots
+from rt.spark.reading.schema import check_schema, default_schema
+from rt.spark.reading.splits import splits
+from rt.spark.reading.task import Task
 
 
 class RtSource(DataSource):
@@ -45,7 +43,7 @@ class RtSource(DataSource):
             self._snapshots = take_snapshots(self._read_options)
             self._take_leases(self._snapshots)
         except (RtError, OSError) as error:
-            # it may be a write; and a stream may begin before its log does
+            # for a batch read only: this may be a write, and a stream may begin before its log
             self._snapshots = None
             self._refusal = str(error)
 
@@ -80,14 +78,19 @@ class RtSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """Begin or resume a streaming query."""
-        from rt.spark.stream import RtStreamReader  # noqa: PLC0415 - batches need none of it
+        from rt.spark.formats.stream import (  # noqa: PLC0415 - batches need none of it
+            RefusingReader,
+            RtStreamReader,
+        )
 
-        # Spark's cleanup fails after an error here, and only the traceback has the first error
-        return RtStreamReader(self._reading(), schema)
+        try:
+            return RtStreamReader(self._reading(), schema)
+        except RtError as error:
+            return RefusingReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Publish the rows of a batch query."""
-        from rt.spark.sink import batch_writer  # noqa: PLC0415 - reads need none of it
+        from rt.spark.formats.sink import batch_writer  # noqa: PLC0415 - reads need none of it
 
         with one_line_errors():
             return batch_writer(self.options, schema, overwrite=overwrite)
@@ -98,7 +101,7 @@ class RtSource(DataSource):
         overwrite: bool,
     ) -> DataSourceStreamArrowWriter:
         """Publish the rows of a streaming query."""
-        from rt.spark.sink import stream_writer  # noqa: PLC0415 - reads need none of it
+        from rt.spark.formats.sink import stream_writer  # noqa: PLC0415 - reads need none of it
 
         with one_line_errors():
             return stream_writer(self.options, schema, overwrite=overwrite)
@@ -106,7 +109,7 @@ class RtSource(DataSource):
     def _take_leases(self, snapshots: tuple[LogSnapshot, ...]) -> None:
         lease = self._reading().lease
         if lease is not None:
-            from rt.spark.lease import take_lease  # noqa: PLC0415 - most have none
+            from rt.spark.formats.lease import take_lease  # noqa: PLC0415 - most have none
 
             for snapshot in snapshots:
                 take_lease(lease, snapshot.start, snapshot.stream)
@@ -115,18 +118,6 @@ class RtSource(DataSource):
         if self._read_options is None:
             raise Misuse(self._refusal)
         return self._read_options
-
-
-class Parts(InputPartition):
-    """What one task reads."""
-
-    def __init__(self, parts: tuple[Part, ...]) -> None:
-        super().__init__(parts)
-
-
-def input_partitions(snapshots: tuple[LogSnapshot, ...], options: ReadOptions) -> list[Parts]:
-    """One partition for each split; if there are none, an empty one, because Spark needs one."""
-    return [Parts(parts) for parts in splits(snapshots, options)] or [Parts(())]
 
 
 class RtReader(DataSourceReader):
@@ -141,12 +132,9 @@ class RtReader(DataSourceReader):
         self._task = Task(places, options, check_schema(schema, options))
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Cut the snapshot into splits."""
+        """Cut the snapshot into splits; Spark needs one at least, so it may be empty."""
         with one_line_errors():
-            return self._planned()
-
-    def _planned(self) -> list[Parts]:
-        return input_partitions(self._snapshots, self._options)
+            return [InputPartition(each) for each in splits(self._snapshots, self._options) or [()]]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read one split; runs in a worker."""

@@ -10,7 +10,7 @@ from typing import Final
 from rt.format.manifest import FILE_NAME
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import Disk, OsDisk
-from rt.spark.storage import open_storage
+from rt.spark.reading.storage import open_storage
 
 _DEPTH_MAX: Final = 3  # ROOT/STREAM/in/SESSION
 

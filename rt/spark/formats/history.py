@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 from rt.errors import Misuse
 from rt.log.files.absent import no_log
 from rt.position import Position
-from rt.spark.plan import LogView
+from rt.spark.reading.plan import LogView
 
 SCHEMA = (
     "file string, state string, position bigint, end bigint, bytes bigint, messages bigint, "

@@ -1,4 +1,4 @@
-"""Ahead: reads a file further than asked for, because the next bytes will be needed too."""
+"""Ahead: reads more of a file than was asked for, because the next bytes follow soon."""
 
 from typing import Final
 

@@ -1,0 +1,39 @@
+"""Errors: what a user of Spark sees of the errors of rt: one line, without a traceback."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from rt.errors import Misuse, RtError
+
+SPARK_MIN: Final = (4, 2)
+
+
+def check_version(version: str) -> None:
+    """Refuse a Spark that does not check the columns a source returns.
+
+    Raises:
+        Misuse: the version is too old.
+    """
+    if tuple(int(part) for part in version.split(".")[:2]) < SPARK_MIN:
+        raise Misuse(
+            f"this is Spark {version}; rt needs PySpark 4.2 or newer, since older ones do not "
+            "check the columns a source returns: pip install 'pyspark>=4.2'"
+        )
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Have Spark report an error of rt as its message, without a Python traceback.
+
+    The worker that reports it ends afterwards, so the setting reaches no other error.
+    """
+    try:
+        yield
+    except RtError:
+        spec = sys.modules["__main__"].__spec__
+        if spec is not None and spec.name.startswith("pyspark."):  # in a driver, Spark inherits it
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise

@@ -1,0 +1,386 @@
+"""Stream: `spark.readStream.format("rt")`: offsets are positions, batches have a bound."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from rt.errors import CorruptLog, GapError, Misuse, RtError
+from rt.log.files.absent import AbsentLog
+from rt.position import START, Position
+from rt.spark.formats.errors import one_line_errors
+from rt.spark.reading.options import FAILFAST, ReadOptions
+from rt.spark.reading.places import log_paths
+from rt.spark.reading.plan import (
+    LogSnapshot,
+    LogView,
+    between,
+    check_no_copies,
+    check_not_all_archived,
+    edge,
+    is_selected,
+)
+from rt.spark.reading.schema import check_schema
+from rt.spark.reading.splits import splits
+from rt.spark.reading.steps import after_bytes, after_records, bytes_between, unread
+from rt.spark.reading.task import Task
+
+_ONE_LOG: Final = 1  # version of the offset of a load that names one log
+_SEVERAL: Final = 2
+_INITIAL: Final = "initial"  # marks the offset at which a query begins
+_BEGIN: Final = "begin"  # in the end of a log's first micro-batch: where it began
+_LOOK_EVERY_S: Final = 5.0  # for new logs below a parent directory
+
+
+@dataclass(slots=True)
+class Offset:
+    """A place in each log of a query.
+
+    Attributes:
+        positions: by the id of the log.
+        begins: where logs began whose first micro-batch ends here.
+        is_initial: whether the query begins here.
+        unnamed: where a log begins that did not exist, or was empty; None if there is none.
+    """
+
+    positions: dict[str, Position] = field(default_factory=dict)
+    begins: dict[str, Position] = field(default_factory=dict)
+    is_initial: bool = False
+    unnamed: Position | None = None
+
+    def encode(self, *, several: bool) -> dict[str, Any]:
+        """Return what Spark writes into its checkpoint."""
+        mark = {_INITIAL: True} if self.is_initial else {}
+        logs = {each: self._fields(each) for each in self.positions}
+        if several and logs:
+            return {"v": _SEVERAL, "logs": logs, **mark}
+        for log_id, fields in logs.items():
+            return {"v": _ONE_LOG, "log": log_id, **fields, **mark}
+        return {"v": _ONE_LOG, "log": "", "position": int(self.unnamed or START), **mark}
+
+    def _fields(self, log_id: str) -> dict[str, int]:
+        begin = {_BEGIN: int(self.begins[log_id])} if log_id in self.begins else {}
+        return {"position": int(self.positions[log_id]), **begin}
+
+
+def decoded(offset: Mapping[str, Any]) -> Offset:
+    """Read an offset of a checkpoint.
+
+    Raises:
+        Misuse: another version of rt wrote it.
+    """
+    if offset.get("v") not in (_ONE_LOG, _SEVERAL):
+        raise Misuse("the checkpoint was written by another version of rt; use that one")
+    if offset["v"] == _ONE_LOG and not offset["log"]:
+        return Offset(is_initial=_INITIAL in offset, unnamed=Position(offset["position"]))
+    found = offset["logs"] if offset["v"] == _SEVERAL else {offset["log"]: offset}
+    positions = {each: Position(fields["position"]) for each, fields in found.items()}
+    begins = {each: Position(f[_BEGIN]) for each, f in found.items() if _BEGIN in f}
+    return Offset(positions, begins, _INITIAL in offset)
+
+
+class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One streaming query. An offset is a position in each log, by the log's id."""
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        schema: StructType,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if options.edges.end != "latest" or options.edges.end_ns is not None:
+            raise Misuse("a stream has no end: endingPosition and endingTimestamp are for read")
+        if options.lease is not None:
+            raise Misuse(
+                "leases are for read: a stream would go on holding what it has already read"
+            )
+        self._options = options
+        self._wanted = check_schema(schema, options)
+        self._views: dict[str, LogView] = {}  # by path
+        self._looked_at: float | None = None  # when logs were last looked for
+        self._targets: dict[str, Position] | None = None  # where Trigger.AvailableNow ends
+        self._planned: dict[str, Position] | None = None  # the end of the last micro-batch
+        self._planned_at = time.monotonic()
+        self._absent = AbsentLog(options.path, clock)  # says now and then that it waits
+
+    @one_line_errors()
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
+        """Where a new query begins; one that resumes begins at its checkpoint.
+
+        Spark asks this again where the first micro-batch is replayed, when the answer may have
+        changed. So the offset is marked, and the end of that batch says where it began.
+        """
+        options, logs, made = self._options, self._logs(), Offset(is_initial=True)
+        edges = options.edges
+        if not logs:
+            if edges.start_ns is not None or edges.start == "latest":
+                raise Misuse(
+                    f"{options.path} holds no log yet: begin at earliest, or at a position"
+                )
+            made.unnamed = edges.start if isinstance(edges.start, Position) else START
+        for log_id, view in logs.items():
+            if options.fail_on_data_loss:
+                check_not_all_archived(view, options)
+            begin = edge(view, edges.start, edges.start_ns)
+            if begin or view.end():
+                made.positions[log_id] = begin
+        return made.encode(several=self._names_several)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
+        """The limit passed to `latestOffset`; if there are two limits, both apply."""
+        options = self._options
+        if options.limits.records is not None:
+            return ReadMaxRows(options.limits.records)
+        if options.limits.bytes is not None:
+            return ReadMaxBytes(options.limits.bytes)
+        return ReadAllAvailable()
+
+    @one_line_errors()
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the next micro-batch ends. Called often; costs two file sizes if nothing grew.
+
+        Raises:
+            Misuse: the checkpoint is of another log.
+            CorruptLog: a log ends before the checkpoint.
+        """
+        given, logs = decoded(start), self._logs()
+        self._check_all_there(given, logs)
+        if not logs:
+            self._absent.met(follow=True)
+            return start
+        begins = {each: self._begin(each, view, given) for each, view in logs.items()}
+        ends = {each: self._end(view, begins[each], each) for each, view in logs.items()}
+        if not isinstance(limit, ReadAllAvailable):
+            ends = self._limited(logs, begins, ends)
+        if ends != begins and self._waits(logs, begins):
+            ends = begins
+        self._planned = ends
+        if ends == begins:
+            return start
+        self._planned_at = time.monotonic()
+        # a log that has given nothing yet keeps its place among the unread ones
+        moved = {e: end for e, end in ends.items() if e in given.positions or end > begins[e]}
+        first = {e: begins[e] for e in moved if given.is_initial or e not in given.positions}
+        made = Offset({**given.positions, **moved}, first)
+        return made.encode(several=self._names_several)
+
+    @one_line_errors()
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's
+        """Fix the end of the query at the current end of each log."""
+        self._targets = {each: view.end() for each, view in self._logs().items()}
+
+    @one_line_errors()
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's
+        """The end of each log, for the query's progress, and how far the query lags.
+
+        `rows_behind` counts the messages of all sessions, by number. `seconds_behind` is how long
+        ago the first of them was merged (in a session: published). The names that end in
+        `OffsetsBehindLatest` are those of Spark's Kafka source, over logs instead of partitions.
+        """
+        logs, planned = self._logs(), self._planned
+        if not logs:
+            return None
+        ends = {each: view.end() for each, view in logs.items()}
+        begins = ends if planned is None else {each: planned.get(each, START) for each in logs}
+        rows, first_ns = zip(
+            *(unread(view, begins[each], ends[each]) for each, view in logs.items()), strict=True
+        )
+        oldest_ns = min((ns for ns in first_ns if ns is not None), default=time.time_ns())
+        return {
+            **Offset(ends).encode(several=self._names_several),
+            "bytes_behind": sum(bytes_between(v, begins[e], ends[e]) for e, v in logs.items()),
+            "rows_behind": sum(rows),
+            "seconds_behind": round(max(0.0, (time.time_ns() - oldest_ns) / 1e9), 3),
+            "minOffsetsBehindLatest": min(rows),
+            "maxOffsetsBehindLatest": max(rows),
+            "avgOffsetsBehindLatest": sum(rows) / len(rows),
+        }
+
+    @one_line_errors()
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Cut a micro-batch into splits; the same for the same offsets.
+
+        A query that resumes inside a micro-batch calls this first. The offsets are then those of
+        the checkpoint, and a new copy of the log may not reach that far yet, or no longer begin
+        that early.
+
+        Raises:
+            GapError: some of it was archived, and failOnDataLoss holds.
+            Misuse: the checkpoint is of another log.
+            CorruptLog: the log ends before the micro-batch.
+        """
+        snapshots = () if start == end else tuple(self._read_between(decoded(start), decoded(end)))
+        for snapshot in snapshots:
+            if snapshot.gaps and self._options.fail_on_data_loss:
+                raise GapError(snapshot.gaps[0])
+        places = tuple(each.place for each in snapshots)
+        found = splits(snapshots, self._options) or [()]
+        return [InputPartition((places, parts)) for parts in found]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Read one split; runs in a worker."""
+        places, parts = partition.value
+        with one_line_errors():
+            yield from Task(places, self._options, self._wanted).read(parts)
+
+    def stop(self) -> None:
+        """Release the files."""
+        for view in self._views.values():
+            view.close()
+        self._views, self._looked_at = {}, None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is sent to a worker: no open file."""
+        return {**self.__dict__, "_views": {}, "_looked_at": None}
+
+    def _logs(self, *, look: bool = False) -> dict[str, LogView]:
+        """The logs that exist and are selected, by id, as they are now."""
+        now, is_first = time.monotonic(), self._looked_at is None
+        is_found = not self._names_several and any(v.log.is_there for v in self._views.values())
+        if is_first or look or not (is_found or now < (self._looked_at or 0) + _LOOK_EVERY_S):
+            self._looked_at = now
+            self._look()
+        for view in self._views.values():
+            view.refresh()
+        return {view.log_id: view for view in self._views.values() if self._is_wanted(view)}
+
+    def _is_wanted(self, view: LogView) -> bool:
+        return view.log.is_there and is_selected(view, self._options.selection)
+
+    def _look(self) -> None:
+        """Open the logs that the load names by now."""
+        options, paths = self._options, log_paths(self._options.paths)
+        if paths == tuple(self._views):
+            return
+        known, strict = self._views, options.mode == FAILFAST
+        self._views = {path: known.get(path) or LogView(path, strict=strict) for path in paths}
+        for path in known.keys() - self._views:
+            known[path].close()
+        for view in self._views.values():
+            view.refresh()
+        wanted = [view for view in self._views.values() if self._is_wanted(view)]
+        if len(wanted) > 1 and isinstance(options.edges.start, Position):
+            raise Misuse(f"a position belongs to one log, and the load names {len(wanted)}")
+        check_no_copies(tuple(between(view, START, START) for view in wanted))
+
+    @property
+    def _names_several(self) -> bool:
+        """Whether the load names a list, a glob or a parent directory, and not one log."""
+        return tuple(self._views) != self._options.paths or len(self._views) > 1
+
+    def _check_all_there(self, offset: Offset, logs: dict[str, LogView]) -> None:
+        """Refuse a checkpoint of other logs, or of logs that are gone: it would wait for ever."""
+        missing = offset.positions.keys() - logs
+        if missing and logs and not self._names_several:
+            raise Misuse(f"the checkpoint is of another log than {self._options.path} is now")
+        if missing and self._options.fail_on_data_loss:
+            raise Misuse(
+                f"the checkpoint is at {offset.positions[min(missing)]} in the log {min(missing)}, "
+                "which is not among those of this load; name it, or give failOnDataLoss=false"
+            )
+
+    def _begin(self, log_id: str, view: LogView, start: Offset) -> Position:
+        """Where the next micro-batch begins; a log that is new begins at its oldest message."""
+        if log_id in start.positions:
+            return start.positions[log_id]
+        is_earliest = start.is_initial and self._options.edges.start == "earliest"
+        if start.unnamed is not None and not is_earliest and not self._names_several:
+            return start.unnamed
+        return edge(view, "earliest", None)
+
+    def _end(self, view: LogView, begin: Position, log_id: str) -> Position:
+        there = self._demand(view, begin)
+        if self._targets is None:
+            return there
+        return max(begin, min(there, self._targets.get(log_id, START)))
+
+    def _read_between(self, start: Offset, end: Offset) -> Iterator[LogSnapshot]:
+        logs = self._logs(look=True)
+        if logs or self._names_several:
+            self._check_all_there(end, logs)
+        for log_id, stop in end.positions.items():
+            begin = start.positions.get(log_id, start.unnamed or START)
+            if start.is_initial or log_id not in start.positions:
+                begin = self._first_begin(begin, stop, end.begins.get(log_id))
+            if log_id in logs:
+                if begin < stop:
+                    self._demand(logs[log_id], stop)
+                yield between(logs[log_id], begin, stop)
+            elif begin < stop and not self._names_several:
+                raise _too_short(self._options.path, START)
+
+    def _first_begin(self, begin: Position, stop: Position, known: Position | None) -> Position:
+        """Where the first micro-batch began, which the end of one of an older rt does not say."""
+        if known is not None:
+            return known
+        if self._options.edges.start == "earliest" and self._options.edges.start_ns is None:
+            return START
+        if begin > stop and self._options.fail_on_data_loss:
+            raise Misuse(
+                f"the first micro-batch ended at {stop}, before the start {begin} that the options "
+                "name now: give startingPosition where it began, or failOnDataLoss=false"
+            )
+        return min(begin, stop)
+
+    def _waits(self, logs: dict[str, LogView], begins: dict[str, Position]) -> bool:
+        """Whether there are too few messages yet for a micro-batch, and it may still wait."""
+        wanted = self._options.limits
+        if wanted.records_min is None or self._targets is not None:
+            return False
+        if time.monotonic() - self._planned_at >= wanted.delay_s:
+            return False
+        found = (unread(view, begins[each], view.end())[0] for each, view in logs.items())
+        return sum(found) < wanted.records_min
+
+    def _demand(self, view: LogView, place: Position) -> Position:
+        """Return the end of the log, which must not be before a position of the checkpoint."""
+        there = view.end()
+        if place > there:
+            raise _too_short(view.path, there)
+        return there
+
+    def _limited(
+        self, logs: dict[str, LogView], begins: dict[str, Position], ends: dict[str, Position]
+    ) -> dict[str, Position]:
+        """Share the limits out by the bytes that each log has left, a little for each at least."""
+        options, limited = self._options, dict(ends)
+        behind = {each: bytes_between(v, begins[each], ends[each]) for each, v in logs.items()}
+        total = sum(behind.values()) or 1
+        for each, view in logs.items():
+            begin, end = begins[each], ends[each]
+            if options.limits.records is not None and begin < end:
+                count = max(1, options.limits.records * behind[each] // total)
+                end = after_records(view, begin, count, end, options.selection)
+            if options.limits.bytes is not None and begin < end:
+                size = max(1, options.limits.bytes * behind[each] // total)
+                end = after_bytes(view, begin, size, end)
+            limited[each] = end
+        return limited
+
+
+class RefusingReader(DataSourceStreamReader):
+    """Says what is wrong with a query at the first call: Spark's cleanup hides an earlier error."""
+
+    def __init__(self, error: RtError) -> None:
+        self._error = error
+
+    @one_line_errors()
+    def _refuse(self, *_: Any) -> Any:
+        raise self._error
+
+    _any_call: Any = _refuse
+    initialOffset = latestOffset = partitions = read = _any_call  # noqa: N815 - Spark's
+
+
+def _too_short(path: str, end: Position) -> CorruptLog:
+    return CorruptLog(path, end, "the log ends before the position where the query continues")

