@@ -1,0 +1,138 @@
+"""Table: a table and the log after it, as one DataFrame."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Final
+
+from rt.errors import Misuse
+from rt.log.files.absent import no_log
+from rt.position import Position
+from rt.spark import parquet_table
+from rt.spark.payloads import JsonColumns, parse_columns
+from rt.spark.plan import LogView
+from rt.spark.schema import COLUMNS, to_ddl
+from rt.spark.steps import unread
+from rt.spark.table_state import LogName, TableState
+
+if TYPE_CHECKING:
+    from rt.spark.loads import Loading
+
+_KINDS: Final = {**COLUMNS, "stream": "string"}
+# Options that do not choose messages, and so need not hold for the table as well.
+_FOR_BOTH: Final = frozenset((
+    "columns", "minpartitions", "partitionbytes", "checkbodies",
+    "leasenodes", "leasecerts", "leaseidentity", "leasetime", "leasebytes",
+))  # fmt: skip
+
+
+def read_table(path: str, table: str, catalog: Any = None) -> TableState:
+    """Read what a table of the log at `path` holds now.
+
+    Args:
+        path: of the log.
+        table: directory of a Parquet dataset, or the name of an Iceberg table.
+        catalog: of the Iceberg table.
+
+    Raises:
+        Misuse: there is no log or no table, or the table is of another log.
+    """
+    with closing(LogView(path)) as view:
+        if not view.refresh():
+            raise no_log(path)
+        identity = view.log.manifest.identity
+    log = LogName(identity.id, identity.stream) if identity else LogName("", "")
+    if catalog is not None:
+        from rt.spark.iceberg import read_state  # noqa: PLC0415 - optional
+
+        return read_state(catalog, table, log)
+    state = parquet_table.read_state(table)
+    if state.log.id != log.id:
+        raise Misuse(f"{table} is the table of another log than {path}; name the log it follows")
+    return state
+
+
+def lag_of(path: str, position: Position) -> tuple[int, int | None]:
+    """How many messages a log has from a position on, and when the first was merged."""
+    with closing(LogView(path)) as view:
+        view.refresh()
+        end = view.end()
+        return unread(view, position, end) if position < end else (0, None)
+
+
+def table_frame(loading: "Loading", table: str, catalog: Any, spark: Any) -> Any:
+    """Return the rows of a table, and of the log from its position on.
+
+    The table is read first, and then the end of the log: what a follower adds in between is in the
+    log still, and not in the files that were pinned.
+
+    Args:
+        loading: of the log; says the columns, and how the log's part is cut.
+        table: directory of a Parquet dataset, or the name of an Iceberg table.
+        catalog: of the Iceberg table.
+        spark: the session.
+
+    Raises:
+        Misuse: as `read_table`, or the load selects messages.
+    """
+    unfit = [name for name in loading.options if name.lower() not in _FOR_BOTH]
+    if unfit:
+        raise Misuse(f"table() reads all messages: leave out {unfit[0]}, and use where")
+    if not isinstance(loading.path, str):
+        raise Misuse("table() reads one log with its table; name one directory")
+    state = read_table(loading.path, table, catalog)
+    names = _names(loading, state.columns)
+    frame = _files(spark, state, names)
+    if lag_of(loading.path, state.position)[0] or frame is None:
+        rest = _rest(loading, state, names, spark)
+        frame = rest if frame is None else frame.unionAll(rest)
+    return frame
+
+
+def _names(loading: "Loading", columns: JsonColumns) -> list[str]:
+    given = loading.options.get("columns", "")
+    names = [each.split()[0] for each in given.split(",") if each.strip()]
+    names = names or [*COLUMNS, *columns.fields]
+    known = {each.lower() for each in (*_KINDS, *columns.fields)}
+    for name in names:
+        if name.lower() not in known:
+            raise Misuse(f"the table has no column {name[:40]!r}; choose from {', '.join(known)}")
+    return names
+
+
+def _files(spark: Any, state: TableState, names: list[str]) -> Any:
+    """The files of the table; None if there are none. Spark does not look for others."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - optional, and heavy
+
+    if not state.files:
+        return None
+    schema = to_ddl({**_KINDS, **state.columns.fields})
+    found = spark.read.schema(schema).parquet(*(each.path for each in state.files))
+    # where only the directories of the files name the stream
+    stream = f.coalesce("stream", f.lit(state.log.stream))
+    return found.withColumn("stream", stream).select(*names)
+
+
+def _rest(loading: "Loading", state: TableState, names: list[str], spark: Any) -> Any:
+    """The log after the table, its payloads parsed as the table's were."""
+    options = {k: v for k, v in loading.options.items() if k.lower() != "columns"}
+    if state.position:
+        options["startingPosition"] = str(state.position)
+    fields = {name.lower(): name for name in state.columns.fields}
+    needed = [name for name in names if name.lower() not in fields]
+    if fields and "payload" not in {each.lower() for each in needed}:
+        needed.append("payload")
+    frame = type(loading)(loading.path, {**options, "columns": ",".join(needed)}).load(spark)
+    if fields:
+        schema = f"{to_ddl({each: _KINDS[each.lower()] for each in needed})}, {state.columns.text}"
+        frame = frame.mapInArrow(_Parsed(state.columns.text), schema)
+    return frame.select(*names)
+
+
+class _Parsed:
+    """Parses payloads in a worker."""
+
+    def __init__(self, columns: str) -> None:
+        self._columns = columns
+
+    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
+        return parse_columns(self._columns).alive(batches)
