@@ -183,7 +183,7 @@ def test_small_log_files_become_files_near_the_target_whatever_their_times(tmp_p
     writer = WriterSettings(file_bytes_max=1 << 16)
     with Publisher(str(tmp_path), stream=STREAM, session="jfk", writer=writer) as publisher:
         for year in range(30):
-            payloads = [Random(year).randbytes(3000)] * 10 + [Random(-year).randbytes(3000)] * 10
+            payloads = [Random(20 * year + each).randbytes(3000) for each in range(20)]
             publisher.publish_many(payloads, None, [NOW_NS + year * 365 * day_ns] * 20)
             publisher.flush("synced")
     path, out = str(tmp_path / STREAM / "jfk"), tmp_path / "out"
