@@ -8,8 +8,9 @@ from rt.errors import Misuse
 from rt.log.files.absent import no_log
 from rt.position import Position
 from rt.spark import parquet_table
+from rt.spark.options import read_options
 from rt.spark.payloads import JsonColumns, parse_columns
-from rt.spark.plan import LogView
+from rt.spark.plan import LogView, take_snapshots
 from rt.spark.schema import COLUMNS, to_ddl
 from rt.spark.steps import unread
 from rt.spark.table_state import LogName, TableState
@@ -59,6 +60,13 @@ def lag_of(path: str, position: Position) -> tuple[int, int | None]:
         return unread(view, position, end) if position < end else (0, None)
 
 
+def _has_more(path: str, position: Position) -> bool:
+    """Whether the log goes on, even if what follows was archived."""
+    with closing(LogView(path)) as view:
+        view.refresh()
+        return position < view.end()
+
+
 def table_frame(loading: "Loading", table: str, catalog: Any, spark: Any) -> Any:
     """Return the rows of a table, and of the log from its position on.
 
@@ -73,6 +81,7 @@ def table_frame(loading: "Loading", table: str, catalog: Any, spark: Any) -> Any
 
     Raises:
         Misuse: as `read_table`, or the load selects messages.
+        GapError: what follows the table was archived.
     """
     unfit = [name for name in loading.options if name.lower() not in _FOR_BOTH]
     if unfit:
@@ -82,7 +91,7 @@ def table_frame(loading: "Loading", table: str, catalog: Any, spark: Any) -> Any
     state = read_table(loading.path, table, catalog)
     names = _names(loading, state.columns)
     frame = _files(spark, state, names)
-    if lag_of(loading.path, state.position)[0] or frame is None:
+    if frame is None or _has_more(loading.path, state.position):
         rest = _rest(loading, state, names, spark)
         frame = rest if frame is None else frame.unionAll(rest)
     return frame
@@ -121,7 +130,9 @@ def _rest(loading: "Loading", state: TableState, names: list[str], spark: Any) -
     needed = [name for name in names if name.lower() not in fields]
     if fields and "payload" not in {each.lower() for each in needed}:
         needed.append("payload")
-    frame = type(loading)(loading.path, {**options, "columns": ",".join(needed)}).load(spark)
+    options["columns"] = ",".join(needed)
+    take_snapshots(read_options({**options, "path": str(loading.path)}))  # Spark would refuse late
+    frame = type(loading)(loading.path, options).load(spark)
     if fields:
         schema = f"{to_ddl({each: _KINDS[each.lower()] for each in needed})}, {state.columns.text}"
         frame = frame.mapInArrow(_Parsed(state.columns.text), schema)
