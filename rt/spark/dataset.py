@@ -138,7 +138,8 @@ class Dataset:
                 each.writer.close()
             with suppress(OSError):
                 each.sink.close()
-        for path in [each.path for each in (*self._open.values(), *self._done)]:
+        paths = [each.path for each in self._open.values()]
+        for path in (*paths, *(each.path for each in self._done)):
             self._remove(path)
 
     def _flush(self, place: str) -> None:

@@ -93,7 +93,7 @@ class Follower:
             self._failures += 1
             self._say(spoken(error))
             self.close()
-            return min(_RETRY_S[1], _RETRY_S[0] * 2 ** (self._failures - 1))
+            return min(_RETRY_S[1], _RETRY_S[0] * 2.0 ** min(self._failures - 1, 10))
         self._failures = 0
         if self.status.problem:
             _log.info("the table is written again", extra={"event": "table"})

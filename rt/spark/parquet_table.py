@@ -24,7 +24,7 @@ from rt.log.files.lock import take_lock
 from rt.names import shown
 from rt.offload.private import create_private
 from rt.position import START, Position, file_position
-from rt.spark.dataset import SCHEMA, DataFile, Divide, check_partition, divider
+from rt.spark.dataset import SCHEMA, DataFile, check_partition, divider
 from rt.spark.payloads import DEAD_SCHEMA, NO_COLUMNS, JsonColumns
 from rt.spark.table_state import Change, LogName, TableState
 
@@ -74,7 +74,7 @@ class ParquetTable:
         except BaseException:
             self.close()
             raise
-        self.divide: Divide = divider(self._manifest["partition"])
+        self._divide = divider(self._manifest["partition"])
         self.is_by_time = self._manifest["partition"] in ("day", "month")
         is_stream = self._manifest["partition"] == "stream"
         self.columns, self.schema = NO_COLUMNS, DEAD_SCHEMA
@@ -94,6 +94,10 @@ class ParquetTable:
     def state(self) -> TableState:
         """Return what is in it now."""
         return _state(self._manifest, self.name)
+
+    def divide(self, batch: Any, /) -> Iterator[tuple[str, Any]]:
+        """Divide a batch among the directories."""
+        return self._divide(batch)
 
     def create(self, _place: str) -> tuple[str, Any]:
         """Make a file without a name yet."""

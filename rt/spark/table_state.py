@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
 from rt.position import Position
-from rt.spark.dataset import DataFile, Divide
+from rt.spark.dataset import DataFile
 from rt.spark.payloads import JsonColumns
 
 FEW_FILES: Final = 16  # small files of a partition that are left alone
@@ -73,7 +73,6 @@ class Table(Protocol):
     name: str
     schema: Any
     columns: JsonColumns
-    divide: Divide
     is_by_time: bool  # whether a partition gets no more rows once a later one has some
     finishes: bool  # whether a file that is never joined is to be told apart from others
 
@@ -83,6 +82,9 @@ class Table(Protocol):
 
     def state(self) -> TableState:
         """Return what is in it now; may read many files."""
+
+    def divide(self, batch: Any, /) -> Iterator[tuple[str, Any]]:
+        """Divide a batch among the partitions, by their names."""
 
     def create(self, place: str) -> tuple[str, Any]:
         """Make a file for rows; return its path, and where to write."""
