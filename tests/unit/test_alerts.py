@@ -36,7 +36,7 @@ OTHERS = {"process_cpu_seconds_total", "process_resident_memory_bytes", "up"}
 
 @pytest.fixture(scope="module")
 def exposed(tmp_path_factory):
-    """Every series that a node, a pusher, a puller or a follower exposes: its name, and its labels."""
+    """The name and labels of every series of a node, a pusher, a puller or a follower."""
     cluster = ArchiveCluster(tmp_path_factory.mktemp("alerts"), 1)
     try:
         pull, node = cluster.pull(), cluster.nodes["n1"]
