@@ -343,6 +343,8 @@ class Export:
                 dead.discard()
             raise
         gaps: Gaps = tuple((gap.begin, gap.end) for gap in snapshot.gaps)
+        if snapshot.start > self.table.position:  # by the setting `start`
+            gaps = ((self.table.position, snapshot.start), *gaps)
         self._commit(snapshot.stop, files, unfit_files, gaps)
         self._count(snapshot, counted)
 

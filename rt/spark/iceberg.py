@@ -1,9 +1,10 @@
 """IcebergTable: a log as an Iceberg table, whose own properties say how far it goes."""
 
+import fcntl
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -25,8 +26,7 @@ from pyiceberg.transforms import DayTransform, IdentityTransform, MonthTransform
 from sqlalchemy.exc import SQLAlchemyError
 
 from rt.errors import Misuse
-from rt.log.files.disk import make_private_directory
-from rt.log.files.lock import take_lock
+from rt.log.files.disk import make_private_directory, open_small
 from rt.position import Position
 from rt.spark.dataset import SCHEMA, DataFile, check_partition, divided
 from rt.spark.payloads import DEAD_SCHEMA, NO_COLUMNS, JsonColumns, parse_columns
@@ -36,11 +36,12 @@ DEAD_SUFFIX: Final = "_dead"
 _ATTEMPTS: Final = 10  # to commit, while others commit to the same table
 _FIELDS: Final = "rt.fields"
 _OURS: Final = "rt-"  # begins the names of our files
+# pyiceberg takes the partition of a file from the bounds of its columns.
+_WHOLE_BOUNDS: Final = {f"write.metadata.metrics.column.{n}": "full" for n in ("session", "stream")}
 _PROPERTIES: Final = {
+    **_WHOLE_BOUNDS,
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
-    "write.metadata.metrics.column.session": "full",  # partitions are taken from bounds
-    "write.metadata.metrics.column.stream": "full",
 }
 _SOURCES: Final[dict[str, tuple[str, Any]]] = {
     "day": ("merge_time", DayTransform()),
@@ -243,25 +244,32 @@ class IcebergTable:
             raise Misuse(f"the table {self.name} holds another log; choose another table")
 
     def _remove_leftovers(self) -> None:
-        """Remove the files of a run that was killed, if this process alone adds to the table."""
+        """Remove the files of a run that was killed, unless another process adds to the table.
+
+        All share a lock on the directory, whose only holder knows that no file is being written.
+        """
         folder = self._table.location().removeprefix("file://")
         if "://" in folder:
             return
-        make_private_directory(f"{folder}/data")
-        try:
-            self._undo.callback(os.close, take_lock(folder, "another export", ".rt-export.lock"))
-        except Misuse:
-            return
+        make_private_directory(folder)
+        lock = open_small(f"{folder}/.rt-export.lock")
+        self._undo.callback(os.close, lock)
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._remove_unreferenced(f"{folder}/data")
+        fcntl.flock(lock, fcntl.LOCK_SH)
+
+    def _remove_unreferenced(self, folder: str) -> None:
+        self._table.refresh()
         found = {
             os.path.join(parent, name)
-            for parent, _, names in os.walk(f"{folder}/data")
+            for parent, _, names in os.walk(folder)
             for name in names
             if name.startswith(_OURS) and _begin_of(name) >= self.position
         }
-        if found:
-            known = _refers_to(self._table, self._table.snapshots())
-            for path in found - {each.removeprefix("file://") for each in known}:
-                os.unlink(path)
+        known = _refers_to(self._table, self._table.snapshots()) if found else set()
+        for path in found - {each.removeprefix("file://") for each in known}:
+            os.unlink(path)
 
 
 def read_state(catalog: Catalog, name: str, log: LogName) -> TableState:
@@ -305,6 +313,9 @@ def _table_of(catalog: Catalog, name: str, partition: str, schema: Any) -> Any:
     if not {*table.schema().column_names}.issuperset(schema.names):
         with table.update_schema() as update:
             update.union_by_name(schema)
+    if lacking := {k: v for k, v in _WHOLE_BOUNDS.items() if k not in table.properties}:
+        with table.transaction() as transaction:
+            transaction.set_properties(lacking)
     return catalog.load_table(name)
 
 

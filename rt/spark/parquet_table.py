@@ -191,6 +191,7 @@ class ParquetTable:
             self.remove(self._path(name))
         if "version" not in self._manifest:
             self._manifest = _of_earlier_version(self._manifest, self.name, self._log)
+            self._write(self._manifest)
         known = {each["name"] for each in self._manifest["files"]}
         known |= {name for name, _ in self._manifest["replaced"]}
         for name in os.listdir(self.name + TAIL_SUFFIX):

@@ -236,7 +236,7 @@ def _tell(table: str, state: "TableState", messages: int, lag_s: float) -> None:
     files = counted(len(state.files), "file")
     say(f"{table} has {counted(state.rows)} in {files}, complete up to {state.position}")
     for first, last in state.gaps:
-        say(f"gap: from {first} to {last}, which was archived before it was added")
+        say(f"without the messages from {first} to {last}: archived before, or left out by --from")
     waits = f"; the first was merged {lag_s:,.0f} s ago" if messages else ""
     say(f"{counted(messages)} of the log not added yet{waits}")
 
