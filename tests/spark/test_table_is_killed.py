@@ -16,6 +16,7 @@ import pyarrow.dataset as ds
 import pytest
 
 from rt import Publisher
+from rt.errors import Misuse
 from rt.spark.export import ExportSettings, iceberg_opener, parquet_opener, to_iceberg, to_parquet
 from rt.spark.follow import Follower
 from rt.spark.payloads import parse_columns
@@ -100,6 +101,13 @@ class World:
             return read_table(self.log, self.where + suffix.replace("_", "."))
         return read_table(self.log, TABLE + suffix, local_catalog(self.where))
 
+    def has_begun(self):
+        """Whether any run came as far as to make the tables."""
+        try:
+            return bool(self.state() and self.state("_dead"))
+        except Misuse:
+            return False
+
     def kill(self):
         """Start a follower and kill it, in some runs on a disk that takes no more."""
         began = FORKS.Event()
@@ -110,7 +118,7 @@ class World:
         )
         process.start()
         assert began.wait(60)
-        process.join(self.chance.uniform(0, 0.5) if left == 0 else 3)
+        process.join(self.chance.uniform(0, 1) if left == 0 else 3)
         process.kill()
         process.join()
         assert process.exitcode == -signal.SIGKILL
@@ -166,9 +174,8 @@ def storm(top, kind, where, kills, seed, disturb=lambda _number: None):
         disturb(number)
         world.kill()
         world.grow()
-        if number % 5 == 4:
-            if world.kind == "iceberg" or os.path.exists(where + ".rt-export.json"):
-                world.archive()
+        if number % 5 == 4 and world.has_begun():
+            world.archive()
             world.check()
     disturb(-1)
     world.finish()
