@@ -44,7 +44,7 @@ class FollowStatus:
         return 0.0 if self.waits_since_ns is None else max(0, now_ns - self.waits_since_ns) / _NS
 
 
-class Follower:
+class TableFollower:
     """Adds to a table what is new in a log, a commit at a time, at most once in a while.
 
     A disk or catalog that fails is tried again, from what the table says of itself, as after a

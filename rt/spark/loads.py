@@ -125,7 +125,7 @@ class Loading:
             from rt.spark.iceberg import local_catalog  # noqa: PLC0415 - optional
 
             catalog = local_catalog(catalog)
-        return table_frame(self, table, catalog, spark)
+        return table_frame(self._only_path("a table"), self.options, table, catalog, spark)
 
     def summary(self) -> "Summary":
         """Count the messages and find the first and the last, without Spark and without bodies.

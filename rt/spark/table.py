@@ -1,8 +1,8 @@
 """Table: a table and the log after it, as one DataFrame."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rt.errors import Misuse
 from rt.log.files.absent import no_log
@@ -14,9 +14,6 @@ from rt.spark.plan import LogView, take_snapshots
 from rt.spark.schema import COLUMNS, to_ddl
 from rt.spark.steps import unread
 from rt.spark.table_state import LogName, TableState
-
-if TYPE_CHECKING:
-    from rt.spark.loads import Loading
 
 _KINDS: Final = {**COLUMNS, "stream": "string"}
 # Options that do not choose messages, and so need not hold for the table as well.
@@ -67,14 +64,15 @@ def _has_more(path: str, position: Position) -> bool:
         return position < view.end()
 
 
-def table_frame(loading: "Loading", table: str, catalog: Any, spark: Any) -> Any:
+def table_frame(path: str, options: Mapping[str, str], table: str, catalog: Any, spark: Any) -> Any:
     """Return the rows of a table, and of the log from its position on.
 
     The table is read first, and then the end of the log: what a follower adds in between is in the
     log still, and not in the files that were pinned.
 
     Args:
-        loading: of the log; says the columns, and how the log's part is cut.
+        path: of the log.
+        options: of its load; they say the columns, and how the log's part is cut.
         table: directory of a Parquet dataset, or the name of an Iceberg table.
         catalog: of the Iceberg table.
         spark: the session.
@@ -83,22 +81,20 @@ def table_frame(loading: "Loading", table: str, catalog: Any, spark: Any) -> Any
         Misuse: as `read_table`, or the load selects messages.
         GapError: what follows the table was archived.
     """
-    unfit = [name for name in loading.options if name.lower() not in _FOR_BOTH]
+    unfit = [name for name in options if name.lower() not in _FOR_BOTH]
     if unfit:
         raise Misuse(f"table() reads all messages: leave out {unfit[0]}, and use where")
-    if not isinstance(loading.path, str):
-        raise Misuse("table() reads one log with its table; name one directory")
-    state = read_table(loading.path, table, catalog)
-    names = _names(loading, state.columns)
+    state = read_table(path, table, catalog)
+    names = _names(options, state.columns)
     frame = _files(spark, state, names)
-    if frame is None or _has_more(loading.path, state.position):
-        rest = _rest(loading, state, names, spark)
+    if frame is None or _has_more(path, state.position):
+        rest = _rest(path, options, state, names, spark)
         frame = rest if frame is None else frame.unionAll(rest)
     return frame
 
 
-def _names(loading: "Loading", columns: JsonColumns) -> list[str]:
-    given = loading.options.get("columns", "")
+def _names(options: Mapping[str, str], columns: JsonColumns) -> list[str]:
+    given = options.get("columns", "")
     names = [each.split()[0] for each in given.split(",") if each.strip()]
     names = names or [*COLUMNS, *columns.fields]
     known = {each.lower() for each in (*_KINDS, *columns.fields)}
@@ -121,9 +117,11 @@ def _files(spark: Any, state: TableState, names: list[str]) -> Any:
     return found.withColumn("stream", stream).select(*names)
 
 
-def _rest(loading: "Loading", state: TableState, names: list[str], spark: Any) -> Any:
+def _rest(
+    path: str, given: Mapping[str, str], state: TableState, names: list[str], spark: Any
+) -> Any:
     """The log after the table, its payloads parsed as the table's were."""
-    options = {k: v for k, v in loading.options.items() if k.lower() != "columns"}
+    options = dict(given)
     if state.position:
         options["startingPosition"] = str(state.position)
     fields = {name.lower(): name for name in state.columns.fields}
@@ -131,8 +129,8 @@ def _rest(loading: "Loading", state: TableState, names: list[str], spark: Any) -
     if fields and "payload" not in {each.lower() for each in needed}:
         needed.append("payload")
     options["columns"] = ",".join(needed)
-    take_snapshots(read_options({**options, "path": str(loading.path)}))  # Spark would refuse late
-    frame = type(loading)(loading.path, options).load(spark)
+    take_snapshots(read_options({**options, "path": path}))  # Spark would refuse it late
+    frame = spark.read.format("rt").options(**options).load(path)
     if fields:
         schema = f"{to_ddl({each: _KINDS[each.lower()] for each in needed})}, {state.columns.text}"
         frame = frame.mapInArrow(_Parsed(state.columns.text), schema)

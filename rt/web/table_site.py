@@ -8,7 +8,7 @@ from prometheus_client.core import Metric
 
 from rt.errors import Misuse
 from rt.names import shown
-from rt.spark.follow import Follower
+from rt.spark.follow import TableFollower
 from rt.text import printable
 from rt.version import __version__
 from rt.web.collector import counter, gauge
@@ -21,7 +21,7 @@ from rt.web.verdict import DEGRADED, OK
 class TableSite:
     """A follower (`rt.web.site.Site`); any thread may call any method."""
 
-    def __init__(self, follower: Follower, table: str, events: RecentEvents) -> None:
+    def __init__(self, follower: TableFollower, table: str, events: RecentEvents) -> None:
         """Show a follower that adds to `table`."""
         self._follower = follower
         self._table = table

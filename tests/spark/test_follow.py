@@ -18,7 +18,7 @@ from rt.position import START, Position
 from rt.spark import to_parquet
 from rt.spark.dataset import DataFile
 from rt.spark.export import ExportSettings, parquet_opener
-from rt.spark.follow import Follower
+from rt.spark.follow import TableFollower
 from rt.spark.payloads import NO_COLUMNS, parse_columns, read_columns
 from rt.spark.table import read_table
 from rt.spark.table_state import FEW_FILES, LogName, TableState, due_runs
@@ -33,7 +33,7 @@ ALL = ExportSettings(include_active=True)
 
 def follower(log, out, settings=ALL):
     """One that is called by hand."""
-    return Follower(log, parquet_opener(str(out), settings), settings, 1.0)
+    return TableFollower(log, parquet_opener(str(out), settings), settings, 1.0)
 
 
 def small(count, size=1, place="date=1"):

@@ -9,7 +9,7 @@ from rt.errors import GapError, Misuse
 from rt.spark import read, to_parquet
 from rt.spark.export import ExportSettings, parquet_opener, to_iceberg
 from rt.spark.export import to_parquet as export_parquet
-from rt.spark.follow import Follower
+from rt.spark.follow import TableFollower
 from rt.spark.payloads import parse_columns
 from rt.spark.table import read_table
 from tests.spark.random_logs import STREAM, Merging, plain_rows, publish_random, random_log
@@ -60,7 +60,7 @@ def test_a_frame_stays_as_it_was_while_a_follower_adds_and_joins(spark, tmp_path
     out, root = str(tmp_path / "out"), str(tmp_path / "data")
     settings = ExportSettings(include_active=True, target_bytes=1 << 20)
     with random_log(root, 3, file_bytes_max=1 << 15) as merging:
-        follower = Follower(merging.directory, parquet_opener(out, settings), settings, 0.0)
+        follower = TableFollower(merging.directory, parquet_opener(out, settings), settings, 0.0)
         follower.turn()
         frame, rows = read(merging.directory).table(out, spark=spark), expected(merging)
         for seed in range(20):

@@ -18,7 +18,7 @@ import pytest
 from rt import Publisher
 from rt.errors import Misuse
 from rt.spark.export import ExportSettings, iceberg_opener, parquet_opener, to_iceberg, to_parquet
-from rt.spark.follow import Follower
+from rt.spark.follow import TableFollower
 from rt.spark.payloads import parse_columns
 from rt.spark.table import read_table
 from tests.spark.random_logs import NOW_NS, STREAM, Merging, plain_rows
@@ -57,7 +57,7 @@ def follow(kind, log, where, left, bytes_max, began):
 
     sys.addaudithook(touched)
     began.set()
-    follower = Follower(log, opener(kind, where), SETTINGS, 0.0)
+    follower = TableFollower(log, opener(kind, where), SETTINGS, 0.0)
     while True:
         time.sleep(min(0.01, follower.turn()))
 

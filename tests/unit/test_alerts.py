@@ -12,7 +12,7 @@ import yaml
 from replicator.serve.client_record import REASONS
 from rt.net.certificates import certificate_files
 from rt.spark.export import ExportSettings, parquet_opener
-from rt.spark.follow import Follower
+from rt.spark.follow import TableFollower
 from rt.web.node_metrics import StreamView, node_metrics
 from rt.web.program import ShownProgram
 from rt.web.pull_site import PullSite
@@ -51,7 +51,7 @@ def exposed(tmp_path_factory):
         rows = cluster.rows("n1")
         out, settings = f"{cluster.root}/table", ExportSettings(include_active=True)
         opener = parquet_opener(out, settings)
-        following = Follower(cluster.out("n1"), opener, settings, 1.0)
+        following = TableFollower(cluster.out("n1"), opener, settings, 1.0)
         following.turn()
         following.close()
         view = StreamView(STREAM, node.lookout.sample, lambda: rows)

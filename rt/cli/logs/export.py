@@ -22,7 +22,7 @@ from rt.web.recent import RecentEvents
 
 if TYPE_CHECKING:
     from rt.spark.export import Exported, ExportSettings
-    from rt.spark.follow import Follower
+    from rt.spark.follow import TableFollower
     from rt.spark.table_state import TableState
     from rt.web.site import Site
 
@@ -140,10 +140,10 @@ def parquet(
     rt export parquet /var/lib/rt/flights/out /data/flights.parquet --follow --http 127.0.0.1:9430
     """  # noqa: D301 - click reads the backspace character
     from rt.spark.export import parquet_opener, to_parquet  # noqa: PLC0415 - optional
-    from rt.spark.follow import Follower  # noqa: PLC0415
+    from rt.spark.follow import TableFollower  # noqa: PLC0415
 
     if follow:
-        _follow(Follower(directory, parquet_opener(out, given), given, every_s), out, settings)
+        _follow(TableFollower(directory, parquet_opener(out, given), given, every_s), out, settings)
         return
     with ProgressBar() as progress:
         done = to_parquet(directory, out, given, progress=_shown(progress))
@@ -182,11 +182,11 @@ def iceberg(
     """  # noqa: D301 - click reads the backspace character
     opened = _catalog(warehouse, catalog)
     from rt.spark.export import iceberg_opener, to_iceberg  # noqa: PLC0415 - optional
-    from rt.spark.follow import Follower  # noqa: PLC0415
+    from rt.spark.follow import TableFollower  # noqa: PLC0415
 
     if follow:
         _follow(
-            Follower(directory, iceberg_opener(table, opened, given), given, every_s),
+            TableFollower(directory, iceberg_opener(table, opened, given), given, every_s),
             table,
             settings,
         )
@@ -255,7 +255,7 @@ def _catalog(warehouse: str | None, catalog: str | None) -> Any:
     return local_catalog(warehouse) if warehouse is not None else load_catalog(catalog)
 
 
-def _follow(follower: "Follower", table: str, web: HttpSettings) -> None:
+def _follow(follower: "TableFollower", table: str, web: HttpSettings) -> None:
     """Follow the log until a signal comes; what was begun is committed first."""
     manager = ServiceManager()
 
