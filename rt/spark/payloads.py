@@ -22,40 +22,13 @@ class _UnfitError(Exception):
     """Why a payload has no row; says nothing of its content."""
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise _UnfitError
-    value.encode()
-    return value
-
-
-def _whole(bits: int) -> Callable[[Any], int]:
-    def convert(value: Any) -> int:
-        if type(value) is not int or not -(1 << bits - 1) <= value < 1 << bits - 1:
-            raise _UnfitError
-        return value
-
-    return convert
-
-
-def _real(value: Any) -> float:
-    if type(value) not in (int, float):
-        raise _UnfitError
-    return float(value)
-
-
-def _truth(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise _UnfitError
-    return value
-
-
-_KINDS: Final[dict[str, tuple[Any, Callable[[Any], Any]]]] = {
-    "string": (pa.string(), _text),
-    "bigint": (pa.int64(), _whole(64)),
-    "int": (pa.int32(), _whole(32)),
-    "double": (pa.float64(), _real),
-    "boolean": (pa.bool_(), _truth),
+# What JSON values a type takes, and what they become; Arrow refuses what it cannot hold.
+_KINDS: Final[dict[str, tuple[Any, tuple[type, ...], Callable[[Any], Any]]]] = {
+    "string": (pa.string(), (str,), str),
+    "bigint": (pa.int64(), (int,), int),
+    "int": (pa.int32(), (int,), int),
+    "double": (pa.float64(), (int, float), float),
+    "boolean": (pa.bool_(), (bool,), bool),
 }
 
 
@@ -128,10 +101,13 @@ class JsonColumns:
             raise _UnfitError("not a JSON object")
         row = []
         for name, kind in self.fields.items():
+            arrow, types, convert = _KINDS[kind]
             value = found.get(name)
             try:
-                row.append(None if value is None else _KINDS[kind][1](value))
-            except (_UnfitError, OverflowError, UnicodeEncodeError):
+                if value is not None and type(value) not in types:
+                    raise TypeError
+                row.append(None if value is None else pa.scalar(convert(value), arrow).as_py())
+            except (TypeError, OverflowError, UnicodeError, pa.ArrowInvalid):
                 raise _UnfitError(f"field {name} is not of type {kind}") from None
         return row
 
