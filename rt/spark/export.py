@@ -101,15 +101,14 @@ def parquet_opener(out: str, settings: ExportSettings) -> Opener:
 
 def iceberg_opener(table: str, catalog: "Catalog", settings: ExportSettings) -> Opener:
     """Return what opens the Iceberg table `table` of a catalog."""
-    from rt.spark import iceberg  # noqa: PLC0415 - optional
+    from rt.spark.iceberg import DEAD_SUFFIX as DEAD_TABLE  # noqa: PLC0415 - optional
+    from rt.spark.iceberg import IcebergTable  # noqa: PLC0415
 
     def opened(view: LogView, is_dead: bool) -> Table:
         if is_dead:
-            name = table + iceberg.DEAD_SUFFIX
-            return iceberg.IcebergTable(catalog, name, _name(view), "", None)
-        return iceberg.IcebergTable(
-            catalog, table, _name(view), settings.partition, settings.columns
-        )
+            name = table + DEAD_TABLE
+            return IcebergTable(catalog, name, _name(view), "", None)
+        return IcebergTable(catalog, table, _name(view), settings.partition, settings.columns)
 
     return opened
 
@@ -206,7 +205,7 @@ def _waiting(view: LogView, position: Position) -> int:
 class Export:
     """Brings a table in step with a log, a commit at a time.
 
-    After an `OSError`, of which nobody knows what it has left, make another one.
+    After an `OSError` make another one, which goes by what the table then says.
     """
 
     def __init__(
@@ -256,11 +255,11 @@ class Export:
         return _name(self._view).stream
 
     def bytes_left(self) -> int:
-        """What is to be added of the log, in bytes."""
+        """The bytes of the log that are not in the table yet."""
         return bytes_between(self._view, self.position, self.end())
 
     def unread(self) -> tuple[int, int | None]:
-        """How many messages are to be added, and when the first was merged."""
+        """How many messages are not in the table yet, and when the first was merged."""
         position, end = self.position, self.end()
         return unread(self._view, position, end) if position < end else (0, None)
 

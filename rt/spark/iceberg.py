@@ -226,8 +226,8 @@ class IcebergTable:
         if not change.gaps:
             return {}
         name = self._property.replace(".position", ".gaps")
-        words = [self._table.properties.get(name, ""), *(f"{a}-{b}" for a, b in change.gaps)]
-        return {name: " ".join(each for each in words if each)}
+        texts = [self._table.properties.get(name, ""), *(f"{a}-{b}" for a, b in change.gaps)]
+        return {name: " ".join(each for each in texts if each)}
 
     def _data_files(self, paths: set[str]) -> Iterator[Any]:
         if paths:
@@ -325,10 +325,10 @@ def _state(table: Any, log: LogName) -> TableState:
     if _has_deletes(table):
         small = ()  # joined files would have the deleted rows again
     position = Position(int(table.properties.get(f"rt.{log.id}.position", "0")))
-    words = table.properties.get(f"rt.{log.id}.gaps", "").split()
+    texts = table.properties.get(f"rt.{log.id}.gaps", "").split()
     gaps = tuple(
         (Position.parse(first), Position.parse(last))
-        for first, last in (each.split("-") for each in words)
+        for first, last in (each.split("-") for each in texts)
     )
     columns = parse_columns(table.properties.get(_FIELDS, ""))
     return TableState(log, position, files, small, gaps, columns)

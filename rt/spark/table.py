@@ -7,8 +7,8 @@ from typing import Any, Final
 from rt.errors import Misuse
 from rt.log.files.absent import no_log
 from rt.position import Position
-from rt.spark import parquet_table
 from rt.spark.options import read_options
+from rt.spark.parquet_table import read_state as read_dataset
 from rt.spark.payloads import JsonColumns, parse_columns
 from rt.spark.plan import LogView, take_snapshots
 from rt.spark.schema import COLUMNS, to_ddl
@@ -43,7 +43,7 @@ def read_table(path: str, table: str, catalog: Any = None) -> TableState:
         from rt.spark.iceberg import read_state  # noqa: PLC0415 - optional
 
         return read_state(catalog, table, log)
-    state = parquet_table.read_state(table)
+    state = read_dataset(table)
     if state.log.id != log.id:
         raise Misuse(f"{table} is the table of another log than {path}; name the log it follows")
     return state

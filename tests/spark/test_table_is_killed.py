@@ -63,7 +63,7 @@ def follow(kind, log, where, left, bytes_max, began):
 
 
 class World:
-    """A log that grows and is archived behind its table, and what was ever in it."""
+    """A log that grows and is archived once its table has it, and what was ever in it."""
 
     def __init__(self, top, kind, where, seed):
         self.kind, self.where, self.chance = kind, where, random.Random(seed)
@@ -184,7 +184,7 @@ def storm(top, kind, where, kills, seed, disturb=lambda _number: None):
 @pytest.mark.process
 @pytest.mark.parametrize(("kind", "kills"), [("parquet", 10), ("iceberg", 5)])
 def test_a_follower_that_is_killed_has_each_message_in_the_table_once(tmp_path, kind, kills):
-    """At any file that it touches, or at any time; the log is archived behind it."""
+    """At any file that it touches, or at any time; its log is archived meanwhile."""
     storm(str(tmp_path), kind, str(tmp_path / "table"), kills, 3)
 
 
