@@ -24,8 +24,7 @@ from rt.spark.export import Export, ExportSettings, parquet_opener
 from rt.spark.java import session
 from rt.spark.plan import LogView
 
-ROUNDS: Final = 5
-WARM_UP_ROUNDS: Final = 2
+ROUNDS: Final = 5  # after one that is not counted
 TAIL: Final = 0.005  # of the log, that the table lacks
 UNION_MAX: Final = 1.2
 # What is asked, of which columns, and of which part; all but payloads are narrow.
@@ -155,8 +154,8 @@ def duck(log: str, what: str, columns: str, part: str, edges: tuple[int, int]) -
 
 
 def interleaved(works: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Run all in turn, after rounds that are not counted; the median of each."""
-    for work in list(works.values()) * WARM_UP_ROUNDS:
+    """Run all in turn, after a round that is not counted; the median of each."""
+    for work in works.values():
         work()
     times: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(ROUNDS):
