@@ -75,8 +75,9 @@ def export(log: str, out: str, tail: float) -> None:
         view.refresh()
         settings = ExportSettings(include_active=True)
         ended = _Ended(view, parquet_opener(out, settings), settings, undo)
-        [(file, end)] = list(view.files())
-        ended.stop = Position(file + int(end * (1 - tail)))
+        files = list(view.files())
+        file, end = files[-1]
+        ended.stop = Position(file + max(0, end - int(tail * sum(size for _, size in files))))
         while ended.step():
             pass
         ended.join(seal=True)
