@@ -24,6 +24,7 @@ SUITES: dict[str, str] = {
     "archive": "benchmarks.archive:rows",
     "soak": "benchmarks.soak:rows",
     "spark": "benchmarks.spark:rows",
+    "tables": "benchmarks.tables:rows",
     "encryption": "benchmarks.encryption:rows",
 }
 ON_REQUEST = {"encryption"}  # of what rt does not do

@@ -39,22 +39,27 @@ def to_parquet(
     include_active: bool = False,
     allow_gaps: bool = False,
     start: str | int = 0,
+    columns: str = "",
 ) -> "Exported":
     """Add to a Parquet dataset whatever it lacks of a log; needs pyarrow, not Spark.
 
     Args:
         path: the log, or its URI.
         out: a local directory.
-        partition: `none`, `day`, `month` or `stream`; by default `day`, for a session `none`.
+        partition: `none`, `day`, `month`, `stream` or `session`; by default what it has, or `day`,
+            and for a session `none`.
         include_active: whether the active file is exported too, as far as it is written.
         allow_gaps: whether to skip files that were archived before they were exported.
         start: messages before this position are not exported.
+        columns: JSON fields of the payloads that become columns: `carrier string, delay double`.
 
     Raises:
         RtError: as `rt.spark.tables.export.to_parquet`.
     """
-    from rt.spark.tables import export  # noqa: PLC0415 - needs pyarrow
+    from rt.spark.tables import export, payloads  # noqa: PLC0415 - need pyarrow
 
     begin = Position.parse(start) if isinstance(start, str) else Position(start)
-    settings = export.ExportSettings(partition, include_active, allow_gaps, begin)
+    settings = export.ExportSettings(
+        partition, include_active, allow_gaps, begin, columns=payloads.parse_columns(columns)
+    )
     return export.to_parquet(path, out, settings)

@@ -100,6 +100,35 @@ class Loading:
         frame = self.schema(",".join([*beside, *needed])).load(spark)
         return json_frame(frame, schema, mode, beside)
 
+    def table(self, table: str, *, catalog: Any = None, spark: Any = None) -> Any:
+        """Return a DataFrame of a table of the log up to its position, and of the log after it.
+
+        No message is missing or double, also while `rt export --follow` writes the table. What is
+        read is fixed by this call.
+
+        Args:
+            table: directory of a Parquet dataset, or the name of an Iceberg table.
+            catalog: of the Iceberg table: a warehouse directory, or a catalog of pyiceberg.
+            spark: a `SparkSession`; the active one unless given.
+
+        Raises:
+            Misuse: the load selects messages, or the table is of another log.
+            GapError: what follows the table was archived.
+        """
+        from rt.spark.reading.places import log_paths  # noqa: PLC0415 - few need it
+        from rt.spark.table import table_frame  # noqa: PLC0415 - optional, and heavy
+
+        spark = spark or _active()
+        register(spark)
+        if isinstance(catalog, str):
+            from rt.spark.tables.iceberg import local_catalog  # noqa: PLC0415 - optional
+
+            catalog = local_catalog(catalog)
+        paths = log_paths(self._given_paths())
+        if len(paths) > 1:
+            raise Misuse(f"a table is of one log, and there are {len(paths)}")
+        return table_frame(paths[0], self.options, table, catalog, spark)
+
     def summary(self) -> "Summary":
         """Count the messages and find the first and the last, without Spark and without bodies.
 

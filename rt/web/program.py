@@ -55,14 +55,20 @@ class ShownProgram:
 
     def overview(self, level: str, words: str) -> Fields:
         """Return the part of the overview that every such program has."""
-        return {
-            "kind": self.kind, "name": f"rt {self.kind}", "stream": self.stream,
-            "version": __version__, "at_ns": time.time_ns(), "began_ns": self.began_ns,
-            "verdict": {"level": level, "text": words}, "leader": "", "term": 0,
-            "flow": {"received": _NO_FLOW, "merged": _NO_FLOW, "sent": _NO_FLOW},
-            "sessions": {"total": 0, "troubled": 0, "rows": []}, "clients": [],
-            "merged_end": "", "events": self.events.latest(60),
-        }  # fmt: skip
+        overview = no_flow_overview(self.kind, self.stream, level, words, self.began_ns)
+        return overview | {"events": self.events.latest(60)}
+
+
+def no_flow_overview(kind: str, stream: str, level: str, words: str, began_ns: int) -> Fields:
+    """Return the part of the overview that any program has that is not a node."""
+    return {
+        "kind": kind, "name": f"rt {kind}", "stream": stream,
+        "version": __version__, "at_ns": time.time_ns(), "began_ns": began_ns,
+        "verdict": {"level": level, "text": words}, "leader": "", "term": 0,
+        "flow": {"received": _NO_FLOW, "merged": _NO_FLOW, "sent": _NO_FLOW},
+        "sessions": {"total": 0, "troubled": 0, "rows": []}, "clients": [],
+        "merged_end": "",
+    }  # fmt: skip
 
 
 def tile(name: str, value: str, note: str, rate: float) -> Fields:

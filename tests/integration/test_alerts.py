@@ -11,6 +11,8 @@ import yaml
 
 from replicator.serve.client_record import REASONS
 from rt.net.certificates import certificate_files
+from rt.spark.tables.export import ExportSettings, parquet_opener
+from rt.spark.tables.follow import TableFollower
 from rt.web.node_metrics import StreamView, node_metrics
 from rt.web.program import ShownProgram
 from rt.web.pull_site import PullSite
@@ -18,6 +20,7 @@ from rt.web.pull_watch import PullWatch
 from rt.web.push_site import PushSite
 from rt.web.push_watch import PushWatch
 from rt.web.recent import RecentEvents
+from rt.web.table_site import TableSite
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.layout import ROOT
 
@@ -33,7 +36,7 @@ OTHERS = {"process_cpu_seconds_total", "process_resident_memory_bytes", "up"}
 
 @pytest.fixture(scope="module")
 def exposed(tmp_path_factory):
-    """Every series that a node, a pusher or a puller exposes: its name, and its labels."""
+    """The name and labels of every series of a node, a pusher, a puller or a follower."""
     cluster = ArchiveCluster(tmp_path_factory.mktemp("alerts"), 1)
     try:
         pull, node = cluster.pull(), cluster.nodes["n1"]
@@ -46,11 +49,17 @@ def exposed(tmp_path_factory):
         pushing = PushSite(push, program, PushWatch(push, 1.0))
         pushing._watch.look()
         rows = cluster.rows("n1")
+        out, settings = f"{cluster.root}/table", ExportSettings(include_active=True)
+        opener = parquet_opener(out, settings)
+        following = TableFollower(cluster.out("n1"), opener, settings, 1.0)
+        following.turn()
+        following.close()
         view = StreamView(STREAM, node.lookout.sample, lambda: rows)
         families = [
             *node_metrics([view], node.settings, {"own": 1.0, "ca": 2.0}),
             *pushing.metrics(),
             *PullSite(pull, cluster.out("sub"), program, PullWatch(pull, 1.0)).metrics(),
+            *TableSite(following, "table", RecentEvents()).metrics(),
         ]  # fmt: skip
     finally:
         cluster.close()

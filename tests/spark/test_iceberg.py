@@ -14,10 +14,11 @@ pytest.importorskip("pyiceberg")
 from pyiceberg.transforms import IdentityTransform
 
 from rt.cli.program import rt
-from rt.spark.tables import iceberg
-from rt.spark.tables.iceberg import IcebergSettings, local_catalog, to_iceberg
+from rt.spark.tables.dataset import SCHEMA
+from rt.spark.tables.export import ExportSettings, to_iceberg
+from rt.spark.tables.iceberg import IcebergTable, local_catalog
 
-ALL = IcebergSettings(include_active=True)
+ALL = ExportSettings(include_active=True)
 TABLE = "flights.messages"
 
 
@@ -66,35 +67,36 @@ def test_a_run_that_dies_before_its_commit_has_added_nothing(tmp_path, catalog, 
 
 def test_of_two_runs_at_once_each_message_is_added_by_one(tmp_path, catalog, monkeypatch):
     """The second is made while the first has its rows ready and has not committed yet."""
-    append, nested = iceberg._Export._append, []
+    commit, nested = IcebergTable.commit, []
     with random_log(str(tmp_path / "data"), 1) as merging:
         rows = plain_rows(merging.directory)
         to_iceberg(merging.directory, TABLE, catalog)
 
-        def overtaken(export, batches, stop):
+        def overtaken(table, change):
             if not nested:
                 nested.append(to_iceberg)
                 to_iceberg(
                     merging.directory, TABLE, local_catalog(str(tmp_path / "warehouse")), ALL
                 )
-            return append(export, batches, stop)
+            return commit(table, change)
 
-        monkeypatch.setattr(iceberg._Export, "_append", overtaken)
+        monkeypatch.setattr(IcebergTable, "commit", overtaken)
         done = to_iceberg(merging.directory, TABLE, catalog, ALL)
     assert nested
     assert done.messages == 0
     assert numbers(catalog) == [row.number for row in rows]
 
 
-def test_small_commits_and_partitions_lose_nothing(tmp_path, catalog, monkeypatch):
-    """A table may exist before, with partitions of its own; rows are then held by the commit."""
-    monkeypatch.setattr(iceberg, "COMMIT_BYTES_PARTITIONED", 1000)
+def test_small_commits_and_partitions_lose_nothing(tmp_path, catalog):
+    """A table may exist before, with partitions of its own; each commit adds to several."""
+    small = ExportSettings(include_active=True, target_bytes=4000)
     with random_log(str(tmp_path / "data"), 2) as merging:
         rows = plain_rows(merging.directory)
-        table = iceberg._table_of(catalog, TABLE)
+        catalog.create_namespace("flights")
+        table = catalog.create_table(TABLE, SCHEMA)
         with table.update_spec() as update:
             update.add_field("session", IdentityTransform(), "session")
-        done = to_iceberg(merging.directory, TABLE, catalog, ALL)
+        done = to_iceberg(merging.directory, TABLE, catalog, small)
     assert done.messages == len(rows)
     assert len(catalog.load_table(TABLE).history()) > 1
     assert numbers(catalog) == [row.number for row in rows]
@@ -106,7 +108,7 @@ def test_a_beginning_that_is_not_wanted_is_left_out(tmp_path, catalog):
         rows = plain_rows(merging.directory)
         middle = Position(rows[len(rows) // 2].position)
         to_iceberg(
-            merging.directory, TABLE, catalog, IcebergSettings(include_active=True, start=middle)
+            merging.directory, TABLE, catalog, ExportSettings(include_active=True, start=middle)
         )
     assert numbers(catalog) == [row.number for row in rows[len(rows) // 2 :]]
 
@@ -118,7 +120,7 @@ def test_archived_messages_are_an_error_unless_allowed(tmp_path, catalog):
         merging.archive(1)
     with pytest.raises(GapError, match="--allow-gaps"):
         to_iceberg(log, TABLE, catalog, ALL)
-    done = to_iceberg(log, TABLE, catalog, IcebergSettings(include_active=True, allow_gaps=True))
+    done = to_iceberg(log, TABLE, catalog, ExportSettings(include_active=True, allow_gaps=True))
     assert done.gaps
 
 

@@ -1,142 +1,301 @@
 """`rt export`: a log in the formats of other programs."""
 
-from typing import TYPE_CHECKING
+import functools
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from rt.cli.common.command_group import CommandGroup
-from rt.cli.common.console import ProgressBar, note, print_json
-from rt.cli.common.options import json_option, parse_position
+from rt.cli.common.console import ProgressBar, note, print_json, say
+from rt.cli.common.options import click_options, json_option, parse_position
+from rt.cli.common.web import shown_over_http
+from rt.cli.process.service_manager import ServiceManager
+from rt.cli.process.stop_signals import StopSignals
+from rt.config.kinds import parse_bytes, parse_seconds
 from rt.errors import Misuse
+from rt.node.settings.http import HttpSettings
 from rt.position import Position
 from rt.text import counted
+from rt.web.recent import RecentEvents
 
 if TYPE_CHECKING:
-    from rt.spark.tables.export import Exported
+    from rt.spark.tables.export import Exported, ExportSettings
+    from rt.spark.tables.follow import TableFollower
+    from rt.spark.tables.table_state import TableState
+    from rt.web.site import Site
+
+_PARTITIONS: Final = click.Choice(["none", "day", "month", "stream", "session"])
 
 
 @click.group(cls=CommandGroup)
 def export() -> None:
-    """Convert a log that will be read many times.
+    """Convert a log that will be read many times, once or for as long as it grows.
 
     \b
     rt export parquet /var/lib/rt/flights/out /data/flights.parquet
-    rt export iceberg /var/lib/rt/flights/out flights.messages --warehouse /data/warehouse
+    rt export iceberg /var/lib/rt/flights/out flights.messages --warehouse /data/warehouse --follow
+    rt export status /var/lib/rt/flights/out /data/flights.parquet
     """  # noqa: D301 - click reads the backspace character
 
 
+def _parsed(parse: Callable[[str], Any]) -> Callable[..., Any]:
+    def callback(_context: Any, _parameter: Any, text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+
+    return callback
+
+
+_OPTIONS: Final = (
+    click.option(
+        "--partition", type=_PARTITIONS,
+        help="Partitions: by day or month of the merge, or by session. A new Parquet dataset has "
+        "day, or for a session none; a new Iceberg table has none.",
+    ),
+    click.option(
+        "--include-active", is_flag=True, help="Export the active file too, as far as it is."
+    ),
+    click.option(
+        "--allow-gaps", is_flag=True, help="Skip files archived before they were exported."
+    ),
+    click.option(
+        "--from", "start", metavar="POSITION", callback=parse_position,
+        help="Begin at this position.",
+    ),
+    click.option(
+        "--target-size", "target_bytes", default="128Mi", show_default=True, metavar="SIZE",
+        callback=_parsed(parse_bytes), help="Size of a Parquet file.",
+    ),
+    click.option(
+        "--json-columns", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
+        help="Fields of JSON payloads that become columns, one a line: delay double. Payloads that "
+        "do not parse go to a table of dead letters.",
+    ),
+    click.option(
+        "--keep", "keep_s", default="1h", show_default=True, metavar="TIME",
+        callback=_parsed(parse_seconds), help="How long files that were replaced stay for readers.",
+    ),
+    click.option("--follow", is_flag=True, help="Add what is new, until it is stopped."),
+    click.option(
+        "--every", "every_s", default="30s", show_default=True, metavar="TIME",
+        callback=_parsed(parse_seconds), help="With --follow: time between two commits.",
+    ),
+)  # fmt: skip
+
+
+def _settings_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add what both formats have, which makes the parameter `given`."""
+
+    @functools.wraps(command)
+    def run(*, partition: str | None, include_active: bool, allow_gaps: bool,
+            start: Position | None, target_bytes: int, json_columns: str | None, keep_s: float,
+            follow: bool, **others: Any) -> None:  # fmt: skip
+        try:
+            from rt.spark.tables.export import ExportSettings  # noqa: PLC0415 - optional
+            from rt.spark.tables.payloads import NO_COLUMNS, read_columns  # noqa: PLC0415
+        except ImportError as error:
+            raise Misuse(f"{error.name} is missing: pip install pyarrow numpy") from None
+        if target_bytes <= 0:
+            raise click.UsageError("--target-size is the size of a file; give for example 128Mi")
+        given = ExportSettings(
+            partition or "", include_active or follow, allow_gaps, start or Position(0),
+            target_bytes, read_columns(json_columns) if json_columns else NO_COLUMNS, keep_s,
+        )  # fmt: skip
+        command(given=given, follow=follow, **others)
+
+    for option in reversed(_OPTIONS):
+        run = option(run)
+    return run
+
+
 @export.command()
+@click_options(HttpSettings, "export")
 @click.argument("directory")
 @click.argument("out", type=click.Path(file_okay=False))
-@click.option(
-    "--partition", type=click.Choice(["none", "day", "month", "stream"]),
-    help="Directories of the dataset: by merge time (default: day; for a session: none).",
-)  # fmt: skip
-@click.option("--include-active", is_flag=True, help="Export the active file too, as far as it is.")
-@click.option("--allow-gaps", is_flag=True, help="Skip files archived before they were exported.")
-@click.option(
-    "--from", "start", metavar="POSITION", callback=parse_position, help="Begin at this position."
-)
+@_settings_options
 @json_option("the outcome")
 def parquet(
+    settings: HttpSettings,
     directory: str,
     out: str,
     *,
-    partition: str | None,
-    include_active: bool,
-    allow_gaps: bool,
-    start: Position | None,
+    given: "ExportSettings",
+    follow: bool,
+    every_s: float,
     as_json: bool,
 ) -> None:
     """Add to the Parquet dataset in OUT whatever it lacks of the log in DIRECTORY.
 
-    Run it again and it adds what is new. No message is added twice, even if a run is killed. The
-    record of what was added is OUT.rt-export.json, beside the dataset; move both together.
+    Run it again, or let it --follow, and it adds what is new. No message is added twice, even if a
+    run is killed. Its manifest is OUT.rt-export.json, beside the dataset; move both together, and
+    OUT.rt-export.tail, which has the newest rows of a table that is followed. Dead letters are in
+    OUT.dead.
 
     \b
     rt export parquet /var/lib/rt/flights/out /data/flights.parquet
+    rt export parquet /var/lib/rt/flights/out /data/flights.parquet --follow --http 127.0.0.1:9430
     """  # noqa: D301 - click reads the backspace character
-    try:
-        from rt.spark.tables.export import Exported, ExportSettings, to_parquet  # noqa: PLC0415 - optional
-    except ImportError as error:
-        raise Misuse(f"{error.name} is missing: pip install pyarrow numpy") from None
-    settings = ExportSettings(
-        partition=partition or "", include_active=include_active, allow_gaps=allow_gaps,
-        start=start or Position(0),
-    )  # fmt: skip
+    from rt.spark.tables.export import parquet_opener, to_parquet  # noqa: PLC0415 - optional
+    from rt.spark.tables.follow import TableFollower  # noqa: PLC0415
+
+    if follow:
+        _follow(TableFollower(directory, parquet_opener(out, given), given, every_s), out, settings)
+        return
     with ProgressBar() as progress:
-
-        def show(done: Exported, total: int) -> None:
-            progress.show(f"{counted(done.messages)} of {total / 1e6:,.0f} MB", done.bytes)
-
-        done = to_parquet(directory, out, settings, progress=show)
+        done = to_parquet(directory, out, given, progress=_shown(progress))
     _report(out, done, as_json=as_json)
 
 
 @export.command()
+@click_options(HttpSettings, "export")
 @click.argument("directory")
 @click.argument("table")
 @click.option("--warehouse", type=click.Path(file_okay=False), help="A local one, with SQLite.")
 @click.option("--catalog", metavar="NAME", help="A catalog of pyiceberg's configuration.")
-@click.option("--include-active", is_flag=True, help="Export the active file too, as far as it is.")
-@click.option("--allow-gaps", is_flag=True, help="Skip files archived before they were exported.")
-@click.option(
-    "--from", "start", metavar="POSITION", callback=parse_position, help="Begin at this position."
-)
+@_settings_options
 @json_option("the outcome")
 def iceberg(
+    settings: HttpSettings,
     directory: str,
     table: str,
     *,
     warehouse: str | None,
     catalog: str | None,
-    include_active: bool,
-    allow_gaps: bool,
-    start: Position | None,
+    given: "ExportSettings",
+    follow: bool,
+    every_s: float,
     as_json: bool,
 ) -> None:
     """Add to the Iceberg table TABLE (namespace.name) whatever it lacks of the log in DIRECTORY.
 
-    Run it again and it adds what is new. How far the log was added is a property of the table and
-    changes with its rows in one commit, so no message is added twice, even if a run is killed.
+    Run it again, or let it --follow, and it adds what is new. How far the log was added is a
+    property of the table and of each snapshot, and changes with the rows in one commit, so no
+    message is added twice, even if a run is killed. Dead letters are in TABLE_dead.
 
     \b
     rt export iceberg /var/lib/rt/flights/out flights.messages --warehouse /data/warehouse
+    rt export iceberg /var/lib/rt/flights/out flights.messages --catalog prod --follow --every 60s
     """  # noqa: D301 - click reads the backspace character
+    from rt.spark.tables.export import iceberg_opener, to_iceberg  # noqa: PLC0415 - optional
+    from rt.spark.tables.follow import TableFollower  # noqa: PLC0415
+
+    if follow:
+        opener = iceberg_opener(table, lambda: _catalog(warehouse, catalog), given)
+        _follow(TableFollower(directory, opener, given, every_s), table, settings)
+        return
+    with ProgressBar() as progress:
+        done = to_iceberg(
+            directory, table, _catalog(warehouse, catalog), given, progress=_shown(progress)
+        )
+    _report(table, done, as_json=as_json)
+
+
+@export.command()
+@click.argument("directory")
+@click.argument("table")
+@click.option("--warehouse", type=click.Path(file_okay=False), help="Of an Iceberg table.")
+@click.option("--catalog", metavar="NAME", help="Of an Iceberg table, in pyiceberg's settings.")
+@json_option("it")
+def status(
+    directory: str, table: str, *, warehouse: str | None, catalog: str | None, as_json: bool
+) -> None:
+    """Show how far the table TABLE follows the log in DIRECTORY.
+
+    TABLE is the directory of a Parquet dataset, or with --warehouse or --catalog the name of an
+    Iceberg table. It is read while it is followed; nothing is changed.
+
+    \b
+    rt export status /var/lib/rt/flights/out /data/flights.parquet
+    rt export status /var/lib/rt/flights/out flights.messages --warehouse /data/warehouse
+    """  # noqa: D301 - click reads the backspace character
+    from rt.spark.table import lag_of, read_table  # noqa: PLC0415 - optional
+
+    opened = _catalog(warehouse, catalog) if warehouse or catalog else None
+    state = read_table(directory, table, opened)
+    messages, since_ns = lag_of(directory, state.position)
+    lag_s = 0.0 if since_ns is None else max(0.0, (time.time_ns() - since_ns) / 1e9)
+    if as_json:
+        print_json({
+            "table": table, "stream": state.log.stream, "position": str(state.position),
+            "messages": state.rows, "files": len(state.files),
+            "bytes": sum(each.bytes for each in state.files),
+            "gaps": [[str(first), str(last)] for first, last in state.gaps],
+            "lag_messages": messages, "lag_s": round(lag_s, 3),
+        })  # fmt: skip
+        return
+    _tell(table, state, messages, lag_s)
+
+
+def _tell(table: str, state: "TableState", messages: int, lag_s: float) -> None:
+    files = counted(len(state.files), "file")
+    say(f"{table} has {counted(state.rows)} in {files}, complete up to {state.position}")
+    for first, last in state.gaps:
+        say(f"without the messages from {first} to {last}: archived before, or left out by --from")
+    waits = f"; the first was merged {lag_s:,.0f} s ago" if messages else ""
+    say(f"{counted(messages)} of the log not added yet{waits}")
+
+
+def _catalog(warehouse: str | None, catalog: str | None) -> Any:
     if (warehouse is None) == (catalog is None):
         raise Misuse("say where the table is: --warehouse DIR, or --catalog NAME")
     try:
         from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - optional
 
-        from rt.spark.tables.iceberg import (  # noqa: PLC0415 - optional
-            IcebergSettings,
-            local_catalog,
-            to_iceberg,
-        )
+        from rt.spark.tables.iceberg import local_catalog  # noqa: PLC0415 - optional
     except ImportError as error:
         raise Misuse(
             f"{error.name} is missing: pip install '.[iceberg]' in a clone of rt"
         ) from None
-    opened = local_catalog(warehouse) if warehouse is not None else load_catalog(catalog)
-    settings = IcebergSettings(include_active, allow_gaps, start or Position(0))
-    with ProgressBar() as progress:
+    return local_catalog(warehouse) if warehouse is not None else load_catalog(catalog)
 
-        def show(done: "Exported", total: int) -> None:
-            progress.show(f"{counted(done.messages)} of {total / 1e6:,.0f} MB", done.bytes)
 
-        done = to_iceberg(directory, table, opened, settings, progress=show)
-    _report(table, done, as_json=as_json)
+def _follow(follower: "TableFollower", table: str, web: HttpSettings) -> None:
+    """Follow the log until a signal comes; what was begun is committed first."""
+    manager = ServiceManager()
+
+    def site_of(events: RecentEvents) -> "Site":
+        from rt.web.table_site import TableSite  # noqa: PLC0415 - optional
+
+        return TableSite(follower, table, events)
+
+    with StopSignals(reloads=True) as signals:
+        try:
+            pause_s = follower.turn()
+            with shown_over_http(web, site_of):
+                attend = manager.attend(signals, lambda: None, lambda: "")
+                while signals.wait(pause_s):
+                    pause_s = follower.turn()
+                    attend()
+        finally:
+            manager.stopping()
+            follower.close()
+    done = follower.status
+    note(f"stopped: {counted(done.messages)} added, complete up to {done.position}")
+
+
+def _shown(progress: ProgressBar) -> Callable[["Exported", int], None]:
+    def show(done: "Exported", total: int) -> None:
+        progress.show(f"{counted(done.messages)} of {total / 1e6:,.0f} MB", done.bytes)
+
+    return show
 
 
 def _report(out: str, done: "Exported", *, as_json: bool) -> None:
     if as_json:
         print_json({
             "directory": out, "files": done.files, "messages": done.messages,
-            "added_before": done.left, "gaps": done.gaps, "messages_waiting": done.waiting,
+            "dead_letters": done.dead, "added_before": done.left, "gaps": done.gaps,
+            "messages_waiting": done.waiting,
         })  # fmt: skip
         return
     added = f"added {counted(done.files, 'file')} with {counted(done.messages)} to {out}"
     note(f"{added}; {counted(done.left, 'file')} had been added before")
+    if done.dead:
+        note(f"{counted(done.dead)} did not parse and went to the dead letters")
     if done.waiting:
         note(
             f"{counted(done.waiting)} wait in the active file: a run after it is rolled (at 1 GiB, "

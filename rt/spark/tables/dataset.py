@@ -1,27 +1,26 @@
-"""Dataset: the Parquet files that some files of a log become, one in each partition."""
+"""Dataset: rows of a log as Parquet files near a size, each of one partition."""
 
-import os
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from typing import Any, BinaryIO, Final
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rt.errors import Misuse
-from rt.limits import MIB
-from rt.log.files.disk import make_private_directory, sync_directory
-from rt.offload.private import create_private
+from rt.limits import KIB, MIB
 from rt.spark.reading.arrow_reader import arrow_schema
 from rt.spark.reading.schema import COLUMNS
 
-PARTITIONS: Final = ("none", "day", "month", "stream")
+PARTITIONS: Final = ("none", "day", "month", "stream", "session")
 _ROW_GROUP_BYTES: Final = 64 * MIB
-_DAY_NS: Final = 86_400 * 10**9
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-SCHEMA: Final = arrow_schema(("stream", *COLUMNS))  # of what was begun by an rt without headers
-SCHEMA_WITH_HEADERS: Final = arrow_schema(("stream", *COLUMNS, "headers"))
+_PIECE_BYTES: Final = 64 * KIB  # a batch is not divided further, however small files should be
+_HELD_BYTES_MAX: Final = 256 * MIB  # of all partitions, in memory
+SCHEMA: Final = arrow_schema(("stream", *COLUMNS, "headers"))
+
+Divide = Callable[[Any], Iterator[tuple[str, Any]]]
 
 
 def check_partition(name: str) -> None:
@@ -30,102 +29,156 @@ def check_partition(name: str) -> None:
         raise Misuse(f"partition is {name[:40]!r}; choose one of {', '.join(PARTITIONS)}")
 
 
-class Dataset:
-    """Writes rows to hidden files, one in each partition, which are then named together."""
+def divider(partition: str) -> Divide:
+    """Return what divides a batch among the directories of a partitioning."""
+    if partition == "none":
+        return lambda batch: iter([("", batch)])
+    if partition in ("stream", "session"):
+        # Readers take a column from the name of a directory; of a session the file has it as well.
+        name = partition if partition == "stream" else f"by_{partition}"
+        return lambda batch: divided(batch, batch.column(partition), f"{name}={{}}".format)
+    layout = "date=%Y-%m-%d" if partition == "day" else "month=%Y-%m"
+    return lambda batch: divided(batch, pc.strftime(_merged_at(batch), layout), str)
 
-    def __init__(self, out: str, name: str, partition: str, schema: Any = SCHEMA) -> None:
+
+def divided(batch: Any, values: Any, name: Callable[[Any], str]) -> Iterator[tuple[str, Any]]:
+    """Yield the rows of each value, with the name that it gives them."""
+    found = pc.unique(values)
+    for value in found:
+        rows = batch if len(found) == 1 else batch.filter(pc.equal(values, value))
+        yield name(value.as_py()), rows
+
+
+def _merged_at(batch: Any) -> Any:
+    """When rows were merged; in a session, which has been merged nowhere, published."""
+    merged = batch.column("merge_time")
+    if not merged.null_count:
+        return merged
+    return batch.column("time_ns").cast(pa.timestamp("ns", tz="UTC"))
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A Parquet file of a table.
+
+    Attributes:
+        path: as its table names it.
+        place: its partition; "" if there are none.
+        rows: that it has.
+        bytes: of the file.
+        first: position of its first message.
+    """
+
+    path: str
+    place: str
+    rows: int
+    bytes: int
+    first: int
+
+
+@dataclass(slots=True)
+class _Open:
+    path: str
+    sink: Any
+    writer: Any
+    rows: int = 0
+    first: int = 0
+
+
+class Dataset:
+    """Writes batches to Parquet files; call `finish`, or `discard` after an error."""
+
+    def __init__(
+        self,
+        schema: Any,
+        divide: Divide,
+        create: Callable[[str], tuple[str, Any]],
+        remove: Callable[[str], None],
+        target_bytes: int,
+    ) -> None:
         """Write nothing yet.
 
         Args:
-            out: directory of the dataset.
-            name: of the files, in each partition.
-            partition: one of `PARTITIONS`.
-            schema: of the rows.
+            schema: of the files, its metadata included.
+            divide: a batch among partitions.
+            create: makes a file in a partition; returns its path, and where to write.
+            remove: a file that `create` made.
+            target_bytes: a file that has so many is followed by another.
         """
         self._schema = schema
-        self._out = out
-        self._name = name
-        self._partition = partition
-        self._writers: dict[str, pq.ParquetWriter] = {}
-        self._files: dict[str, BinaryIO] = {}  # that the writers write
+        self._divide = divide
+        self._create = create
+        self._remove = remove
+        self._target = target_bytes
         self._held: dict[str, list[Any]] = {}
         self._sizes: dict[str, int] = {}
+        self._open: dict[str, _Open] = {}
+        self._done: list[DataFile] = []
 
     def write(self, batch: Any) -> None:
-        """Add rows, each to the file of its partition."""
-        for place, rows in self._split(batch):
-            self._held.setdefault(place, []).append(rows)
-            self._sizes[place] = self._sizes.get(place, 0) + rows.nbytes
-            if self._sizes[place] >= _ROW_GROUP_BYTES:
-                self._flush(place)
+        """Add rows, each to a file of its partition."""
+        for place, rows in self._divide(batch) if batch.num_rows else ():
+            # a batch may be larger than a file should be
+            count = -(-rows.num_rows * max(self._target, _PIECE_BYTES) // max(1, rows.nbytes))
+            for first in range(0, rows.num_rows, count):
+                self._hold(place, rows.slice(first, count))
+        while sum(self._sizes.values()) > _HELD_BYTES_MAX:
+            self._flush(max(self._sizes, key=lambda place: self._sizes[place]))
 
-    def finish(self) -> list[str]:
-        """Write what is held and sync the files; return the names they will have."""
-        for place in list(self._held):  # one after the other: there may be thousands
+    def _hold(self, place: str, rows: Any) -> None:
+        self._held.setdefault(place, []).append(rows)
+        self._sizes[place] = self._sizes.get(place, 0) + rows.nbytes
+        if self._sizes[place] >= min(self._target, _ROW_GROUP_BYTES):
             self._flush(place)
-            self._writers[place].close()
-            with self._files[place] as file:
-                file.flush()
-                os.fsync(file.fileno())
-        return [os.path.relpath(self._path(place), self._out) for place in self._writers]
 
-    def publish(self) -> None:
-        """Give the finished files their names."""
-        for place in self._writers:
-            os.replace(self._path(place, hidden=True), self._path(place))
-            sync_directory(os.path.dirname(self._path(place)))
-        if self._writers:
-            sync_directory(self._out)
+    def finish(self) -> list[DataFile]:
+        """Write what is held; return the files, which are synced if they are local."""
+        for place in [*self._open, *(each for each in self._held if each not in self._open)]:
+            self._flush(place)  # one after the other: there may be thousands
+            self._end(place)
+        return self._done
 
     def discard(self) -> None:
-        """Remove the files that have no names yet."""
-        for place, writer in self._writers.items():
-            writer.close()
-            self._files[place].close()
-            path = self._path(place, hidden=True)
-            if os.path.exists(path):
-                os.unlink(path)
-
-    def _split(self, batch: Any) -> Iterator[tuple[str, Any]]:
-        if self._partition == "none":
-            yield "", batch
-        elif self._partition == "stream":
-            yield f"stream={batch.column('stream')[0]}", batch
-        else:
-            yield from self._by_time(batch)
-
-    def _by_time(self, batch: Any) -> Iterator[tuple[str, Any]]:
-        merged = batch.column("merge_time")
-        if merged.null_count:
-            days = batch.column("time_ns").to_numpy() // _DAY_NS
-        else:
-            days = merged.view(pa.int64()).to_numpy() // (_DAY_NS // 1000)
-        values, places = np.unique(days, return_inverse=True)
-        names = [self._time_name(int(day)) for day in values]
-        for name in dict.fromkeys(names):
-            wanted = np.array([each == name for each in names])[places]
-            yield name, batch if wanted.all() else batch.filter(pa.array(wanted))
-
-    def _time_name(self, day: int) -> str:
-        date = (_EPOCH + timedelta(days=day)).date()
-        return f"month={date:%Y-%m}" if self._partition == "month" else f"date={date.isoformat()}"
+        """Remove all files."""
+        for each in self._open.values():
+            with suppress(OSError):
+                each.writer.close()
+            with suppress(OSError):
+                each.sink.close()
+        paths = [each.path for each in self._open.values()]
+        for path in (*paths, *(each.path for each in self._done)):
+            self._remove(path)
 
     def _flush(self, place: str) -> None:
-        held, self._held[place], self._sizes[place] = self._held[place], [], 0
+        held, self._held[place], self._sizes[place] = self._held.get(place, []), [], 0
         if not held:
             return
-        # Readers take a partition's column from its path, and would have it twice.
-        schema = self._schema
-        if self._partition == "stream":
-            schema = schema.remove(0)
-        if place not in self._writers:
-            path = self._path(place, hidden=True)
-            make_private_directory(os.path.dirname(path))
-            file = self._files[place] = create_private(path)
-            self._writers[place] = pq.ParquetWriter(file, schema, compression="zstd")
-        table = pa.Table.from_batches(held, self._schema).select(schema.names)
-        self._writers[place].write_table(table, row_group_size=max(1, table.num_rows))
+        table = _conformed(pa.Table.from_batches(held), self._schema)
+        file = self._open.get(place)
+        if file is None:
+            path, sink = self._create(place)
+            writer = pq.ParquetWriter(sink, self._schema, compression="zstd")
+            file = self._open[place] = _Open(path, sink, writer)
+            file.first = table.column("position")[0].as_py()
+        file.writer.write_table(table, row_group_size=max(1, table.num_rows))
+        file.rows += table.num_rows
+        if file.sink.tell() >= self._target:
+            self._end(place)
 
-    def _path(self, place: str, *, hidden: bool = False) -> str:
-        name = f".{self._name}.parquet.tmp" if hidden else f"{self._name}.parquet"
-        return os.path.join(self._out, place, name)
+    def _end(self, place: str) -> None:
+        file = self._open.get(place)
+        if file is None:
+            return
+        file.writer.close()
+        size = file.sink.tell()
+        file.sink.close()
+        self._done.append(DataFile(file.path, place, file.rows, size, file.first))
+        del self._open[place]
+
+
+def _conformed(table: Any, schema: Any) -> Any:
+    """Return the columns of a schema; those that came later are null."""
+    for field in schema:
+        if field.name not in table.column_names:
+            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+    return table.select(schema.names).cast(schema)

@@ -1,34 +1,43 @@
-"""Export: a log as a Parquet dataset, each message in it exactly once."""
+"""Export: adds to a table whatever it lacks of a log, each message exactly once."""
 
-import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
 
-from rt.errors import CorruptLog, FrameError, GapError, Misuse
+import pyarrow.compute as pc
+
+from rt.errors import CorruptLog, FrameError, GapError
 from rt.limits import MIB
 from rt.log.files.absent import no_log
-from rt.log.files.disk import File, OsDisk, make_private_directory, sync_directory
-from rt.log.files.lock import take_lock
-from rt.log.read.gaps import gaps_between
-from rt.names import shown
-from rt.offload.private import create_private
 from rt.position import START, Position
 from rt.spark.reading.options import ReadOptions
-from rt.spark.reading.plan import LogView, between
+from rt.spark.reading.plan import LogSnapshot, LogView, between
 from rt.spark.reading.schema import Wanted
 from rt.spark.reading.splits import splits
+from rt.spark.reading.steps import after_bytes, bytes_between, unread
 from rt.spark.reading.task import Task
-from rt.spark.tables.dataset import SCHEMA, SCHEMA_WITH_HEADERS, Dataset, check_partition
+from rt.spark.tables.dataset import SCHEMA, DataFile, Dataset, Divide
+from rt.spark.tables.parquet_table import DEAD_SUFFIX, ParquetTable
+from rt.spark.tables.payloads import NO_COLUMNS, JsonColumns
+from rt.spark.tables.table_state import (
+    FEW_FILES,
+    Change,
+    Gaps,
+    LogName,
+    OvertakenError,
+    Table,
+    due_runs,
+)
 
-# Beside the dataset and not in it: polars refuses a directory with other files than Parquet.
-STATE_SUFFIX: Final = ".rt-export.json"
-LOCK_SUFFIX: Final = ".rt-export.lock"
-_OLD_LOCK_NAME: Final = "_rt_export.lock"  # that earlier versions left in the dataset
-_STATE_BYTES_MAX: Final = 64 * MIB  # half a million Parquet files
-TARGET_BYTES: Final = 256 * MIB  # of the log, that become one Parquet file in each partition
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+TARGET_BYTES: Final = 128 * MIB
+KEEP_S: Final = 3600.0
+_COMMIT_TARGETS: Final = 4  # of the log, that one commit adds; most of it is then in whole files
+_ENDLESS: Final = 1 << 62
 
 
 @dataclass(slots=True)
@@ -36,8 +45,9 @@ class Exported:
     """The result of one run of an export."""
 
     files: int = 0  # of the log that were added, the active one included
-    messages: int = 0
-    bytes: int = 0  # of those files
+    messages: int = 0  # the dead letters included
+    dead: int = 0  # messages whose payloads do not parse
+    bytes: int = 0  # of the log
     left: int = 0  # files that had been exported before
     waiting: int = 0  # messages of the active file that were not exported
     gaps: list[str] = field(default_factory=list)  # files archived before they were exported
@@ -51,12 +61,15 @@ class ExportSettings:
     """What is exported, and into which files.
 
     Attributes:
-        partition: `none`, `day`, `month` or `stream`; "" for `day`, or `none` for a session, whose
-            publish times may span decades. Fixed by the first run.
+        partition: `none`, `day`, `month`, `stream` or `session`; "" for what the table has. A new
+            dataset of Parquet has `day`, or `none` for a session, whose publish times may span
+            decades; a new table of Iceberg has none. Fixed by the first run.
         include_active: whether the active file is exported too, as far as it is written.
         allow_gaps: whether to skip files that were archived before they were exported.
         start: messages before this position are not exported.
-        target_bytes: of the log, for one Parquet file in each partition.
+        target_bytes: of a Parquet file.
+        columns: JSON fields of the payloads that become columns; by default those that it has.
+        keep_s: how long files that were replaced remain for readers.
     """
 
     partition: str = ""
@@ -64,9 +77,8 @@ class ExportSettings:
     allow_gaps: bool = False
     start: Position = START
     target_bytes: int = TARGET_BYTES
-
-    def __post_init__(self) -> None:
-        check_partition(self.partition)
+    columns: JsonColumns = NO_COLUMNS
+    keep_s: float = KEEP_S
 
 
 class ArchivedBeforeExport(GapError):  # noqa: N818 - it is a gap
@@ -79,6 +91,38 @@ class ArchivedBeforeExport(GapError):  # noqa: N818 - it is a gap
         )
 
 
+# Opens the table of a log, or with True that of its dead letters.
+Opener = Callable[[LogView, bool], Table]
+
+
+def parquet_opener(out: str, settings: ExportSettings) -> Opener:
+    """Return what opens a dataset of Parquet in the directory `out`."""
+
+    def opened(view: LogView, is_dead: bool) -> Table:
+        if is_dead:
+            return ParquetTable(out.rstrip("/") + DEAD_SUFFIX, _name(view), "", "none", None)
+        usual = "day" if view.log.merged else "none"
+        return ParquetTable(out, _name(view), settings.partition, usual, settings.columns)
+
+    return opened
+
+
+def iceberg_opener(
+    table: str, catalog: Callable[[], "Catalog"], settings: ExportSettings
+) -> Opener:
+    """Return what opens the Iceberg table `table` of a catalog, which `catalog` opens."""
+    from rt.spark.tables.iceberg import DEAD_SUFFIX as DEAD_TABLE  # noqa: PLC0415 - optional
+    from rt.spark.tables.iceberg import IcebergTable  # noqa: PLC0415
+
+    def opened(view: LogView, is_dead: bool) -> Table:
+        if is_dead:
+            name = table + DEAD_TABLE
+            return IcebergTable(catalog(), name, _name(view), "", None)
+        return IcebergTable(catalog(), table, _name(view), settings.partition, settings.columns)
+
+    return opened
+
+
 def to_parquet(
     path: str,
     out: str,
@@ -88,14 +132,10 @@ def to_parquet(
 ) -> Exported:
     """Add to a Parquet dataset whatever it lacks of a log.
 
-    Log files become Parquet files under the name of the first of them. What is done is recorded
-    beside the dataset, in OUT.rt-export.json: first the names of the files to come, then that they
-    are complete. The next run removes what a killed one left, so no message is in the dataset
-    twice at any time.
-
     Args:
         path: the log, or its URI.
-        out: a local directory; it is created if it does not exist.
+        out: a local directory; it is created if it does not exist. Beside it is the manifest,
+            OUT.rt-export.json, which says up to where the dataset is complete.
         settings: what is exported, and how.
         progress: called as rows are written, with what was done and the bytes to do in all.
 
@@ -103,214 +143,254 @@ def to_parquet(
         Misuse: there is no log, `out` holds the export of another one or was partitioned in
             another way, or another run writes there.
         GapError: a file was archived before it was exported.
-        CorruptLog: a file is damaged; what precedes it has been exported.
+        CorruptLog: a file is damaged; what precedes its commit has been exported.
     """
-    try:
-        out.encode()
-    except UnicodeEncodeError:
-        raise Misuse(f"{shown(out)} is not UTF-8, as Arrow needs; choose another name") from None
-    out = out.rstrip("/") or "/"
-    view = LogView(path)
-    try:
+    return _run(path, parquet_opener(out, settings), settings, progress)
+
+
+def to_iceberg(
+    path: str,
+    table: str,
+    catalog: "Catalog",
+    settings: ExportSettings = ExportSettings(),
+    *,
+    progress: Progress | None = None,
+) -> Exported:
+    """Add to an Iceberg table whatever it lacks of a log.
+
+    How far the log was added is a property of the table, `rt.LOG_ID.position`, and changes in the
+    same commit as the rows. So a run that is killed has added all of a commit or none of it, and of
+    two runs at once one finds that the other was first, and goes on after it.
+
+    Args:
+        path: the log, or its URI.
+        table: its name in the catalog, `namespace.name`; it is created if it does not exist. One
+            that exists gets the columns that it lacks, and keeps its partitions.
+        catalog: of pyiceberg.
+        settings: what is exported.
+        progress: called as rows are written, with what was done and the bytes to do in all.
+
+    Raises:
+        Misuse: there is no log, or the table's name has no namespace.
+        GapError: a file was archived before it was exported.
+        CorruptLog: a file is damaged; what precedes its commit has been exported.
+    """
+    return _run(path, iceberg_opener(table, lambda: catalog, settings), settings, progress)
+
+
+def _run(
+    path: str, opener: Opener, settings: ExportSettings, progress: Progress | None
+) -> Exported:
+    with closing(LogView(path)) as view, ExitStack() as undo:
         if not view.refresh():
             raise no_log(path)
-        make_private_directory(out)
-        with ExitStack() as undo:
-            _lock(out, undo)
-            return _Export(view, out, settings, progress).run()
-    finally:
-        view.close()
+        export = Export(view, opener, settings, undo, progress)
+        while export.step():
+            pass
+        export.join(seal=True)
+        export.done.waiting = _waiting(view, export.position)
+        return export.done
 
 
-def _lock(out: str, undo: ExitStack) -> None:
-    """Keep other exports away until `undo` ends; remove the lock that an earlier version left."""
-    words = f"another export writes to {out}; wait for it to end"
-    parent, name = os.path.split(os.path.abspath(out))
-    undo.callback(os.close, take_lock(parent, words, name + LOCK_SUFFIX))
-    if os.path.lexists(os.path.join(out, _OLD_LOCK_NAME)):
-        undo.callback(os.close, take_lock(out, words, _OLD_LOCK_NAME))
-        os.unlink(os.path.join(out, _OLD_LOCK_NAME))
+def _name(view: LogView) -> LogName:
+    identity, rolled = view.log.manifest.identity, view.log.manifest.rolled
+    ends = {file.file_name: file + line.end for file, line in rolled.items()}
+    return LogName(identity.id if identity else "", identity.stream if identity else "", ends)
 
 
-def waiting_messages(view: LogView, begin: Callable[[Position], int]) -> int:
-    """How many messages the active file has from an offset on, by the file's name.
+def _waiting(view: LogView, position: Position) -> int:
+    """How many messages the active file has from a position on.
 
     A frame there that is damaged is for the export of the file to report.
     """
     with suppress(CorruptLog, FrameError):
         for file, end in view.files():
-            offset = begin(file)
+            offset = max(0, position - file)
             if file not in view.log.manifest.rolled and end > offset:
                 first, following = view.numbered(file, offset)
                 return max(0, following - first)
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Slice:
-    """Bytes of one log file: those from `begin` up to `end` have not been exported."""
+class Export:
+    """Brings a table in step with a log, a commit at a time.
 
-    file: Position
-    begin: int
-    end: int
-    is_rolled: bool
+    After an `OSError` make another one, which goes by what the table then says.
+    """
 
-    @property
-    def name(self) -> str:
-        return f"{self.file.file_name}-{self.begin}" if self.begin else self.file.file_name
-
-
-class _Export:
     def __init__(
-        self, view: LogView, out: str, settings: ExportSettings, progress: Progress | None
+        self,
+        view: LogView,
+        opener: Opener,
+        settings: ExportSettings,
+        undo: ExitStack,
+        progress: Progress | None = None,
     ) -> None:
+        """Open the table and, where payloads have to parse, that of the dead letters.
+
+        Args:
+            view: of the log.
+            opener: of the tables.
+            settings: what is exported.
+            undo: closes the tables.
+            progress: called as rows are written, with what was done and the bytes to do in all.
+        """
+        self.done = Exported()
         self._view = view
-        self._out = out
         self._settings = settings
         self._progress = progress
-        self._done = Exported()
-        self._total = 0
-        identity = view.log.manifest.identity
-        self._log_id = identity.id if identity else ""
-        self._state = self._read_state()
+        self.table = undo.enter_context(closing(opener(view, False)))
+        self._dead: Table | None = None
+        if self.table.columns.fields:
+            self._dead = undo.enter_context(closing(opener(view, True)))
+        self._unjoined = FEW_FILES  # commits since small files were joined
+        rolled = view.log.manifest.rolled
+        self.done.left = sum(file + line.end <= self.position for file, line in rolled.items())
 
-    def run(self) -> Exported:
-        self._remove_pending()
-        slices = list(self._slices())
-        self._total = sum(each.end - each.begin for each in slices)
-        group: list[_Slice] = []
-        for each in slices:
-            size = sum(one.end - one.begin for one in group)
-            if group and size + each.end - each.begin > self._settings.target_bytes:
-                self._convert(group)
-                group = []
-            group.append(each)
-        if group:
-            self._convert(group)
-        self._done.waiting = waiting_messages(self._view, self._begin)
-        return self._done
+    @property
+    def position(self) -> Position:
+        """The table has all messages between the start and this position."""
+        return max(self._settings.start, self.table.position)
 
-    def _slices(self) -> Iterator[_Slice]:
-        """What has not been exported, oldest first; archived files are recorded as gaps."""
-        done, manifest, exported = self._done, self._view.log.manifest, self._state["files"]
-        for file in manifest.order:
-            end = manifest.rolled[file].end
-            if file.file_name in exported:
-                done.left += 1
-            elif file + end > self._settings.start or not end:
-                if self._is_gone(file, end):
-                    done.gaps.append(file.file_name)
-                    exported[file.file_name] = None
-                else:
-                    yield self._slice(file, end, is_rolled=True)
+    def end(self) -> Position:
+        """Where the messages end that are exported now."""
         if self._settings.include_active:
-            for file, end in self._view.files():
-                if file not in manifest.rolled and end > self._begin(file):
-                    yield self._slice(file, end, is_rolled=False)
+            return self._view.end()
+        order, rolled = self._view.log.manifest.order, self._view.log.manifest.rolled
+        return Position(order[-1] + rolled[order[-1]].end) if order else START
 
-    def _slice(self, file: Position, end: int, *, is_rolled: bool) -> _Slice:
-        return _Slice(file, min(end, self._begin(file)), end, is_rolled)
+    @property
+    def stream(self) -> str:
+        """Whose messages are exported."""
+        return _name(self._view).stream
 
-    def _begin(self, file: Position) -> int:
-        exported: int = self._state["active"].get(file.file_name, 0)
-        return max(exported, self._settings.start - file)
+    def bytes_left(self) -> int:
+        """The bytes of the log that are not in the table yet."""
+        return bytes_between(self._view, self.position, self.end())
 
-    def _is_gone(self, file: Position, end: int) -> bool:
-        begin = max(file, self._settings.start)
-        for gap in gaps_between(self._view.log, Position(begin), Position(file + end)):
-            if self._settings.allow_gaps:
-                return True
-            raise ArchivedBeforeExport(gap)
-        return False
+    def unread(self) -> tuple[int, int | None]:
+        """How many messages are not in the table yet, and when the first was merged."""
+        position, end = self.position, self.end()
+        return unread(self._view, position, end) if position < end else (0, None)
 
-    def _convert(self, group: list[_Slice]) -> None:
-        dataset = Dataset(self._out, group[0].name, self._state["partition"], self._schema)
-        before = self._done.messages
+    def step(self) -> bool:
+        """Add the next messages in one commit; False if there are none.
+
+        Raises:
+            ArchivedBeforeExport: they were archived, and gaps are not allowed.
+            CorruptLog: they are damaged.
+            OSError: the disk or the catalog failed; see the class.
+        """
+        begin, end = self.position, self.end()
+        if begin >= end:
+            return False
+        stop = after_bytes(self._view, begin, _COMMIT_TARGETS * self._settings.target_bytes, end)
+        snapshot = between(self._view, begin, stop)
+        if not self._settings.allow_gaps:
+            for gap in snapshot.gaps:
+                raise ArchivedBeforeExport(gap)
+        if not snapshot.gaps and not bytes_between(self._view, begin, stop):
+            return False
+        with suppress(OvertakenError):  # and then begin where another process has ended
+            self._add(snapshot)
+        return True
+
+    def join(self, *, seal: bool = False) -> None:
+        """Replace small files by larger ones, if there may be enough of them.
+
+        Args:
+            seal: join what there is, since nothing more comes in this run.
+        """
+        if self._unjoined < FEW_FILES and not seal:
+            return
+        self._unjoined = 0
+        for table in (self.table, *([self._dead] if self._dead else [])):
+            runs = due_runs(
+                table.state(), self._settings.target_bytes, by_time=table.is_by_time,
+                finishes=table.finishes, seal=seal,
+            )  # fmt: skip
+            with suppress(OvertakenError):
+                for files, is_finished in list(runs):
+                    self._join(table, files, is_finished=is_finished)
+            table.sweep(self._settings.keep_s)
+
+    def _join(self, table: Table, files: list[DataFile], *, is_finished: bool) -> None:
+        place = files[0].place
+        rows = self._dataset(table, lambda batch: iter([(place, batch)]), _ENDLESS)
         try:
-            for each in group:
-                for batch in self._batches(each):
-                    dataset.write(batch)
-                    self._done.messages += batch.num_rows
-                    if self._progress is not None:
-                        self._progress(self._done, self._total)
-            self._state["pending"] = dataset.finish()
-            self._write_state()
-            dataset.publish()
+            for batch in chain.from_iterable(map(table.read, files)):
+                rows.write(batch)
+            added = rows.finish()
         except BaseException:
-            dataset.discard()
+            rows.discard()
             raise
-        self._record(group, self._done.messages - before)
+        table.commit(Change(added, files, table.position, (), lambda _file: is_finished))
 
-    def _batches(self, part: _Slice) -> Iterator[Any]:
-        start, stop = Position(part.file + part.begin), Position(part.file + part.end)
-        snapshot = between(self._view, start, stop)
-        options = ReadOptions((self._view.path,))
-        task = Task((snapshot.place,), options, Wanted(self._schema))
-        for parts in splits((snapshot,), options) if part.end > part.begin else ():
-            yield from task.read(parts)
-
-    def _record(self, group: list[_Slice], messages: int) -> None:
-        state = self._state
-        for each in group:
-            name = each.file.file_name
-            if each.is_rolled:
-                state["files"][name] = messages if each is group[0] else 0
-                state["active"].pop(name, None)
-            else:
-                state["active"][name] = each.end
-            self._done.files += 1
-            self._done.bytes += each.end - each.begin
-        state["pending"] = []
-        self._write_state()
-
-    @property
-    def _schema(self) -> Any:
-        return SCHEMA_WITH_HEADERS if self._state.get("headers") else SCHEMA
-
-    @property
-    def _state_path(self) -> str:
-        return self._out + STATE_SUFFIX
-
-    def _state_text(self, file: File) -> bytes:
-        if (size := file.size()) > _STATE_BYTES_MAX:
-            words = f"it has {size} bytes, and {_STATE_BYTES_MAX} are the most"
-            raise Misuse(f"{self._state_path} was not written by rt: {words}; move it away")
-        return file.pread(size, 0)
-
-    def _read_state(self) -> dict[str, Any]:
-        wanted = self._settings.partition
+    def _add(self, snapshot: LogSnapshot) -> None:
+        total = self.done.bytes + bytes_between(self._view, snapshot.start, self.end())
+        target = self._settings.target_bytes
+        rows = self._dataset(self.table, self.table.divide, target)
+        dead = self._dataset(self._dead, self._dead.divide, target) if self._dead else None
+        counted = Exported()
         try:
-            with closing(OsDisk().open_read(self._state_path)) as file:
-                state: dict[str, Any] = json.loads(self._state_text(file))
-        except FileNotFoundError:
-            if any(
-                name.endswith(".parquet") for _, _, names in os.walk(self._out) for name in names
-            ):
-                raise Misuse(
-                    f"{self._out} holds Parquet files, and {self._state_path}, which says of what, "
-                    "is missing; put it there, or choose another directory"
-                ) from None
-            usual = "day" if self._view.log.merged else "none"
-            return {
-                "log": self._log_id, "partition": wanted or usual, "files": {}, "active": {},
-                "pending": [], "headers": True,
-            }  # fmt: skip
-        if state["log"] != self._log_id:
-            raise Misuse(f"{self._out} holds the export of another log; choose another directory")
-        if wanted not in ("", state["partition"]):
-            raise Misuse(f"{self._out} is partitioned by {state['partition']}, not by {wanted}")
-        return state
+            for batch in self._batches(snapshot):
+                alive, unfit = self.table.columns.split(batch)
+                rows.write(alive)
+                counted.messages += batch.num_rows
+                if unfit is not None and dead is not None and self._dead is not None:
+                    counted.dead += unfit.num_rows
+                    is_new = pc.greater_equal(unfit.column("position"), int(self._dead.position))
+                    dead.write(unfit.filter(is_new))
+                if self._progress is not None:
+                    self.done.messages += batch.num_rows
+                    self._progress(self.done, total)
+                    self.done.messages -= batch.num_rows
+            unfit_files, files = dead.finish() if dead else [], rows.finish()
+        except BaseException:
+            rows.discard()
+            if dead:
+                dead.discard()
+            raise
+        gaps: Gaps = tuple((gap.begin, gap.end) for gap in snapshot.gaps)
+        if snapshot.start > self.table.position:  # by the setting `start`
+            gaps = ((self.table.position, snapshot.start), *gaps)
+        self._commit(snapshot.stop, files, unfit_files, gaps)
+        self._count(snapshot, counted)
 
-    def _remove_pending(self) -> None:
-        for path in self._state["pending"]:
-            with suppress(FileNotFoundError):
-                os.unlink(os.path.join(self._out, path))
+    def _commit(
+        self, stop: Position, files: list[DataFile], unfit: list[DataFile], gaps: Gaps
+    ) -> None:
+        """First the dead letters: a run that is killed in between leaves them out the next time."""
+        if self._dead is not None and stop > self._dead.position:
+            self._dead.commit(Change(unfit, (), stop, gaps, self._is_whole))
+        self.table.commit(Change(files, (), stop, gaps, self._is_whole))
+        self._unjoined += 1
 
-    def _write_state(self) -> None:
-        path = self._state_path
-        with create_private(path + ".tmp") as written:
-            written.write(json.dumps(self._state, indent=0).encode())
-            written.flush()
-            os.fsync(written.fileno())
-        os.replace(path + ".tmp", path)
-        sync_directory(os.path.dirname(path) or ".")
+    def _is_whole(self, file: DataFile) -> bool:
+        return file.bytes >= self._settings.target_bytes
+
+    def _count(self, snapshot: LogSnapshot, counted: Exported) -> None:
+        done = self.done
+        done.messages += counted.messages
+        done.dead += counted.dead
+        done.bytes += bytes_between(self._view, snapshot.start, snapshot.stop)
+        rolled = self._view.log.manifest.rolled
+        # the next commit goes on in a file that is not at its end yet
+        done.files += sum(
+            end > 0 and (file not in rolled or end == rolled[file].end)
+            for file, end in snapshot.files
+        )
+        for gap in snapshot.gaps:
+            done.gaps += [name for name in gap.files if name not in done.gaps]
+
+    def _batches(self, snapshot: LogSnapshot) -> Iterator[Any]:
+        options = ReadOptions((self._view.path,))
+        task = Task((snapshot.place,), options, Wanted(SCHEMA))
+        try:
+            for parts in splits((snapshot,), options) if snapshot.files else ():
+                yield from task.batches(parts)
+        except GapError as error:
+            raise ArchivedBeforeExport(error.gap) from None
+
+    def _dataset(self, table: Table, divide: Divide, target_bytes: int) -> Dataset:
+        return Dataset(table.schema, divide, table.create, table.remove, target_bytes)

@@ -1,219 +1,395 @@
-"""Iceberg: a log as an Iceberg table, each message in it exactly once."""
+"""IcebergTable: a log as an Iceberg table, whose own properties say how far it goes."""
 
+import fcntl
 import os
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from dataclasses import dataclass, field
-from itertools import chain
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
+from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NoSuchTableError,
+    RESTError,
+    ValidationException,
+)
+from pyiceberg.io.pyarrow import parquet_file_to_data_file, schema_to_pyarrow
+from pyiceberg.manifest import DataFileContent, ManifestContent
+from pyiceberg.transforms import DayTransform, IdentityTransform, MonthTransform
+from sqlalchemy.exc import SQLAlchemyError
 
 from rt.errors import Misuse
-from rt.limits import MIB
-from rt.log.files.absent import no_log
-from rt.log.files.disk import make_private_directory
-from rt.position import START, Position
-from rt.spark.reading.options import ReadOptions
-from rt.spark.reading.plan import LogSnapshot, LogView, between
-from rt.spark.reading.schema import Wanted
-from rt.spark.reading.splits import splits
-from rt.spark.reading.task import Task
-from rt.spark.tables.dataset import SCHEMA, SCHEMA_WITH_HEADERS
-from rt.spark.tables.export import ArchivedBeforeExport, Exported, waiting_messages
+from rt.log.files.disk import make_private_directory, open_small
+from rt.position import Position
+from rt.spark.tables.dataset import SCHEMA, DataFile, check_partition, divided
+from rt.spark.tables.payloads import DEAD_SCHEMA, NO_COLUMNS, JsonColumns, parse_columns
+from rt.spark.tables.table_state import Change, LogName, OvertakenError, TableState
 
-COMMIT_BYTES: Final = 512 * MIB  # of the log, that one snapshot of the table adds
-# A partitioned table takes no stream of batches, so what one snapshot adds is held in memory.
-COMMIT_BYTES_PARTITIONED: Final = 64 * MIB
+DEAD_SUFFIX: Final = "_dead"
 _ATTEMPTS: Final = 10  # to commit, while others commit to the same table
-_RETRIES: Final = "commit.retry.num-retries"
-
-
-@dataclass(frozen=True, slots=True)
-class IcebergSettings:
-    """What is exported.
-
-    Attributes:
-        include_active: whether the active file is exported too, as far as it is written.
-        allow_gaps: whether to skip files that were archived before they were exported.
-        start: messages before this position are not exported.
-    """
-
-    include_active: bool = False
-    allow_gaps: bool = False
-    start: Position = START
+_FIELDS: Final = "rt.fields"
+_OURS: Final = "rt-"  # begins the names of our files
+# pyiceberg takes the partition of a file from the bounds of its columns.
+_WHOLE_BOUNDS: Final = {f"write.metadata.metrics.column.{n}": "full" for n in ("session", "stream")}
+_PROPERTIES: Final = {
+    **_WHOLE_BOUNDS,
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+}
+_SOURCES: Final[dict[str, tuple[str, Any]]] = {
+    "day": ("merge_time", DayTransform()),
+    "month": ("merge_time", MonthTransform()),
+    "stream": ("stream", IdentityTransform()),
+    "session": ("session", IdentityTransform()),
+}
 
 
 def local_catalog(warehouse: str) -> Catalog:
     """Return the catalog of a local warehouse directory, in `warehouse`/catalog.db (SQLite)."""
     warehouse = os.path.abspath(warehouse)
     make_private_directory(warehouse)
-    return load_catalog(
-        "rt", type="sql", uri=f"sqlite:///{warehouse}/catalog.db", warehouse=f"file://{warehouse}"
-    )
+    with _as_os_errors():
+        return load_catalog(
+            "rt", type="sql", uri=f"sqlite:///{warehouse}/catalog.db",
+            warehouse=f"file://{warehouse}",
+        )  # fmt: skip
 
 
-def to_iceberg(
-    path: str,
-    table: str,
-    catalog: Catalog,
-    settings: IcebergSettings = IcebergSettings(),
-    *,
-    progress: Callable[[Exported, int], None] | None = None,
-) -> Exported:
-    """Add to an Iceberg table whatever it lacks of a log.
+class IcebergTable:
+    """A table of a catalog (`rt.spark.tables.table_state.Table`).
 
-    How far the log was added is a property of the table, `rt.LOG_ID.position`, and changes in the
-    same commit as the rows. So a run that is killed has added all of a commit or none of it, and of
-    two runs at once one finds that the other was first, and goes on after it.
-
-    Args:
-        path: the log, or its URI.
-        table: its name in the catalog, `namespace.name`; it is created if it does not exist. One
-            that exists needs the columns of a Parquet export, and keeps its partitions.
-        catalog: of pyiceberg.
-        settings: what is exported.
-        progress: called as rows are written, with what was done and the bytes to do in all.
-
-    Raises:
-        Misuse: there is no log, or the table's name has no namespace.
-        GapError: a file was archived before it was exported.
-        CorruptLog: a file is damaged; what precedes its commit has been exported.
+    `rt.LOG_ID.position` is a property of the table and of each snapshot, and changes in the same
+    commit as the rows. Several processes may add to it: one of them is first.
     """
-    if "." not in table:
-        raise Misuse(f"the table {table!r} needs a namespace: flights.{table}")
-    with closing(LogView(path)) as view:
-        if not view.refresh():
-            raise no_log(path)
-        export = _Export(view, _table_of(catalog, table), settings)
-        for _ in export.commits():
-            if progress is not None:
-                progress(export.done, export.total)
-        exported = max(settings.start, export.exported())
-        export.done.waiting = waiting_messages(view, lambda file: max(0, exported - file))
-        return export.done
 
+    finishes = False
 
-def _table_of(catalog: Catalog, name: str) -> Any:
-    try:
-        return catalog.load_table(name)
-    except NoSuchTableError:
-        catalog.create_namespace_if_not_exists(name.rsplit(".", 1)[0])
-        return catalog.create_table_if_not_exists(name, SCHEMA_WITH_HEADERS)
+    def __init__(
+        self, catalog: Catalog, name: str, log: LogName, partition: str,
+        columns: JsonColumns | None,
+    ) -> None:  # fmt: skip
+        """Open it, or make it; in a local warehouse, remove what a killed run left.
 
+        Args:
+            catalog: of pyiceberg.
+            name: `namespace.name`.
+            log: that it is of.
+            partition: one of `PARTITIONS`; "" for what it has. A new one has none then.
+            columns: JSON fields that are columns; None for dead letters. What the table lacks
+                is added to it.
 
-@dataclass
-class _Export:
-    view: LogView
-    table: Any
-    settings: IcebergSettings
-    done: Exported = field(default_factory=Exported)
-    total: int = 0
-
-    def commits(self) -> Iterator[None]:
-        """Add to the table; yields after each commit."""
-        order, rolled = self.view.log.manifest.order, self.view.log.manifest.rolled
-        exported = self.exported()
-        self.done.left = sum(file + rolled[file].end <= exported for file in order)
-        while True:
-            self.table.refresh()
-            begin = max(self.settings.start, self.exported())
-            snapshot = between(self.view, begin, max(begin, self._end()))
-            self._check_gaps(snapshot)
-            left = sum(end - max(0, begin - file) for file, end in snapshot.files)
-            self.total = max(self.total, self.done.bytes + left)
-            if not left:
-                return
-            self._commit(begin, self._chunk(snapshot, begin))
-            yield
-
-    def _commit(self, begin: Position, chunk: LogSnapshot) -> None:
-        counted = _Counted(self._batches(chunk))
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                self._append(counted, chunk.stop)
-            except CommitFailedException:
-                if attempt == _ATTEMPTS:
-                    raise
-                self.table.refresh()
-                if self.exported() > begin:
-                    return  # another run was first
-                counted = _Counted(self._batches(chunk))
-            else:
-                break
-        self.done.messages += counted.rows
-        self.done.files += len(chunk.files)
-        self.done.bytes += sum(end - max(0, chunk.start - file) for file, end in chunk.files)
-
-    def _append(self, batches: "_Counted", stop: Position) -> None:
-        table = self.table
-        # pyiceberg would repeat the rows of a commit that another run has made meanwhile
-        once = {**table.metadata.properties, _RETRIES: "0"}
-        table.metadata = table.metadata.model_copy(update={"properties": once})
-        reader = pa.RecordBatchReader.from_batches(self._schema, batches)
-        with table.transaction() as transaction:
-            rows = reader if self._is_unpartitioned else reader.read_all()
-            transaction.append(rows)
-            transaction.set_properties({self._property: str(int(stop))})
-
-    def _chunk(self, snapshot: LogSnapshot, begin: Position) -> LogSnapshot:
-        """The files that one commit adds: at least one, and whole ones."""
-        limit = COMMIT_BYTES if self._is_unpartitioned else COMMIT_BYTES_PARTITIONED
-        size, stop = 0, begin
-        for file, end in snapshot.files:
-            length = end - max(0, begin - file)
-            if size and size + length > limit:
-                break
-            size += length
-            stop = Position(file + end)
-        return between(self.view, begin, stop)
-
-    def _batches(self, chunk: LogSnapshot) -> Iterator[Any]:
-        options = ReadOptions((self.view.path,))
-        task = Task((chunk.place,), options, Wanted(self._schema))
-        return chain.from_iterable(task.read(parts) for parts in splits((chunk,), options))
-
-    def _end(self) -> Position:
-        if self.settings.include_active:
-            return self.view.end()
-        order, rolled = self.view.log.manifest.order, self.view.log.manifest.rolled
-        return Position(order[-1] + rolled[order[-1]].end) if order else START
-
-    def _check_gaps(self, snapshot: LogSnapshot) -> None:
-        for gap in snapshot.gaps:
-            if not self.settings.allow_gaps:
-                raise ArchivedBeforeExport(gap)
-            self.done.gaps += [name for name in gap.files if name not in self.done.gaps]
+        Raises:
+            Misuse: the name has no namespace, or the table is of another log.
+        """
+        check_partition(partition)
+        if "." not in name:
+            raise Misuse(f"the table {name!r} needs a namespace: flights.{name}")
+        self.name = name
+        self._log = log
+        self._undo = ExitStack()
+        with _as_os_errors():
+            known = _fields_of(catalog, name)
+            self.columns = NO_COLUMNS if columns is None else columns.after(known, name)
+            fields = DEAD_SCHEMA if columns is None else [*SCHEMA, *self.columns.schema]
+            self._table = _table_of(catalog, name, partition, pa.schema(fields))
+            self._check_log()
+            spec = self._table.spec()
+            if not all(each.transform.preserves_order for each in spec.fields):
+                raise Misuse(
+                    f"{name} is partitioned by a hash; rt writes by day, session and others"
+                )
+            sources = [self._table.schema().find_column_name(f.source_id) for f in spec.fields]
+            if partition and [
+                (s, f.transform) for s, f in zip(sources, spec.fields, strict=True)
+            ] != ([_SOURCES[partition]] if partition != "none" else []):
+                raise Misuse(f"{name} has other partitions than {partition}; leave out --partition")
+            self.is_by_time = sources == ["merge_time"]
+            self.schema = schema_to_pyarrow(self._table.schema(), include_field_ids=True)
+            self._remove_leftovers()
 
     @property
-    def _schema(self) -> Any:
-        has_headers = "headers" in self.table.schema().column_names
-        return SCHEMA_WITH_HEADERS if has_headers else SCHEMA
+    def position(self) -> Position:
+        """It has all messages before this one."""
+        return Position(int(self._table.properties.get(self._property, "0")))
 
-    @property
-    def _is_unpartitioned(self) -> bool:
-        return not self.table.spec().fields
+    def state(self) -> TableState:
+        """Read the manifests of the current snapshot."""
+        with _as_os_errors():
+            return _state(self._table, self._log)
+
+    def create(self, place: str) -> tuple[str, Any]:
+        """Make a file; its name says where it begins, by which leftovers are known."""
+        name = f"{_OURS}{int(self.position)}-{uuid.uuid4().hex}.parquet"
+        path = self._table.location_provider().new_data_location(
+            f"{place}/{name}" if place else name
+        )
+        with _as_os_errors():
+            return path, self._table.io.new_output(path).create()
+
+    def remove(self, path: str) -> None:
+        """Remove a file that is not in the table."""
+        with _as_os_errors():
+            self._table.io.delete(path)
+
+    def read(self, file: DataFile) -> Iterator[Any]:
+        """Yield the rows of a file."""
+        with self._table.io.new_input(file.path).open() as source:
+            yield from pq.ParquetFile(source).iter_batches()
+
+    def divide(self, batch: Any) -> Iterator[tuple[str, Any]]:
+        """Divide a batch by the table's own partitions."""
+        parts = [("", batch)]
+        schema = self._table.schema()
+        for field in self._table.spec().fields:
+            source = schema.find_field(field.source_id)
+            transform = field.transform.pyarrow_transform(source.field_type)
+            parts = [
+                (f"{place}/{name}".lstrip("/"), rows)
+                for place, part in parts
+                for name, rows in divided(
+                    part, transform(part.column(source.name)), partial(_label, field.name)
+                )
+            ]
+        yield from parts
+
+    def commit(self, change: Change) -> None:
+        """Apply a change in one commit of the catalog."""
+        before = self.position
+        with _as_os_errors():
+            for attempt in range(1, _ATTEMPTS + 1):
+                try:
+                    self._commit(change)
+                except (CommitFailedException, ValidationException) as error:
+                    self._table.refresh()
+                    if self.position == before and attempt < _ATTEMPTS and not change.removed:
+                        continue
+                    for each in change.added:
+                        self.remove(each.path)
+                    raise OvertakenError(str(error)) from None
+                else:
+                    return
+
+    def sweep(self, keep_s: float) -> None:
+        """Expire snapshots of that age, and delete what only they refer to.
+
+        A table with branches or tags is left alone: its owner knows what they need.
+        """
+        table = self._table
+        before = datetime.now(UTC) - timedelta(seconds=keep_s)
+        old = [s for s in table.snapshots() if s.timestamp_ms < before.timestamp() * 1000]
+        current = table.current_snapshot()
+        old = [each for each in old if current is None or each.snapshot_id != current.snapshot_id]
+        if not old or len(table.metadata.refs) > 1:
+            return
+        with _as_os_errors():
+            gone = _refers_to(table, old)
+            ids = {each.snapshot_id for each in old}
+            gone -= _refers_to(table, [s for s in table.snapshots() if s.snapshot_id not in ids])
+            table.maintenance.expire_snapshots().by_ids(sorted(ids)).commit()
+            table.refresh()
+            for path in sorted(gone):
+                table.io.delete(path)
+
+    def close(self) -> None:
+        """Let others remove leftovers."""
+        self._undo.close()
 
     @property
     def _property(self) -> str:
-        identity = self.view.log.manifest.identity
-        return f"rt.{identity.id if identity else ''}.position"
+        return f"rt.{self._log.id}.position"
 
-    def exported(self) -> Position:
-        """Up to where the log was added."""
-        return Position(int(self.table.properties.get(self._property, "0")))
+    def _commit(self, change: Change) -> None:
+        table = self._table
+        # pyiceberg would repeat the rows of a commit that another run has made meanwhile
+        once = {**table.metadata.properties, "commit.retry.num-retries": "0"}
+        table.metadata = table.metadata.model_copy(update={"properties": once})
+        properties = {self._property: str(int(change.position)), **self._gaps(change)}
+        properties[_FIELDS] = self.columns.text
+        with table.transaction() as transaction:
+            update = transaction.update_snapshot(snapshot_properties=properties)
+            made = update.overwrite() if change.removed else update.merge_append()
+            with made as snapshot:
+                for each in change.added:
+                    snapshot.append_data_file(
+                        parquet_file_to_data_file(table.io, table.metadata, each.path)
+                    )
+                for each in self._data_files({file.path for file in change.removed}):
+                    snapshot.delete_data_file(each)
+            transaction.set_properties(properties)
+
+    def _gaps(self, change: Change) -> dict[str, str]:
+        if not change.gaps:
+            return {}
+        name = self._property.replace(".position", ".gaps")
+        texts = [self._table.properties.get(name, ""), *(f"{a}-{b}" for a, b in change.gaps)]
+        return {name: " ".join(each for each in texts if each)}
+
+    def _data_files(self, paths: set[str]) -> Iterator[Any]:
+        if paths:
+            yield from (f for f in _live(self._table) if f.file_path in paths)
+
+    def _check_log(self) -> None:
+        properties = self._table.properties
+        others = [
+            name
+            for name in properties
+            if name.startswith("rt.") and name.endswith(".position") and name != self._property
+        ]
+        if others and self._property not in properties:
+            raise Misuse(f"the table {self.name} holds another log; choose another table")
+
+    def _remove_leftovers(self) -> None:
+        """Remove the files of a run that was killed, unless another process adds to the table.
+
+        All share a lock on the directory, whose only holder knows that no file is being written.
+        """
+        folder = self._table.location().removeprefix("file://")
+        if "://" in folder:
+            return
+        make_private_directory(folder)
+        lock = open_small(f"{folder}/.rt-export.lock")
+        self._undo.callback(os.close, lock)
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._remove_unreferenced(f"{folder}/data")
+        fcntl.flock(lock, fcntl.LOCK_SH)
+
+    def _remove_unreferenced(self, folder: str) -> None:
+        self._table.refresh()
+        found = {
+            os.path.join(parent, name)
+            for parent, _, names in os.walk(folder)
+            for name in names
+            if name.startswith(_OURS) and _begin_of(name) >= self.position
+        }
+        known = _refers_to(self._table, self._table.snapshots()) if found else set()
+        for path in found - {each.removeprefix("file://") for each in known}:
+            os.unlink(path)
 
 
-class _Counted:
-    """Batches that are counted as they are taken."""
+def read_state(catalog: Catalog, name: str, log: LogName) -> TableState:
+    """Read what a table holds of a log now.
 
-    def __init__(self, batches: Iterator[Any]) -> None:
-        self._batches = batches
-        self.rows = 0
+    Raises:
+        Misuse: there is no such table, or it has rows of other logs as well.
+    """
+    with _as_os_errors():
+        try:
+            table = catalog.load_table(name)
+        except NoSuchTableError:
+            raise Misuse(f"there is no table {name}") from None
+        positions = [
+            each
+            for each in table.properties
+            if each.startswith("rt.") and each.endswith(".position")
+        ]
+        if positions != [f"rt.{log.id}.position"]:
+            raise Misuse(f"the table {name} does not hold this log, or not it alone")
+        return _state(table, log)
 
-    def __iter__(self) -> Iterator[Any]:
-        for batch in self._batches:
-            self.rows += batch.num_rows
-            yield batch
+
+def _fields_of(catalog: Catalog, name: str) -> JsonColumns:
+    try:
+        return parse_columns(catalog.load_table(name).properties.get(_FIELDS, ""))
+    except NoSuchTableError:
+        return NO_COLUMNS
+
+
+def _table_of(catalog: Catalog, name: str, partition: str, schema: Any) -> Any:
+    try:
+        table = catalog.load_table(name)
+    except NoSuchTableError:
+        catalog.create_namespace_if_not_exists(name.rsplit(".", 1)[0])
+        table = catalog.create_table_if_not_exists(name, schema, properties=_PROPERTIES)
+        if partition in _SOURCES and not table.spec().fields:
+            source, transform = _SOURCES[partition]
+            with table.update_spec() as update:
+                update.add_field(source, transform, f"by_{partition}")
+    if not {*table.schema().column_names}.issuperset(schema.names):
+        with table.update_schema() as update:
+            update.union_by_name(schema)
+    if lacking := {k: v for k, v in _WHOLE_BOUNDS.items() if k not in table.properties}:
+        with table.transaction() as transaction:
+            transaction.set_properties(lacking)
+    return catalog.load_table(name)
+
+
+def _state(table: Any, log: LogName) -> TableState:
+    files = tuple(_file(table, each) for each in _live(table))
+    small = tuple(each for each in files if os.path.basename(each.path).startswith(_OURS))
+    if _has_deletes(table):
+        small = ()  # joined files would have the deleted rows again
+    position = Position(int(table.properties.get(f"rt.{log.id}.position", "0")))
+    texts = table.properties.get(f"rt.{log.id}.gaps", "").split()
+    gaps = tuple(
+        (Position.parse(first), Position.parse(last))
+        for first, last in (each.split("-") for each in texts)
+    )
+    columns = parse_columns(table.properties.get(_FIELDS, ""))
+    return TableState(log, position, files, small, gaps, columns)
+
+
+def _file(table: Any, file: Any) -> DataFile:
+    lowest = (file.lower_bounds or {}).get(table.schema().find_field("position").field_id, b"")
+    spec = table.specs()[file.spec_id]
+    place = spec.partition_to_path(file.partition, table.schema()) if spec.fields else ""
+    return DataFile(
+        file.file_path, place, file.record_count, file.file_size_in_bytes,
+        int.from_bytes(lowest, "little", signed=True),
+    )  # fmt: skip
+
+
+def _live(table: Any) -> Iterator[Any]:
+    """The data files of the current snapshot."""
+    snapshot = table.current_snapshot()
+    for manifest in snapshot.manifests(table.io) if snapshot else ():
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+            if entry.data_file.content == DataFileContent.DATA:
+                yield entry.data_file
+
+
+def _has_deletes(table: Any) -> bool:
+    """Whether another program has deleted rows by files that name them."""
+    snapshot = table.current_snapshot()
+    manifests = snapshot.manifests(table.io) if snapshot else ()
+    return any(each.content == ManifestContent.DELETES for each in manifests)
+
+
+def _refers_to(table: Any, snapshots: Any) -> set[str]:
+    """The paths of all manifests and data files of some snapshots."""
+    found: set[str] = set()
+    for snapshot in snapshots:
+        found.add(snapshot.manifest_list)
+        for manifest in snapshot.manifests(table.io):
+            if manifest.manifest_path not in found:
+                found.add(manifest.manifest_path)
+                entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+                found |= {entry.data_file.file_path for entry in entries}
+    return found
+
+
+def _label(name: str, value: Any) -> str:
+    return f"{name}={quote(str(value), safe='')}"
+
+
+def _begin_of(name: str) -> int:
+    text = name.removeprefix(_OURS).partition("-")[0]
+    return int(text) if text.isdecimal() else -1
+
+
+@contextmanager
+def _as_os_errors() -> Iterator[None]:
+    """Raise what a catalog or its database cannot do as an `OSError`, as a disk's failure is."""
+    try:
+        yield
+    except CommitFailedException:
+        raise
+    except (SQLAlchemyError, RESTError, CommitStateUnknownException) as error:
+        raise OSError(f"the catalog failed: {' '.join(str(error).split())[:300]}") from error

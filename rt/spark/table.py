@@ -1,0 +1,147 @@
+"""Table: a table and the log after it, as one DataFrame."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from typing import Any, Final
+
+from rt.errors import Misuse
+from rt.log.files.absent import no_log
+from rt.position import Position
+from rt.spark.reading.options import read_options
+from rt.spark.reading.plan import LogView, take_snapshots
+from rt.spark.reading.schema import COLUMNS, to_ddl
+from rt.spark.reading.steps import unread
+from rt.spark.tables.parquet_table import read_state as read_dataset
+from rt.spark.tables.payloads import JsonColumns, parse_columns
+from rt.spark.tables.table_state import LogName, TableState
+
+_KINDS: Final = {**COLUMNS, "stream": "string"}
+# Options that do not choose messages, and so need not hold for the table as well.
+_FOR_BOTH: Final = frozenset((
+    "columns", "minpartitions", "partitionbytes", "checkbodies",
+    "leasenodes", "leasecerts", "leaseidentity", "leasetime", "leasebytes",
+))  # fmt: skip
+
+
+def read_table(path: str, table: str, catalog: Any = None) -> TableState:
+    """Read what a table of the log at `path` holds now.
+
+    Args:
+        path: of the log.
+        table: directory of a Parquet dataset, or the name of an Iceberg table.
+        catalog: of the Iceberg table.
+
+    Raises:
+        Misuse: there is no log or no table, or the table is of another log.
+    """
+    with closing(LogView(path)) as view:
+        if not view.refresh():
+            raise no_log(path)
+        identity = view.log.manifest.identity
+    log = LogName(identity.id, identity.stream) if identity else LogName("", "")
+    if catalog is not None:
+        from rt.spark.tables.iceberg import read_state  # noqa: PLC0415 - optional
+
+        return read_state(catalog, table, log)
+    state = read_dataset(table)
+    if state.log.id != log.id:
+        raise Misuse(f"{table} is the table of another log than {path}; name the log it follows")
+    return state
+
+
+def lag_of(path: str, position: Position) -> tuple[int, int | None]:
+    """How many messages a log has from a position on, and when the first was merged."""
+    with closing(LogView(path)) as view:
+        view.refresh()
+        end = view.end()
+        return unread(view, position, end) if position < end else (0, None)
+
+
+def _has_more(path: str, position: Position) -> bool:
+    """Whether the log goes on, even if what follows was archived."""
+    with closing(LogView(path)) as view:
+        view.refresh()
+        return position < view.end()
+
+
+def table_frame(path: str, options: Mapping[str, str], table: str, catalog: Any, spark: Any) -> Any:
+    """Return the rows of a table, and of the log from its position on.
+
+    The table is read first, and then the end of the log: what a follower adds in between is in the
+    log still, and not in the files that were pinned.
+
+    Args:
+        path: of the log.
+        options: of its load; they say the columns, and how the log's part is cut.
+        table: directory of a Parquet dataset, or the name of an Iceberg table.
+        catalog: of the Iceberg table.
+        spark: the session.
+
+    Raises:
+        Misuse: as `read_table`, or the load selects messages.
+        GapError: what follows the table was archived.
+    """
+    unfit = [name for name in options if name.lower() not in _FOR_BOTH]
+    if unfit:
+        raise Misuse(f"table() reads all messages: leave out {unfit[0]}, and use where")
+    state = read_table(path, table, catalog)
+    names = _names(options, state.columns)
+    frame = _files(spark, state, names)
+    if frame is None or _has_more(path, state.position):
+        rest = _rest(path, options, state, names, spark)
+        frame = rest if frame is None else frame.unionAll(rest)
+    return frame
+
+
+def _names(options: Mapping[str, str], columns: JsonColumns) -> list[str]:
+    given = options.get("columns", "")
+    names = [each.split()[0] for each in given.split(",") if each.strip()]
+    names = names or [*COLUMNS, *columns.fields]
+    known = {each.lower() for each in (*_KINDS, *columns.fields)}
+    for name in names:
+        if name.lower() not in known:
+            raise Misuse(f"the table has no column {name[:40]!r}; choose from {', '.join(known)}")
+    return names
+
+
+def _files(spark: Any, state: TableState, names: list[str]) -> Any:
+    """The files of the table; None if there are none. Spark does not look for others."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - optional, and heavy
+
+    if not state.files:
+        return None
+    schema = to_ddl({**_KINDS, **state.columns.fields})
+    found = spark.read.schema(schema).parquet(*(each.path for each in state.files))
+    # where only the directories of the files name the stream
+    stream = f.coalesce("stream", f.lit(state.log.stream))
+    return found.withColumn("stream", stream).select(*names)
+
+
+def _rest(
+    path: str, given: Mapping[str, str], state: TableState, names: list[str], spark: Any
+) -> Any:
+    """The log after the table, its payloads parsed as the table's were."""
+    options = dict(given)
+    if state.position:
+        options["startingPosition"] = str(state.position)
+    fields = {name.lower(): name for name in state.columns.fields}
+    needed = [name for name in names if name.lower() not in fields]
+    if fields and "payload" not in {each.lower() for each in needed}:
+        needed.append("payload")
+    options["columns"] = ",".join(needed)
+    take_snapshots(read_options({**options, "path": path}))  # Spark would refuse it late
+    frame = spark.read.format("rt").options(**options).load(path)
+    if fields:
+        schema = f"{to_ddl({each: _KINDS[each.lower()] for each in needed})}, {state.columns.text}"
+        frame = frame.mapInArrow(_Parsed(state.columns.text), schema)
+    return frame.select(*names)
+
+
+class _Parsed:
+    """Parses payloads in a worker."""
+
+    def __init__(self, columns: str) -> None:
+        self._columns = columns
+
+    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
+        return parse_columns(self._columns).alive(batches)
