@@ -49,6 +49,7 @@ class PulledCluster(MergeCluster):
         self._reading = reading = Random(f"{self.seed} readers")
         self.mirrors: dict[str, Mirror] = {}
         self._cut_off: set[tuple[str, str]] = set()  # readers and sources
+        self._remembered_us = 0  # as long ago as is asked for
         self._there_since_us: dict[tuple[str, str, int], int] = {}
         self._ends: dict[str, deque[tuple[int, Position]]] = {}
         self.demanded = 0  # how often a follower was compared with a source
@@ -69,6 +70,8 @@ class PulledCluster(MergeCluster):
             Stopper(f"stopper{number}", self, self._draw_sources(reading, everyone))
             for number in range(2)
         ]
+        late_us = max(self.late_us(len(each.sources)) for each in self.followers)
+        self._remembered_us = late_us + STEP_US
         self.clock.after(STEP_US, self._read)
         return nemesis
 
@@ -145,7 +148,7 @@ class PulledCluster(MergeCluster):
         for name, source in self.sources.items():
             ends = self._ends.setdefault(name, deque())
             ends.append((now_us, source.merged_end if self._is_serving(source) else START))
-            while ends[0][0] < now_us - 2_000_000:
+            if ends[0][0] < now_us - self._remembered_us:
                 ends.popleft()
             for follower in self.followers:
                 key = (follower.name, name, source.life)
@@ -173,7 +176,7 @@ class PulledCluster(MergeCluster):
             since_us = self._there_since_us.get((follower.name, name, source.life), now_us)
             if since_us > then_us:
                 continue
-            had = next((end for at_us, end in self._ends[name] if at_us >= then_us), START)
+            had = self._ends[name][-(late_us // STEP_US) - 1][1]
             self.demanded += 1
             if follower.place < had:
                 raise Violation(

@@ -160,6 +160,7 @@ class Copier:
         self._rotation: Rotation[str] = Rotation(self.sources)
         self._pipe: Pipe | None = None
         self._source: tuple[str, int] = ("", 0)
+        self._seen: tuple[object, ...] | None = None  # what the source had when all was carried
         self._rest_us = 0
         self._looks: list[tuple[int, str, float]] = []  # due when, at whom, and when it was asked
 
@@ -218,16 +219,20 @@ class Copier:
             if getattr(error, "code", "") not in {"behind", "learning", "busy"}:
                 raise Violation(f"{self.name} cannot copy from {name}: {error}") from None
             return
-        self._source = name, source.life
+        self._source, self._seen = (name, source.life), None
         self._floor = self.world.merged_end
         self._was_told = False
         self.watch.connected(name, self.world.now_s)
 
     def _carry(self, pipe: Pipe) -> None:
-        before = self.place
+        news = self.world.sources[self._source[0]].news
+        if pipe.caught_up and news == self._seen:
+            return
+        before, self._seen = self.place, None
         try:
             for _ in range(PIECES):
                 if not pipe.step():
+                    self._seen = news
                     break
         except (Refused, CorruptLog, PeerError, ManifestError) as error:
             if getattr(error, "code", "") not in {"behind", "busy"}:
@@ -279,6 +284,12 @@ class Mirror(Copier):
     def merged_end(self) -> Position:
         """What it says without asking anyone."""
         return self._feeds.end
+
+    @property
+    def news(self) -> tuple[int, int, Position]:
+        """Changes when there is more to copy from here."""
+        known = self.copy.appender.manifest
+        return len(known.archived), len(known.rolled), self.merged_end
 
     def asked(self, hops: int) -> Question:
         """Take a question where the stream ends; the answer is that of one asked since."""
