@@ -6,10 +6,11 @@ from random import Random
 from rt.position import START, Position
 
 from .checkers import Violation
-from .merge_cluster import MergeCluster, MergeNemesis
+from .merge_cluster import MergeNemesis
 from .merge_node import MergeNode
 from .nemesis import Nemesis
 from .pullers import DIAL_US, LAG_S, LOOK_S, Copier, Follower, Mirror, Stopper
+from .read_cluster import ReadCluster
 
 STEP_US = 4_000
 SLACK_US = 60_000  # for steps, dials, and looks that take their time
@@ -38,23 +39,24 @@ class PulledNemesis(MergeNemesis):
         self.world.restart_reader(self._chance)
 
 
-class PulledCluster(MergeCluster):
+class PulledCluster(ReadCluster):
     """Holds: a reader that stops has what was merged when it began; one that follows is close."""
 
     fault_ticks = 300
     nemesis_type = PulledNemesis
+    cutting_share, resetting_share, leaving_share = 0.1, 0.3, 0.4
 
     def _make_nemesis(self, chance: Random) -> Nemesis:
         nemesis = super()._make_nemesis(chance)
         self._reading = reading = Random(f"{self.seed} readers")
         self.mirrors: dict[str, Mirror] = {}
-        self._cut_off: set[tuple[str, str]] = set()  # readers and sources
+        self._cut_off = set()
         self._remembered_us = 0  # as long ago as is asked for
         self._there_since_us: dict[tuple[str, str, int], int] = {}
         self._ends: dict[str, deque[tuple[int, Position]]] = {}
         self.demanded = 0  # how often a follower was compared with a source
-        self.left_count = 0
-        self._sources: dict[str, MergeNode | Mirror] = {}
+        self._sources = {}
+        self._visitor.is_on = False  # there are readers enough
         names = list(self.names)
         for number in range(reading.choice([1, 1, 2, 3])):
             above = [*reading.sample(names, reading.randint(1, len(names))), *self.mirrors]
@@ -83,52 +85,19 @@ class PulledCluster(MergeCluster):
             return [chance.choice(list(self.mirrors))]
         return chance.sample(everyone, chance.randint(1, len(everyone)))
 
-    @property
-    def sources(self) -> dict[str, MergeNode | Mirror]:
-        """All that may be copied from."""
-        if not self._sources:
-            nodes = {name: node for name, node in self.nodes.items() if isinstance(node, MergeNode)}
-            self._sources = {**nodes, **self.mirrors}
-        return self._sources
-
-    @property
-    def now_s(self) -> float:
-        """The readers' clock."""
-        return self.clock.now_us / 1e6
-
-    @property
-    def merged_end(self) -> Position:
-        """Up to where any node has merged."""
-        return self.stream.end
-
-    def reads_from(self, reader: Copier, source: "MergeNode | Mirror") -> bool:
-        """Whether a reader reaches a source now; nodes that are cut off from nodes are reached."""
-        if (reader.name.split(".")[0], source.name) in self._cut_off:
-            return False
-        if isinstance(source, Mirror):
-            return True
-        return source.alive and self.clock.now_us >= source.paused_until_us
+    def mirrors_of(self) -> dict[str, Mirror]:
+        """All mirrors, by name."""
+        return self.mirrors
 
     def cut_reader(self, chance: Random) -> None:
         """Cut a reader or mirror off from a source, or from all, or mend everything."""
-        if chance.random() < 0.4:
-            self._cut_off.clear()
-            return
-        readers = [*self.followers, *self.stoppers, *self.mirrors.values()]
-        reader = chance.choice(readers)
-        gone = reader.sources if chance.random() < 0.2 else [chance.choice(list(reader.sources))]
-        self._cut_off |= {(reader.name, source) for source in gone}
+        reader = chance.choice([*self.followers, *self.stoppers, *self.mirrors.values()])
+        self.cut_off(reader.name, reader.sources, chance)
 
     def restart_reader(self, chance: Random) -> None:
         """Start a mirror or a reader again."""
         copiers: list[Copier] = [*self.mirrors.values(), *self.followers]
         chance.choice(copiers).restart()
-
-    def leaves(self, source: str) -> None:
-        """A reader leaves a source because it lags: then it does."""
-        self.left_count += 1
-        if self.sources[source].merged_end >= self.stream.end:
-            raise Violation(f"{source} is left for its lag, and has all that was ever merged")
 
     def _read(self) -> None:
         self.clock.after(STEP_US, self._read)
