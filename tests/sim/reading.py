@@ -24,6 +24,7 @@ from .group_member import SimMember
 from .holder import SILENCE_S, SimHolder
 from .merge_cluster import MergeNemesis
 from .merge_node import MergeNode
+from .neighbour import Neighbour
 from .nemesis import Nemesis
 from .pullers import Copier
 from .read_cluster import ReadCluster
@@ -160,6 +161,7 @@ class ReadingCluster(ReadCluster):
             self._add_member()
         for _ in range(HOLDERS):
             self._add_holder()
+        self._neighbour = Neighbour(self, "neighbour", Random(draw.getrandbits(32)))
         self.clock.after(RENEW_US, self._renew)
         self.clock.after(COPY_US, self._copy_all)
         return nemesis
