@@ -238,6 +238,10 @@ class MergeCluster(Cluster):
     def _make_node(self, name: str, chance: Random) -> MergeNode:
         return MergeNode(name, self, chance)
 
+    def is_disturbed(self, session: str) -> bool:
+        """Whether copies of a session may differ by right, as its log was lost, or left."""
+        return session in self.stream.begun_again or self.publishers[session].lives > 0
+
     def demand_pressed(self, archive: Archive) -> None:
         """The disk rule archives only because most disks were full."""
         has_been_full = sum(node.has_been_full for node in self.nodes.values())

@@ -1,18 +1,23 @@
 """A cluster that is read: by readers that follow and that stop, from nodes and mirrors."""
 
 from collections import deque
+from dataclasses import replace
 from random import Random
 
 from rt.position import START, Position
+from sequencer.raft.core import Settings
 
 from .checkers import Violation
 from .merge_cluster import MergeNemesis
 from .merge_node import MergeNode
+from .merge_progress import MergeProgress
 from .nemesis import Nemesis
+from .progress import CALM_BATCH_BYTES, CALM_DELAY_US, CALM_LOSS, Progress
 from .pullers import DIAL_US, LAG_S, LOOK_S, Copier, Follower, Mirror, Stopper
 from .read_cluster import ReadCluster
 
 STEP_US = 4_000
+COPYING_US = 2_000  # for a piece of a merged log, in calm worlds
 SLACK_US = 60_000  # for steps, dials, and looks that take their time
 
 
@@ -31,6 +36,10 @@ class PulledNemesis(MergeNemesis):
             self._roll, self._retain, self._cut_reader, self._cut_reader, self._restart_mirror,
         ]  # fmt: skip
         self._pause_us = chance.choice([5, 15, 40]) * cluster.tick_us
+        if cluster.is_calm:  # then a majority that can talk has to go on merging
+            cluster.wire.loss = min(cluster.wire.loss, CALM_LOSS)
+            cluster.wire.delay_us = min(cluster.wire.delay_us, CALM_DELAY_US)
+            cluster.copying_us = min(cluster.copying_us, COPYING_US)
 
     def _cut_reader(self) -> None:
         self.world.cut_reader(self._chance)
@@ -40,11 +49,28 @@ class PulledNemesis(MergeNemesis):
 
 
 class PulledCluster(ReadCluster):
-    """Holds: a reader that stops has what was merged when it began; one that follows is close."""
+    """Holds: a reader that stops has what was merged when it began; one that follows is close.
+
+    And while a majority can talk, which it does for long in most of these worlds, it goes on
+    merging.
+    """
 
     fault_ticks = 300
     nemesis_type = PulledNemesis
     cutting_share, resetting_share, leaving_share = 0.1, 0.3, 0.4
+
+    def _draw_settings(self) -> Settings:
+        drawn = super()._draw_settings()
+        self.is_calm = self.seed // 64 % 4 > 0
+        if not self.is_calm:
+            return drawn
+        return replace(
+            drawn, election_ticks=3, chunk_bytes=4096,
+            batch_bytes_max=max(drawn.batch_bytes_max, CALM_BATCH_BYTES),
+        )  # fmt: skip
+
+    def _progress(self) -> Progress:
+        return MergeProgress(self)
 
     def _make_nemesis(self, chance: Random) -> Nemesis:
         nemesis = super()._make_nemesis(chance)

@@ -106,6 +106,10 @@ class ReadingNode(MergeNode):
         super()._step()
         self.world.observe(self)
 
+    def may_decide(self) -> bool:
+        """Whether it executes what is decided."""
+        return super().may_decide() and self.duties._merge_again_s <= self.now_s()
+
 
 class ReadingCluster(ReadCluster):
     """Publishers and nodes as in worlds with merged logs, and readers that the nodes keep.
