@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 from weakref import WeakSet
 
 from rt.client.checkpoint import Checkpoint, choice_parts, filter_name
+from rt.client.claim_reading import Choice, OnTrouble
 from rt.client.cursor import LocalCursor
 from rt.client.flight import FlightLimit
 from rt.client.group import Group
@@ -17,7 +18,7 @@ from rt.client.last_value import LastValue
 from rt.client.publisher import ClientPublisher
 from rt.client.registered import Registered, RegisteredReader
 from rt.client.settings import ConnectionSettings
-from rt.client.shared import Choice, GroupSubscriber, MemberReading, OnTrouble
+from rt.client.shared import GroupSubscriber, MemberReading
 from rt.client.stream_copy import StreamCopy
 from rt.client.subscription import Acknowledgement, Subscription
 from rt.config.settings import load

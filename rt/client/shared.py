@@ -5,58 +5,35 @@ import logging
 import math
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing, suppress
 from typing import Final, NamedTuple, Self
 
+from rt.client.claim_reading import (
+    WAIT_S,
+    Agree,
+    Choice,
+    ClaimReading,
+    OnTrouble,
+    handled_before,
+    is_over,
+)
 from rt.client.claims import Claims
-from rt.client.group import CAREFUL, DeadLetter, Delivery, Group
+from rt.client.group import Delivery, Group
 from rt.client.member_claims import HeldClaim
-from rt.errors import ClaimLost, FrameError, GapError
-from rt.events import Event, NoMatch
-from rt.format.message import Batch, Message
-from rt.format.where import Where
-from rt.log.files.archived import is_own_gap
+from rt.errors import ClaimLost
+from rt.events import NoMatch
+from rt.format.message import Message
 from rt.log.notify.watch import Watch
-from rt.log.read.follower import Matching, SessionFilter
+from rt.log.read.follower import Matching
 from rt.log.read.in_use import InUse
 from rt.position import Position
-from rt.subscriber import OnGap, Subscriber
+from rt.subscriber import Subscriber
 
 _log: Final = logging.getLogger("rt.subscriber")
-_WAIT_S: Final = 0.1  # how long a stop, or the loss of a claim, may go unnoticed
 _LOOK_S: Final = 0.02  # between two looks whether the copy has grown
-_STALLED_S: Final = 5.0  # a copy that lags is milliseconds late
 
 Publish = Callable[[bytes, bytes], object]
-
-
-class OnTrouble(NamedTuple):
-    """What a reader does about gaps and frames that cannot be decoded; as of `rt.Subscriber`."""
-
-    on_gap: OnGap
-    on_poison: OnGap
-    on_event: Callable[[Event], None] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Which messages a member handles; the others count as done. The same for all members."""
-
-    sessions: SessionFilter
-    where: Where
-
-    @classmethod
-    def of(
-        cls,
-        sessions: Collection[str] | None,
-        key_prefix: bytes,
-        where: str | Collection[str] | None,
-    ) -> "Choice":
-        """Compile the arguments of a subscriber; `Misuse` if one is not valid."""
-        compiled = Where.parse(where, key_prefix)
-        return cls(SessionFilter(sessions, compiled), compiled)
 
 
 class MemberReading(NamedTuple):
@@ -112,12 +89,16 @@ class GroupSubscriber:
         self._until = until
         self._publish = publish
         self._matching, self._begin = Matching(wanted.choice.sessions), claims.position
-        self._has_matched = False
         self._opening = threading.Lock()
         self._open: list[HeldClaim] = []  # in the order in which they were handed out
         self._source: Iterator[Delivery] | None = None
         self._handed_out: Message | None = None
         self._use = InUse(self._release)
+        self._reading = ClaimReading(
+            group, claims, wanted.choice, wanted.trouble,
+            is_stopped=lambda: self._use.is_stopped,
+            has_grown=lambda: bool(watch.changes().directories), now_s=time.monotonic,
+        )  # fmt: skip
 
     @property
     def name(self) -> str:
@@ -155,7 +136,7 @@ class GroupSubscriber:
 
     async def __aiter__(self) -> AsyncIterator[Delivery]:
         """Iterate inside asyncio; waiting happens in a thread."""
-        messages = self.messages(_WAIT_S)
+        messages = self.messages(WAIT_S)
         while not self._use.is_stopped:
             looking = asyncio.ensure_future(asyncio.to_thread(next, messages, None))
             try:
@@ -170,7 +151,7 @@ class GroupSubscriber:
             elif self._is_over():
                 return
             else:
-                messages = self.messages(_WAIT_S)
+                messages = self.messages(WAIT_S)
 
     def ack(self, message: Message | None = None, *, sync: bool = False) -> None:
         """Count as handled everything that was handed out up to a message, or all of it.
@@ -277,6 +258,7 @@ class GroupSubscriber:
                     self._open = [each for each in self._open if each.is_open] + [claim]
                 self._source = self._messages_of(claim)
                 return True
+            self._matching.has_given = self._reading.has_given
             if self._wanted.follow and self._matching.is_due(time.monotonic()):
                 self._report_no_match()
             if self._claims.is_closed or time.monotonic() >= end_s:
@@ -303,7 +285,8 @@ class GroupSubscriber:
 
     def _report_no_match(self) -> None:
         """Report once what was asked for and matches nothing that this member was handed."""
-        unmatched = self._matching.look(has_matched=self._has_matched)
+        self._matching.has_given = self._reading.has_given
+        unmatched = self._matching.look(has_matched=self._reading.has_matched)
         if unmatched is None:
             return
         event = NoMatch(*unmatched, self._begin, self._claims.position, self.name)
@@ -312,9 +295,7 @@ class GroupSubscriber:
             self._wanted.trouble.on_event(event)
 
     def _is_over(self) -> bool:
-        if self._until is None:
-            return self._use.is_stopped
-        return self._use.is_stopped or self._claims.is_done or self._claims.position >= self._until
+        return self._use.is_stopped or is_over(self._claims, self._until)
 
     def _ack_handed_out(self) -> None:
         if self._wanted.ack == "auto" and self._handed_out is not None:
@@ -328,111 +309,21 @@ class GroupSubscriber:
             self._source = _chain(message, rest)
 
     def _handled_before(self, message: Message) -> HeldClaim | None:
-        """Count as handled what was handed out of the ranges before a message's; return its range.
-
-        That is the last one that holds it: a message that was rejected comes again in a range of
-        its own. None if it was handed to another member meanwhile.
-        """
+        """As of `handled_before`, with all ranges that are open."""
         with self._opening:
-            for place in reversed(range(len(self._open))):
-                if self._open[place].first <= message.position < self._open[place].end:
-                    for earlier in self._open[:place]:
-                        self._claims.progress(earlier, earlier.handed)
-                    return self._open[place]
-        return None
+            return handled_before(self._open, message.position, self._claims)
 
     def _messages_of(self, claim: HeldClaim) -> Iterator[Delivery]:
-        """Hand out the messages of a claim, and note at the end that nothing follows."""
-        began_s, count = time.monotonic(), 0
-        for message in self._read(claim):
-            if claim.is_dead and claim.handed == claim.first:
-                self._bury(message, claim)
-                claim.handed = message.next_position
-                self._claims.progress(claim, message.next_position)
-                continue
-            if claim.deliveries >= CAREFUL and claim.done >= claim.handed:
-                with suppress(ClaimLost):
-                    self._claims.progress(claim, message.position, sync=True)
-            if claim.is_lost or self._use.is_stopped:
-                return
-            claim.handed, count = message.next_position, count + 1
-            message.redelivered, message.claim = claim.deliveries - 1, claim
-            yield message
-        if not (self._use.is_stopped or claim.is_lost):
-            self._claims.handled(count, time.monotonic() - began_s)
-            claim.tail = claim.handed
-            self._claims.progress(claim, claim.done)
-
-    def _read(self, claim: HeldClaim) -> Iterator[Delivery]:
-        """Read the wanted messages of a claim, waiting for the copy where it lags.
-
-        Where the copy stalls, the claim is left to members whose copies have it.
-        """
-        reader, grown_s = self._reader(claim.goes_on), time.monotonic()
-        try:
-            while not (self._use.is_stopped or claim.is_lost) and claim.goes_on < claim.end:
-                batch = self._next_batch(reader, claim)
-                if batch is None:
-                    if reader.position >= claim.end:
-                        return
-                    if self._watch.changes().directories:
-                        grown_s = time.monotonic()
-                        self._claims.grown()
-                    elif time.monotonic() - grown_s > _STALLED_S and claim.handed <= claim.done:
-                        self._claims.give_back()
-                    continue
-                if batch.position >= claim.end:
-                    return
-                yield from self._chosen(reader, batch, claim)
-                if batch.next_position >= claim.end:
-                    return
-                grown_s = time.monotonic()
-        finally:
-            reader.close()
-
-    def _next_batch(self, reader: Subscriber, claim: HeldClaim) -> Batch | None:
-        """Return the next batch; None if none came in time, or after a gap that may be passed over.
-
-        The reader raises at every gap: what this copy lacks and others have is never passed over.
-        """
-        try:
-            return reader.next_batch(_WAIT_S)
-        except GapError as error:
-            gap, trouble = error.gap, self._wanted.trouble
-            if is_own_gap(gap):
-                self._claims.close()  # what is not done goes to a member whose copy has it
-                raise
-            claim.read_to = min(gap.end, claim.end)
-            if claim.handed <= claim.done:  # otherwise what follows is acknowledged with it
-                self._claims.progress(claim, claim.read_to)
-            if trouble.on_gap == "raise":
-                raise
-            if trouble.on_gap == "notify" and trouble.on_event is not None:
-                trouble.on_event(gap)
-            return None
-
-    def _chosen(self, reader: Subscriber, batch: Batch, claim: HeldClaim) -> Iterator[Delivery]:
-        if not self._wanted.choice.sessions.wants(batch.session):
-            return
-        self._matching.has_given = True
-        try:
-            for message in self._wanted.choice.where.messages(batch):
-                if message.at >= claim.end:
-                    return
-                if not self._group.is_letter(message):
-                    self._has_matched = True
-                    yield Delivery._make(message)
-        except FrameError as error:
-            raise reader.poison(batch, error) from None
-
-    def _bury(self, message: Delivery, claim: HeldClaim) -> None:
-        """Publish a message that was handed out too often; it counts as handled."""
-        reason = f"handed out {claim.deliveries - 1} times, and not handled"
-        letter = DeadLetter(
-            self.name, message.position, message.session, message.sequence, message.key,
-            claim.deliveries - 1, reason, message.payload, message.headers or None,
-        )  # fmt: skip
-        self._publish(str(message.position).encode(), letter.encode())
+        """Hand out the messages of a claim, doing what the steps wait for."""
+        with closing(self._reader(claim.goes_on)) as reader:
+            for step in self._reading.steps(claim, reader):
+                if isinstance(step, Delivery):
+                    yield step
+                elif isinstance(step, Agree):
+                    with suppress(ClaimLost):
+                        self._claims.progress(claim, step.position, sync=True)
+                elif step is not None:
+                    self._publish(str(step.letter.position).encode(), step.letter.encode())
 
 
 def _chain(message: Delivery, rest: Iterator[Delivery]) -> Iterator[Delivery]:

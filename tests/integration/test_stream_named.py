@@ -162,7 +162,7 @@ def test_a_change_that_names_no_stream_is_refused_and_a_question_is_answered(sit
 
 def test_a_node_of_an_earlier_version_is_not_sent_a_request_about_another_stream(site, monkeypatch):
     """It would carry the change out for the stream that it serves."""
-    monkeypatch.setattr("rt.node.admin.node_admin.NodeAdmin._demand_stream", lambda *_: None)
+    monkeypatch.setattr("rt.node.admin.node_admin.demand_stream", lambda *_, **__: None)
     before = site.notes
     for verb in site.verbs():
         with pytest.raises(Refused, match="does not serve the stream 'trains'") as caught:

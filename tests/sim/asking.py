@@ -9,11 +9,13 @@ from rt.errors import Misuse, PeerError, Refused, RtError
 from rt.log.files.directory import LogDirectory
 from rt.net.exchange import Fields
 from rt.net.identity import CertificateRole, PeerIdentity
+from rt.node.admin.asked_stream import demand_stream
 from rt.node.agree.latest import confirmed, decided, latest
 from rt.node.agree.steps import Ask, Need, Order, Steps, Until
 from rt.node.readers.cursors import NodeCursors
 from rt.node.readers.groups import NodeGroups
 
+from .publisher import STREAM
 from .stream import OUT
 
 if TYPE_CHECKING:
@@ -61,6 +63,11 @@ class Answering:
     def take(self, request: Fields, reply: Reply) -> None:
         """Answer a request; `reply` is called once, unless the node dies."""
         kind, _, verb = str(request["do"]).partition("-")
+        try:
+            demand_stream(STREAM, request, is_change=verb in ("reset", "forget"))
+        except Refused as refusal:
+            reply(None, refusal)
+            return
         does: Any = getattr(self.groups if kind == "group" else self.cursors, verb)
         steps = confirmed(partial(does, request, READER), self._view, self._latest, request)
         if kind != "group":
@@ -134,7 +141,8 @@ class SimAsking:
         self._place = chance.randrange(len(world.names))
 
     def ask(self, request: Fields, done: Reply) -> None:
-        """Ask the node that answered last, and then each other one."""
+        """Ask the node that answered last, and then each other one, about a stream."""
+        request = {"stream": STREAM, **request}
         self._try(request, done, len(self._world.names))
 
     def _try(self, request: Fields, done: Reply, left: int) -> None:

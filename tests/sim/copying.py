@@ -256,13 +256,13 @@ class Visitor:
     def __init__(self, world: "MergeCluster") -> None:
         self.name, self.world = "visitor", world
         self._chance = Random(f"{world.seed} visitor")  # drawn apart from all other chance
-        self._is_on = self._chance.random() < VISITING_SHARE
+        self.is_on = self._chance.random() < VISITING_SHARE
         self.disk = SimDisk(self._chance)
         self._pull: Pull | None = None
 
     def step(self) -> None:
         """Copy a little more, or begin a copy."""
-        if not self._is_on or not self.world.nemesis.active:
+        if not self.is_on or not self.world.nemesis.active:
             return
         if self._pull is None or self._pull.has_ended:
             self.disk = SimDisk(self._chance)

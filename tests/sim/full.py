@@ -4,15 +4,14 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from rt.position import START
 from sequencer.journal.journal import Opened
 from sequencer.ledger.instruction import Instruction
 from sequencer.ledger.ledger import Ledger
 from sequencer.member import Member
 
-from .checkers import Violation
 from .merge_cluster import MergeCluster, MergeNemesis
 from .merge_node import MergeNode
+from .merge_progress import MergeProgress
 from .nemesis import Nemesis
 from .progress import CALM_DELAY_US, CALM_LOSS, Progress
 from .publisher import SESSIONS
@@ -20,10 +19,6 @@ from .publisher import SESSIONS
 if TYPE_CHECKING:
     from .cluster import Cluster
     from .node import SimNode
-
-# Beyond what an election takes: a node that is full waits half a second before it tries again, and
-# a session that did not arrive is waited for before it is requested from another node.
-PATIENCE_TICKS = 60
 
 
 class FullNemesis(MergeNemesis):
@@ -91,27 +86,6 @@ class FullNode(MergeNode):
 
         vars(member.executor)["execute"] = watched
         return member
-
-
-class MergeProgress(Progress):
-    """Also holds: what a majority that has room and can talk holds of a session is merged soon."""
-
-    def __init__(self, cluster: "FullCluster") -> None:
-        super().__init__(cluster)
-        self._world = cluster
-        self._merge_patience_us = self._patience_us + PATIENCE_TICKS * cluster.tick_us
-
-    def _demand(self) -> None:
-        super()._demand()
-        world, now_us = self._world, self._world.clock.now_us
-        fit = [node for node in world.nodes.values() if self._is_fit(node)]
-        for session in SESSIONS:
-            merged = world.stream.merged.get(session, START)
-            held = [node.member.holdings.own.get(session, START) > merged for node in fit]
-            self._note((session, merged), sum(held) >= world.majority)
-            since_us = now_us - self._merge_patience_us
-            if self._lasts((session, merged), since_us) and (able := self._able(since_us)):
-                raise Violation(f"{able} have room, and merge nothing of {session} after {merged}")
 
 
 class FullCluster(MergeCluster):

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from .merge_cluster import MergeCluster
     from .merge_node import MergeNode
 
-LEAVING_SHARE = 0.2
 LEAVES_US = 300_000  # between two departures at most
 AWAY_US = 600_000  # at most
 LOOK_US = 20_000
@@ -46,7 +45,7 @@ class Leaving:
     def __init__(self, world: "MergeCluster", seed: object, *, may: bool) -> None:
         self._world = world
         self._chance = Random(f"{seed} leaving")
-        self.is_on = may and self._chance.random() < LEAVING_SHARE
+        self.is_on = may and self._chance.random() < world.leaving_share
         self._policy = SessionPolicy(CLOSE_S, 0, self._chance.choice([0.0, 0.5, 3.0]))
         self._until_us: dict[str, int] = {}  # of those that are away
         self._rivals = Random(f"{seed} rivals")

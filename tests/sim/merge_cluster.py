@@ -17,6 +17,7 @@ from rt.node.ingest.restore_from_journal import read_instruction
 from rt.node.retain.retention import LEASE_NOTE, POLICY_NOTE
 from rt.position import START, Position
 from sequencer.ledger.instruction import Archive, Instruction, Merge, Note, Roll
+from sequencer.ledger.ledger import Ledger
 from sequencer.ledger.life import Life
 from sequencer.raft.consensus import EntryKind, Ready
 
@@ -39,6 +40,7 @@ SHIP_US = 8_000
 CUTTING_SHARE = 0.15
 RESTORING_SHARE = 0.5  # of those
 RESETTING_SHARE = 0.15
+LEAVING_SHARE = 0.2
 RESETS_US = 600_000  # between two losses of a publisher's log at most
 CUTS_US = 400_000  # between two power cuts of publishers at most
 
@@ -173,7 +175,7 @@ class MergeCluster(Cluster):
     takes_garbage = True
     nemesis_type: type[MergeNemesis] = MergeNemesis
     cutting_share = CUTTING_SHARE
-    resetting_share = RESETTING_SHARE
+    resetting_share, leaving_share = RESETTING_SHARE, LEAVING_SHARE
     may_leave = True
     haste = 1  # pieces that a connection carries at once
 
@@ -236,11 +238,18 @@ class MergeCluster(Cluster):
     def _make_node(self, name: str, chance: Random) -> MergeNode:
         return MergeNode(name, self, chance)
 
+    def is_disturbed(self, session: str) -> bool:
+        """Whether copies of a session may differ by right, as its log was lost, or left."""
+        return session in self.stream.begun_again or self.publishers[session].lives > 0
+
     def demand_pressed(self, archive: Archive) -> None:
         """The disk rule archives only because most disks were full."""
         has_been_full = sum(node.has_been_full for node in self.nodes.values())
         if has_been_full < self.majority and any(DISK in each.reason for each in archive.files):
             raise Violation(f"files are archived for {has_been_full} full disks")
+
+    def demand_released(self, ledger: Ledger, archive: Archive) -> None:
+        """Nothing is archived that a reader of this kind of world has not handled."""
 
     def is_open(self, node: "SimNode") -> bool:
         """Whether a node lets strangers in."""

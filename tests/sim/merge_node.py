@@ -22,7 +22,7 @@ from rt.errors import (
     Refused,
     WriterFailed,
 )
-from rt.format.manifest import LogIdentity
+from rt.format.manifest import LogIdentity, Manifest
 from rt.log.notify.confirmations import Confirmations
 from rt.log.write.appender import Durable
 from rt.node.agree.dependencies import Dependencies
@@ -725,6 +725,11 @@ class MergeNode(SimNode):
         idle = not (self.member.execution.suspended or executor.lacks_log or executor.is_half_done)
         is_swept = self.sweeper.emptied_to >= ledger.archived_to
         return self.alive and idle and is_swept and ledger.index == index and self.settled()
+
+    @property
+    def manifest(self) -> Manifest:
+        """Of its merged log."""
+        return self.member.executor.appender.manifest
 
     @property
     def news(self) -> tuple[int, Position, Position]:

@@ -8,17 +8,21 @@ not said again (`tests/unit/test_member_claims.py`).
 from collections.abc import Callable
 from typing import Any
 
+from rt.client.claim_reading import ClaimReading
 from rt.client.held_cursor import HeldCursor
 from rt.client.member_claims import HeldClaim, MemberClaims
 from rt.errors import Fenced, Refused
+from rt.node.admin import asked_stream
 from rt.node.readers import changed_notes
+from rt.node.retain import retention
 from rt.node.retain.retention import LEASE_NOTE, Retention
 from rt.position import Position
 from sequencer.ledger.instruction import Note, encode_instruction
 from sequencer.proposals import Proposals
 from sequencer.reading import LatestReads
 
-from .mutation import Patch, mutant
+from . import asking, group_member
+from .mutation import Patch, mutant, rewritten
 
 READING: set[str] = set()
 
@@ -135,3 +139,85 @@ def an_order_is_lost_while_leadership_moves() -> list[Patch]:
         self._undecided, self._proposed_ns = (entry, instruction), self._now_ns()
 
     return [(Proposals, "propose", propose)]
+
+
+@reading
+def a_copy_that_lags_counts_as_read() -> list[Patch]:
+    """A member calls a range done though its copy has not all of it."""
+    return [rewritten(ClaimReading, "_read", "if reader.position >= claim.end:", "if True:")]
+
+
+@reading
+def a_range_is_read_past_its_end() -> list[Patch]:
+    """A member hands out messages of a range that others were handed."""
+    return [rewritten(ClaimReading, "_chosen", "message.at >= claim.end", "False")]
+
+
+@reading
+def dead_letters_are_handed_out() -> list[Patch]:
+    """A message that no handler can handle comes again for ever."""
+    return [rewritten(ClaimReading, "steps", "claim.is_dead and", "False and")]
+
+
+@reading
+def a_dead_letter_counts_before_it_is_published() -> list[Patch]:
+    """Where publishing fails, the message is gone."""
+    right = "yield Bury(self._letter(message, claim))"
+    counted = "self._claims.progress(claim, message.next_position)"
+    hurried = f"claim.handed = message.next_position; {counted}; "
+    return [rewritten(ClaimReading, "steps", right, hurried + right)]
+
+
+@reading
+def a_dead_letter_does_not_count_as_handled() -> list[Patch]:
+    """It is published again and again."""
+    right = "claim.handed = message.next_position\n            self._claims.progress("
+    return [
+        rewritten(
+            ClaimReading,
+            "steps",
+            right,
+            right.replace("self._claims.progress", "(lambda *_: None)"),
+        )
+    ]
+
+
+@reading
+def members_end_once_they_hold_nothing() -> list[Patch]:
+    """A member that does not follow ends though others still hold ranges."""
+
+    def is_over(claims: Any, until: Position | None) -> bool:
+        return until is not None and not claims._state.has_something
+
+    return [(group_member, "is_over", is_over)]
+
+
+@reading
+def a_rejection_ends_what_came_before_it() -> list[Patch]:
+    """What was rejected counts as handled, and is not said."""
+
+    def reject(self: MemberClaims, claim: HeldClaim, position: Position) -> None:
+        claim.done = max(claim.done, Position(position + 1))
+        claim.handed = max(claim.handed, claim.done)
+
+    return [(MemberClaims, "reject", reject)]
+
+
+@reading
+def a_lost_rejection_is_not_said_again() -> list[Patch]:
+    """Its request got no answer, and the message counts as handled."""
+    right = 'self._failed[:0] = request["failed"]'
+    return [rewritten(MemberClaims, "not_said", right, "pass")]
+
+
+@reading
+def pins_hold_nothing() -> list[Patch]:
+    """What a group has not done is archived by the rules of time and limit."""
+    return [(retention, "pins_of", lambda notes, over=frozenset(): [])]
+
+
+@reading
+def an_order_about_another_stream_is_carried_out() -> list[Patch]:
+    """A node goes by the connection, and not by the request."""
+    wrong = rewritten(asked_stream, "demand_stream", "named not in (None, own)", "False")
+    return [(asking, "demand_stream", wrong[2])]

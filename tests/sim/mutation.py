@@ -1,5 +1,7 @@
 """The switch for known mistakes: made by name, for a while, then taken back."""
 
+import inspect
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +14,18 @@ def mutant(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
     """Register a mistake under its function's name; the docstring says what it is."""
     MUTANTS[make.__name__.replace("_", "-")] = make
     return make
+
+
+def rewritten(owner: Any, name: str, right: str, wrong: str) -> Patch:
+    """A function of a module or class, with a piece of its source text replaced."""
+    function = vars(owner)[name]
+    source = textwrap.dedent(inspect.getsource(function))
+    if source.count(right) != 1:
+        raise AssertionError(f"{name} has {right!r} {source.count(right)} times, not once")
+    code = compile(source.replace(right, wrong), function.__code__.co_filename, "exec")
+    made: dict[str, Any] = {}
+    exec(code, function.__globals__, made)
+    return owner, name, made[name]
 
 
 @contextmanager

@@ -5,7 +5,6 @@ stream is asked for by an `EndQuestion`, and answered as a node does by a `Lates
 mirror does.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Final
@@ -17,11 +16,12 @@ from replicator.pull.mirror import MirrorFeed
 from replicator.serve.feeds import LogFeeds
 from replicator.wire.rotation import Rotation
 from rt.errors import CorruptLog, ManifestError, PeerError, Refused
-from rt.events import Gap
+from rt.events import Gap, SessionChange, SessionEvent
+from rt.format.manifest import Manifest
 from rt.format.message import Batch
 from rt.log.files.archived import finish_archiving, place_after
 from rt.log.files.directory import LogDirectory
-from rt.log.read.reader import Reader
+from rt.log.read.reader import Found, Reader
 from rt.log.write.appender import Appender
 from rt.node.agree.latest import LatestRead
 from rt.position import START, Position
@@ -30,17 +30,18 @@ from .checkers import Violation
 from .copying import IDENTITY
 from .disk import SimDisk
 from .merge_node import MergeNode
-from .publisher import Pipe
+from .publisher import SESSIONS, Pipe
 from .stream import OUT
 
 if TYPE_CHECKING:
-    from .pulled import PulledCluster
+    from .read_cluster import ReadCluster
 
 LOOK_S, LAG_S = 0.03, 0.06  # as the product's, a hundred times faster
 ANSWER_US: Final = 60_000  # an answer that takes longer is given up
 HOPS: Final = 8
 PIECES: Final = 40  # at once: a reader is as fast as its source
 DIAL_US: Final = 3_000
+ENDING: Final = SessionChange.RESET, SessionChange.EXPIRED
 REST_US: Final = 20_000  # after a round in which no source gave anything
 
 
@@ -142,7 +143,7 @@ class Copier:
 
     rotted = relays = False
 
-    def __init__(self, name: str, world: "PulledCluster", sources: Sequence[str]) -> None:
+    def __init__(self, name: str, world: "ReadCluster", sources: Sequence[str]) -> None:
         self.name, self.world, self.sources = name, world, list(sources)
         self.chance = Random(f"{world.seed} {name}")
         self.disk = SimDisk(self.chance)
@@ -160,6 +161,7 @@ class Copier:
         self._rotation: Rotation[str] = Rotation(self.sources)
         self._pipe: Pipe | None = None
         self._source: tuple[str, int] = ("", 0)
+        self._seen: tuple[object, ...] | None = None  # what the source had when all was carried
         self._rest_us = 0
         self._looks: list[tuple[int, str, float]] = []  # due when, at whom, and when it was asked
 
@@ -218,16 +220,20 @@ class Copier:
             if getattr(error, "code", "") not in {"behind", "learning", "busy"}:
                 raise Violation(f"{self.name} cannot copy from {name}: {error}") from None
             return
-        self._source = name, source.life
+        self._source, self._seen = (name, source.life), None
         self._floor = self.world.merged_end
         self._was_told = False
         self.watch.connected(name, self.world.now_s)
 
     def _carry(self, pipe: Pipe) -> None:
-        before = self.place
+        news = self.world.sources[self._source[0]].news
+        if pipe.caught_up and news == self._seen:
+            return
+        before, self._seen = self.place, None
         try:
             for _ in range(PIECES):
                 if not pipe.step():
+                    self._seen = news
                     break
         except (Refused, CorruptLog, PeerError, ManifestError) as error:
             if getattr(error, "code", "") not in {"behind", "busy"}:
@@ -280,6 +286,17 @@ class Mirror(Copier):
         """What it says without asking anyone."""
         return self._feeds.end
 
+    @property
+    def manifest(self) -> Manifest:
+        """Of its copy."""
+        return self.copy.appender.manifest
+
+    @property
+    def news(self) -> tuple[int, int, Position]:
+        """Changes when there is more to copy from here."""
+        known = self.copy.appender.manifest
+        return len(known.archived), len(known.rolled), self.merged_end
+
     def asked(self, hops: int) -> Question:
         """Take a question where the stream ends; the answer is that of one asked since."""
         if self._asked is None or not covers(self._asked.asked_s, self.world.now_s):
@@ -308,6 +325,41 @@ class Mirror(Copier):
             self._proof.step()
 
 
+class InOrder:
+    """Holds: a reader gets each message of a session, or of a group of them, once and in order.
+
+    Also over a reset, and over a takeover by another log, after which numbers begin at 0 again.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._is_whole = True  # nothing was archived before it was read
+        self._next = 0
+        self._due: dict[str, int] = {}
+
+    def take(self, found: Found) -> None:
+        """Take what a reader found."""
+        if isinstance(found, Gap):
+            self._is_whole, self._next = False, -1
+            self._due.clear()
+        elif isinstance(found, SessionEvent):
+            is_end = found.change in ENDING or (found.change == "taken" and not found.after)
+            if is_end and not SESSIONS[found.session]:
+                self._due[found.session] = 0
+        elif isinstance(found, Batch):
+            self._take_batch(found)
+
+    def _take_batch(self, found: Batch) -> None:
+        if self._next >= 0 and found.number != self._next:
+            raise Violation(f"{self._name} reads {found.number} where {self._next} is due")
+        self._next = found.number + len(found)
+        source, first = SESSIONS[found.session] or found.session, found.header.sequence
+        due = self._due.get(source, 0 if self._is_whole else None)
+        if due is not None and first + found.first != due:
+            raise Violation(f"{self._name} reads {source} {first + found.first}, {due} is due")
+        self._due[source] = first + found.header.messages
+
+
 class Follower(Copier):
     """A reader that follows: it is never far behind, and reads each message once and in order."""
 
@@ -316,8 +368,7 @@ class Follower(Copier):
         self.since_us = self.world.clock.now_us
         self._opened = LogDirectory(OUT, self.disk)
         self._reader = Reader(self._opened)
-        self._next = 0
-        self.ends: deque[tuple[int, Position]] = deque()
+        self._order = InOrder(self.name)
 
     def step(self) -> None:
         """Copy, and read what has come."""
@@ -327,13 +378,7 @@ class Follower(Copier):
     def read(self) -> None:
         """Read all there is."""
         while (found := self._reader.poll()) is not None:
-            if isinstance(found, Gap):
-                self._next = -1
-            elif isinstance(found, Batch):
-                number = found.number
-                if self._next >= 0 and number != self._next:
-                    raise Violation(f"{self.name} reads {number} where {self._next} is due")
-                self._next = number + found.header.messages - found.first
+            self._order.take(found)
 
     @property
     def read_to(self) -> Position:
@@ -352,7 +397,7 @@ class Stopper:
     Each ends with everything that was merged when it began, and not before.
     """
 
-    def __init__(self, name: str, world: "PulledCluster", sources: Sequence[str]) -> None:
+    def __init__(self, name: str, world: "ReadCluster", sources: Sequence[str]) -> None:
         self.name, self.world, self._sources = name, world, sources
         self.done = 0
         self._copier: Follower | None = None

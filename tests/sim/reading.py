@@ -1,43 +1,43 @@
 """Worlds with groups and registered cursors: members and holders come, pause, die and take over."""
 
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from archiver.decide import DISK
 from archiver.lease import Lease, parse_lease
 from archiver.policy import Policy
-from rt.client.group import CAREFUL, Group
-from rt.client.held_cursor import HeldCursor
-from rt.client.member_claims import HeldClaim, MemberClaims
-from rt.errors import ClaimLost, Fenced, Refused, RtError
-from rt.format.message import Batch
-from rt.log.files.directory import LogDirectory
-from rt.log.read.reader import Reader
-from rt.net.exchange import Fields
+from rt.client.group import DeadLetter, Group
 from rt.node.notes.reading_group import GROUP_NOTE, ReadingGroup, parse_reading_group
 from rt.node.notes.registered_cursor import CURSOR_NOTE, parse_registered
 from rt.node.retain.retention import LEASE_NOTE
 from rt.position import START, Position
-from sequencer.ledger.instruction import Note
+from sequencer.ledger.instruction import Archive, Note
+from sequencer.ledger.ledger import Ledger
 
 from .archiving import paced_ns
-from .asking import Answering, SimAsking
+from .asking import Answering
 from .checkers import Violation
-from .merge_cluster import MergeCluster, MergeNemesis
+from .group_member import SimMember
+from .holder import SILENCE_S, SimHolder
+from .merge_cluster import MergeNemesis
 from .merge_node import MergeNode
+from .neighbour import Neighbour
 from .nemesis import Nemesis
-from .stream import OUT
+from .pullers import Copier
+from .read_cluster import ReadCluster
+from .reader import SimReader
 
 if TYPE_CHECKING:
     from .node import SimNode
 
-SILENCE_S = 0.2
-GROUP = Group("etl", silence_s=SILENCE_S, retry_s=0.05)
-JOIN = {"do": "group-join", "start": "earliest", **GROUP.agreed_on()}
-TURN_US = (500, 6_000)  # between two messages of a handler
+DELIVERIES_MAX = 3
+PIN_BYTES = 1 << 40
+COPY_US = 4_000
 PAUSES_US = (50_000, 500_000)
-MEMBERS, HOLDERS = 3, 2
+MEMBERS, HOLDERS, MACHINES = 3, 2, 2
 STALL_S = (0.1, 0.6)
 RENEW_US, RENEWED_NS = 20_000, 4 * 10**9  # by clocks that run faster
 
@@ -49,8 +49,17 @@ class ReadingNemesis(MergeNemesis):
 
     def _more_deeds(self) -> list[Callable[[], None]]:
         readers = [self._disturb_reader] * 4
-        return [*readers, *[self._stall] * 4, self._crash_leader, self._crash_all,
-                self._lease, self._roll, self._change_links, self._kill_publisher]  # fmt: skip
+        return [*readers, *[self._stall] * 4, self._crash_leader, self._crash_all, self._lease,
+                *[self._roll] * 3, *[self._retain] * 3, self._change_links, self._kill_publisher,
+                self._cut_machine, self._cut_machine]  # fmt: skip
+
+    def _cut_machine(self) -> None:
+        """Let a machine copy from fewer nodes, or from none, or start its puller again."""
+        machine = self._chance.choice(self.world.machines)
+        if self._chance.random() < 0.2:
+            machine.restart()
+        else:
+            self.world.cut_off(machine.name, machine.sources, self._chance)
 
     def _stall(self) -> None:
         """Let a node execute nothing for a while, as with a full disk; perhaps it leads then."""
@@ -93,288 +102,52 @@ class ReadingNode(MergeNode):
         super()._start()
         self.answering = Answering(self)
 
-    def may_decide(self) -> bool:
-        """Whether it can lead a stream that is merged on."""
-        return super().may_decide() and self.duties._merge_again_s <= self.now_s()
-
     def _step(self) -> None:
         super()._step()
         self.world.observe(self)
 
-
-class SimReader:
-    """What members and holders share: they take turns, pause, and read one copy of the stream."""
-
-    def __init__(self, world: "ReadingCluster", name: str, chance: Random) -> None:
-        self.world, self.name, self.chance = world, name, chance
-        self.asking = SimAsking(world, chance)
-        self.paused_until_us = 0
-        self.is_over = self.is_waiting = False
-        world.clock.after(chance.randint(*TURN_US), self._turn)
-
-    def die(self) -> None:
-        """End at once, saying nothing."""
-        self.is_over = True
-
-    @property
-    def now_s(self) -> float:
-        """The reader's clock."""
-        return self.world.clock.now_us / 1e6
-
-    def _turn(self) -> None:
-        if self.is_over:
-            return
-        now_us = self.world.clock.now_us
-        if now_us < self.paused_until_us:
-            self.world.clock.after(self.paused_until_us - now_us, self._turn)
-            return
-        self.step()
-        self.world.clock.after(self.chance.randint(*TURN_US), self._turn)
-
-    def step(self) -> None:
-        """Do what there is to do."""
-        raise NotImplementedError
-
-    def ask(self, request: Fields, done: Callable[[Fields | None, Exception | None], None]) -> None:
-        """Make a request; what comes of it comes when this reader is awake."""
-        self.is_waiting = True
-
-        def take(answer: Fields | None, error: Exception | None) -> None:
-            now_us = self.world.clock.now_us
-            if self.is_over:
-                return
-            if now_us < self.paused_until_us:
-                self.world.clock.after(self.paused_until_us - now_us, take, answer, error)
-                return
-            self.is_waiting = False
-            done(answer, error)
-
-        self.asking.ask(request, take)
+    def may_decide(self) -> bool:
+        """Whether it executes what is decided."""
+        return super().may_decide() and self.duties._merge_again_s <= self.now_s()
 
 
-class SimMember(SimReader):
-    """A member of the group: its claims are the code that ships, its handler is imagined."""
-
-    def __init__(
-        self, world: "ReadingCluster", name: str, chance: Random, *, follow: bool, is_older: bool
-    ) -> None:
-        super().__init__(world, name, chance)
-        self._follow, self._is_older = follow, is_older
-        self._claims: MemberClaims | None = None
-        self._claim: HeldClaim | None = None
-        self._late: HeldClaim | None = None
-        self._messages: list[Position] = []
-        self._awaited: tuple[HeldClaim, Position, Position | None] | None = None
-        self.joined_at = START  # where the stream ended when it joined
-        self._until: Position | None = None
-
-    def step(self) -> None:
-        """Join, or say what is due, and handle a message."""
-        claims = self._claims
-        if claims is None:
-            if not self.is_waiting:
-                self.joined_at = self.world.stream.end
-                self.ask(JOIN, self._take_joined)
-            return
-        if claims.is_closing:
-            if not self.is_waiting:
-                self._say(claims)
-                self.is_over = True
-            return
-        if not self.is_waiting and self.now_s >= claims.due_s():
-            self._say(claims)
-        if self._is_agreed(claims):
-            self._handle(claims)
-
-    def _take_joined(self, answer: Fields | None, error: Exception | None) -> None:
-        if answer is None:
-            if isinstance(error, Refused) and error.code in ("role", "settings", "unknown-group"):
-                raise Violation(f"{self.name} may not join: {error}")
-            return
-        position = Position.parse(answer["position"])
-        self._claims = MemberClaims(GROUP, self.name, position, follow=self._follow)
-        self._until = None if self._follow else Position.parse(answer["merged_end"])
-
-    def _say(self, claims: MemberClaims) -> None:
-        request = claims.said(self.now_s)
-        sent = request
-        if self._is_older:
-            sent = {name: each for name, each in request.items()
-                    if name not in ("latest", "asks_again")}  # fmt: skip
-            request = {**request, "latest": True}  # it believes every answer
-
-        def take(answer: Fields | None, error: Exception | None) -> None:
-            if answer is not None:
-                self.world.demand_new(self.name, answer["claims"])
-                held = [each for each in claims._held.values() if not each.is_lost]
-                claims.take(request, answer, self.now_s)
-                self.world.demand_lost(self.name, [each.number for each in held if each.is_lost])
-            else:
-                assert error is not None
-                claims.not_said(request, error)
-                if claims.error is not None:
-                    raise Violation(f"{self.name} ends: {claims.error}")
-
-        self.ask(sent, take)
-
-    def _is_agreed(self, claims: MemberClaims) -> bool:
-        """Whether nothing is waited for: an acknowledgement with `sync` is agreed on, or lost."""
-        if self._awaited is None:
-            return True
-        claim, upto, message = self._awaited
-        try:
-            if not claims.is_agreed(claim, upto):
-                return False
-            if message is not None:
-                self.world.agrees(self.name, claim.number, message)
-        except ClaimLost:
-            self._claim = None
-        self._awaited = None
-        return True
-
-    def _handle(self, claims: MemberClaims) -> None:
-        if self._claim is None and not self._begin(claims):
-            return
-        claim = self._claim
-        assert claim is not None
-        if claim.is_lost or not self._messages:
-            if not claim.is_lost:
-                claims.handled(1, 0.01)
-                claim.tail = claim.handed
-                claims.progress(claim, claim.done, self.now_s)
-            self._claim = None
-            return
-        message = self._messages[0]
-        if claim.deliveries >= CAREFUL and claim.done >= claim.handed and claim.sent < message:
-            self._await(claims, claim, message, None)
-            return
-        self._messages.pop(0)
-        claim.handed = Position(message + 1)
-        if self.world.nemesis.active and self.chance.random() < 0.1:
-            claims.progress(claim, message, self.now_s)
-            claims.reject(claim, message)
-            return
-        self.world.handled.add(message)
-        if self.chance.random() < 0.2:
-            self._await(claims, claim, claim.handed, message)
-        else:
-            claims.progress(claim, claim.handed, self.now_s)
-
-    def _await(
-        self, claims: MemberClaims, claim: HeldClaim, upto: Position, message: Position | None
-    ) -> None:
-        self._awaited = claim, claims.progress(claim, upto, self.now_s), message
-        claims.hurry()
-
-    def _begin(self, claims: MemberClaims) -> bool:
-        claims.rest()
-        is_free = self._late is None and self._until is not None
-        if is_free and (claims.is_done or claims.position >= (self._until or START)):
-            self.world.ends(self, self.joined_at)
-            claims.is_closing = True
-            return False
-        claim = claims.next(self.now_s)
-        if claim is None:
-            if self.chance.random() < 0.2:
-                claims.grown()
-            return False
-        found = self.world.messages(claim.first, claim.end)
-        if found is None:  # the copy lags: look again
-            claims._queue.appendleft(claim)
-            return False
-        self._claim, self._messages = claim, found
-        return True
-
-
-class SimHolder(SimReader):
-    """A reader of the cursor: takes it, acknowledges what it reads, and is fenced."""
-
-    def __init__(
-        self, world: "ReadingCluster", name: str, chance: Random, *, is_older: bool
-    ) -> None:
-        super().__init__(world, name, chance)
-        self._is_older = is_older
-        self._held: HeldCursor | None = None
-        self._acked = START  # by anyone, when this one asked to open the cursor
-        self._said_s = 0.0
-
-    def step(self) -> None:
-        """Take the cursor, or show a sign of life, and acknowledge a message now and then."""
-        held = self._held
-        if held is None:
-            if not self.is_waiting and self.chance.random() < 0.1:
-                self._open()
-            return
-        is_sync = self.chance.random() < 0.05
-        if self.chance.random() < 0.3 and (found := self.world.messages_after(held.position)):
-            held.ack(found)
-        if not self.is_waiting and (is_sync or self.now_s > self._said_s + SILENCE_S / 3):
-            self._say(held, is_sign=not is_sync)
-
-    def _open(self) -> None:
-        takeover = self.chance.choice(["refuse", "refuse", "fence"])
-        self._acked = self.world.acked
-        request = {"do": "cursor-open", "name": "etl", "silence_s": SILENCE_S, "pin_bytes": 0,
-                   "share": "", "holder": self.name, "takeover": takeover}  # fmt: skip
-
-        def take(answer: Fields | None, error: Exception | None) -> None:
-            if answer is None:
-                return
-            position = Position.parse(answer["position"])
-            if position < self._acked:
-                raise Violation(f"{self.name} opens at {position}; {self._acked} was agreed")
-            self._held = HeldCursor("etl", int(answer["epoch"]), position, self.now_s)
-
-        self.ask(request, take)
-
-    def _say(self, held: HeldCursor, *, is_sign: bool) -> None:
-        self._said_s = self.now_s
-        request = held.said(self.now_s, is_sign=is_sign)
-        sent: dict[str, Any] = request
-        if self._is_older:
-            sent = {name: each for name, each in request.items()
-                    if name not in ("latest", "asks_again")}  # fmt: skip
-            request = {**request, "latest": True}
-
-        def take(answer: Fields | None, error: Exception | None) -> None:
-            if answer is not None:
-                held.take(request)
-                self.world.acked = max(self.world.acked, held.sent)
-                return
-            assert error is not None
-            try:
-                if held.must_ask_again(request, error):
-                    self._said_s = 0.0
-            except Fenced as fenced:
-                if self.world.epoch <= held.epoch:
-                    raise Violation(f"no reader took it: {fenced}") from None
-                self._held = None
-            except (RtError, OSError):
-                pass  # it says so again
-
-        self.ask(sent, take)
-
-
-class ReadingCluster(MergeCluster):
+class ReadingCluster(ReadCluster):
     """Publishers and nodes as in worlds with merged logs, and readers that the nodes keep.
 
-    Holds: no member ends while a message is unhandled, and in the end each message was handled; one
-    whose acknowledgement was agreed on is handed out no more; a holder is fenced only after another
+    Holds: no member ends while a message is unhandled, and in the end each message was handled, or
+    published as a dead letter; one whose acknowledgement or dead letter was agreed on is handed out
+    no more; a claim publishes a dead letter once, and only after enough deliveries; nothing is
+    archived that a group or cursor with a pin has not done; a holder is fenced only after another
     reader has opened the cursor; what was agreed to be acknowledged stays so; a lease goes only
     once it has ended.
     """
 
     fault_ticks = 150
     nemesis_type = ReadingNemesis
-    cutting_share = 0.0
+    cutting_share, resetting_share, leaving_share = 0.0, 0.25, 0.3
 
     def _make_nemesis(self, chance: Random) -> Nemesis:
         nemesis = super()._make_nemesis(chance)
+        self._cut_off, self._sources = set(), {}
+        self._visitor.is_on = False  # there are copies enough
         self.frail, self._one_is_full = [], False
         draw = Random(f"{self.seed} readers")
         self._drawing = draw
         self.losing = draw.choice([0.0, 0.02, 0.1])
+        self.is_pinned = draw.random() < 0.5
+        self.group = Group(
+            "etl", silence_s=SILENCE_S, retry_s=0.05, max_deliveries=DELIVERIES_MAX,
+            dead_letters="dead", pin_bytes=PIN_BYTES if self.is_pinned else 0,
+        )  # fmt: skip
+        self.machines = [
+            Copier(f"machine{number}", self, draw.sample(self.names, len(self.names)))
+            for number in range(MACHINES)
+        ]
         self.handled: set[Position] = set()
+        self.rejected: set[Position] = set()
+        self.letters: Counter[Position] = Counter()
+        self._buriers: dict[Position, int] = {}  # claims that publish no second letter
+        self.given_back = 0
         self.acked = START
         self.epoch = 0  # the latest that any node has executed
         self._ns = 0
@@ -382,10 +155,10 @@ class ReadingCluster(MergeCluster):
         self._handed: list[tuple[int, int, int]] = []  # number, first, end
         self._latest: tuple[int, ReadingGroup | None] = (-1, None)
         self._cursors: dict[str, tuple[int, Position, int]] = {}  # by node: life, position, index
+        self._observed: dict[str, tuple[int, int]] = {}  # by node: life, and index executed
         self._leases: dict[tuple[str, int], dict[str, str]] = {}
         self._clock_ns = 0  # the latest that any node's clock has shown
         self._ends: list[tuple[str, Position, Position]] = []
-        self._copy: tuple[Position, list[Position]] = (START, [])
         self._count = 0
         self._last: SimMember | None = None
         self.readers: list[SimReader] = []
@@ -393,8 +166,19 @@ class ReadingCluster(MergeCluster):
             self._add_member()
         for _ in range(HOLDERS):
             self._add_holder()
+        self._neighbour = Neighbour(self, "neighbour", Random(draw.getrandbits(32)))
         self.clock.after(RENEW_US, self._renew)
+        self.clock.after(COPY_US, self._copy_all)
         return nemesis
+
+    def _copy_all(self) -> None:
+        self.clock.after(COPY_US, self._copy_all)
+        for machine in self.machines:
+            machine.step()
+
+    def _end_faults(self) -> None:
+        super()._end_faults()
+        self._cut_off.clear()
 
     def _renew(self) -> None:
         """Renew a lease about when it ends, as a job does whose clock is a little late."""
@@ -411,9 +195,19 @@ class ReadingCluster(MergeCluster):
         return ReadingNode(name, self, chance)
 
     def draw_policy(self, chance: Random) -> Policy:
-        """Nothing is archived: what is not handled would be gone, as the documents say."""
-        del chance
+        """Nothing is archived before there are pins: what is not handled would be gone."""
+        is_held = self._latest[1] is not None and bool(self._cursors)
+        if self.is_pinned and is_held:
+            return super().draw_policy(chance)
         return Policy(time=0, disk=100)
+
+    def demand_released(self, ledger: Ledger, archive: Archive) -> None:
+        """Pins hold: what the group or the cursor has not done is kept."""
+        notes, files = ledger.notes, [each for each in archive.files if DISK not in each.reason]
+        held = [parse_reading_group(notes[GROUP_NOTE + "etl"]).position]
+        held.append(parse_registered(notes[CURSOR_NOTE + "etl"]).position)
+        if gone := [each for each in files if each.file >= min(held).file]:
+            raise Violation(f"{gone} are archived; the group and the cursor are at {held}")
 
     def next_ns(self) -> int:
         """A time that no node says twice."""
@@ -448,30 +242,31 @@ class ReadingCluster(MergeCluster):
 
     # What readers see and report
 
-    def _look(self) -> tuple[Position, list[Position]]:
-        """The copy that all readers have: where it ends, and its messages."""
-        end = self.subscriber.pull.log.next_place
-        if end > self._copy[0]:
-            found, start = self._copy[1], (self._copy[1][-1] + 1) if self._copy[1] else START
-            directory = LogDirectory(OUT, self.subscriber.disk)
-            with closing(directory) as log, closing(Reader(log, Position(start))) as reader:
-                while (batch := reader.poll()) is not None:
-                    if isinstance(batch, Batch):
-                        found += [Position(at) for at in batch.places]
-            self._copy = end, found
-        return self._copy
-
-    def messages(self, begin: Position, end: Position) -> list[Position] | None:
-        """The messages of a range; None if the copy does not reach so far."""
-        _, found = self._look()
-        if not found or found[-1] + 1 < end:
-            return None
-        return [each for each in found if begin <= each < end]
+    def messages(self, begin: Position, end: Position) -> list[Position]:
+        """The messages of a range, by the checker's own decoder."""
+        places = self.stream.places
+        return places[bisect_left(places, begin) : bisect_left(places, end)]
 
     def messages_after(self, position: Position) -> Position | None:
-        """Where the message after a position ends."""
-        _, found = self._look()
-        return next((Position(each + 1) for each in found if each >= position), None)
+        """Where the message after a position ends, if a copy has it."""
+        copied = max(machine.place for machine in self.machines)
+        found = self.messages(position, copied)
+        return Position(found[0] + 1) if found else None
+
+    def buries(self, name: str, number: int, letter: DeadLetter) -> None:
+        """A member publishes a dead letter, which was handed out often enough."""
+        place = letter.position
+        self.letters[place] += 1
+        if self._buriers.get(place) == number:
+            raise Violation(f"{name} publishes {place} a second time for claim {number}")
+        self._buriers[place] = number
+        if letter.deliveries < DELIVERIES_MAX:
+            raise Violation(f"{name} gives {place} up after {letter.deliveries} deliveries")
+
+    def forgive(self, number: int, letter: DeadLetter) -> None:
+        """A member was told that a dead letter was not published, true or not."""
+        if self._buriers.get(letter.position) == number:
+            del self._buriers[letter.position]
 
     def demand_new(self, name: str, claims: list[dict[str, int]]) -> None:
         """A range that is handed out holds nothing that an older claim was agreed to have done."""
@@ -506,9 +301,8 @@ class ReadingCluster(MergeCluster):
 
     def _demand_handled(self) -> None:
         """Members ended only once all was done that was there when they came."""
-        _, found = self._look()
         for name, done_to, end in self._ends:
-            if left := [each for each in found if done_to <= each < end]:
+            if left := self.messages(done_to, end):
                 raise Violation(f"{name} ended, and {len(left)} messages before {end} were left")
 
     def observe(self, node: ReadingNode) -> None:
@@ -516,6 +310,9 @@ class ReadingCluster(MergeCluster):
         if not node.alive:
             return
         view = node.view
+        if self._observed.get(node.name) == (node.life, view.executed):
+            return
+        self._observed[node.name] = node.life, view.executed
         if view.executed > self._latest[0] and (text := view.notes.get(GROUP_NOTE + "etl")):
             self._latest = view.executed, parse_reading_group(text)
         if text := view.notes.get(CURSOR_NOTE + "etl"):
@@ -551,12 +348,19 @@ class ReadingCluster(MergeCluster):
         if not self._last.is_over:
             return False
         self._demand_handled()
-        end = self._last.joined_at
-        left = [each for each in self._look()[1] if each < end and each not in self.handled]
+        self._demand_all_handled(self._last.joined_at)
+        for machine in self.machines:
+            self.stream.compare(machine.name, machine.disk, START, machine.place)
+        return True
+
+    def _demand_all_handled(self, end: Position) -> None:
+        """Each message before a place was handled, or is a dead letter."""
+        every = self.messages(START, end)
+        left = [each for each in every if each not in self.handled and each not in self.letters]
         if left:
             raise Violation(f"{len(left)} messages were never handled, the first at {left[0]}")
-        return True
 
     def _states(self) -> list[str]:
         readers = [f"{each.name} over {each.is_over}" for each in self.readers]
-        return [*super()._states(), *readers, f"{self._latest}", f"copy to {self._copy[0]}"]
+        return [*super()._states(), *readers, f"{self._latest}",
+                *[f"{each.name} is at {each.place}" for each in self.machines]]  # fmt: skip

@@ -68,6 +68,7 @@ class Stream:
         self.begun_again: set[str] = set()  # sessions: what is held of their logs is not told apart
         self.expired: set[str] = set()  # whose publishers have not begun again yet
         self.owners = Owners()
+        self.places: list[Position] = []  # of all messages, in the merged log
         self.ranges = 0
         self.repeats = 0
 
@@ -294,10 +295,11 @@ class Stream:
                 raise Violation(f"there is no range frame at {Position(position + offset)}")
             new = decode_range(header, body)
             offset += header.size
-            self._read_range(index, new, data[offset : offset + new.length])
+            place = Position(position + offset)
+            self._read_range(index, new, place, data[offset : offset + new.length])
             offset += new.length
 
-    def _read_range(self, index: int, new: Range, data: bytes) -> None:
+    def _read_range(self, index: int, new: Range, begin: Position, data: bytes) -> None:
         self.ranges += 1
         if not new.messages and not new.skip:
             self._take_event(new, data)
@@ -308,6 +310,7 @@ class Stream:
         if new.instruction != index or new.number != self._number or new.time_ns < self._time_ns:
             raise Violation(f"{new} after number {self._number} at {self._time_ns} in {index}")
         found: list[tuple[int, bytes]] = []
+        places: list[Position] = []
         offset = 0
         while offset < len(data):
             header = parse_header(data, offset)
@@ -318,7 +321,9 @@ class Stream:
             if header.position != new.first + offset:
                 raise Violation(f"{new.session} {header.position} is in the place of another")
             found += _messages(new.session, header, data[offset + HEADER_BYTES :])
+            places += [Position(begin + offset + each) for each in range(header.messages)]
             offset += header.size
+        self.places += places[new.skip :]
         self.merged[new.session] = Position(new.first + new.length)
         self._number, self._time_ns = self._number + new.messages, new.time_ns
         self._count(new, found)

@@ -141,6 +141,7 @@ class WatchedExecutor(Executor):
         if isinstance(instruction, Archive):
             node.world.stream.archives(self.ledger, self.appender.manifest, instruction)
             node.world.demand_pressed(instruction)
+            node.world.demand_released(self.ledger, instruction)
         try:
             super().execute(index, term, instruction)
         finally:

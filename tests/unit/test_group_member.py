@@ -11,12 +11,13 @@ import pytest
 from logs import MergedLog
 from reading_groups import SPARK, Nodes
 
-from rt.client import shared
+from rt.client import claim_reading
+from rt.client.claim_reading import Choice, OnTrouble
 from rt.client.claims import Claims
 from rt.client.group import DeadLetter, Group
 from rt.client.joining import join
 from rt.client.registered import Registered, RegisteredReader
-from rt.client.shared import Choice, GroupSubscriber, MemberReading, OnTrouble
+from rt.client.shared import GroupSubscriber, MemberReading
 from rt.errors import CorruptLog, GapError, PeerError
 from rt.events import NoMatch
 from rt.format.manifest import Archived
@@ -165,7 +166,7 @@ def test_what_only_this_copy_lacks_is_left_to_other_members(world, reason, on_ga
 
 def test_a_member_whose_copy_stalls_leaves_what_it_lacks_to_others(world, monkeypatch, caplog):
     """It shows signs of life, so no other member would get its range until `work_s_max` is over."""
-    monkeypatch.setattr(shared, "_STALLED_S", 0.2)
+    monkeypatch.setattr(claim_reading, "STALLED_S", 0.2)
     stalled = world.member(group("a"), ack="auto", root=world.root / "stalled")
     with stalled as behind, world.member(group("b"), ack="auto") as whole:
         seen, found = [], {}

@@ -36,6 +36,7 @@ from rt.net.exchange import (
 from rt.net.grants import GRANTS_NAME
 from rt.net.identity import PeerIdentity
 from rt.node.admin.answers import AnswerMeter, OnceASecond, SharedAnswers, encoded
+from rt.node.admin.asked_stream import demand_stream
 from rt.node.admin.audit import AuditLog
 from rt.node.admin.member_admin import MemberAdmin
 from rt.node.admin.quota_admin import QuotaAdmin
@@ -358,7 +359,7 @@ class NodeAdmin:
         return verb.do(request, identity)
 
     def _demand(self, identity: PeerIdentity, verb: Verb, request: Fields) -> None:
-        self._demand_stream(verb, request)
+        demand_stream(self._settings.stream, request, is_change=verb.changes)
         session, stream = str(request.get("session")), self._settings.stream
         is_change = verb.changes or verb.operators_only
         if is_change and identity.is_node and not self._votes(identity.name):
@@ -378,18 +379,6 @@ class NodeAdmin:
         else:
             return
         raise Refused("role", f"{identity.title} may not ask this; {needed} may")
-
-    def _demand_stream(self, verb: Verb, request: Fields) -> None:
-        """Refuse a request about another stream, and a change that does not say about which."""
-        own, named = self._settings.stream, request.get("stream")
-        if named is None and verb.changes:
-            words = (
-                f'names no stream; update what made it, or add "stream": {json.dumps(own)} to it'
-            )
-            raise Refused("stream", f"this node serves the stream {own!r}, and the request {words}")
-        if named not in (None, own):
-            words = f"this node serves the stream {own!r}, and not {shown(str(named))}"
-            raise Refused("stream", f"{words}; ask a node that does, or correct the name")
 
     def _policy(self, _request: Fields, _identity: PeerIdentity) -> Fields:
         return self._ruled(*self._sequencer.ask(self._rules))

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from archiver.lease import UNREADABLE, whole_position
@@ -17,6 +18,9 @@ GROUP_NOTE: Final = "group "  # followed by the name
 CLAIMS_MAX: Final = 48  # of 57 bytes at most, so that a group is a note of less than 4 KiB
 DELIVERIES_MAX: Final = 1000
 SUSPECT: Final = 3  # deliveries from which on a member reports each message before handing it out
+_PARSED: Final = (
+    256  # notes of 4 KiB at most; each is asked for again and again while it is agreed on
+)
 _AGAIN: Final = 2  # deliveries of a message that may have been handed out before
 
 
@@ -197,6 +201,7 @@ class ReadingGroup:
 _PLAIN: Final = tuple(name for name in ReadingGroup.__slots__ if name != "claims")
 
 
+@lru_cache(_PARSED)
 def parse_reading_group(text: str) -> ReadingGroup:
     """Read what `ReadingGroup.text` wrote; `Misuse` if it is something else."""
     try:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Final
 
 from archiver.lease import UNREADABLE, whole_position
@@ -17,6 +18,7 @@ CURSOR_NOTE: Final = "cursor "  # followed by the name
 CURSORS_MAX: Final = 48  # of the 128 notes of a stream; 64 are for leases
 CURSORS_PER_OWNER_MAX: Final = 24  # so that one owner leaves as many to the others
 HOLDER_LENGTH_MAX: Final = 100
+_PARSED: Final = 256  # notes, of less than 1 KiB each
 SILENCE_S_MIN, SILENCE_S_MAX = 0.2, 3600.0
 PIN_BYTES_MAX: Final = 1 << 40
 
@@ -78,6 +80,7 @@ class RegisteredCursor:
         return json.dumps(asdict(self), separators=(",", ":"))
 
 
+@lru_cache(_PARSED)
 def parse_registered(text: str) -> RegisteredCursor:
     """Read what `RegisteredCursor.text` wrote; `Misuse` if it is something else."""
     try:

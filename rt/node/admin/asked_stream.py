@@ -1,0 +1,18 @@
+"""Which stream a request is about: a node answers, and changes, no other than its own."""
+
+import json
+
+from rt.errors import Refused
+from rt.names import shown
+from rt.net.exchange import Fields
+
+
+def demand_stream(own: str, request: Fields, *, is_change: bool) -> None:
+    """Refuse a request about another stream, and a change that does not say about which."""
+    named = request.get("stream")
+    if named is None and is_change:
+        words = f'names no stream; update what made it, or add "stream": {json.dumps(own)} to it'
+        raise Refused("stream", f"this node serves the stream {own!r}, and the request {words}")
+    if named not in (None, own):
+        words = f"this node serves the stream {own!r}, and not {shown(str(named))}"
+        raise Refused("stream", f"{words}; ask a node that does, or correct the name")
