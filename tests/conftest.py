@@ -21,7 +21,9 @@ for number in (signal.SIGTERM, signal.SIGHUP):
 FAULTS_TIMEOUT_S = 1800
 SPARK = "tests/spark"
 # What waits goes first; what only computes fills the gaps at the end.
-ORDER = (SPARK, "tests/integration", "tests/faults", "tests/sim", "tests/unit")
+ORDER = (
+    SPARK, "tests/integration", "tests/faults", "tests/sim", "tests/transcripts", "tests/unit"
+)  # fmt: skip
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-timeout reads the marks
