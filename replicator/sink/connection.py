@@ -39,6 +39,9 @@ _BEGIN_MESSAGES: Final = 130
 
 _IDLE_S: Final = 60.0  # the link wakes up by itself when it has to
 
+# What waits for syncs, or opens a copy and reads its end.
+_SLOW: Final = frozenset({Open, RolledNotice, ArchivedNotice})
+
 Claim = Callable[[LogIdentity, Bell], Inbox]
 
 
@@ -62,6 +65,7 @@ class SinkConnection:
         caught_up: Callable[[CaughtUpNotice], None] = lambda _message: None,
         refused: Callable[[Refused], None] = lambda _why: None,
         start: str | None = None,
+        is_looped: bool = False,
     ) -> None:
         """Start without a channel.
 
@@ -76,6 +80,8 @@ class SinkConnection:
             refused: is called with the reason when a channel has ended.
             start: where a reader's copy that holds nothing yet is to begin; "" is the oldest
                 file. None for other copies.
+            is_looped: whether an event loop calls `turn`: a message that waits for the disk is put
+                aside then, for a thread that calls `take_aside`.
         """
         self._link = link
         self._schedule = schedule
@@ -85,6 +91,8 @@ class SinkConnection:
         self._caught_up = caught_up
         self._refused = refused
         self._start = start
+        self._is_looped = is_looped
+        self._aside: Message | None = None
         self._channels: dict[int, SinkChannel] = {}
         self._opened = -1  # the last channel that was
         self._has_written = False  # since `settle` was called
@@ -99,6 +107,9 @@ class SinkConnection:
         """
         with self._schedule.turn:
             for message in self._link.receive():
+                if self._is_looped and type(message) in _SLOW:
+                    self._aside = message
+                    break
                 self._take(message)
             self._settle_written()
             self._link.beat()  # first: what was posted has to go before there is room for more
@@ -106,6 +117,22 @@ class SinkConnection:
                 due = map(self._acknowledgement, self._schedule.due(self._channels))
                 if acks := b"".join(due):
                     self._link.send(acks)
+
+    @property
+    def has_aside(self) -> bool:
+        """Whether `turn` has left a message to `take_aside`; until then nothing more is taken."""
+        return self._aside is not None
+
+    def take_aside(self) -> None:
+        """Take the message that was put aside, in a thread that may wait for the disk.
+
+        Raises:
+            PeerError: the peer broke the protocol, or has gone.
+        """
+        with self._schedule.turn:
+            message, self._aside = self._aside, None
+            if message is not None:
+                self._take(message)
 
     @property
     def pause_s(self) -> float:
@@ -186,7 +213,8 @@ class SinkConnection:
         number = self._opened = message.channel
         self._link.charge(_OPEN_MESSAGES)
         try:
-            bell = ChannelBell(number, self._schedule, self.acknowledge)
+            thread = 0 if self._is_looped else None
+            bell = ChannelBell(number, self._schedule, self.acknowledge, thread)
             inbox = self._claim(message.identity, bell)
             channel = SinkChannel(number, inbox, self._start, self._columns)
             self._channels[number] = channel
