@@ -32,6 +32,11 @@ class Deadlines(Generic[Name]):
     def __len__(self) -> int:
         return len(self._at_s)
 
+    @property
+    def entries(self) -> int:
+        """How many entries the heap has: about one for each name."""
+        return len(self._heap)
+
     def set(self, name: Name, at_s: float) -> None:
         """Let `name` be due at a time, and at no other."""
         self._at_s[name] = at_s

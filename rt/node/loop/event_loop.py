@@ -76,7 +76,7 @@ class EventLoop:
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_rung = self._is_over = False
         self._epoll.register(self._bell, READABLE)
-        self._thread = threading.Thread(target=carried(self._run), name="loop", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
         self._thread.start()
 
     @property

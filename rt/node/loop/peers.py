@@ -7,7 +7,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Final
 
@@ -39,11 +39,12 @@ class PeerOut:
         and `is_due`, which are replaced whole.
     """
 
-    def __init__(self, loop: EventLoop, name: str, dialer: PeerDialer) -> None:
-        """Prepare; `dial` connects."""
+    def __init__(self, loop: EventLoop, name: str, dialer: PeerDialer, run: Context) -> None:
+        """Prepare; `dial` connects. What it logs names the stream of the context."""
         self.name, self.dialer = name, dialer
         self.connected, self.problem, self.sent_bytes = False, "", 0
         self._loop = loop
+        self._run = run.run
         self._queue = SendQueue()
         self._record = b""  # what goes next: TLS demands the same bytes again
         self._rest = memoryview(b"")  # of what was taken from the queue
@@ -64,7 +65,7 @@ class PeerOut:
     def nudge(self) -> None:
         """Dial again now, if the member is not connected. Any thread may ask."""
         self.dialer.is_due = True
-        self._loop.post(self.dial)
+        self._loop.post(partial(self._run, self.dial))
 
     def put(self, data: bytes) -> None:
         """Send a message, or queue it; the oldest are dropped if too much is waiting."""
@@ -82,6 +83,9 @@ class PeerOut:
 
     def ready(self) -> None:
         """Send what there was no room for; the member may have hung up, too."""
+        self._run(self._turn)
+
+    def _turn(self) -> None:
         if self._sock is None:
             self.dial()  # the pause is over
             return
@@ -110,11 +114,11 @@ class PeerOut:
         try:
             sock = self.dialer.dial(self.nudge)
         except UnansweredError as error:
-            self._loop.post(partial(self._missed, spoken(error), _PAUSE_SCOUTED_S))
+            self._loop.post(partial(self._run, self._missed, spoken(error), _PAUSE_SCOUTED_S))
         except (OSError, PeerError, Refused) as error:
-            self._loop.post(partial(self._missed, spoken(error)))
+            self._loop.post(partial(self._run, self._missed, spoken(error)))
         else:
-            self._loop.post(partial(self._connected, sock))
+            self._loop.post(partial(self._run, self._connected, sock))
 
     def _missed(self, problem: str, pause_s: float | None = None) -> None:
         self._is_dialling = False
@@ -202,7 +206,9 @@ class PeerOut:
         except OSError as error:
             self._lose(f"the connection broke: {describe_tls_error(error)}")
             return
-        self._lose("it says what only a node that dials says" if said else "it hung up")
+        self._lose(
+            "the connection broke: " + ("it sent what it must not" if said else "it hung up")
+        )
 
     def _lose(self, problem: str) -> None:
         self._note(problem)
@@ -322,6 +328,7 @@ class LoopPeers:
         self._in: dict[str, PeerIn] = {}
         self._versions: dict[str, PeerVersion] = {}
         self._is_over = False
+        self._about = copy_context()  # of the stream's thread
         self.follow(addresses)
 
     def send(self, to: str, data: bytes) -> None:
@@ -355,8 +362,8 @@ class LoopPeers:
                     out.nudge()
             elif member != self._name:
                 dialer = PeerDialer(member, places, self._context, self._is_other)
-                out = every[member] = PeerOut(self.loop, member, dialer)
-                out.dial()
+                out = every[member] = PeerOut(self.loop, member, dialer, self._about)
+                out.nudge()
         self._out = every
         for member in before.keys() - every.keys():
             before[member].retire()

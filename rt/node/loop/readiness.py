@@ -18,7 +18,7 @@ class Readiness(Generic[Name]):
         >>> for name in ("push", "pull", "push"):
         ...     ready.mark(name)
         >>> ready.mark("node", is_urgent=True)
-        >>> list(ready.turn(1.0, iter([0.0, 2.0]).__next__)), bool(ready)
+        >>> list(ready.turn(1.0, iter([2.0]).__next__)), bool(ready)
         (['node', 'push'], True)
     """
 
@@ -31,7 +31,11 @@ class Readiness(Generic[Name]):
 
     def mark(self, name: Name, *, is_urgent: bool = False) -> None:
         """Note that `name` has something to do; idempotent."""
-        (self._urgent if is_urgent else self._others)[name] = None
+        if is_urgent:
+            self._others.pop(name, None)
+            self._urgent[name] = None
+        elif name not in self._urgent:
+            self._others[name] = None
 
     def drop(self, name: Name) -> None:
         """Forget `name`."""
