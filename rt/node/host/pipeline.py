@@ -137,12 +137,16 @@ class NodePipeline:
         )  # fmt: skip
         duties = Duties(self.member, ports, timing_of(settings))
         self.sequencer = NodeSequencer(duties, demand_note)
-        self._sequencing = (
-            None if loop is None else Sequencing(loop, self.sequencer, ending.guarded, ending.fail)
-        )
         self._threads = [_thread(ending, "sync", self._sync)]
-        if loop is None:
-            self._threads.append(_thread(ending, "sequence", self.sequencer.run))
+        self._sequencing = self._sequenced_by(loop)
+
+    def _sequenced_by(self, loop: EventLoop | None) -> Sequencing | None:
+        """Have the duties done by a loop, or by a thread if there is none."""
+        ending, sequencer = self._ending, self.sequencer
+        if loop is not None:
+            return Sequencing(loop, sequencer, ending.guarded, ending.fail)
+        self._threads.append(_thread(ending, "sequence", sequencer.run))
+        return None
 
     @property
     def is_alone(self) -> bool:

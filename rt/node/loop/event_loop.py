@@ -28,6 +28,7 @@ _LONG_TURN_S: Final = (
 _POOL_THREADS: Final = 4  # each waits for the disk: opens, claims, rolls, reads of old files
 _WAIT_S_MAX: Final = 60.0
 _STOP_S: Final = 5.0
+_ALIVE_S: Final = 0.5  # between two looks whether the thread is there
 
 Act = Callable[[], None]
 
@@ -102,7 +103,7 @@ class EventLoop:
                 done.set()
 
         self.post(do)
-        while not done.wait(_STOP_S):
+        while not done.wait(_ALIVE_S):
             if not self._thread.is_alive():
                 return
 
