@@ -104,9 +104,6 @@ class OutputQueue:
         """Forget the first record, which was sent."""
         self.bytes -= len(self._records.popleft())
 
-    def __bool__(self) -> bool:
-        return bool(self._records)
-
 
 class QueuedOutlet(Outlet):
     """Never waits: what the socket does not take at once is queued, and goes with a later call.
@@ -124,11 +121,11 @@ class QueuedOutlet(Outlet):
     @property
     def has_left(self) -> bool:
         """Whether something is still to be sent."""
-        return bool(self._queue)
+        return self._queue.bytes > 0
 
     def can_send(self) -> bool:
         """Whether the peer has taken all that it was sent."""
-        return not self._queue
+        return not self._queue.bytes
 
     def send(self, data: bytes | memoryview, patience_s: float) -> None:
         """Send what the socket takes of all that was queued, and of `data`; queue the rest.
@@ -136,15 +133,15 @@ class QueuedOutlet(Outlet):
         Raises:
             PeerError: the peer has taken nothing for `patience_s`, or the connection is broken.
         """
-        if self._queue:
+        if self._queue.bytes:
             self._flush()
-            if self._queue and time.monotonic() - self._moved_s > patience_s:
+            if self._queue.bytes and time.monotonic() - self._moved_s > patience_s:
                 raise PeerError(f"it read nothing for {patience_s:g} s")
         self.post(data)
 
     def post(self, data: bytes | memoryview) -> None:
         """Send what the socket takes at once, and queue the rest; errors as for `send`."""
-        if not self._queue:
+        if not self._queue.bytes:
             sent = self._sent_of(data)
             if sent == len(data):
                 return
@@ -163,7 +160,7 @@ class QueuedOutlet(Outlet):
 
     def _flush(self) -> None:
         queue = self._queue
-        while queue and self._sent(queue.first):
+        while queue.bytes and self._sent(queue.first):
             queue.sent()
             self._moved_s = time.monotonic()
 

@@ -138,7 +138,7 @@ def test_what_waits_for_a_peer_leaves_whole_and_in_order_in_tls_records():
         queue.put(memoryview(part))
         said += part
     sent = b""
-    while queue:
+    while queue.bytes:
         assert 0 < len(queue.first) <= 16 * 1024
         assert queue.first is queue.first
         sent += queue.first

@@ -62,7 +62,9 @@ class Deadlines(Generic[Name]):
 
     def take(self, now_s: float) -> list[Name]:
         """Return what is due, the earliest first; it is not due any more then."""
-        due = []
+        due: list[Name] = []
+        if not self._heap or self._heap[0][0] > now_s:
+            return due  # the usual case; an entry may be early, and never late
         while self.next_s <= now_s:
             _, _, name = self._heap[0]
             self._drop_first()
