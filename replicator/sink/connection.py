@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from replicator.host import Bell, Inbox
@@ -80,8 +81,8 @@ class SinkConnection:
             refused: is called with the reason when a channel has ended.
             start: where a reader's copy that holds nothing yet is to begin; "" is the oldest
                 file. None for other copies.
-            is_looped: whether an event loop calls `turn`: a message that waits for the disk is put
-                aside then, for a thread that calls `take_aside`.
+            is_looped: whether an event loop calls `turn`: what waits for the disk is put aside
+                then, for a thread that calls `take_aside`.
         """
         self._link = link
         self._schedule = schedule
@@ -92,7 +93,7 @@ class SinkConnection:
         self._refused = refused
         self._start = start
         self._is_looped = is_looped
-        self._aside: Message | None = None
+        self._aside: Callable[[], None] | None = None
         self._channels: dict[int, SinkChannel] = {}
         self._opened = -1  # the last channel that was
         self._has_written = False  # since `settle` was called
@@ -108,9 +109,11 @@ class SinkConnection:
         with self._schedule.turn:
             for message in self._link.receive():
                 if self._is_looped and type(message) in _SLOW:
-                    self._aside = message
+                    self._aside = partial(self._take, message)
+                else:
+                    self._take(message)
+                if self._aside is not None:
                     break
-                self._take(message)
             self._settle_written()
             self._link.beat()  # first: what was posted has to go before there is room for more
             if self._schedule.look() and self._link.can_send():
@@ -120,19 +123,19 @@ class SinkConnection:
 
     @property
     def has_aside(self) -> bool:
-        """Whether `turn` has left a message to `take_aside`; until then nothing more is taken."""
+        """Whether `turn` has left something to `take_aside`; until then nothing more is taken."""
         return self._aside is not None
 
     def take_aside(self) -> None:
-        """Take the message that was put aside, in a thread that may wait for the disk.
+        """Do what was put aside, in a thread that may wait for the disk.
 
         Raises:
             PeerError: the peer broke the protocol, or has gone.
         """
         with self._schedule.turn:
-            message, self._aside = self._aside, None
-            if message is not None:
-                self._take(message)
+            while (work := self._aside) is not None:
+                self._aside = None
+                work()
 
     @property
     def pause_s(self) -> float:
@@ -251,11 +254,17 @@ class SinkConnection:
             else:
                 raise refusal_of(message)
         except (Refused, ManifestError, Misuse, OSError) as error:
-            self._fail(channel, error, by_source=isinstance(message, messages.Refusal))
+            fail = partial(
+                self._fail, channel, error, by_source=isinstance(message, messages.Refusal)
+            )
+            if self._is_looped and _is_divergence(error):
+                self._aside = fail  # it reads all of the copy
+            else:
+                fail()
 
     def _fail(self, channel: SinkChannel, error: Exception, *, by_source: bool) -> None:
         """End a channel, and only that; tell the source, unless it has told us."""
-        if isinstance(error, Refused) and error.code == "diverged":
+        if _is_divergence(error):
             channel.inbox.doubted()
         self._end(channel)
         if by_source:
@@ -290,6 +299,10 @@ class SinkConnection:
     def _end(self, channel: SinkChannel) -> None:
         del self._channels[channel.channel]
         channel.inbox.release()
+
+
+def _is_divergence(error: Exception) -> bool:
+    return isinstance(error, Refused) and error.code == "diverged"
 
 
 def _name(channel: SinkChannel) -> str:

@@ -7,15 +7,21 @@ from concurrent.futures import Future
 
 import pytest
 
+from replicator.sink.ack_schedule import AckSchedule
+from replicator.sink.connection import SinkConnection
+from replicator.wire.codec import encode
 from replicator.wire.link import Link
+from replicator.wire.messages import Data
 from replicator.wire.outlet import QueuedOutlet
 from rt import Subscriber
 from rt.errors import PeerError
 from rt.log.notify.watch import Wake
 from rt.net.tls import accept, connect
 from rt.node.loop.event_loop import LOOP_VARIABLE, EventLoop
+from rt.position import START
 from tests.archive_cluster import STREAM, ArchiveCluster
-from tests.replicator_host import Certificates, eventually
+from tests.dialogue import Dialogue, Log, NoWake, assert_equal
+from tests.replicator_host import Certificates, eventually, log_bytes
 
 LOOP, THREADS = "loop", "threads"
 
@@ -265,3 +271,84 @@ def test_a_loop_learns_when_a_link_has_to_be_looked_at_again(ends):
         assert link.has_more
     finally:
         wake.close()
+
+
+def test_nodes_whose_disks_are_nearly_full_take_nothing_and_go_on_when_there_is_room(
+    tmp_path, monkeypatch
+):
+    """What is published waits at its publisher, who is told why, and is merged by itself later."""
+    with MixedCluster(tmp_path, dict.fromkeys(("n1", "n2", "n3"), LOOP), monkeypatch) as cluster:
+        cluster.push()
+        publisher = cluster.publisher()
+        publisher.publish(b"one")
+        publisher.flush("merged", timeout_s=60)
+        for node in cluster.nodes.values():
+            node.directory.guard.reserve = 1 << 60
+        publisher.publish(b"two")
+        publisher.publish(b"three")
+
+        def takes_data():
+            return [each.status()["takes_data"] for each in cluster.nodes.values()]
+
+        assert eventually(lambda: not any(takes_data()), 30), takes_data()
+        for node in cluster.nodes.values():
+            node.directory.guard.reserve = 0
+        publisher.flush("merged", timeout_s=60)
+
+
+class Looped(Dialogue):
+    """A source and a sink that an event loop serves."""
+
+    def __init__(self, source, sink):
+        super().__init__(source, sink)
+        self.aside = 0
+        self.sink = SinkConnection(
+            self.sink_pipe, AckSchedule(NoWake()), self.claim, is_looped=True,
+            refused=lambda why: self.refusals.append(("sink", why.code, str(why))),
+        )  # fmt: skip
+
+    def take_aside(self):
+        """Do what the pool would, after each turn; nothing else is taken before that."""
+        while self.sink.has_aside:
+            self.aside += 1
+            self.sink.take_aside()
+
+
+def test_a_loop_puts_aside_what_waits_for_a_disk_and_takes_the_rest_after_it_in_order(tmp_path):
+    """It opens 1,000 sessions of one connection, 3 ms each, while other nodes wait for it."""
+    log = Log(tmp_path / "source").write(100, 200).roll().write(300)
+    talk = Looped(log.directory, tmp_path / "sink")
+    talk.outlet = talk.source.open(talk.log)
+    talk.sink.turn()
+    assert talk.inbox is None, "the copy is not opened by the loop"
+    for _ in range(20):
+        talk.take_aside()
+        talk.source.mark(talk.outlet)
+        talk.source.turn()
+        talk.sink.turn()
+    assert talk.aside == 2, "the opening, and the end of a file"
+    assert not talk.refusals
+    talk.close()
+    assert_equal(log.directory, tmp_path / "sink")
+
+
+def test_a_loop_lets_a_copy_be_checked_in_the_pool_when_other_bytes_come(tmp_path):
+    """The copy is read whole to find out which of the two is damaged: 128 MiB for each file."""
+    log = Log(tmp_path / "source").write(100)
+    talk = Looped(log.directory, tmp_path / "sink")
+    doubted = []
+    talk.outlet = talk.source.open(talk.log)
+    talk.sink.turn()
+    talk.take_aside()
+    talk.inbox.doubted = lambda: doubted.append(talk.sink.has_aside)
+    talk.source.turn()
+    talk.sink.turn()
+    other = Log(tmp_path / "other")
+    other.salt = 1
+    other.write(100)
+    talk.source_pipe.send(encode(Data(0, START, log_bytes(other.directory)["log.0.0"])))
+    talk.sink.turn()
+    assert (doubted, talk.sink.has_aside) == ([], True)
+    talk.take_aside()
+    assert doubted == [False]
+    assert [code for _, code, _ in talk.refusals] == ["diverged"]
