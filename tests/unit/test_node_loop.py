@@ -137,7 +137,7 @@ def test_clients_and_other_nodes_have_no_threads_of_their_own(tmp_path, monkeypa
 
 
 class Counter:
-    """A party that counts its turns, and fails when it is told to."""
+    """A party that counts its turns, and fails where a test wants it to."""
 
     def __init__(self, *, is_alone=True):
         self.turns, self.fails, self.is_alone = 0, False, is_alone
@@ -276,7 +276,7 @@ def test_a_loop_learns_when_a_link_has_to_be_looked_at_again(ends):
 def test_nodes_whose_disks_are_nearly_full_take_nothing_and_go_on_when_there_is_room(
     tmp_path, monkeypatch
 ):
-    """What is published waits at its publisher, who is told why, and is merged by itself later."""
+    """What is published waits at its publisher, and is merged by itself later."""
     with MixedCluster(tmp_path, dict.fromkeys(("n1", "n2", "n3"), LOOP), monkeypatch) as cluster:
         cluster.push()
         publisher = cluster.publisher()

@@ -215,7 +215,7 @@ class NodeSequencer:
         return self._next_s
 
     def _notify(self) -> None:
-        """Let whoever does the duties know that there is news; the lock is held."""
+        """Wake `run`, or ring, because there is news; the lock is held."""
         if self.ring is not None:
             self.ring()
         else:

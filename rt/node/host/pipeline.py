@@ -23,8 +23,8 @@ from rt.node.ingest.damage import DamageFound
 from rt.node.ingest.inbox import NodeInbox
 from rt.node.ingest.inboxes import Inboxes
 from rt.node.ingest.restore_from_journal import put_back
+from rt.node.loop.duty_turns import DutyTurns
 from rt.node.loop.event_loop import EventLoop
-from rt.node.loop.sequencing import Sequencing
 from rt.node.notes.pins import may_lease_on
 from rt.node.resources.node_directory import NodeDirectory
 from rt.node.retain.retention import Retention
@@ -138,13 +138,13 @@ class NodePipeline:
         duties = Duties(self.member, ports, timing_of(settings))
         self.sequencer = NodeSequencer(duties, demand_note)
         self._threads = [_thread(ending, "sync", self._sync)]
-        self._sequencing = self._sequenced_by(loop)
+        self._duty_turns = self._turns_of(loop)
 
-    def _sequenced_by(self, loop: EventLoop | None) -> Sequencing | None:
+    def _turns_of(self, loop: EventLoop | None) -> DutyTurns | None:
         """Have the duties done by a loop, or by a thread if there is none."""
         ending, sequencer = self._ending, self.sequencer
         if loop is not None:
-            return Sequencing(loop, sequencer, ending.guarded, ending.fail)
+            return DutyTurns(loop, sequencer, ending.guarded, ending.fail)
         self._threads.append(_thread(ending, "sequence", sequencer.run))
         return None
 
@@ -165,8 +165,8 @@ class NodePipeline:
         self._carried = ()
         for thread in self._threads:
             thread.start()
-        if self._sequencing is not None:
-            self._sequencing.join()
+        if self._duty_turns is not None:
+            self._duty_turns.join()
         self.sweeper.start(self._ending.fail)
         return damaged
 
@@ -233,8 +233,8 @@ class NodePipeline:
         self.inboxes.stop()
         self._threads[0].join()
         self.sequencer.stop()
-        if self._sequencing is not None:
-            self._sequencing.leave()
+        if self._duty_turns is not None:
+            self._duty_turns.leave()
             if self._ending.failure is None:
                 self._ending.guarded(self.sequencer.run)  # what is left, in this thread
         else:

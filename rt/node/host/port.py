@@ -14,7 +14,7 @@ from rt.net.certificates import CertificateFiles, certificate_files
 from rt.net.tls import Contexts, client_context, offering, server_context
 from rt.node.agree.idle_heartbeat import PULSE_ALPN, ProcessPulse, StreamPulse
 from rt.node.loop.event_loop import LOOP_VARIABLE, EventLoop
-from rt.node.loop.served_client import LoopedClient
+from rt.node.loop.looped_client import LoopedClient
 from rt.node.settings.node import NodeSettings
 
 

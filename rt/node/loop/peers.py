@@ -236,7 +236,7 @@ class PeerIn:
     def __init__(
         self, peers: "LoopPeers", sock: ssl.SSLSocket, peer: PeerIdentity, left: Callable[[], None]
     ) -> None:
-        """Begin to read, once the loop is told to; `left` is called when the connection ended."""
+        """Prepare; the loop reads. `left` is called when the connection has ended."""
         self.sock, self.peer = sock, peer
         self._peers = peers
         self._left = left

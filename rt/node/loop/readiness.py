@@ -43,7 +43,7 @@ class Readiness(Generic[Name]):
         self._others.pop(name, None)
 
     def turn(self, last_s: float, clock: Callable[[], float]) -> Iterator[Name]:
-        """Yield what is to be done in one turn; who is marked again meanwhile has the next one.
+        """Yield those that one turn serves; any that is marked again meanwhile has the next one.
 
         Args:
             last_s: nothing that is not urgent begins after this time, except the first.

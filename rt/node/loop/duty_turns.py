@@ -1,4 +1,4 @@
-"""Sequencing: a stream's duties in the turns of an event loop."""
+"""DutyTurns: a stream's duties in the turns of an event loop."""
 
 from collections.abc import Callable
 from contextvars import copy_context
@@ -7,7 +7,7 @@ from rt.node.agree.sequencer import NodeSequencer
 from rt.node.loop.event_loop import EventLoop
 
 
-class Sequencing:
+class DutyTurns:
     """Steps a stream's `Duties` at the end of each turn that brought news, and when they are due.
 
     Threads: any thread may call `ring` and `leave`; the rest is the loop's own.
@@ -45,7 +45,7 @@ class Sequencing:
         self._loop.call(self._begin)
 
     def leave(self) -> None:
-        """Step no more; whoever calls this does the rest with `NodeSequencer.run`."""
+        """Step no more; the caller does the rest with `NodeSequencer.run`."""
         self._loop.call(self._end)
 
     def ready(self) -> None:
