@@ -4,6 +4,7 @@ import os
 import socket
 import threading
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +18,9 @@ from rt import Subscriber
 from rt.errors import PeerError
 from rt.log.notify.watch import Wake
 from rt.net.tls import accept, connect
+from rt.node.agree.duties import Stepped
+from rt.node.agree.sequencer import NodeSequencer
+from rt.node.loop.duty_turns import DutyTurns
 from rt.node.loop.event_loop import LOOP_VARIABLE, EventLoop
 from rt.position import START
 from tests.archive_cluster import STREAM, ArchiveCluster
@@ -136,6 +140,20 @@ def test_clients_and_other_nodes_have_no_threads_of_their_own(tmp_path, monkeypa
         assert "sequence" not in names()
 
 
+class Steady:
+    """Duties that are due again at once, after each step."""
+
+    def __init__(self):
+        self.steps = 0
+
+    def view(self):
+        return SimpleNamespace(engine=None)
+
+    def step(self, now_s, _mail):
+        self.steps += 1
+        return Stepped(self.view(), now_s)
+
+
 class Counter:
     """A party that counts its turns, and fails where a test wants it to."""
 
@@ -203,6 +221,26 @@ def test_what_is_posted_from_other_threads_is_done_by_the_loop_in_order(loop):
     assert all(is_own for _, _, is_own in seen)
     for who in "ab":
         assert [number for name, number, _ in seen if name == who] == list(range(200))
+
+
+def test_a_node_that_has_failed_does_not_keep_the_loop_from_waiting(loop):
+    """Its deadline is in the past; a process with other streams would take a whole core."""
+    duties = Steady()
+    sequencer = NodeSequencer(duties)
+    turns = DutyTurns(loop, sequencer, lambda work: work(), lambda _error: None)
+    turns.join()
+    assert eventually(lambda: duties.steps > 3, 10)
+    sequencer.stop()
+    left = Future()
+
+    def look():
+        turns.ready()
+        left.set_result((len(loop.deadlines), duties.steps))
+
+    loop.call(lambda: None)
+    loop.call(look)
+    assert left.result(10) == (0, duties.steps)
+    turns.leave()
 
 
 def test_work_that_waits_for_a_disk_leaves_the_loop_free(loop):

@@ -161,12 +161,13 @@ class NodeSequencer:
                 return
         self.wake()
 
-    def step(self) -> bool:
-        """Do the duties once, for an event loop; return whether there is more to do at once."""
+    def step(self) -> float | None:
+        """Do the duties once, for an event loop; return by when to step again, None if never."""
         with self._busy:
-            if not self._stopping:
-                self._step()
-        return self._has_news and not self._stopping
+            if self._stopping:
+                return None
+            self._step()
+        return float("-inf") if self._has_news else self._next_s
 
     def wake(self) -> None:
         """Let `run` do the duties soon, once more if it is doing them now."""

@@ -33,6 +33,7 @@ class DutyTurns:
         self._guarded = guarded
         self._run = copy_context().run  # its log lines name the stream
         self._has_joined = False
+        self._fail = fail
         loop.add_failing(fail)
         sequencer.ring = self.ring
 
@@ -64,8 +65,9 @@ class DutyTurns:
     def _end(self) -> None:
         self._has_joined = False
         self._loop.forget(self)
+        self._loop.drop_failing(self._fail)
 
     def _step(self) -> None:
-        if self._sequencer.step():
-            self.ring()
-        self._loop.deadlines.set(self, self._sequencer.stepped_s())
+        at_s = self._sequencer.step()
+        if at_s is not None:
+            self._loop.deadlines.set(self, at_s)

@@ -118,6 +118,10 @@ class EventLoop:
         """Have this called if the thread ends with an error. Any thread may ask."""
         self._failing.append(failing)
 
+    def drop_failing(self, failing: Callable[[Exception], None]) -> None:
+        """Do not call this any more."""
+        self._failing.remove(failing)
+
     def away(self, work: Act, back: Callable[[Exception | None], None]) -> None:
         """Do what may wait for a disk or a peer in the pool; the loop learns what came of it.
 
