@@ -170,8 +170,17 @@ class Pipe:
         return True
 
     def receive(self, _most=0, *, last_acks=False):
-        data, self.came = bytes(self.came), bytearray()
-        yield from self.decoder.feed(data)
+        decoder = self.decoder
+        while True:
+            while (message := decoder.next()) is not None:
+                yield message  # who takes no more of them has the rest the next time
+            if not self.came:
+                return
+            space = decoder.space()
+            count = min(len(space), len(self.came))
+            space[:count] = self.came[:count]
+            del self.came[:count]
+            decoder.took(count)
 
     def beat(self):
         pass

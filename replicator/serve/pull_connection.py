@@ -12,6 +12,7 @@ from replicator.source.connection import SourceConnection
 from replicator.wire.link import Link, pauses
 from replicator.wire.messages import BEHIND
 from rt.errors import CorruptLog, Refused
+from rt.limits import MIB
 from rt.log.files.directory import LogDirectory
 from rt.log.notify.watch import Wake
 from rt.position import START, Position
@@ -20,6 +21,7 @@ from rt.traffic import Traffic
 _log: Final = logging.getLogger(__name__)
 # A sink is silent while it looks at its copy, and after 15 s of that it is taken for dead anyway.
 BEGIN_S: Final = 30.0
+CATCHING_UP_BYTES: Final = 4 * MIB  # more than a peer that keeps up lacks in a flood
 _POLL_S: Final = 1.0  # how often to look at the log even if the host never rang
 
 
@@ -99,29 +101,62 @@ class PullConnection:
             Refused: the manifest is damaged, or the peer does not say where its copy ends.
         """
         try:
-            while not is_stopping() and not self._refused:
+            while not is_stopping() and not self.is_over:
+                pause_s = self.turn()
                 with self._turn:
-                    self._look()
-                    self._side.turn()
-                    pause_s = 0.0 if self._side.busy else _POLL_S
                     wait_s = held_s() if self._link.is_metered else 0.0
                 self._hold_back(wait_s, is_stopping)
                 self._link.wait(pause_s)
-            for why in self._refused:
-                level = logging.INFO if why.code == BEHIND else logging.WARNING
-                _log.log(level, "%s: %s", self._link.name, why)
         finally:
-            self._feed.release()
-            with self._turn:
-                self._channel = None
-                self._side.close()
-                self._log.close()
+            self.close()
+
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether the next turn may read what the page cache has not, as an old file's bytes."""
+        channel = self._channel
+        if channel is None or not channel.has_begun:
+            return True
+        try:
+            return self._feed.end() - channel.position > CATCHING_UP_BYTES
+        except Refused:
+            return False  # the turn learns why
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the channel has ended."""
+        return bool(self._refused)
+
+    def turn(self) -> float:
+        """Take what has arrived and send what is new; return for how long nothing more is due.
+
+        Raises:
+            As `run`.
+        """
+        with self._turn:
+            self._look()
+            self._side.turn()
+            return 0.0 if self._side.busy else _POLL_S
+
+    def beat(self) -> None:
+        """Send a heartbeat if one is due, between two turns that are far apart; may raise."""
+        with self._turn:
+            self._link.beat()
+
+    def close(self) -> None:
+        """Release the log, and say why it is not sent any more."""
+        for why in self._refused:
+            level = logging.INFO if why.code == BEHIND else logging.WARNING
+            _log.log(level, "%s: %s", self._link.name, why)
+        self._feed.release()
+        with self._turn:
+            self._channel = None
+            self._side.close()
+            self._log.close()
 
     def _hold_back(self, wait_s: float, is_stopping: Callable[[], bool]) -> None:
         """Let nothing pass for so long but heartbeats."""
         for _ in pauses(wait_s, is_stopping):
-            with self._turn:
-                self._link.beat()
+            self.beat()
 
     def _look(self) -> None:
         """Look at the log; open the channel once the log is there."""

@@ -7,7 +7,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -17,8 +17,9 @@ from replicator.limits.admission import Admission, ServerLimits
 from replicator.serve.client_record import PULLS, PUSHES, ServedClient
 from replicator.serve.greeting import answer_hello
 from replicator.serve.listener import listen_at
+from replicator.serve.looped import Adopt, Hold, LoopedConnection
 from replicator.serve.pull_connection import PullConnection
-from replicator.serve.streams import ServedStream, Streams
+from replicator.serve.streams import Kept, ServedStream, Streams
 from replicator.sink.ack_schedule import AckSchedule
 from replicator.sink.columns_check import ColumnsCheck
 from replicator.sink.connection import SinkConnection
@@ -26,6 +27,7 @@ from replicator.wire.hello import check_log
 from replicator.wire.large_messages import LargeMessages
 from replicator.wire.link import HungUp, Link, Passed, pause, pauses, shut
 from replicator.wire.messages import PUSH
+from replicator.wire.outlet import QueuedOutlet
 from rt.about import speak_of
 from rt.errors import PeerError, Refused, RtError
 from rt.format.manifest import LogIdentity
@@ -57,6 +59,7 @@ class ServedConnection:
     sock: socket.socket  # the plain one, then the TLS one
     wake: Wake
     is_ended: bool = False  # by us; its thread may not know yet
+    is_kept: bool = False  # by an event loop, which goes on with it after its thread has ended
     is_admitted: bool = False  # its certificate was seen, and is good
     alpn: str = ""  # what it speaks besides the wire, once that is known
     stream: str = ""  # that it is about, once that is known
@@ -80,8 +83,9 @@ class Server:
 
     Threads: the acceptor begins connections; each connection's thread serves it and removes it;
     `stop` may be called by any other. `_lock` guards `_connections`, and of each in it `sock`,
-    `is_ended` and `stream`; `about` is its thread's own. `_admission`, `_streams` and `_lines`
-    have locks of their own. `_stopping` is set once and read by all. `__init__` sets the others.
+    `is_ended`, `is_kept` and `stream`; `about` is its thread's own. `_gone` is its condition: one
+    was removed. `_admission`, `_streams` and `_lines` have locks of their own. `_stopping` is set
+    once and read by all. `__init__` sets the others.
     """
 
     def __init__(
@@ -91,6 +95,8 @@ class Server:
         streams: Streams,
         limits: ServerLimits | None = None,
         columns: ColumnsCheck | None = None,
+        *,
+        adopt: Adopt | None = None,
     ) -> None:
         """Listen; nothing is served before `start`.
 
@@ -101,6 +107,7 @@ class Server:
             limits: how much strangers, and the holders of one certificate, may take, whatever
                 streams they are about.
             columns: looks into the frames of publishers; one of its own if None.
+            adopt: goes on with a connection once both sides have greeted; if None, its thread does.
 
         Raises:
             OSError: the address is not available.
@@ -118,6 +125,8 @@ class Server:
         self._lines = RepeatedLines(_log)
         self._connections: dict[ServedConnection, threading.Thread] = {}
         self._lock = threading.Lock()
+        self._gone = threading.Condition(self._lock)
+        self._adopt = adopt
         self._stopping = False
         self._acceptor = threading.Thread(target=self._accept_loop, name="accept", daemon=True)
 
@@ -135,7 +144,9 @@ class Server:
                 connection.wake.set()
                 _end(connection)
             threads = [self._acceptor, *self._connections.values()]
+            kept = [each for each in self._connections if each.is_kept]
         _join(threads)
+        self._await_gone(kept)
 
     def end(self, stream: str) -> None:
         """End the connections that are about a stream, which is served no more."""
@@ -145,7 +156,14 @@ class Server:
             for connection in about:
                 connection.wake.set()
                 _end(connection)
+            kept = [each for each in about if each.is_kept]
         _join(about.values())
+        self._await_gone(kept)
+
+    def _await_gone(self, kept: Iterable[ServedConnection]) -> None:
+        """Wait until an event loop has ended these, but not for long."""
+        with self._gone:
+            self._gone.wait_for(lambda: self._connections.keys().isdisjoint(kept), _STOP_S)
 
     def use_limits(self, limits: ServerLimits) -> None:
         """Use other limits for connections that begin from now on."""
@@ -223,25 +241,37 @@ class Server:
     def _drop(self, connection: ServedConnection) -> None:
         """Release all that a connection has."""
         self._admission.leave(connection)
-        with self._lock:
+        with self._gone:
             self._connections.pop(connection, None)
             connection.sock.close()
+            self._gone.notify_all()
         connection.wake.close()
 
     def _run(self, connection: ServedConnection) -> None:
-        name = connection.name
+        kept = None
         try:
-            self._talk(connection)
-        except HungUp:
-            return  # the record has said that it left
+            kept = self._talk(connection)
         except (RtError, OSError) as error:
-            if not connection.is_ended:
-                self._count(connection, error)
-                words = str(error).removeprefix(f"{name}: ")
-                line = f"{connection.about}{name}: {words}"
-                self._lines.warn(f"{connection.host} {words}", line)
+            self._report(connection, error)
         finally:
-            self._drop(connection)
+            if kept is None:
+                self._drop(connection)
+            else:
+                self._keep(connection, kept)
+
+    def _keep(self, connection: ServedConnection, kept: Kept) -> None:
+        with self._lock:
+            connection.is_kept = True
+        kept(partial(self._drop, connection))
+
+    def _report(self, connection: ServedConnection, error: Exception) -> None:
+        """Log why a connection has ended; of one that its peer ended, the record has said it."""
+        if isinstance(error, HungUp) or connection.is_ended:
+            return
+        self._count(connection, error)
+        words = str(error).removeprefix(f"{connection.name}: ")
+        line = f"{connection.about}{connection.name}: {words}"
+        self._lines.warn(f"{connection.host} {words}", line)
 
     def _count(self, connection: ServedConnection, error: Exception) -> None:
         """Count why a peer was turned away; a connection that broke later is not a refusal.
@@ -256,7 +286,8 @@ class Server:
             for served in its or list(every)[:1]:
                 served.record.refuse(code)
 
-    def _talk(self, connection: ServedConnection) -> None:
+    def _talk(self, connection: ServedConnection) -> Kept | None:
+        """Serve a connection; return what goes on with it, if something does."""
         sock, peer = accept(
             connection.sock, self._reception.contexts.current(),
             self._admission.limits.handshake_s,
@@ -267,14 +298,17 @@ class Server:
         if route := self._streams.speaking(sock.selected_alpn_protocol()):
             stream, handler = route
             self._is_about(connection, stream)
-            handler(sock, peer)
-        else:
-            memory = self._large.of(peer.title)
-            link = Link(sock, connection.wake, _named(peer, connection), memory)
-            try:
-                self._replicate(connection, link, peer)
-            finally:
+            return handler(sock, peer)
+        memory = self._large.of(peer.title)
+        outlet = None if self._adopt is None else QueuedOutlet(sock)
+        link = Link(sock, connection.wake, _named(peer, connection), memory, outlet)
+        kept = None
+        try:
+            kept = self._replicate(connection, link, peer)
+        finally:
+            if kept is None:
                 link.close()
+        return kept
 
     def _take_over(self, connection: ServedConnection, sock: ssl.SSLSocket) -> None:
         """Replace the plain socket, which is empty now: ending the connection takes this one."""
@@ -303,7 +337,10 @@ class Server:
         alpn, stream = connection.alpn, connection.stream
         return self._streams.objection(peer, alpn, stream, is_live=True)
 
-    def _replicate(self, connection: ServedConnection, link: Link, peer: PeerIdentity) -> None:
+    def _replicate(
+        self, connection: ServedConnection, link: Link, peer: PeerIdentity
+    ) -> Kept | None:
+        looped = None
         try:
             hello, served = answer_hello(link, self._streams, peer)
             self._is_about(connection, hello.stream)
@@ -316,24 +353,69 @@ class Server:
             )  # fmt: skip
             served.record.join(client)
             try:
-                if pushes:
+                if self._adopt is not None:
+                    looped = self._looped(connection, link, peer, served, client)
+                elif pushes:
                     self._fill(connection, link, peer, served)
                 else:
                     self._feed(connection, link, peer, served.host, client)
             finally:
-                served.record.leave(client)
-        except Refused as error:
-            link.refuse(error.code, str(error))
+                if looped is None:
+                    served.record.leave(client)
+        except (Refused, PeerError) as error:
+            _say_why(link, error)
             raise
-        except HungUp:
-            raise
-        except PeerError as error:
-            link.refuse("protocol", str(error))
-            raise
+        return None if looped is None else partial(self._hand_over, connection, looped)
 
-    def _fill(
-        self, connection: ServedConnection, link: Link, peer: PeerIdentity, served: ServedStream
+    def _looped(
+        self,
+        connection: ServedConnection,
+        link: Link,
+        peer: PeerIdentity,
+        served: ServedStream,
+        client: ServedClient,
+    ) -> LoopedConnection:
+        """Return what an event loop needs to go on with a connection."""
+        fills = feeds = None
+        if client.kind == PUSHES:
+            fills = self._sink_of(connection, link, peer, served)
+        else:
+            feeds = self._source_of(connection, link, peer, served.host, client)
+
+        def held() -> Hold:
+            if feeds is None:
+                return self._held(link, peer, served)
+            return Hold(self._charge(peer, link.take_passed()))
+
+        return LoopedConnection(
+            link, connection.wake, fills, feeds, held,
+            is_ended=lambda: self._stopping or connection.is_ended,
+            left=lambda: served.record.leave(client),
+            about=served.host,
+        )  # fmt: skip
+
+    def _hand_over(
+        self, connection: ServedConnection, looped: LoopedConnection, drop: Callable[[], None]
     ) -> None:
+        """Let an event loop go on with a connection, and end it as its thread would."""
+
+        def over(error: Exception | None) -> None:
+            try:
+                looped.left()
+                if isinstance(error, Refused | PeerError):
+                    _say_why(looped.link, error)
+                if error is not None:
+                    self._report(connection, error)
+            finally:
+                looped.link.close()
+                drop()
+
+        if self._adopt is not None:
+            self._adopt(looped, over)
+
+    def _sink_of(
+        self, connection: ServedConnection, link: Link, peer: PeerIdentity, served: ServedStream
+    ) -> SinkConnection:
         host = served.host
         schedule = AckSchedule(
             connection.wake, _PATIENCE_S, lambda: host.is_first, later_s=_LATER_S
@@ -341,11 +423,17 @@ class Server:
         claim = partial(self._claim, peer, served)
         # What a node relays was taken by it, and may have been merged.
         columns = None if peer.is_node else self._reception.columns
-        side = SinkConnection(
+        return SinkConnection(
             link, schedule, claim, columns=columns, settle=host.settle,
             refused=lambda why: served.record.refuse(why.code),
             headers=None if peer.is_node else host.why_no_headers,
+            is_looped=self._adopt is not None,
         )  # fmt: skip
+
+    def _fill(
+        self, connection: ServedConnection, link: Link, peer: PeerIdentity, served: ServedStream
+    ) -> None:
+        side = self._sink_of(connection, link, peer, served)
         try:
             while not (self._stopping or connection.is_ended):
                 side.turn()
@@ -359,14 +447,19 @@ class Server:
         self, side: SinkConnection, link: Link, peer: PeerIdentity, served: ServedStream
     ) -> None:
         """Let nothing pass until a pusher has kept to its limits, or has another quota."""
+        hold = self._held(link, peer, served)
+        for _ in pauses(hold.seconds, lambda: self._stopping or hold.is_over()):
+            side.beat()
+
+    def _held(self, link: Link, peer: PeerIdentity, served: ServedStream) -> Hold:
+        """Account for what has passed from a pusher; return for how long nothing more may pass."""
         passed, quotas = link.take_passed(), served.quotas
         held_s, quota = self._charge(peer, passed), quotas.quota(peer.name)
         if not peer.is_node and (quota_s := quotas.spend(peer.name, passed.bytes)):
             held_s = max(held_s, quota_s)
             line = f"{served.record.about}{peer.title} is slowed down to {quota}"
             served.record.lines.warn(f"quota {peer.title}", line)
-        for _ in pauses(held_s, lambda: self._stopping or quotas.quota(peer.name) != quota):
-            side.beat()
+        return Hold(held_s, lambda: quotas.quota(peer.name) != quota)
 
     def _charge(self, peer: PeerIdentity, passed: Passed) -> float:
         """Return for how many seconds nothing more may pass on a connection."""
@@ -386,13 +479,24 @@ class Server:
         host: Host,
         client: ServedClient,
     ) -> None:
-        feed = partial(host.feed, relays=peer.is_node)
-        pulling = PullConnection(link, connection.wake, feed, host.damaged, client.sent)
-        client.position = lambda: pulling.position
+        pulling = self._source_of(connection, link, peer, host, client)
         pulling.run(
             lambda: self._stopping or connection.is_ended,
             lambda: self._charge(peer, link.take_passed()),
         )
+
+    def _source_of(
+        self,
+        connection: ServedConnection,
+        link: Link,
+        peer: PeerIdentity,
+        host: Host,
+        client: ServedClient,
+    ) -> PullConnection:
+        feed = partial(host.feed, relays=peer.is_node)
+        pulling = PullConnection(link, connection.wake, feed, host.damaged, client.sent)
+        client.position = lambda: pulling.position
+        return pulling
 
     def _claim(
         self, peer: PeerIdentity, served: ServedStream, log: LogIdentity, bell: Bell
@@ -416,6 +520,14 @@ def _end(connection: ServedConnection) -> None:
     """End what its thread does with a connection; the server's lock is held."""
     connection.is_ended = True
     shut(connection.sock)
+
+
+def _say_why(link: Link, error: Refused | PeerError) -> None:
+    """Tell a peer why its connection ends; one that hung up is not told."""
+    if isinstance(error, Refused):
+        link.refuse(error.code, str(error))
+    elif not isinstance(error, HungUp):
+        link.refuse("protocol", str(error))
 
 
 def _named(peer: PeerIdentity, connection: ServedConnection) -> str:

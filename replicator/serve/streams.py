@@ -18,7 +18,9 @@ from rt.names import shown
 from rt.net.exchange import send_all
 from rt.net.identity import NodeObjection, PeerIdentity
 
-Handler = Callable[[ssl.SSLSocket, PeerIdentity], None]
+# Takes over a connection after its thread; what it is given is to be called once that has ended.
+Kept = Callable[[Callable[[], None]], None]
+Handler = Callable[[ssl.SSLSocket, PeerIdentity], Kept | None]
 _log: Final = logging.getLogger("replicator.server")
 _ANSWER_S: Final = 10.0
 

@@ -24,7 +24,11 @@ class ChannelBell:
     __slots__ = ("_acknowledge", "_channel", "_schedule", "_thread")
 
     def __init__(
-        self, channel: int, schedule: "AckSchedule", acknowledge: Callable[[int], bool]
+        self,
+        channel: int,
+        schedule: "AckSchedule",
+        acknowledge: Callable[[int], bool],
+        thread: int | None = None,
     ) -> None:
         """Ring for a channel.
 
@@ -32,11 +36,13 @@ class ChannelBell:
             channel: its number.
             schedule: of the connection, whose thread this is.
             acknowledge: acknowledges the channel from another thread, or returns False.
+            thread: the connection's own, which looks before it waits: this one if not given, 0 if
+                it has none.
         """
         self._channel = channel
         self._schedule = schedule
         self._acknowledge = acknowledge
-        self._thread = get_ident()
+        self._thread = get_ident() if thread is None else thread
 
     def set(self) -> None:
         """Acknowledge the channel, or make the connection look at it."""

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from replicator.host import Bell, Inbox
@@ -44,6 +45,9 @@ _AGREED_S, _ASK_S = 10.0, 0.1
 
 _IDLE_S: Final = 60.0  # the link wakes up by itself when it has to
 
+# What waits for syncs, or opens a copy and reads its end.
+_SLOW: Final = frozenset({Open, RolledNotice, ArchivedNotice})
+
 Claim = Callable[[LogIdentity, Bell], Inbox]
 
 
@@ -68,6 +72,7 @@ class SinkConnection:
         refused: Callable[[Refused], None] = lambda _why: None,
         start: str | None = None,
         headers: Callable[[], str] | None = None,
+        is_looped: bool = False,
     ) -> None:
         """Start without a channel.
 
@@ -84,6 +89,8 @@ class SinkConnection:
                 file. None for other copies.
             headers: returns why no message may have headers, "" if they may; None for copies of
                 what others have taken.
+            is_looped: whether an event loop calls `turn`: what waits for the disk is put aside
+                then, for a thread that calls `take_aside`.
         """
         self._link = link
         self._schedule = schedule
@@ -96,6 +103,8 @@ class SinkConnection:
         self._headers = headers
         self._headers_told: str | None = None  # the last answer that was sent
         self._begun_s = time.monotonic()
+        self._is_looped = is_looped
+        self._aside: Callable[[], None] | None = None
         self._channels: dict[int, SinkChannel] = {}
         self._opened = -1  # the last channel that was
         self._has_written = False  # since `settle` was called
@@ -110,7 +119,12 @@ class SinkConnection:
         """
         with self._schedule.turn:
             for message in self._link.receive():
-                self._take(message)
+                if self._is_looped and type(message) in _SLOW:
+                    self._aside = partial(self._take, message)
+                else:
+                    self._take(message)
+                if self._aside is not None:
+                    break
             self._tell_headers()
             self._settle_written()
             self._link.beat()  # first: what was posted has to go before there is room for more
@@ -118,6 +132,22 @@ class SinkConnection:
                 due = map(self._acknowledgement, self._schedule.due(self._channels))
                 if acks := b"".join(due):
                     self._link.send(acks)
+
+    @property
+    def has_aside(self) -> bool:
+        """Whether `turn` has left something to `take_aside`; until then nothing more is taken."""
+        return self._aside is not None
+
+    def take_aside(self) -> None:
+        """Do what was put aside, in a thread that may wait for the disk.
+
+        Raises:
+            PeerError: the peer broke the protocol, or has gone.
+        """
+        with self._schedule.turn:
+            while (work := self._aside) is not None:
+                self._aside = None
+                work()
 
     @property
     def pause_s(self) -> float:
@@ -208,7 +238,8 @@ class SinkConnection:
         number = self._opened = message.channel
         self._link.charge(_OPEN_MESSAGES)
         try:
-            bell = ChannelBell(number, self._schedule, self.acknowledge)
+            thread = 0 if self._is_looped else None
+            bell = ChannelBell(number, self._schedule, self.acknowledge, thread)
             inbox = self._claim(message.identity, bell)
             channel = SinkChannel(number, inbox, self._start, self._columns, self._headers)
             self._channels[number] = channel
@@ -245,11 +276,17 @@ class SinkConnection:
             else:
                 raise refusal_of(message)
         except (Refused, ManifestError, Misuse, OSError) as error:
-            self._fail(channel, error, by_source=isinstance(message, messages.Refusal))
+            fail = partial(
+                self._fail, channel, error, by_source=isinstance(message, messages.Refusal)
+            )
+            if self._is_looped and _is_divergence(error):
+                self._aside = fail  # it reads all of the copy
+            else:
+                fail()
 
     def _fail(self, channel: SinkChannel, error: Exception, *, by_source: bool) -> None:
         """End a channel, and only that; tell the source, unless it has told us."""
-        if isinstance(error, Refused) and error.code == "diverged":
+        if _is_divergence(error):
             channel.inbox.doubted(str(error))
         self._end(channel)
         if by_source:
@@ -284,6 +321,10 @@ class SinkConnection:
     def _end(self, channel: SinkChannel) -> None:
         del self._channels[channel.channel]
         channel.inbox.release()
+
+
+def _is_divergence(error: Exception) -> bool:
+    return isinstance(error, Refused) and error.code == "diverged"
 
 
 def _name(channel: SinkChannel) -> str:

@@ -76,7 +76,12 @@ class Link:
     """
 
     def __init__(
-        self, sock: ssl.SSLSocket, wake: Wake, name: str, large: HeldMemory | None = None
+        self,
+        sock: ssl.SSLSocket,
+        wake: Wake,
+        name: str,
+        large: HeldMemory | None = None,
+        outlet: Outlet | None = None,
     ) -> None:
         """Take over a connection after its handshake.
 
@@ -85,13 +90,14 @@ class Link:
             wake: ends a wait.
             name: of the peer, for messages.
             large: the memory that its messages may take; unlimited if not given.
+            outlet: sends on it; one that waits for the peer if not given.
         """
         self.name = name
         self.memory = large
         self.version = 0  # of the protocol, and what the other side runs: known once greeted
         self.software = ""
         self._sock = sock
-        self._outlet = Outlet(sock)
+        self._outlet = outlet or Outlet(sock)
         self._wake = wake
         self._decoder = Decoder(greeting=True, large=large)
         self._began_s: float | None = None  # when the message that is arriving began to
@@ -209,15 +215,31 @@ class Link:
             raise HungUp("the other side hung up")
         return count
 
+    def fileno(self) -> int:
+        """The socket, for an event loop that polls it instead of calling `wait`."""
+        return self._sock.fileno()
+
+    def arrived(self) -> None:
+        """Let the next `receive` look at the socket; for an event loop, which found it readable."""
+        self._more, self._is_behind = True, False
+
+    @property
+    def has_more(self) -> bool:
+        """Whether `receive` left something that ends no wait for the socket."""
+        return self._more
+
+    @property
+    def pause_s(self) -> float:
+        """How long until `beat` has to be called."""
+        return min(self._spoke_s + HEARTBEAT_S, self._heard_s + DEAD_S) - time.monotonic()
+
     def wait(self, timeout_s: float) -> set[int]:
         """Wait until something has arrived, the wake was set, or the time is over.
 
         Returns:
             The descriptors that ended the wait, for callers that `listen` to others.
         """
-        now = time.monotonic()
-        next_beat_s = min(self._spoke_s + HEARTBEAT_S, self._heard_s + DEAD_S) - now
-        return self._wait(min(timeout_s, next_beat_s))
+        return self._wait(min(timeout_s, self.pause_s))
 
     def _wait(self, timeout_s: float) -> set[int]:
         timeout_s = 0.0 if self._more else max(0.0, timeout_s)

@@ -2,9 +2,20 @@
 
 import select
 import ssl
+import time
+from collections import deque
+from typing import Final
 
 from rt.errors import PeerError
+from rt.limits import KIB, MIB
 from rt.net.tls_errors import describe_tls_error
+
+# Given to TLS at once, and again as a whole if there was no room: 8 records, so that a megabyte
+# takes eight calls, and a line of 9 kB/s moves one within 15 s.
+_PART_BYTES: Final = 128 * KIB
+# What may wait for one peer. A turn of a source writes about 1 MiB, and none begins while something
+# waits; a sink answers each message that it takes in a turn, 1,000 at most, with less than 1 KiB.
+QUEUED_BYTES_MAX: Final = 8 * MIB
 
 
 class Outlet:
@@ -62,6 +73,98 @@ class Outlet:
             return 0
         except OSError as error:
             raise broken(error) from error
+
+
+class OutputQueue:
+    """What one peer has not taken yet, in parts; bounded."""
+
+    __slots__ = ("_parts", "bytes")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._parts: deque[bytes] = deque()
+
+    def put(self, data: bytes | memoryview) -> None:
+        """Queue a copy of `data`, whose buffer may be used again.
+
+        Raises:
+            PeerError: too much is waiting.
+        """
+        if self.bytes + len(data) > QUEUED_BYTES_MAX:
+            raise PeerError(f"it has not read {self.bytes} bytes that wait for it")
+        self.bytes += len(data)
+        self._parts.extend(
+            bytes(data[at : at + _PART_BYTES]) for at in range(0, len(data), _PART_BYTES)
+        )
+
+    @property
+    def first(self) -> bytes:
+        """The part to send next, the same until it was sent: TLS demands the same bytes again."""
+        return self._parts[0]
+
+    def sent(self) -> None:
+        """Forget the first part, which was sent."""
+        self.bytes -= len(self._parts.popleft())
+
+
+class QueuedOutlet(Outlet):
+    """Never waits: what the socket does not take at once is queued, and goes with a later call.
+
+    So its owner calls `send(b"")` when the socket has room again.
+    """
+
+    __slots__ = ("_moved_s", "_queue")
+
+    def __init__(self, sock: ssl.SSLSocket) -> None:
+        super().__init__(sock)
+        self._queue = OutputQueue()
+        self._moved_s = 0.0  # when the peer last took something, or began to be waited for
+
+    @property
+    def has_left(self) -> bool:
+        """Whether something is still to be sent."""
+        return self._queue.bytes > 0
+
+    def can_send(self) -> bool:
+        """Whether the peer has taken all that it was sent."""
+        return not self._queue.bytes
+
+    def send(self, data: bytes | memoryview, patience_s: float) -> None:
+        """Send what the socket takes of all that was queued, and of `data`; queue the rest.
+
+        Raises:
+            PeerError: the peer has taken nothing for `patience_s`, or the connection is broken.
+        """
+        if self._queue.bytes:
+            self._flush()
+            if self._queue.bytes and time.monotonic() - self._moved_s > patience_s:
+                raise PeerError(f"it read nothing for {patience_s:g} s")
+        self.post(data)
+
+    def post(self, data: bytes | memoryview) -> None:
+        """Send what the socket takes at once, and queue the rest; errors as for `send`."""
+        if not self._queue.bytes:
+            sent = self._sent_of(data)
+            if sent == len(data):
+                return
+            data = data[sent:]
+            self._moved_s = time.monotonic()
+        self._queue.put(data)
+
+    def _sent_of(self, data: bytes | memoryview) -> int:
+        """Send whole parts while the socket takes them; return how much that was."""
+        if len(data) <= _PART_BYTES:
+            return self._sent(data) if data else 0
+        at, view = 0, memoryview(data)
+        while at < len(view) and (count := self._sent(view[at : at + _PART_BYTES])):
+            at += count
+        return at
+
+    def _flush(self) -> None:
+        queue = self._queue
+        while queue.bytes and self._sent(queue.first):
+            queue.sent()
+            self._moved_s = time.monotonic()
 
 
 def broken(error: OSError) -> PeerError:

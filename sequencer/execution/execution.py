@@ -19,6 +19,7 @@ from sequencer.raft.consensus import Entry, Snapshot
 # Instructions executed at once: some 20 ms. A node that was away, or has copied the merged log, may
 # have hundreds of thousands to execute, and has to answer heartbeats meanwhile.
 SLICE: Final = 100
+SLICE_BYTES: Final = 8 * MIB  # the same, where they are large: some 20 ms of copying
 # Instructions that wait while the merged log is copied: at 740 bytes of memory each, 37 MB. With
 # more than this, a node takes over the state of another one, and drops those that led to it.
 WAITING_MAX: Final = 50_000
@@ -150,13 +151,18 @@ class Execution:
     def run(self) -> None:
         """Execute the queue as far as the bytes are here, but no more than a slice of it.
 
+        A step that executed all that has come while a disk was slow would keep its thread from
+        answering for longer than an election takes.
+
         Raises:
             OSError, CorruptLog: as `Executor.execute`.
         """
         if not self.queue:
             return
         known, left = len(self._sessions), SLICE
-        while left and self.queue and self._can_execute():
+        traffic = self.executor.traffic
+        end_bytes = traffic.bytes + SLICE_BYTES
+        while left and traffic.bytes < end_bytes and self.queue and self._can_execute():
             left -= 1
             self._execute(*self.queue[0])
             self.queue.popleft()

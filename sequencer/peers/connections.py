@@ -77,7 +77,7 @@ class Outbox:
 
     def put(self, data: bytes) -> None:
         """Send a message, or queue it; the oldest are dropped if too much is waiting."""
-        data = _LENGTH.pack(len(data)) + data
+        data = framed(data)
         with self._lock:
             if self._is_idle and self._sent_now(data):
                 return
@@ -135,7 +135,7 @@ class Outbox:
         _log.info("connected to node %s", self.name)
         try:
             if (version_of(sock.selected_alpn_protocol()) or 0) >= INTRODUCED:
-                _send_all(sock, _LENGTH.pack(len(SOFTWARE)) + SOFTWARE.encode())
+                _send_all(sock, framed(SOFTWARE.encode()))
             while (data := self._take()) is not None:
                 _send_all(sock, data)
                 self.sent_bytes += len(data)
@@ -316,26 +316,23 @@ class Peers:
         return self._asked(peer, greets=True, is_live=is_live) if self._asked is not None else ""
 
     def _read(self, sock: ssl.SSLSocket, peer: PeerIdentity) -> None:
-        data, sender = bytearray(), peer.name
-        protocol = version_of(sock.selected_alpn_protocol()) or PEER_VERSIONS[-1]
-        is_introduced = protocol < INTRODUCED
-        if is_introduced:
-            self._note_version(sock, sender, PeerVersion(protocol))
+        reader, is_noted = (
+            MessageReader(peer.name, version_of(sock.selected_alpn_protocol())),
+            False,
+        )
         poller = select.poll()
         poller.register(sock.fileno(), select.POLLIN)
         while chunk := _received(sock):
-            data += chunk
-            if len(data) < _TURN_BYTES and poller.poll(0):
+            if reader.add(chunk) < _TURN_BYTES and poller.poll(0):
                 continue  # handle together what arrived in the meantime
             if why := self._objection(peer, is_live=True):
                 raise PeerError(f"it is heard no more: {why}")
-            messages = _cut(data, sender)
-            if messages and not is_introduced:
-                version = PeerVersion(protocol, decode_software(messages.pop(0)))
-                self._note_version(sock, sender, version)
-                is_introduced = True
+            messages = reader.take()
+            if not is_noted and reader.version is not None:
+                self._note_version(sock, peer.name, reader.version)
+                is_noted = True
             if messages:
-                self._heard(sender, messages)
+                self._heard(peer.name, messages)
 
     def _note_version(self, sock: ssl.SSLSocket, sender: str, version: PeerVersion) -> None:
         with self._lock:
@@ -365,6 +362,40 @@ def _received(sock: ssl.SSLSocket) -> bytes:
         return sock.read(_READ_BYTES)
     except OSError:
         return b""
+
+
+class MessageReader:
+    """Cuts what one member sends into messages, the first of which may introduce it."""
+
+    def __init__(self, sender: str, protocol: int | None) -> None:
+        """Begin a connection.
+
+        Args:
+            sender: the member.
+            protocol: the version that both sides chose.
+        """
+        self._sender = sender
+        self._protocol = protocol or PEER_VERSIONS[-1]
+        self._data = bytearray()
+        is_silent = self._protocol < INTRODUCED
+        self.version = PeerVersion(self._protocol) if is_silent else None  # once it is known
+
+    def add(self, chunk: bytes) -> int:
+        """Take what has arrived; return how much waits for `take`."""
+        self._data += chunk
+        return len(self._data)
+
+    def take(self) -> list[bytes]:
+        """Return the messages that are complete; `PeerError` if one is too long."""
+        messages = _cut(self._data, self._sender)
+        if messages and self.version is None:
+            self.version = PeerVersion(self._protocol, decode_software(messages.pop(0)))
+        return messages
+
+
+def framed(message: bytes) -> bytes:
+    """Return a message as it goes onto the wire."""
+    return _LENGTH.pack(len(message)) + message
 
 
 def _cut(data: bytearray, sender: str) -> list[bytes]:

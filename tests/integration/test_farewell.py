@@ -55,7 +55,7 @@ def test_the_others_hear_from_its_machine_that_a_killed_leader_is_gone(tmp_path,
 
 def _hears(other, name):
     """Whether a node is connected to this one."""
-    return name in other._peers._serving
+    return name in other.status()["peer_versions"]
 
 
 def engine(*peers, leads=True):

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from rt.position import START, Position
-from sequencer.execution.execution import NO_READERS, SLICE, Committed, Readers
+from rt.traffic import Traffic
+from sequencer.execution.execution import NO_READERS, SLICE, SLICE_BYTES, Committed, Readers
 from sequencer.ledger.instruction import Merge, Slice, encode_instruction
 from sequencer.ledger.ledger import Ledger
 from sequencer.member import Member
@@ -49,7 +50,7 @@ class Executor:
     lacks_log = is_stranded = is_repeating = is_half_done = False
 
     def __init__(self, room=100):
-        self.ledger, self.room = Ledger(), room
+        self.ledger, self.room, self.traffic = Ledger(), room, Traffic()
 
     def lacking(self, _merge):
         return None
@@ -183,6 +184,25 @@ def test_a_backlog_is_executed_in_slices():
         if not member.execution.can_continue:
             break
     assert done == [SLICE, 2 * SLICE, count]
+
+
+def test_a_backlog_of_large_instructions_is_executed_in_slices_of_bytes():
+    """A hundred of 4 MiB take a second: an event loop answers no heartbeat meanwhile."""
+    executor = Executor()
+    member, done = member_of(Engine(), executor), []
+    execute = executor.execute
+
+    def execute_large(index, term, merge):
+        executor.traffic.bytes += SLICE_BYTES // 2
+        execute(index, term, merge)
+
+    executor.execute = execute_large
+    parts = [Entry(index, 1, b"", EntryKind.COMMAND) for index in range(1, 6)]
+    member.execution.append(Committed(each, Merge(1, ())) for each in parts)
+    while member.execution.can_continue:
+        member.run()
+        done.append(executor.ledger.index)
+    assert done == [2, 4, 5]
 
 
 def entries(first, last):

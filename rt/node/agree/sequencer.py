@@ -50,6 +50,8 @@ class NodeSequencer:
             since entering a condition costs two calls of Python, and a round does so a dozen times.
         on_status: set before any thread starts; called with each new status of the engine by the
             holder of `_busy`, so it must be quick.
+        ring: set before any thread starts, where an event loop does the duties: called instead of
+            doing them, and of waking `run`, which no thread runs then.
         view: replaced whole after each step and never changed; any thread may read it.
         _next_s: `run` reads it without `_busy`; a late value costs one early or late step.
     """
@@ -65,6 +67,7 @@ class NodeSequencer:
         """
         self.view: NodeView = duties.view()
         self.on_status: Callable[[Status], None] = lambda _status: None
+        self.ring: Callable[[], None] | None = None
         self._duties, self._demand = duties, demand
         self._busy = threading.Lock()
         self._lock = threading.Lock()
@@ -95,13 +98,13 @@ class NodeSequencer:
         """Learn that another node's process has ended; all that it said was heard."""
         with self._news:
             self._mail.gone.append(member)
-            self._news.notify()
+            self._notify()
 
     def mend(self, found: DamageFound) -> None:
         """Set aside, soon, what a connection found damaged."""
         with self._news:
             self._mail.damaged.append(found)
-            self._news.notify()
+            self._notify()
 
     def order(self, instruction: Instruction) -> None:
         """Propose this instruction soon, in this term or not at all; it may be lost.
@@ -118,7 +121,7 @@ class NodeSequencer:
             raise Refused("not-leader", leader_words(leader))
         with self._news:
             self._mail.orders.append((view.engine.term, instruction))
-            self._news.notify()
+            self._notify()
 
     def ask(self, question: Callable[[], Answer]) -> Answer:
         """Answer a question between two steps, when what it reads does not change.
@@ -133,7 +136,7 @@ class NodeSequencer:
             if self._stopping:
                 raise Refused("stopping", "this node is stopping")
             self._questions.append(Question(answer, question))
-            self._news.notify()
+            self._notify()
         try:
             return answer.result(_ANSWER_S)
         except CancelledError:
@@ -143,6 +146,9 @@ class NodeSequencer:
 
     def turn(self) -> None:
         """Do the duties now, unless another thread is doing them; errors as `run`."""
+        if self.ring is not None:
+            self.ring()
+            return
         for _ in range(_TURNS_MAX):
             if not self._busy.acquire(blocking=False):
                 return  # the thread that does them looks for mail again after its step
@@ -155,17 +161,25 @@ class NodeSequencer:
                 return
         self.wake()
 
+    def step(self) -> float | None:
+        """Do the duties once, for an event loop; return by when to step again, None if never."""
+        with self._busy:
+            if self._stopping:
+                return None
+            self._step()
+        return float("-inf") if self._has_news else self._next_s
+
     def wake(self) -> None:
         """Let `run` do the duties soon, once more if it is doing them now."""
         with self._news:
             self._is_woken = True
-            self._news.notify()
+            self._notify()
 
     def stir(self) -> None:
         """Let `run` do the duties soon, and not rest before what has come was looked at."""
         with self._news:
             self._mail.is_stirred = self._is_woken = True
-            self._news.notify()
+            self._notify()
 
     def run(self) -> None:
         """Do the duties until stopped, then save a last snapshot. For a thread of its own.
@@ -200,6 +214,13 @@ class NodeSequencer:
     def stepped_s(self) -> float:
         """Return when the duties were last done, or will be done at the latest."""
         return self._next_s
+
+    def _notify(self) -> None:
+        """Wake `run`, or ring, because there is news; the lock is held."""
+        if self.ring is not None:
+            self.ring()
+        else:
+            self._news.notify()
 
     def _await_news(self) -> None:
         """Wait until a step is due, which a turn may have put off meanwhile; the lock is held."""

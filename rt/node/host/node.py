@@ -5,6 +5,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final
 
 from replicator.host import Bell
@@ -39,6 +40,8 @@ from rt.node.host.scrubbing import node_scrubber
 from rt.node.host.state import open_state
 from rt.node.ingest.inbox import NodeInbox
 from rt.node.ingest.relay import NodeRelay
+from rt.node.loop.event_loop import EventLoop
+from rt.node.loop.peers import LoopPeers
 from rt.node.observe.sampler import NodeSampler, Watched
 from rt.node.observe.sampler_thread import SamplerThread
 from rt.node.observe.status import STATUS_ALPN, STATUS_S, for_clients, node_status
@@ -121,6 +124,7 @@ class Node:
             pulse.leave()
             if opens is None:
                 port.stop()
+                port.close()
             raise
 
     def _build(
@@ -146,15 +150,17 @@ class Node:
                 self._peers is not None and self._peers.spoken.get(member, 0) >= CARRYING
             ),
         )
-        self._peers: Peers | None = None  # before there is a pipeline that they call
-        self.pipeline = NodePipeline(settings, directory, opened, links, self._ending)
+        self._peers: Peers | LoopPeers | None = None  # before there is a pipeline that they call
+        self.pipeline = NodePipeline(
+            settings, directory, opened, links, self._ending, loop=port.loop
+        )  # fmt: skip
         member, sequencer = self.pipeline.member, self.pipeline.sequencer
         self._door = NodeDoor(
             settings, lambda: member.membership.doors, lambda: sequencer.view.notes
         )
         self._relay = NodeRelay(settings.stream, places, self.pipeline.inboxes, contexts)
         self._lost = opened.damage
-        self._peers = self._make_peers(pulse)
+        self._peers = self._make_peers(pulse, port.loop)
         self._headers = self._make_headers_gate()
         self.scrubber = node_scrubber(settings, directory, self.pipeline, places, contexts)
         self._port = StreamPort(port, self._served(port, about), pulse, is_whole=is_whole)
@@ -187,7 +193,9 @@ class Node:
             lambda: self.scrubber.state, self._port.port.late.check,
         )  # fmt: skip
 
-    def _make_peers(self, pulse: StreamHeartbeat) -> Peers | None:
+    def _make_peers(
+        self, pulse: StreamHeartbeat, loop: EventLoop | None
+    ) -> Peers | LoopPeers | None:
         settings = self.settings
         if settings.is_alone:
             return None
@@ -195,7 +203,7 @@ class Node:
         contexts = Contexts(
             files, lambda *paths: offering(client_context(*paths), *_peer_alpns(settings))
         )
-        peers = Peers(
+        peers = (Peers if loop is None else partial(LoopPeers, loop))(
             settings.name, self._places.now, contexts.current, self.pipeline.hear,
             gone=self.pipeline.sequencer.gone, objection=self._door.objection,
         )  # fmt: skip
@@ -336,6 +344,7 @@ class Node:
             self._peers.stop()
         self.pipeline.stop()
         self._leadership.stop()
+        self._port.close()
         self.directory.close()
         self._ending.finish()
 

@@ -23,6 +23,8 @@ from rt.node.ingest.damage import DamageFound
 from rt.node.ingest.inbox import NodeInbox
 from rt.node.ingest.inboxes import Inboxes
 from rt.node.ingest.restore_from_journal import restore_from_journal
+from rt.node.loop.duty_turns import DutyTurns
+from rt.node.loop.event_loop import EventLoop
 from rt.node.notes.pins import may_lease_on
 from rt.node.resources.node_directory import NodeDirectory
 from rt.node.retain.retention import Retention
@@ -81,6 +83,8 @@ class NodePipeline:
         opened: Opened,
         links: Links,
         ending: Ending,
+        *,
+        loop: EventLoop | None = None,
     ) -> None:
         """Recover the merged log and the state; nothing runs before `start`.
 
@@ -90,6 +94,7 @@ class NodePipeline:
             opened: the journal and the state it recovered.
             links: to the other nodes.
             ending: ends the node when a thread fails.
+            loop: does the duties, in place of a thread.
 
         Raises:
             CorruptLog: the merged log is damaged.
@@ -132,8 +137,16 @@ class NodePipeline:
         )  # fmt: skip
         duties = Duties(self.member, ports, timing_of(settings))
         self.sequencer = NodeSequencer(duties, demand_note)
-        sequence = _thread(ending, "sequence", self.sequencer.run)
-        self._threads = [_thread(ending, "sync", self._sync), sequence]
+        self._threads = [_thread(ending, "sync", self._sync)]
+        self._duty_turns = self._turns_of(loop)
+
+    def _turns_of(self, loop: EventLoop | None) -> DutyTurns | None:
+        """Have the duties done by a loop, or by a thread if there is none."""
+        ending, sequencer = self._ending, self.sequencer
+        if loop is not None:
+            return DutyTurns(loop, sequencer, ending.guarded, ending.fail)
+        self._threads.append(_thread(ending, "sequence", sequencer.run))
+        return None
 
     def start(self) -> list[str]:
         """Open the copies of sessions and start the threads; return a sentence for each damaged."""
@@ -147,6 +160,8 @@ class NodePipeline:
         self._carried = ()
         for thread in self._threads:
             thread.start()
+        if self._duty_turns is not None:
+            self._duty_turns.join()
         self.sweeper.start(self._ending.fail)
         return damaged
 
@@ -206,10 +221,15 @@ class NodePipeline:
 
     def stop(self) -> None:
         """Sync what was received, execute what was decided, save a snapshot and close all files."""
-        stops = self.inboxes.syncer.stop, self.sequencer.stop
-        for stop, thread in zip(stops, self._threads, strict=True):
-            stop()
-            thread.join()
+        self.inboxes.syncer.stop()
+        self._threads[0].join()
+        self.sequencer.stop()
+        if self._duty_turns is not None:
+            self._duty_turns.leave()
+            if self._ending.failure is None:
+                self._ending.guarded(self.sequencer.run)  # what is left, in this thread
+        else:
+            self._threads[1].join()
         self.sweeper.stop()
         self.inboxes.close()
         self.sequencer.close(self._release)

@@ -1,7 +1,10 @@
 """NodePort: the address at which a node serves, with one listener for all its streams."""
 
+import os
 from dataclasses import dataclass
+from functools import partial
 
+from replicator.serve.looped import LoopedConnection, Over
 from replicator.serve.server import Server
 from replicator.serve.streams import ServedStream, Streams
 from replicator.sink.columns_check import ColumnsCheck
@@ -9,6 +12,8 @@ from replicator.sink.late_check import LateChecker
 from rt.net.certificates import CertificateFiles, certificate_files
 from rt.net.tls import Contexts, client_context, offering, server_context
 from rt.node.agree.idle_heartbeat import PULSE_ALPN, ProcessHeartbeat, StreamHeartbeat
+from rt.node.loop.event_loop import LOOP_VARIABLE, EventLoop
+from rt.node.loop.looped_client import LoopedClient
 from rt.node.settings.node import NodeSettings
 
 
@@ -35,11 +40,19 @@ class NodePort:
             files, lambda *paths: offering(server_context(*paths), *self.streams.protocols)
         )
         self.streams.changed = contexts.renew
+        # ADR 33: until the loop replaces the threads, it is chosen by a variable
+        self.loop = EventLoop() if os.environ.get(LOOP_VARIABLE) else None
         columns = ColumnsCheck()
         self.late = LateChecker(columns.late)
-        self.server = Server(
-            settings.address, contexts, self.streams, settings.limits.server(), columns
-        )
+        adopt = None if self.loop is None else partial(_adopt, self.loop)
+        try:
+            self.server = Server(
+                settings.address, contexts, self.streams, settings.limits.server(), columns,
+                adopt=adopt,
+            )  # fmt: skip
+        except BaseException:
+            self.close()
+            raise
 
     def start(self) -> None:
         """Begin to accept connections."""
@@ -52,6 +65,16 @@ class NodePort:
         self.pulse.stop()
         self.server.stop()
         self.late.stop()
+
+    def close(self) -> None:
+        """End the event loop, if there is one; the streams have stopped."""
+        if self.loop is not None:
+            self.loop.stop()
+
+
+def _adopt(loop: EventLoop, served: LoopedConnection, over: Over) -> None:
+    """Let the loop serve a connection."""
+    LoopedClient(loop, served, over).begin()
 
 
 def _pulse_of(settings: NodeSettings, files: CertificateFiles) -> ProcessHeartbeat:
@@ -93,3 +116,8 @@ class StreamPort:
         stream = self.served.host.stream
         self.port.streams.drop(stream, why or "it is stopping")
         self.port.server.end(stream)
+
+    def close(self) -> None:
+        """Release what the stream has used until it had stopped."""
+        if self.is_whole:
+            self.port.close()

@@ -135,6 +135,7 @@ class StreamHost:
     def _close_port(self) -> None:
         if self._port is not None:
             self._port.stop()
+            self._port.close()
 
     def _made(self, settings: NodeSettings, *, founding: bool) -> Node | Exception:
         """Return a stream's node, or why there is none; several threads may call it at once."""

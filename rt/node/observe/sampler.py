@@ -12,6 +12,7 @@ from rt.latencies import Latencies
 from rt.node.agree.leadership import Leadership
 from rt.node.agree.view import NodeView
 from rt.node.ingest.inbox import NodeInbox
+from rt.node.loop.peers import LoopPeers
 from rt.node.observe.sample import (
     ChangesView,
     DiskView,
@@ -57,7 +58,7 @@ class Watched:
     inboxes: Callable[[], Collection[NodeInbox]]
     merged: Traffic
     record: ServerRecord
-    peers: Peers | None
+    peers: Peers | LoopPeers | None
     guard: DiskGuard
     leadership: Leadership
     latencies: dict[str, Latencies]

@@ -1,0 +1,82 @@
+"""Deadlines: what is due, and when the next is; a heap that holds each name once."""
+
+import heapq
+from itertools import count
+from typing import Final, Generic, TypeVar
+
+Name = TypeVar("Name")
+NEVER_S: Final = float("inf")
+
+
+class Deadlines(Generic[Name]):
+    """One time for each name, which may be moved at any time.
+
+    A deadline is most often moved further away before it is reached, once for each message. So the
+    heap keeps the entry that it has, and looks at the time again when that comes up.
+
+    Example:
+        >>> deadlines = Deadlines[str]()
+        >>> deadlines.set("beat", 5.0)
+        >>> deadlines.set("step", 1.0)
+        >>> deadlines.set("beat", 9.0)
+        >>> deadlines.take(5.0), deadlines.next_s
+        (['step'], 9.0)
+    """
+
+    def __init__(self) -> None:
+        self._at_s: dict[Name, float] = {}
+        self._queued_s: dict[Name, float] = {}  # of the earliest entry of each name in the heap
+        self._heap: list[tuple[float, int, Name]] = []
+        self._numbers = count()  # of the entries, so that names are not compared
+
+    def __len__(self) -> int:
+        return len(self._at_s)
+
+    @property
+    def entries(self) -> int:
+        """How many entries the heap has: about one for each name."""
+        return len(self._heap)
+
+    def set(self, name: Name, at_s: float) -> None:
+        """Let `name` be due at a time, and at no other."""
+        self._at_s[name] = at_s
+        if at_s < self._queued_s.get(name, NEVER_S):
+            self._queue(name, at_s)
+
+    def clear(self, name: Name) -> None:
+        """Let `name` not be due any more."""
+        self._at_s.pop(name, None)
+
+    @property
+    def next_s(self) -> float:
+        """When something is due next; infinite if nothing is."""
+        while self._heap:
+            queued_s, _, name = self._heap[0]
+            at_s = self._at_s.get(name)
+            if at_s == queued_s:
+                return queued_s
+            self._drop_first()
+            if at_s is not None and at_s < self._queued_s.get(name, NEVER_S):
+                self._queue(name, at_s)
+        return NEVER_S
+
+    def take(self, now_s: float) -> list[Name]:
+        """Return what is due, the earliest first; it is not due any more then."""
+        due: list[Name] = []
+        if not self._heap or self._heap[0][0] > now_s:
+            return due  # the usual case; an entry may be early, and never late
+        while self.next_s <= now_s:
+            _, _, name = self._heap[0]
+            self._drop_first()
+            del self._at_s[name]
+            due.append(name)
+        return due
+
+    def _queue(self, name: Name, at_s: float) -> None:
+        self._queued_s[name] = at_s
+        heapq.heappush(self._heap, (at_s, next(self._numbers), name))
+
+    def _drop_first(self) -> None:
+        queued_s, _, name = heapq.heappop(self._heap)
+        if self._queued_s.get(name) == queued_s:
+            del self._queued_s[name]

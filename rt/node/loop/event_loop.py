@@ -1,0 +1,234 @@
+"""EventLoop: the one thread of a process that its sockets and its streams' duties belong to."""
+
+import logging
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, Protocol
+
+from rt.about import carried
+from rt.node.loop.deadlines import Deadlines
+from rt.node.loop.readiness import Readiness
+
+_log: Final = logging.getLogger("rt.node")
+# The loop is chosen by this variable until it replaces the threads (ADR 33).
+LOOP_VARIABLE: Final = "_RT_LOOP"  # no setting: it begins with "_", as `_RT_PARENT`
+READABLE: Final = select.EPOLLIN
+WRITABLE: Final = select.EPOLLOUT
+# How long a turn serves connections before the duties have theirs: less than the 20 ms of a tick. A
+# connection that was begun goes on, with at most 2 MiB: another 5 ms.
+_SERVE_S: Final = 0.01
+_LONG_TURN_S: Final = (
+    0.25  # half an election time; a leader that says nothing for longer is replaced
+)
+_POOL_THREADS: Final = 4  # each waits for the disk: opens, claims, rolls, reads of old files
+_WAIT_S_MAX: Final = 60.0
+_STOP_S: Final = 5.0
+_ALIVE_S: Final = 0.5  # between two looks whether the thread is there
+
+Act = Callable[[], None]
+
+
+class Party(Protocol):
+    """What the loop calls: a connection, a stream's duties."""
+
+    def ready(self) -> None:
+        """Do what there is to do now: something arrived, there is room to send, or it was due."""
+
+    def failed(self, error: Exception) -> bool:
+        """End what has met an internal error, and nothing else; False if the process has to end."""
+
+
+class EventLoop:
+    """Waits for sockets, deadlines and posted calls, and acts on all of them from one thread.
+
+    A turn serves first what other nodes sent, then connections for `_SERVE_S`, then what is due,
+    and last the duties of the streams that have news, once for all that has arrived.
+
+    Threads: `post`, `call`, `away`, `mark_last` and `add_failing` may be called by any thread; all
+        else, and all fields but these, belong to the loop's own.
+        _posted: a deque, to which any thread appends.
+        _is_rung: set before the bell is written, and cleared after it was read and before `_posted`
+            is: a call that was posted later rings again.
+        _is_over: set by `stop`, once.
+        longest_s, longest_ran_s: read by any thread.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start the thread; it waits for something to do.
+
+        Args:
+            clock: a clock that only goes forward.
+        """
+        self.longest_s = self.longest_ran_s = 0.0  # the longest turn so far
+        self.deadlines: Deadlines[Party] = Deadlines()
+        self._pool = ThreadPoolExecutor(_POOL_THREADS, "pool")
+        self._clock = clock
+        self._epoll = select.epoll()
+        self._watched: dict[int, tuple[Party, bool]] = {}  # with whether it is urgent
+        self._ready: Readiness[Party] = Readiness()
+        self._last: dict[Party, None] = {}  # a turn ends with these
+        self._failing: list[Callable[[Exception], None]] = []
+        self._posted: deque[Act] = deque()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._is_rung = self._is_over = False
+        self._epoll.register(self._bell, READABLE)
+        self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the caller is the loop."""
+        return threading.get_ident() == self._thread.ident
+
+    def post(self, act: Act) -> None:
+        """Have the loop call this soon. Any thread may ask."""
+        self._posted.append(act)
+        if not self._is_rung:
+            self._is_rung = True
+            os.eventfd_write(self._bell, 1)
+
+    def call(self, act: Act) -> None:
+        """Call this in the loop and wait until that is done; does nothing once the loop is over."""
+        done = threading.Event()
+
+        def do() -> None:
+            try:
+                act()
+            finally:
+                done.set()
+
+        self.post(do)
+        while not done.wait(_ALIVE_S):
+            if not self._thread.is_alive():
+                return
+
+    def mark_last(self, party: Party) -> None:
+        """Call a party at the end of this turn, or of the next one. Any thread may ask."""
+        if self.is_own_thread:
+            self._last[party] = None
+        else:
+            self.post(lambda: self._last.setdefault(party))
+
+    def add_failing(self, failing: Callable[[Exception], None]) -> None:
+        """Have this called if the thread ends with an error. Any thread may ask."""
+        self._failing.append(failing)
+
+    def drop_failing(self, failing: Callable[[Exception], None]) -> None:
+        """Do not call this any more."""
+        self._failing.remove(failing)
+
+    def away(self, work: Act, back: Callable[[Exception | None], None]) -> None:
+        """Do what may wait for a disk or a peer in the pool; the loop learns what came of it.
+
+        Args:
+            work: called by a thread of the pool.
+            back: called by the loop, with the error that ended `work`, if one did.
+        """
+
+        def report(done: Future[None]) -> None:
+            error = done.exception()
+            if error is not None and not isinstance(error, Exception):
+                raise error
+            self.post(lambda: back(error))
+
+        self._pool.submit(carried(work)).add_done_callback(report)
+
+    def watch(self, fd: int, party: Party, events: int = READABLE, *, urgent: bool = False) -> None:
+        """Call a party while one of these events is there at a descriptor."""
+        if fd in self._watched:
+            self._epoll.modify(fd, events)
+        else:
+            self._epoll.register(fd, events)
+        self._watched[fd] = party, urgent
+
+    def ignore(self, fd: int) -> None:
+        """Watch this descriptor no more; it may be watched again."""
+        if self._watched.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
+
+    def mark(self, party: Party, *, urgent: bool = False) -> None:
+        """Call a party soon, without an event."""
+        self._ready.mark(party, is_urgent=urgent)
+
+    def forget(self, party: Party) -> None:
+        """Call a party no more; its descriptors are ignored already."""
+        self._ready.drop(party)
+        self.deadlines.clear(party)
+        self._last.pop(party, None)
+
+    def stop(self) -> None:
+        """End the thread once it has done what was posted, and release everything."""
+        self._is_over = True
+        self.post(lambda: None)
+        self._thread.join(_STOP_S)
+        self._pool.shutdown(cancel_futures=True)
+        if not self._thread.is_alive():
+            words = "the longest turn of the event loop took %.0f ms, and ran for %.0f of them"
+            _log.info(words, self.longest_s * 1000, self.longest_ran_s * 1000)
+            self._epoll.close()
+            os.close(self._bell)
+            self._is_rung = True  # whatever is still posted must not write there
+
+    def _run(self) -> None:
+        try:
+            self._turns()
+        finally:
+            if not self._is_over:
+                for failing in self._failing:
+                    failing(RuntimeError("the event loop of this process has ended"))
+
+    def _turns(self) -> None:
+        while not self._is_over or self._posted:
+            events = self._epoll.poll(self._pause_s())
+            began_s, ran_s = self._clock(), time.thread_time()
+            for fd, _ in events:
+                self._take_event(fd)
+            self._turn(began_s)
+            took_s = self._clock() - began_s
+            if took_s > self.longest_s:
+                self._note_longest(took_s, time.thread_time() - ran_s)
+
+    def _note_longest(self, took_s: float, ran_s: float) -> None:
+        """Keep the longest turn; the time that it did not run is a disk's, or a busy machine's."""
+        self.longest_s, self.longest_ran_s = took_s, ran_s
+        if took_s > _LONG_TURN_S:
+            words = "a turn of the event loop took %.0f ms, and ran for %.0f of them"
+            _log.warning(words, took_s * 1000, ran_s * 1000)
+
+    def _pause_s(self) -> float:
+        if self._ready or self._last or self._posted:
+            return 0.0
+        return min(_WAIT_S_MAX, max(0.0, self.deadlines.next_s - self._clock()))
+
+    def _take_event(self, fd: int) -> None:
+        if fd == self._bell:
+            os.eventfd_read(fd)
+            self._is_rung = False
+        elif (found := self._watched.get(fd)) is not None:
+            party, is_urgent = found
+            self._ready.mark(party, is_urgent=is_urgent)
+
+    def _turn(self, began_s: float) -> None:
+        for _ in range(len(self._posted)):  # what these post has the next turn
+            self._posted.popleft()()
+        for party in self._ready.turn(began_s + _SERVE_S, self._clock):
+            self._serve(party)
+        for party in self.deadlines.take(self._clock()):
+            self._serve(party)
+        last, self._last = self._last, {}
+        for party in last:
+            self._serve(party)
+
+    @staticmethod
+    def _serve(party: Party) -> None:
+        try:
+            party.ready()
+        except Exception as error:
+            if party.failed(error):
+                return
+            raise

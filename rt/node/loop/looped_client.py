@@ -1,0 +1,224 @@
+"""LoopedClient: a pusher or puller whose connection an event loop serves."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import Final
+
+from replicator.serve.looped import Hold, LoopedConnection, Over
+from rt.about import carried
+from rt.errors import RtError
+from rt.log.notify.watch import Wake
+from rt.node.loop.event_loop import READABLE, WRITABLE, EventLoop
+
+_log: Final = logging.getLogger("rt.node")
+_LOOK_S: Final = 0.5  # between two looks at a connection that is held back
+_PAUSE_LEAST_S: Final = 0.001  # so that nothing that is due keeps the loop from waiting
+
+
+class LoopedClient:
+    """Takes a client's turns: what it sends is taken, and it is sent what is new.
+
+    What waits for a disk is done in the pool: a message that opens a copy or ends a file, and the
+    reading of a log that a puller is far from the end of. Meanwhile the socket is not looked at.
+
+    Threads: `begin` may be called by any thread, and makes the loop call the rest.
+    """
+
+    def __init__(self, loop: EventLoop, served: LoopedConnection, over: Over) -> None:
+        """Take over a connection; `begin` does the rest.
+
+        Args:
+            loop: calls `ready`.
+            served: the connection.
+            over: called in a thread of its own with why it has ended, if not because it was to.
+        """
+        self._loop = loop
+        self._served = served
+        self._over = over
+        self._link = served.link
+        self._fd = served.link.fileno()
+        self._watched = 0  # which events of the socket
+        self._run = copy_context().run  # its log lines name the stream
+        self._is_away = self._is_over = False
+        self._pause_s = 0.0  # what the last turn of a puller said
+        self._hold: Hold | None = None
+        self._held_to_s = 0.0
+
+    def begin(self) -> None:
+        """Have the loop serve it from now on."""
+        self._loop.post(self._begin)
+
+    def ready(self) -> None:
+        """Take a turn."""
+        self._run(self._turn)
+
+    def failed(self, error: Exception) -> bool:
+        """End this connection, and no other, with what its peer may have made it do."""
+        self._run(self._fail, error)
+        return True
+
+    def _fail(self, error: Exception) -> None:
+        _log.error("internal error while a connection was served; it ends", exc_info=error)
+        self._end(None)
+
+    def _begin(self) -> None:
+        wake = self._served.wake
+        self._loop.watch(wake.fileno(), _Woken(wake, self))
+        self._loop.mark(self)
+
+    def _turn(self) -> None:
+        if self._is_away or self._is_over:
+            return
+        if self._served.is_ended():
+            self._end(None)
+            return
+        try:
+            if self._is_held():
+                self._beat()
+            else:
+                self._serve()
+        except (RtError, OSError) as error:
+            self._end(error)
+
+    def _serve(self) -> None:
+        link, fills, feeds = self._link, self._served.fills, self._served.feeds
+        link.arrived()
+        if fills is not None:
+            fills.turn()
+            if fills.has_aside:
+                self._go_away(fills.take_aside)
+                return
+            self._rest(fills.pause_s, is_reading=True)
+        elif feeds is not None:
+            if link.has_left:
+                link.beat()  # sends what is left
+            if link.has_left:
+                self._rest(_LOOK_S, is_reading=False)  # nothing more until the peer took that
+            elif feeds.is_catching_up:
+                self._go_away(self._feed)
+            else:
+                self._feed()
+                self._fed()
+
+    def _feed(self) -> None:
+        if self._served.feeds is not None:
+            self._pause_s = self._served.feeds.turn()
+
+    def _fed(self) -> None:
+        """Go on after a turn of a puller."""
+        if self._served.feeds is not None and self._served.feeds.is_over:
+            self._end(None)
+            return
+        if self._link.has_left:
+            self._rest(_LOOK_S, is_reading=False)
+            return
+        if not self._pause_s:
+            self._loop.mark(self)
+        self._rest(self._pause_s, is_reading=True)
+
+    def _rest(self, pause_s: float, *, is_reading: bool) -> None:
+        """Wait until something arrives, there is room to send, or the time is over."""
+        link = self._link
+        if link.is_metered:
+            self._hold_back(self._served.held())
+        if self._hold is not None:
+            return
+        if is_reading and link.has_more:
+            self._loop.mark(self)
+        self._watch(READABLE * is_reading | WRITABLE * link.has_left)
+        pause_s = max(_PAUSE_LEAST_S, min(pause_s, link.pause_s))
+        self._loop.deadlines.set(self, time.monotonic() + pause_s)
+
+    # A connection that has had its share
+
+    def _hold_back(self, hold: Hold) -> None:
+        if hold.seconds > 0:
+            self._hold = hold
+            self._held_to_s = time.monotonic() + hold.seconds
+            self._watch(0)
+            self._look_later()
+
+    def _is_held(self) -> bool:
+        hold = self._hold
+        if hold is not None and (time.monotonic() >= self._held_to_s or hold.is_over()):
+            self._hold = None
+        return self._hold is not None
+
+    def _beat(self) -> None:
+        if self._served.fills is not None:
+            self._served.fills.beat()
+        elif self._served.feeds is not None:
+            self._served.feeds.beat()
+        self._look_later()
+
+    def _look_later(self) -> None:
+        now_s = time.monotonic()
+        self._loop.deadlines.set(self, min(self._held_to_s, now_s + _LOOK_S))
+
+    # A turn that waits for the disk
+
+    def _go_away(self, work: Callable[[], None]) -> None:
+        self._is_away = True
+        self._watch(0)
+        self._loop.deadlines.clear(self)
+        self._loop.away(work, self._back)
+
+    def _back(self, error: Exception | None) -> None:
+        self._run(self._come_back, error)
+
+    def _come_back(self, error: Exception | None) -> None:
+        self._is_away = False
+        if error is not None and not isinstance(error, RtError | OSError):
+            self._fail(error)
+        elif error is not None:
+            self._end(error)
+        elif self._served.feeds is not None:
+            self._fed()
+        else:
+            self._turn()
+
+    def _watch(self, events: int) -> None:
+        """Watch the socket for these events, or not at all, not even for its end."""
+        if events == self._watched:
+            return
+        self._watched = events
+        if events:
+            self._loop.watch(self._fd, self, events)
+        else:
+            self._loop.ignore(self._fd)
+
+    def _end(self, error: Exception | None) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        self._watch(0)
+        self._loop.ignore(self._served.wake.fileno())
+        self._loop.forget(self)
+
+        def end() -> None:  # it says why to the peer, and waits until that was read
+            try:
+                self._served.close()
+            finally:
+                self._over(error)
+
+        threading.Thread(target=carried(end), name="end", daemon=True).start()
+
+
+class _Woken:
+    """A connection's wake, which any thread sets."""
+
+    def __init__(self, wake: Wake, client: LoopedClient) -> None:
+        self._wake = wake
+        self._client = client
+
+    def ready(self) -> None:
+        """Let the connection look."""
+        self._wake.clear()
+        self._client.ready()
+
+    def failed(self, error: Exception) -> bool:
+        """As the connection's own."""
+        return self._client.failed(error)

@@ -1,0 +1,476 @@
+"""LoopPeers: the connections to and from the other members, in an event loop."""
+
+import logging
+import random
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextvars import Context, copy_context
+from functools import partial
+from typing import Final
+
+from rt.about import carried
+from rt.errors import PeerError, Refused, RtError, spoken
+from rt.net.identity import NodeObjection, PeerIdentity
+from rt.net.tls_errors import describe_tls_error
+from rt.node.loop.event_loop import READABLE, WRITABLE, EventLoop
+from rt.version import SOFTWARE
+from sequencer.peers.connections import MessageReader, framed
+from sequencer.peers.dialling import UNACKNOWLEDGED_MS, Address, PeerDialer, UnansweredError
+from sequencer.peers.send_queue import SendQueue
+from sequencer.peers.versions import INTRODUCED, PeerVersion, version_of
+
+_log: Final = logging.getLogger("sequencer.peers")
+_RECORD_BYTES: Final = 16 * 1024  # of TLS; sent whole or not at all
+_TURN_BYTES: Final = 1 << 20  # with more than this, messages are handled before reading on
+_UNREAD_S: Final = UNACKNOWLEDGED_MS / 1000
+_PAUSE_FIRST_S: Final = 0.02
+_PAUSE_LAST_S: Final = 0.5  # a node that returns is reached within an election timeout
+_PAUSE_SCOUTED_S: Final = 20.0  # while another stream tries as often as that
+
+
+class PeerOut:
+    """Messages to one member; a short-lived thread dials it.
+
+    Threads: any thread may call `nudge` and read `connected`, `problem` and `sent_bytes`; the loop
+        calls the rest. The thread that dials uses `dialer` alone meanwhile, except for `addresses`
+        and `is_due`, which are replaced whole.
+    """
+
+    def __init__(self, loop: EventLoop, name: str, dialer: PeerDialer, run: Context) -> None:
+        """Prepare; `dial` connects. What it logs names the stream of the context."""
+        self.name, self.dialer = name, dialer
+        self.connected, self.problem, self.sent_bytes = False, "", 0
+        self._loop = loop
+        self._run = run.run
+        self._queue = SendQueue()
+        self._record = b""  # what goes next: TLS demands the same bytes again
+        self._rest = memoryview(b"")  # of what was taken from the queue
+        self._sock: ssl.SSLSocket | None = None
+        self._began_s = self._moved_s = 0.0
+        self._pause_s = _PAUSE_FIRST_S
+        self._is_dialling = self._is_retired = False
+        self._is_full = False  # whether the socket has no room
+
+    def dial(self) -> None:
+        """Connect now, unless that is under way."""
+        if self._is_dialling or self._is_retired or self._sock is not None:
+            return
+        self._is_dialling, self.dialer.is_due = True, False
+        name = f"dial {self.name}"
+        threading.Thread(target=carried(self._dial), name=name, daemon=True).start()
+
+    def nudge(self) -> None:
+        """Dial again now, if the member is not connected. Any thread may ask."""
+        self.dialer.is_due = True
+        self._loop.post(partial(self._run, self.dial))
+
+    def put(self, data: bytes) -> None:
+        """Send a message, or queue it; the oldest are dropped if too much is waiting."""
+        data = framed(data)
+        if self._sock is not None and not self._has_left and len(data) <= _RECORD_BYTES:
+            if self._sent(data):
+                return
+            if self._sock is not None:
+                self._record = data
+                self._await_room()
+                return
+        self._queue.put(data)
+        if self._sock is not None:
+            self._flush()
+
+    def ready(self) -> None:
+        """Send what there was no room for; the member may have hung up, too."""
+        self._run(self._turn)
+
+    def _turn(self) -> None:
+        if self._sock is None:
+            self.dial()  # the pause is over
+            return
+        self._flush()
+        if self._sock is not None and self._has_left:
+            if time.monotonic() - self._moved_s > _UNREAD_S:
+                self._lose(f"it read nothing for {_UNREAD_S:g} s")
+            return
+        self._look()
+
+    def failed(self, error: Exception) -> bool:
+        """Dial again."""
+        _log.error("node %s: internal error", self.name, exc_info=error)
+        self._lose(f"internal error: {spoken(error)}")
+        return True
+
+    def retire(self) -> None:
+        """Send no more; what waits is dropped."""
+        self._is_retired = True
+        self.dialer.give_up(self.nudge)
+        self._drop()
+        self._loop.forget(self)
+
+    def _dial(self) -> None:
+        """Connect, in a thread of its own."""
+        try:
+            sock = self.dialer.dial(self.nudge)
+        except UnansweredError as error:
+            self._loop.post(partial(self._run, self._missed, spoken(error), _PAUSE_SCOUTED_S))
+        except (OSError, PeerError, Refused) as error:
+            self._loop.post(partial(self._run, self._missed, spoken(error)))
+        else:
+            self._loop.post(partial(self._run, self._connected, sock))
+
+    def _missed(self, problem: str, pause_s: float | None = None) -> None:
+        self._is_dialling = False
+        self._note(problem)
+        self._try_later(self._pause_s if pause_s is None else pause_s)
+
+    def _try_later(self, pause_s: float) -> None:
+        if self._is_retired:
+            return
+        if self.dialer.is_due:
+            self.dial()
+            return
+        self._pause_s = min(2 * self._pause_s, _PAUSE_LAST_S)
+        self._loop.deadlines.set(self, time.monotonic() + pause_s * random.uniform(0.5, 1))
+
+    def _connected(self, sock: ssl.SSLSocket) -> None:
+        self._is_dialling = False
+        if self._is_retired:
+            sock.close()
+            return
+        self._sock, self._began_s = sock, time.monotonic()
+        self._moved_s = self._began_s
+        self.connected, self.problem = True, ""
+        _log.info("connected to node %s", self.name)
+        if (version_of(sock.selected_alpn_protocol()) or 0) >= INTRODUCED:
+            self._record = framed(SOFTWARE.encode())
+        self._loop.watch(sock.fileno(), self, READABLE, urgent=True)
+        self._flush()
+
+    @property
+    def _has_left(self) -> bool:
+        return bool(self._record or self._rest or self._queue)
+
+    def _flush(self) -> None:
+        """Send what waits until there is no more room."""
+        while self._sock is not None and (self._record or self._next_record()):
+            if not self._sent(self._record):
+                if self._sock is not None:
+                    self._await_room()
+                return
+            self._record = b""
+        if self._is_full and self._sock is not None:
+            self._is_full = False
+            self._loop.watch(self._sock.fileno(), self, READABLE, urgent=True)
+            self._loop.deadlines.clear(self)
+
+    def _next_record(self) -> bool:
+        if not self._rest and self._queue:
+            self._rest = memoryview(self._queue.take())
+        self._record, self._rest = (
+            bytes(self._rest[:_RECORD_BYTES]), self._rest[_RECORD_BYTES:]
+        )  # fmt: skip
+        return bool(self._record)
+
+    def _sent(self, record: bytes) -> bool:
+        """Send a record; False if there is no room, or the connection is lost."""
+        if self._sock is None:
+            return False
+        try:
+            self._sock.send(record)
+        except ssl.SSLWantWriteError:
+            return False
+        except OSError as error:
+            self._lose(f"the connection broke: {describe_tls_error(error)}")
+            return False
+        self._moved_s = time.monotonic()
+        self.sent_bytes += len(record)
+        return True
+
+    def _await_room(self) -> None:
+        if self._sock is not None:
+            if not self._is_full:
+                self._is_full = True
+                self._loop.watch(self._sock.fileno(), self, READABLE | WRITABLE, urgent=True)
+            self._loop.deadlines.set(self, self._moved_s + 1.01 * _UNREAD_S)
+
+    def _look(self) -> None:
+        """See whether the member has hung up; on this connection it says nothing."""
+        if self._sock is None:
+            return
+        try:
+            said = self._sock.read(_RECORD_BYTES)
+        except ssl.SSLWantReadError:
+            return
+        except OSError as error:
+            self._lose(f"the connection broke: {describe_tls_error(error)}")
+            return
+        self._lose(
+            "the connection broke: " + ("it sent what it must not" if said else "it hung up")
+        )
+
+    def _lose(self, problem: str) -> None:
+        self._note(problem)
+        if time.monotonic() - self._began_s > _PAUSE_LAST_S:  # else it may hang up every time
+            self._pause_s = _PAUSE_FIRST_S
+        self._drop()
+        self._try_later(self._pause_s)
+
+    def _drop(self) -> None:
+        sock, self._sock, self.connected, self._is_full = self._sock, None, False, False
+        self._record, self._rest = b"", memoryview(b"")  # no part of a message begins another
+        if sock is not None:
+            self._loop.ignore(sock.fileno())
+            sock.close()
+
+    def _note(self, problem: str) -> None:
+        if problem != self.problem and not self._is_retired:
+            _log.warning("node %s: %s", self.name, problem)
+        self.problem = problem
+
+
+class PeerIn:
+    """What one member sends; the loop calls every method."""
+
+    def __init__(
+        self, peers: "LoopPeers", sock: ssl.SSLSocket, peer: PeerIdentity, left: Callable[[], None]
+    ) -> None:
+        """Prepare; the loop reads. `left` is called when the connection has ended."""
+        self.sock, self.peer = sock, peer
+        self._peers = peers
+        self._left = left
+        self._reader = MessageReader(peer.name, version_of(sock.selected_alpn_protocol()))
+        self._is_over = False
+        self._run = copy_context().run
+
+    def ready(self) -> None:
+        """Read what has arrived, and have it heard."""
+        self._run(self._turn)
+
+    def failed(self, error: Exception) -> bool:
+        """Hang up on a member whose message has met an internal error."""
+        _log.error("node %s: internal error", self.peer.name, exc_info=error)
+        self.end()
+        return True
+
+    def _turn(self) -> None:
+        if self._is_over:
+            return
+        try:
+            is_open, has_more = self._receive()
+            self._peers.take(self, self._reader)
+        except (RtError, OSError) as error:
+            _log.warning("node %s: %s", self.peer.name, error)
+            is_open = has_more = False
+        if not is_open:
+            self.end()
+        elif has_more:
+            self._peers.loop.mark(self, urgent=True)
+
+    def _receive(self) -> tuple[bool, bool]:
+        """Read; return whether the connection is open, and whether there is more to be read."""
+        left = _TURN_BYTES
+        while left > 0:
+            try:
+                chunk = self.sock.read(_RECORD_BYTES)
+            except ssl.SSLWantReadError:
+                return True, False
+            except OSError:
+                return False, False
+            if not chunk:
+                return False, False
+            self._reader.add(chunk)
+            left -= len(chunk)
+            if len(chunk) < _RECORD_BYTES and not self.sock.pending():
+                return True, False
+        return True, True
+
+    def end(self) -> None:
+        """Hang up."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._peers.loop.ignore(self.sock.fileno())
+        self._peers.loop.forget(self)
+        self._peers.lost(self)
+        self._left()
+
+
+class LoopPeers:
+    """All other members of this node's cluster, as `sequencer.peers.connections.Peers`.
+
+    Threads: any thread may call `send`, `follow`, `serve`, `stop`, `problems` and `versions`, and
+        read what they return; the loop calls the rest.
+        _out, _versions: replaced whole by the loop, or before it; any thread may read them.
+        spoken, holders: the loop sets an item; any thread may read one.
+        _in, _is_over: the loop's own.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        name: str,
+        addresses: Mapping[str, Sequence[Address]],
+        context: Callable[[], ssl.SSLContext],
+        heard: Callable[[str, list[bytes]], None],
+        *,
+        gone: Callable[[str], None],
+        objection: NodeObjection,
+    ) -> None:
+        """Dial every other member; arguments as for `Peers`, called by the loop."""
+        self.loop = loop
+        self.spoken: dict[str, int] = {}
+        self.holders: dict[str, PeerIdentity] = {}
+        self._name, self._context, self._heard = name, context, heard
+        self._gone, self._asked = gone, objection
+        self._out: dict[str, PeerOut] = {}
+        self._in: dict[str, PeerIn] = {}
+        self._versions: dict[str, PeerVersion] = {}
+        self._is_over = False
+        self._about = copy_context()  # of the stream's thread
+        self.follow(addresses)
+
+    def send(self, to: str, data: bytes) -> None:
+        """Queue a message for a member; for any other node it is lost."""
+        if self.loop.is_own_thread:
+            self._put(to, data)
+        else:
+            self.loop.post(lambda: self._put(to, data))
+
+    def _put(self, to: str, data: bytes) -> None:
+        out = self._out.get(to)
+        if out is not None:
+            out.put(data)
+
+    def follow(self, addresses: Mapping[str, Sequence[Address]]) -> None:
+        """Dial these members and no others; one that moved, at its next attempt."""
+        if self.loop.is_own_thread:
+            self._follow(addresses)
+        else:
+            self.loop.call(lambda: self._follow(addresses))
+
+    def _follow(self, addresses: Mapping[str, Sequence[Address]]) -> None:
+        if self._is_over:
+            return
+        before, every = self._out, dict[str, PeerOut]()
+        for member, places in addresses.items():
+            if member in before:
+                out = every[member] = before[member]
+                if out.dialer.addresses != tuple(places):
+                    out.dialer.addresses = tuple(places)
+                    out.nudge()
+            elif member != self._name:
+                dialer = PeerDialer(member, places, self._context, self._is_other)
+                out = every[member] = PeerOut(self.loop, member, dialer, self._about)
+                out.nudge()
+        self._out = every
+        for member in before.keys() - every.keys():
+            before[member].retire()
+
+    @property
+    def sent_bytes(self) -> int:
+        """The bytes sent to all of them, before encryption."""
+        return sum(out.sent_bytes for out in self._out.values())
+
+    def problems(self, members: Container[str]) -> dict[str, str]:
+        """Return, for each of these members that cannot be reached, why."""
+        return {
+            name: out.problem or "not connected yet"
+            for name, out in self._out.items()
+            if name in members and not out.connected
+        }
+
+    def versions(self) -> dict[str, PeerVersion]:
+        """Return the version of each member that is connected to us."""
+        return self._versions
+
+    def serve(
+        self, sock: ssl.SSLSocket, identity: PeerIdentity
+    ) -> Callable[[Callable[[], None]], None]:
+        """Return what reads from a member in the loop, once it is called.
+
+        Raises:
+            Refused: the certificate is not another member's.
+        """
+        if not identity.is_node or identity.name == self._name:
+            raise Refused("not-a-member", f"{identity.name!r} is not another node of this cluster")
+        if why := self._asked(identity, greets=True, is_live=False):
+            raise Refused("not-a-member", why)
+        sock.settimeout(0)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+        def keep(left: Callable[[], None]) -> None:
+            reading = PeerIn(self, sock, identity, left)
+            self.loop.post(lambda: self._begin(reading))
+
+        return keep
+
+    def _begin(self, reading: PeerIn) -> None:
+        if self._is_over:
+            reading.end()
+            return
+        name = reading.peer.name
+        before, self._in[name] = self._in.get(name), reading
+        self.holders[name] = reading.peer
+        self._forget_version(name)
+        if before is not None:
+            before.end()  # the member has given it up; the kernel may not notice for hours
+        self.loop.watch(reading.sock.fileno(), reading, READABLE, urgent=True)
+        self.loop.mark(reading, urgent=True)
+
+    def take(self, reading: PeerIn, reader: MessageReader) -> None:
+        """Have heard what a member has sent.
+
+        Raises:
+            PeerError: it broke the protocol, or is heard no more.
+        """
+        peer = reading.peer
+        if why := self._asked(peer, greets=True, is_live=True):
+            raise PeerError(f"it is heard no more: {why}")
+        messages = reader.take()
+        if reader.version is not None and peer.name not in self._versions:
+            self._note_version(peer.name, reader.version)
+        if messages:
+            self._heard(peer.name, messages)
+
+    def lost(self, reading: PeerIn) -> None:
+        """A member has hung up; its process may have ended, if it has not come back since."""
+        name = reading.peer.name
+        if self._in.get(name) is not reading:
+            return
+        del self._in[name]
+        self._forget_version(name)
+        out = self._out.get(name)
+        if out is None or self._is_over:
+            return
+
+        def ask() -> None:
+            if out.dialer.is_refused() and not self._is_over:
+                self._gone(name)
+
+        threading.Thread(target=carried(ask), name=f"gone {name}", daemon=True).start()
+
+    def stop(self) -> None:
+        """End all connections."""
+        self.loop.call(self._stop)
+
+    def _stop(self) -> None:
+        self._is_over = True
+        for reading in list(self._in.values()):
+            reading.end()
+        for out in self._out.values():
+            out.retire()
+
+    def _is_other(self, peer: PeerIdentity) -> str:
+        """Return why what answers at a member's address is not that member."""
+        return self._asked(peer, greets=True, is_live=True)
+
+    def _forget_version(self, member: str) -> None:
+        self._versions = {each: known for each, known in self._versions.items() if each != member}
+
+    def _note_version(self, sender: str, version: PeerVersion) -> None:
+        self._versions = {**self._versions, sender: version}
+        self.spoken[sender] = version.protocol
+        if version.differs:
+            _log.info("node %s: %s", sender, version.differs)

@@ -1,0 +1,69 @@
+"""Readiness: what has something to do, in which order, and how much of it one turn does."""
+
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+Name = TypeVar("Name")
+
+
+class Readiness(Generic[Name]):
+    """Those that have something to do, each once: the urgent first, the others in turn.
+
+    Messages of other nodes are urgent: a heartbeat that waits for 64 pullers would end a leader's
+    term. Of the others a turn serves as many as a time allows, at least one, and the next turn goes
+    on with the rest, so that no flood of one of them keeps any other waiting for ever.
+
+    Example:
+        >>> ready = Readiness[str]()
+        >>> for name in ("push", "pull", "push"):
+        ...     ready.mark(name)
+        >>> ready.mark("node", is_urgent=True)
+        >>> list(ready.turn(1.0, iter([2.0]).__next__)), bool(ready)
+        (['node', 'push'], True)
+    """
+
+    def __init__(self) -> None:
+        self._urgent: dict[Name, None] = {}
+        self._others: dict[Name, None] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._urgent or self._others)
+
+    def mark(self, name: Name, *, is_urgent: bool = False) -> None:
+        """Note that `name` has something to do; idempotent."""
+        if is_urgent:
+            self._others.pop(name, None)
+            self._urgent[name] = None
+        elif name not in self._urgent:
+            self._others[name] = None
+
+    def drop(self, name: Name) -> None:
+        """Forget `name`."""
+        self._urgent.pop(name, None)
+        self._others.pop(name, None)
+
+    def turn(self, last_s: float, clock: Callable[[], float]) -> Iterator[Name]:
+        """Yield those that one turn serves; any that is marked again meanwhile has the next one.
+
+        Args:
+            last_s: nothing that is not urgent begins after this time, except the first.
+            clock: returns the time; asked before each of the others but the first.
+        """
+        yield from self._taken(self._urgent)
+        left = len(self._others)
+        while left and self._others:
+            name = next(iter(self._others))
+            del self._others[name]
+            yield name
+            yield from self._taken(self._urgent)
+            left -= 1
+            if left and clock() > last_s:
+                return
+
+    @staticmethod
+    def _taken(names: dict[Name, None]) -> Iterator[Name]:
+        """Remove and yield those that are marked now."""
+        for name in list(names):
+            if name in names:  # it may have been dropped by one before it
+                del names[name]
+                yield name

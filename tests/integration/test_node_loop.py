@@ -1,0 +1,392 @@
+"""A node as an event loop: alone, beside nodes of threads, and what its parts promise (ADR 33)."""
+
+import os
+import socket
+import threading
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import pytest
+
+from replicator.sink.ack_schedule import AckSchedule
+from replicator.sink.connection import SinkConnection
+from replicator.wire.codec import encode
+from replicator.wire.link import Link
+from replicator.wire.messages import Data
+from replicator.wire.outlet import QueuedOutlet
+from rt import Subscriber
+from rt.errors import PeerError
+from rt.log.notify.watch import Wake
+from rt.net.tls import accept, connect
+from rt.node.agree.duties import Stepped
+from rt.node.agree.sequencer import NodeSequencer
+from rt.node.loop.duty_turns import DutyTurns
+from rt.node.loop.event_loop import LOOP_VARIABLE, EventLoop
+from rt.position import START
+from tests.archive_cluster import STREAM, ArchiveCluster
+from tests.dialogue import Dialogue, Log, NoWake, assert_equal
+from tests.replicator_host import Certificates, eventually, log_bytes
+
+LOOP, THREADS = "loop", "threads"
+
+
+@pytest.fixture
+def ends(tmp_path):
+    """The two sockets of one TLS connection."""
+    certs = Certificates(str(tmp_path / "ca"))
+    accepted = []
+    with socket.create_server(("localhost", 0)) as listener:
+
+        def take():
+            accepted.append(accept(listener.accept()[0], certs.server().current())[0])
+
+        thread = threading.Thread(target=take, daemon=True)
+        thread.start()
+        theirs, _ = connect(listener.getsockname()[:2], certs.publisher().current())
+        thread.join(10)
+    for each in (accepted[0], theirs):
+        each.settimeout(0)
+    with accepted[0], theirs:
+        yield accepted[0], theirs
+
+
+class MixedCluster(ArchiveCluster):
+    """Nodes of which each may be started as an event loop or with threads."""
+
+    def __init__(self, root, kinds, monkeypatch, **settings):
+        self.kinds, self.monkeypatch = dict(kinds), monkeypatch
+        super().__init__(root, nodes=len(kinds), **settings)
+
+    def start(self, name, *, founding=False):
+        """Start a node as its kind says."""
+        self.monkeypatch.setenv(LOOP_VARIABLE, "1" if self.kinds[name] == LOOP else "")
+        return super().start(name, founding=founding)
+
+    def merged(self, name):
+        """The bytes of a node's merged log, file by file."""
+        out = self.out(name)
+        names = [each for each in sorted(os.listdir(out)) if each.startswith("log.")]
+        return {each: read(os.path.join(out, each)) for each in names if ".idx" not in each}
+
+
+def read(path):
+    """The bytes of a file."""
+    with open(path, "rb") as file:
+        return file.read()
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        {"n1": LOOP},
+        {"n1": LOOP, "n2": LOOP, "n3": LOOP},
+        {"n1": LOOP, "n2": THREADS, "n3": LOOP},
+        {"n1": THREADS, "n2": LOOP, "n3": THREADS},
+    ],
+    ids=["alone", "three", "two of three", "one of three"],
+)
+def test_every_mixture_merges_one_log_and_goes_on_as_the_other_kind(tmp_path, monkeypatch, kinds):
+    """The two are exchanged node by node, on the same files, while messages flow."""
+    count = 0
+    with MixedCluster(tmp_path, kinds, monkeypatch) as cluster:
+        cluster.push()
+        cluster.pull()
+        small, large = cluster.publisher("jfk"), cluster.publisher("lga")
+
+        def publish():
+            nonlocal count
+            for _ in range(20):
+                small.publish(b"%d" % count)
+                count += 1
+            large.publish_many(bytes(9_000) for _ in range(20))  # rolls files, and is not carried
+            count += 20
+            for each in (small, large):
+                each.flush("merged", timeout_s=60)
+
+        publish()
+        for name in list(cluster.nodes):
+            cluster.stop(name)
+            cluster.kinds[name] = THREADS if cluster.kinds[name] == LOOP else LOOP
+            cluster.start(name)
+            publish()
+        ends = {name: cluster.nodes[name].merged_end for name in cluster.nodes}
+        assert eventually(
+            lambda: len({each.merged_end for each in cluster.nodes.values()}) == 1, 60
+        ), ends
+        with Subscriber(os.path.join(cluster.root, "sub"), stream=STREAM) as subscriber:
+            seen = [next(subscriber.messages(timeout_s=30)).number for _ in range(count)]
+        assert seen == list(range(count))
+        first, *others = (cluster.merged(name) for name in cluster.nodes)
+        assert all(each == first for each in others)
+
+
+def test_clients_and_other_nodes_have_no_threads_of_their_own(tmp_path, monkeypatch):
+    """A thread for each of 64 pullers wakes up for each message, and waits for the interpreter."""
+    with MixedCluster(tmp_path, dict.fromkeys(("n1", "n2", "n3"), LOOP), monkeypatch) as cluster:
+        cluster.push()
+        for number in range(4):
+            cluster.pull(f"sub{number}")
+        publisher = cluster.publisher()
+        publisher.publish(b"one")
+        publisher.flush("merged", timeout_s=60)
+        clients = lambda: [len(each.status()["clients"]) for each in cluster.nodes.values()]  # noqa: E731
+        assert eventually(lambda: sum(clients()) >= 7, 30), clients()
+
+        def names():
+            return [each.name.split()[0] for each in threading.enumerate()]
+
+        # what is left of threads that serve is one for each other node's pulse
+        assert eventually(lambda: names().count("serve") <= 6, 30), names()
+        assert "sequence" not in names()
+
+
+class Steady:
+    """Duties that are due again at once, after each step."""
+
+    def __init__(self):
+        self.steps = 0
+
+    def view(self):
+        return SimpleNamespace(engine=None)
+
+    def step(self, now_s, _mail):
+        self.steps += 1
+        return Stepped(self.view(), now_s)
+
+
+class Counter:
+    """A party that counts its turns, and fails where a test wants it to."""
+
+    def __init__(self, *, is_alone=True):
+        self.turns, self.fails, self.is_alone = 0, False, is_alone
+        self.failure = Future()
+
+    def ready(self):
+        self.turns += 1
+        if self.fails:
+            raise ZeroDivisionError
+
+    def failed(self, error):
+        self.failure.set_result(error)
+        return self.is_alone
+
+
+@pytest.fixture
+def loop():
+    """An event loop, stopped at the end."""
+    made = EventLoop()
+    yield made
+    made.stop()
+
+
+def test_an_internal_error_ends_the_connection_that_met_it_and_no_other(loop):
+    """What one peer can make a node do must not end what the node does for all others."""
+    bad, good = Counter(), Counter()
+    bad.fails = True
+    loop.call(lambda: (loop.mark(bad), loop.mark(good)))
+    assert isinstance(bad.failure.result(10), ZeroDivisionError)
+    loop.call(lambda: loop.mark(good))
+    assert eventually(lambda: good.turns >= 2, 10)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_error_that_belongs_to_no_connection_ends_every_stream_of_the_process(loop):
+    """A loop that has gone would leave a node that answers no one, and says nothing of it."""
+    told = Future()
+    loop.add_failing(told.set_result)
+    bad = Counter(is_alone=False)
+    bad.fails = True
+    loop.mark_last(bad)
+    assert "event loop of this process has ended" in str(told.result(10))
+    loop.call(lambda: None)  # returns, although no one is there to do it
+
+
+def test_what_is_posted_from_other_threads_is_done_by_the_loop_in_order(loop):
+    """The state of connections and duties has one owner, and so no locks."""
+    seen = []
+    threads = [
+        threading.Thread(
+            target=lambda who=who: [
+                loop.post(lambda number=number: seen.append((who, number, loop.is_own_thread)))
+                for number in range(200)
+            ]
+        )
+        for who in "ab"
+    ]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    loop.call(lambda: None)
+    assert all(is_own for _, _, is_own in seen)
+    for who in "ab":
+        assert [number for name, number, _ in seen if name == who] == list(range(200))
+
+
+def test_a_node_that_has_failed_does_not_keep_the_loop_from_waiting(loop):
+    """Its deadline is in the past; a process with other streams would take a whole core."""
+    duties = Steady()
+    sequencer = NodeSequencer(duties)
+    turns = DutyTurns(loop, sequencer, lambda work: work(), lambda _error: None)
+    turns.join()
+    assert eventually(lambda: duties.steps > 3, 10)
+    sequencer.stop()
+    left = Future()
+
+    def look():
+        turns.ready()
+        left.set_result((len(loop.deadlines), duties.steps))
+
+    loop.call(lambda: None)
+    loop.call(look)
+    assert left.result(10) == (0, duties.steps)
+    turns.leave()
+
+
+def test_work_that_waits_for_a_disk_leaves_the_loop_free(loop):
+    """An open takes 3 ms with its syncs; heartbeats of all streams would wait for it."""
+    gate, back = threading.Event(), Future()
+    loop.call(lambda: loop.away(lambda: gate.wait(10) and None, back.set_result))
+    free = Counter()
+    loop.call(lambda: loop.mark(free))
+    assert eventually(lambda: free.turns, 10)
+    assert not back.done()
+    gate.set()
+    assert back.result(10) is None
+
+
+def test_a_deadline_calls_a_party_once_when_it_is_due(loop):
+    """Duties are stepped by their deadline when nothing arrives."""
+    party = Counter()
+    loop.call(lambda: loop.deadlines.set(party, 0.0))
+    assert eventually(lambda: party.turns, 10)
+    loop.call(lambda: None)
+    assert party.turns == 1
+
+
+def test_a_peer_that_reads_nothing_holds_no_one_up_and_has_it_all_in_the_end(ends):
+    """A thread could wait for it; a loop that did would wait with every client of the process."""
+    ours, theirs = ends
+    outlet, wanted, got = QueuedOutlet(ours), bytearray(), bytearray()
+    while len(wanted) % 7 or not outlet.has_left:
+        part = bytes([len(wanted) % 251]) * 100_001
+        outlet.send(memoryview(part), 60)
+        wanted += part
+    assert not outlet.can_send()
+
+    def look():
+        outlet.send(b"", 60)
+        while True:
+            try:
+                got.extend(theirs.read(65536))
+            except OSError:
+                return len(got) == len(wanted)
+
+    assert eventually(look, 30)
+    assert got == wanted
+    assert outlet.can_send()
+
+
+def test_a_peer_that_reads_nothing_for_too_long_is_given_up(ends):
+    """Or it would keep what waits for it, and a copy of its session, for ever."""
+    outlet = QueuedOutlet(ends[0])
+    while not outlet.has_left:
+        outlet.send(bytes(100_000), 60)
+    with pytest.raises(PeerError, match="read nothing for 0 s"):
+        outlet.send(b"", 0)
+
+
+def test_a_loop_learns_when_a_link_has_to_be_looked_at_again(ends):
+    """It polls the socket itself, and would else never send a heartbeat."""
+    wake = Wake()
+    try:
+        link = Link(ends[0], wake, "publisher")
+        assert link.fileno() == ends[0].fileno()
+        assert 0 < link.pause_s <= 5
+        list(link.receive())
+        assert not link.has_more
+        link.arrived()
+        assert link.has_more
+    finally:
+        wake.close()
+
+
+def test_nodes_whose_disks_are_nearly_full_take_nothing_and_go_on_when_there_is_room(
+    tmp_path, monkeypatch
+):
+    """What is published waits at its publisher, and is merged by itself later."""
+    with MixedCluster(tmp_path, dict.fromkeys(("n1", "n2", "n3"), LOOP), monkeypatch) as cluster:
+        cluster.push()
+        publisher = cluster.publisher()
+        publisher.publish(b"one")
+        publisher.flush("merged", timeout_s=60)
+        for node in cluster.nodes.values():
+            node.directory.guard.reserve = 1 << 60
+        publisher.publish(b"two")
+        publisher.publish(b"three")
+
+        def takes_data():
+            return [each.status()["takes_data"] for each in cluster.nodes.values()]
+
+        assert eventually(lambda: not any(takes_data()), 30), takes_data()
+        for node in cluster.nodes.values():
+            node.directory.guard.reserve = 0
+        publisher.flush("merged", timeout_s=60)
+
+
+class Looped(Dialogue):
+    """A source and a sink that an event loop serves."""
+
+    def __init__(self, source, sink):
+        super().__init__(source, sink)
+        self.aside = 0
+        self.sink = SinkConnection(
+            self.sink_pipe, AckSchedule(NoWake()), self.claim, is_looped=True,
+            refused=lambda why: self.refusals.append(("sink", why.code, str(why))),
+        )  # fmt: skip
+
+    def take_aside(self):
+        """Do what the pool would, after each turn; nothing else is taken before that."""
+        while self.sink.has_aside:
+            self.aside += 1
+            self.sink.take_aside()
+
+
+def test_a_loop_puts_aside_what_waits_for_a_disk_and_takes_the_rest_after_it_in_order(tmp_path):
+    """It opens 1,000 sessions of one connection, 3 ms each, while other nodes wait for it."""
+    log = Log(tmp_path / "source").write(100, 200).roll().write(300)
+    talk = Looped(log.directory, tmp_path / "sink")
+    talk.outlet = talk.source.open(talk.log)
+    talk.sink.turn()
+    assert talk.inbox is None, "the copy is not opened by the loop"
+    for _ in range(20):
+        talk.take_aside()
+        talk.source.mark(talk.outlet)
+        talk.source.turn()
+        talk.sink.turn()
+    assert talk.aside == 2, "the opening, and the end of a file"
+    assert not talk.refusals
+    talk.close()
+    assert_equal(log.directory, tmp_path / "sink")
+
+
+def test_a_loop_lets_a_copy_be_checked_in_the_pool_when_other_bytes_come(tmp_path):
+    """The copy is read whole to find out which of the two is damaged: 128 MiB for each file."""
+    log = Log(tmp_path / "source").write(100)
+    talk = Looped(log.directory, tmp_path / "sink")
+    doubted = []
+    talk.outlet = talk.source.open(talk.log)
+    talk.sink.turn()
+    talk.take_aside()
+    talk.inbox.doubted = lambda _why: doubted.append(talk.sink.has_aside)
+    talk.source.turn()
+    talk.sink.turn()
+    other = Log(tmp_path / "other")
+    other.salt = 1
+    other.write(100)
+    talk.source_pipe.send(encode(Data(0, START, log_bytes(other.directory)["log.0.0"])))
+    talk.sink.turn()
+    assert (doubted, talk.sink.has_aside) == ([], True)
+    talk.take_aside()
+    assert doubted == [False]
+    assert [code for _, code, _ in talk.refusals] == ["diverged"]
