@@ -273,7 +273,7 @@ class SimMember(SimReader):
         drawn = self.chance.random() if self.world.nemesis.active else 1.0
         if drawn > 0.1:
             self.world.buries(self.name, claim.number, step.letter)
-        if drawn < 0.2:  # the caller is told so, and asks for the next message
+        if drawn < 0.2:  # its publishing fails; the next message is asked for
             self.world.forgive(claim.number, step.letter)
             self._begin_steps(claim)
         else:
