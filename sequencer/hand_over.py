@@ -1,6 +1,5 @@
 """HandOver: when a leader lets another member lead, because it cannot plan what others hold."""
 
-from contextlib import suppress
 from typing import Final
 
 from rt.errors import Refused
@@ -46,11 +45,14 @@ class HandOver:
             return
         short = due[0]
         self._short_ticks = {}
-        self._moved[short] = self._moved.get(short, (0, START))[0] + 1, merged_to(short)
         others = [each for each in holdings.voters if each in holdings.others]
         best = max(others, key=lambda each: holdings.of(each).get(short, START))
-        with suppress(Refused):  # it does not lead any more, or is handing over already
+        try:
             self._engine.transfer(best)
+        except Refused:
+            return  # it does not lead any more, or `best` does not count yet: nothing was tried
+        times, _ = self._moved.get(short, (0, START))
+        self._moved[short] = times + 1, merged_to(short)
 
     def _patience(self, session: str) -> int:
         """How many ticks this node goes on leading while it cannot plan a session."""

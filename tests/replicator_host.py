@@ -6,7 +6,7 @@ import time
 
 from replicator.limits.quotas import NO_QUOTA
 from replicator.wire.decoder import Decoder
-from replicator.wire.messages import Hello
+from replicator.wire.messages import HeadersNotice, Hello
 from rt.errors import FrameError, Refused
 from rt.format.frame import parse_header
 from rt.format.manifest import MERGED, LogIdentity
@@ -280,7 +280,10 @@ def eventually(check, timeout_s=60.0):
 
 
 def first_answer(sock, beside=(Hello,)):
-    """Return the first message that a node sends, beside those of some kinds."""
+    """Return the first message that a node sends, beside those of some kinds.
+
+    Whether messages may have headers is said at any time, and answers nothing.
+    """
     decoder = Decoder()
     sock.settimeout(60)
     while True:
@@ -288,5 +291,5 @@ def first_answer(sock, beside=(Hello,)):
             count = sock.recv_into(decoder.space())
             assert count, "it hung up"
             decoder.took(count)
-        if not isinstance(message, beside):
+        if not isinstance(message, (*beside, HeadersNotice)):
             return message

@@ -17,6 +17,7 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from rt.errors import Misuse
+from rt.log.files.disk import make_private_directory
 from rt.spark.formats.errors import check_version
 
 JAVA_MIN: Final = 17
@@ -149,7 +150,7 @@ def _shim(java: str) -> str:
     home = tempfile.mkdtemp(prefix="rt-java-")
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     path = os.path.join(home, "bin", "java")
-    os.mkdir(os.path.dirname(path))
+    make_private_directory(os.path.dirname(path))
     with open(path, "w", encoding="utf-8") as file:
         file.write(_SHIM.format(java=shlex.quote(java)))
     os.chmod(path, 0o700)

@@ -65,7 +65,7 @@ def here(tmp_path, monkeypatch):
         (["archive", "offload", "to"], "and the merged log with --dir"),
         (["archive", "offload", "to", "--stop"], "--stop copies nothing; give it alone"),
         (["archive", "plan", "--at", ""], "the time '' is not ISO 8601, such as 2013"),
-        (["archive", "plan", "--dir", ""], "holds no merged log"),
+        (["archive", "plan", "--dir", ""], "holds no log"),
         (["certs", "init", "file"], "file: file exists already"),
         (["certs", "init", ""], "'': no such file or directory"),
         (["cluster", "init", "new", "--nodes", HUGE], f"or 7 nodes, not by {HUGE}"),

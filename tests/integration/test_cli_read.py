@@ -144,7 +144,7 @@ def test_only_what_is_wanted_comes_out(tmp_path, merged, options, expected):
         (["--output", "xml"], "'xml'"),
         (["--count", "-1"], "-1"),
         (["--on-gap", "panic"], "'panic'"),
-        (["--no-follow"], "holds no log: there is no manifest"),
+        (["--no-follow"], "holds no log: there is no such directory"),
         (["--no-follow", "--stream", "S"], "not a stream name"),
     ],
 )

@@ -27,7 +27,8 @@ UNCHANGED = [
 def view_of(*, term=1, leads=True, executed=5):
     """The view of a node."""
     engine = SimpleNamespace(term=term, leader="n1" if leads else "n2")
-    return SimpleNamespace(leads=leads, engine=engine, executed=executed)
+    waiting = SimpleNamespace(fork=None)
+    return SimpleNamespace(leads=leads, engine=engine, executed=executed, waiting=waiting)
 
 
 class Engine:

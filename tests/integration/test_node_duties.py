@@ -117,7 +117,7 @@ class Bench:
             SimpleNamespace(
                 get=sessions.get, every=sessions.values, give_up=self.give_up,
                 begun_after=lambda session: self.begun.get(session, 0), drop_all=self.drop_all,
-                is_removing=False, bind=lambda _changed: [],
+                is_removing=False, bind=lambda _changed: [], proved=self.proved,
             ),
             snapshots or self.snapshots, SimpleNamespace(turn=lambda _now: None),
             SimpleNamespace(turn=lambda _now, _changed, is_stirred: None, is_deciding=False),
@@ -194,6 +194,9 @@ class Bench:
     def is_checked(self, _session):
         """As a member does."""
         return True
+
+    def proved(self, session, merged):
+        """As inboxes do."""
 
     def give_up(self, session, *, diverged=False, damaged_at=None):
         """As inboxes do."""

@@ -157,7 +157,7 @@ def test_one_name_is_held_to_its_bytes_a_second_and_no_other_is(tmp_path, caplog
     assert took_s["greedy"] > 1.5
     assert took_s["modest"] < 1.0
     lines = [each.message for each in caplog.records if "identity_bytes_s" in each.message]
-    most = "1Mi bytes (identity_bytes_s) and 10000 messages (identity_messages_s) a second"
+    most = "1.00 MiB (identity_bytes_s) and 10000 messages (identity_messages_s) a second"
     assert lines == [f"publisher greedy is slowed down to {most}"]
 
 
@@ -355,7 +355,7 @@ def test_a_log_that_nothing_could_follow_is_refused(tmp_path, case):
             sock.sendall(encode(Open(0, identity)))
             if message is not None:
                 sock.sendall(encode(message))
-            assert first_answer(sock, (Hello, Open, Standing)).code == code
+            assert first_answer(sock, (Hello, Open, Standing, Ack)).code == code
             sock.close()
     finally:
         server.stop(), host.stop()

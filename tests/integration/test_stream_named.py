@@ -16,6 +16,7 @@ from rt.net.exchange import decode_fields, receive_all, send_all
 from rt.net.persistent_connection import PersistentConnection
 from rt.net.tls import Contexts, client_context, connect, offering
 from rt.node.founding.cluster_files import ask_status, init_local_cluster
+from rt.node.host.headers_gate import HEADERS_NOTE
 from rt.node.host.node import Node
 from rt.node.settings.node import NodeSettings
 from rt.publisher import Publisher
@@ -84,8 +85,9 @@ class Site:
 
     @property
     def notes(self):
-        """What was decided."""
-        return dict(self.node.pipeline.sequencer.view.notes)
+        """What was decided; that messages may have headers is, by the node itself, at any time."""
+        notes = self.node.pipeline.sequencer.view.notes
+        return {name: text for name, text in notes.items() if name != HEADERS_NOTE}
 
     def verbs(self):
         """Return what a node does, from its answer to what it does not."""

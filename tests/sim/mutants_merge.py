@@ -230,7 +230,7 @@ def lacking_and_not_asking() -> list[Patch]:
 @merging
 def doubted_and_believed() -> list[Patch]:
     """A copy whose source has other bytes is not checked: both keep theirs, for ever."""
-    return [(NodeInbox, "doubted", lambda self: None)]
+    return [(NodeInbox, "doubted", lambda self, why="": None)]
 
 
 @merging

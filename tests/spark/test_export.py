@@ -193,7 +193,7 @@ def test_small_log_files_become_files_near_the_target_whatever_their_times(tmp_p
     assert len(names(out)) == 1
     small = ExportSettings(target_bytes=done.bytes // 3)
     export.to_parquet(path, str(tmp_path / "small"), small)
-    assert len(names(tmp_path / "small")) in (3, 4)
+    assert len(names(tmp_path / "small")) in (2, 3, 4)  # less than twice the target each
     assert exported(tmp_path / "small") == exported(out)
 
 

@@ -23,6 +23,20 @@ def test_a_publisher_whose_copies_are_damaged_at_one_place_is_refused_in_the_end
         copies(320, 320, 320).demand_owner("p")
 
 
+def test_the_beginning_of_a_log_is_a_place_too():
+    """Position 0 counts as any other."""
+    with pytest.raises(Refused, match="have merged other bytes"):
+        copies(0, 0, 0).demand_owner("p")
+
+
+def test_damage_before_a_place_up_to_which_a_copy_was_right_is_forgotten():
+    """Two flipped bits in one slice, weeks apart, are the disk's."""
+    state = copies(320, 320)
+    state.proved(Position(640))
+    state.set_aside(diverged=False, damaged_at=Position(320))
+    state.demand_owner("p")
+
+
 def test_damage_at_different_places_is_the_disks():
     """It says nothing against the publisher."""
     copies(320, 640, 320, 640).demand_owner("p")

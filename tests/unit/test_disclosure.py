@@ -62,7 +62,10 @@ def test_a_history_names_the_directory_of_the_node_to_operators_only(tmp_path, r
     """A subscriber needs the files, and not where they are on the machine of a node."""
     with MergedLog(str(tmp_path / "out")) as log:
         log.merge("jfk", [b"AA1"])
-        member = SimpleNamespace(executor=SimpleNamespace(appender=log.appender))
+        member = SimpleNamespace(
+            executor=SimpleNamespace(appender=log.appender, lacks_log=False),
+            execution=SimpleNamespace(suspended=False),
+        )
         settings = SimpleNamespace(name="n1", stream="flights")
         admin = NodeAdmin(settings, Sequencer(), member, None)
         peer = PeerIdentity("x", role, streams=("*",))

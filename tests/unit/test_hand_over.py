@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+from rt.errors import Refused
 from rt.position import START, Position
 from sequencer.hand_over import HandOver
 
@@ -22,7 +23,8 @@ class Leadership:
         proposals = SimpleNamespace(
             short_sessions=lambda: list(self.short), merged_to=lambda session: self.merged[session]
         )
-        engine = SimpleNamespace(transfer=self.moved.append)
+        self.transfer = self.moved.append
+        engine = SimpleNamespace(transfer=lambda member: self.transfer(member))
         self.hand_over = HandOver(engine, holdings, proposals, PATIENCE)
 
     def ticks(self, count):
@@ -51,6 +53,20 @@ def test_leadership_moves_less_and_less_for_a_session_that_no_leader_can_merge()
     assert leads.ticks(4 * PATIENCE - 1) == 2
     assert leads.ticks(1) == 3
     assert leads.ticks(10_000) < 3 + 10_000 // (16 * PATIENCE)
+
+
+def test_a_hand_over_that_is_refused_was_not_in_vain():
+    """A member that does not count yet is refused, and counts a moment later."""
+    leads, refusals = Leadership(), [Refused("not-a-member", "it is not one yet")] * 3
+
+    def transfer(member):
+        if refusals:
+            raise refusals.pop()
+        leads.moved.append(member)
+
+    leads.transfer = transfer
+    assert leads.ticks(3 * PATIENCE) == 0
+    assert leads.ticks(PATIENCE) == 1
 
 
 def test_a_session_that_was_merged_in_between_is_handed_over_for_as_before():

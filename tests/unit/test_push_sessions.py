@@ -7,6 +7,7 @@ import pytest
 from replicator.push.connection import PushConnection
 from replicator.push.session_book import SessionBook
 from replicator.source.gather_window import GatherWindow
+from replicator.wire.codec import VERSION
 from replicator.wire.dialer import Destination
 from replicator.wire.hello import PUSH
 from replicator.wire.messages import Ack, Standing
@@ -30,7 +31,7 @@ class Contexts:
 class Line:
     """A link to a node that takes everything, and answers what a test puts there."""
 
-    name, has_left, memory = "n1", False, None
+    name, has_left, memory, version = "n1", False, None, VERSION
 
     def __init__(self):
         self.answers = []

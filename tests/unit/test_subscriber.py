@@ -167,6 +167,7 @@ def test_arrow_batches_are_equal_to_the_messages(tmp_path, merged):
             "payload": m.payload, "key": m.key, "time_ns": m.time_ns,
             "merge_time_ns": m.merge_time_ns, "sequence": m.sequence, "number": m.number,
             "position": int(m.position), "session": m.session,
+            "headers": sorted(m.headers.items()),
         }
         for m in read(tmp_path)
     ]  # fmt: skip

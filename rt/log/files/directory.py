@@ -12,7 +12,7 @@ from rt.log.files.damaged_files import DamagedFiles
 from rt.log.files.disk import Disk, File, OsDisk, OsFile
 from rt.log.files.gc_pause import uncollected
 from rt.log.files.listing import log_files, manifest_size
-from rt.position import Position, file_position
+from rt.position import Position
 
 _LOOKS_A_PROBE: Final = 16  # a probe takes three system calls
 # of a manifest: holds at least one line, which no log recreated in its place repeats
@@ -204,9 +204,7 @@ class LogDirectory:
     def file_from(self, position: Position) -> Position | None:
         """Return the file that contains `position`, or the next readable one; None if neither."""
         begin = position.file
-        starts = (file_position(name) for name in self.disk.names(self.path))
-        found = (each for each in starts if each is not None and each >= begin)
-        return min((each for each in found if not self.is_gone(each)), default=None)
+        return next((start for start in self.files() if start >= begin), None)
 
     def has_file(self, start: Position) -> bool:
         """Whether a file exists, even if it is empty."""

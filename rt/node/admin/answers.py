@@ -128,6 +128,8 @@ class OnceASecond(Generic[Value]):
         self._value: Value | None = None
         self._state: object = None
         self._begun_s = float("-inf")
+        self._error: RtError | OSError | None = None  # of the last attempt
+        self._failed_s = float("-inf")
 
     def get(self, state: object, *, is_latest: bool) -> Value:
         """Return the value; waits up to a second where the last one is too old.
@@ -136,15 +138,23 @@ class OnceASecond(Generic[Value]):
             state: if it differs from that of the last one, a new one is made at once.
             is_latest: whether it has to be made after this call.
         """
-        since_s = self._clock() if is_latest else float("-inf")
+        asked_s = self._clock()
+        since_s = asked_s if is_latest else float("-inf")
         with self._turn:
+            if self._error is not None and asked_s < self._failed_s:
+                raise self._error  # of the attempt that this one has waited for
             now_s, next_s = self._clock(), self._begun_s + _FRESH_S
             if self._value is not None and state == self._state and now_s < next_s:
                 if self._begun_s >= since_s:
                     return self._value
                 self._sleep(next_s - now_s)
-            self._begun_s, self._state = self._clock(), state
-            self._value = value = self._make()
+            begun_s = self._clock()
+            try:
+                value = self._make()
+            except (RtError, OSError) as error:
+                self._error, self._failed_s = error, self._clock()
+                raise
+            self._begun_s, self._state, self._value, self._error = begun_s, state, value, None
             return value
 
 

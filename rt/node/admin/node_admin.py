@@ -545,7 +545,10 @@ class NodeAdmin:
 
         Where the log is on the node's machine is for operators and nodes (`is_whole`).
         """
-        directory, line = self._sequencer.ask(self._active)
+        directory, line, is_whole_here = self._sequencer.ask(self._active)
+        if is_latest and not is_whole_here:
+            words = "the merged log of this node is being copied, or is forked; ask another"
+            raise Refused("undecided", words)
         end = self._sequencer.view.end
         # The end is read first: a file rolled since is then in both, and the client drops one.
         # The other way round it would be in neither.
@@ -560,10 +563,12 @@ class NodeAdmin:
         )
         return json.dumps({**head, "active": line}).encode() + b"\n" + data
 
-    def _active(self) -> tuple[str, object]:
-        log = self._member.executor.appender
+    def _active(self) -> tuple[str, object, bool]:
+        """Return where the merged log is, its active file, and whether it is all of it."""
+        execution, executor = self._member.execution, self._member.executor
+        log = executor.appender
         line = active(log.end.file, log.facts, log.end.offset).line if log.is_open else None
-        return log.directory, line
+        return log.directory, line, not (execution.suspended or executor.lacks_log)
 
 
 def _verbs_of(sessions: SessionAdmin, set_policy: Callable[[Fields], Fields]) -> dict[str, Verb]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from rt.errors import CorruptLog, DiskFailed, Diverged, PeerError, SessionDiverged, spoken
+from rt.format.manifest import FILE_NAME
 from rt.log.notify.confirmations import Confirmations
 from rt.log.write.appender import Appender
 from rt.net.repeated import RepeatedLines
@@ -343,6 +344,7 @@ class Duties:
         held.merged = merged
         if not self._member.execution.copies.is_checked(session):
             return  # the copy, and so the publisher's log, may hold other bytes than were merged
+        self._ports.sessions.proved(session, merged)
         merged_at = ledger.end if merged > known.merged else known.merged_at
         replicated = max(known.replicated, self._replicated(session), merged)
         held.confirm(Confirmations(held.safe, replicated, merged, merged_at))
@@ -395,7 +397,8 @@ class Duties:
             self._executor.discard(damage.path)
         else:
             session = os.path.basename(os.path.dirname(damage.path))
-            damaged_at = None if diverged else damage.position
+            is_placed = os.path.basename(damage.path) != FILE_NAME  # a manifest has no place
+            damaged_at = damage.position if is_placed and not diverged else None
             self._ports.sessions.give_up(session, diverged=diverged, damaged_at=damaged_at)
             self._member.lose(session)
 

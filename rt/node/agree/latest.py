@@ -78,6 +78,8 @@ class LatestRead:
         """Raise `Refused` unless the node may answer from this view, or a later one."""
         if not self._reads.is_answered(self._ticket, view.executed):
             raise _not_leader(view)
+        if self._may_follow and view.waiting.fork is not None:
+            raise Refused("undecided", "the log of this node is forked; ask another")
 
     def forget(self) -> None:
         """Drop what comes of it later."""

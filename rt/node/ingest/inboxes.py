@@ -257,6 +257,13 @@ class Inboxes:
             self._disk.replace(os.path.join(self._root, session), dropped)
             self._disk.remove(dropped)  # what is left is for people to remove
 
+    def proved(self, session: str, merged: Position) -> None:
+        """The copy of a session was found right up to here."""
+        state = self._sessions.get(session)
+        if state is not None and state.is_suspect:
+            with self._lock:
+                state.proved(merged)
+
     def begun_after(self, session: str) -> int:
         """Return the instruction that last dropped the copies of a session; 0 if none did."""
         state = self._sessions.get(session)

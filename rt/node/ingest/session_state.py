@@ -48,13 +48,18 @@ class SessionState:
     @property
     def is_blank(self) -> bool:
         """Whether there is nothing to know of it."""
-        is_idle = not (self._busy or self.has_diverged or self._damaged_at or self.is_removing)
+        is_idle = not (self._busy or self.has_diverged or self.is_suspect or self.is_removing)
         return is_idle and self.copy is None and self.ownership is None and not self.begun.after
 
     @property
     def has_diverged(self) -> bool:
         """Whether a copy was set aside because the nodes agreed on other bytes."""
         return bool(self._strikes)
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether the last copy that was set aside was damaged, and none was found right since."""
+        return self._damaged_at is not None
 
     # What happens to it
 
@@ -85,12 +90,17 @@ class SessionState:
         """
         copy = self.take_copy()
         is_damaged_again = damaged_at is not None and damaged_at == self._damaged_at
-        self._damaged_at = damaged_at or self._damaged_at
+        self._damaged_at = self._damaged_at if damaged_at is None else damaged_at
         diverged = diverged or is_damaged_again
         if diverged and not (copy is not None and copy.was_relayed):
             self._strikes += 1
         self._revoke()
         return copy
+
+    def proved(self, merged: Position) -> None:
+        """Forget damage before a place up to which a copy was found right since."""
+        if self._damaged_at is not None and self._damaged_at < merged:
+            self._damaged_at = None
 
     def drop(self, begun: SessionEpoch) -> NodeInbox | None:
         """Have no copy any more, by an instruction; return the one there was."""

@@ -119,7 +119,8 @@ class Dataset:
         """Add rows, each to a file of its partition."""
         for place, rows in self._divide(batch) if batch.num_rows else ():
             # a batch may be larger than a file should be
-            count = -(-rows.num_rows * max(self._target, _PIECE_BYTES) // max(1, rows.nbytes))
+            size = max(self._target, _PIECE_BYTES)
+            count = rows.num_rows * size // max(1, rows.nbytes) + 2
             for first in range(0, rows.num_rows, count):
                 self._hold(place, rows.slice(first, count))
         while sum(self._sizes.values()) > _HELD_BYTES_MAX:
