@@ -15,7 +15,7 @@ from rt.spark.tables.parquet_table import read_state as read_dataset
 from rt.spark.tables.payloads import JsonColumns, parse_columns
 from rt.spark.tables.table_state import LogName, TableState
 
-_KINDS: Final = {**COLUMNS, "stream": "string"}
+_KINDS: Final = {**COLUMNS, "stream": "string", "headers": "map<string,binary>"}
 # Options that do not choose messages, and so need not hold for the table as well.
 _FOR_BOTH: Final = frozenset((
     "columns", "minpartitions", "partitionbytes", "checkbodies",
@@ -97,7 +97,7 @@ def _names(options: Mapping[str, str], columns: JsonColumns) -> list[str]:
     given = options.get("columns", "")
     names = [each.split()[0] for each in given.split(",") if each.strip()]
     names = names or [*COLUMNS, *columns.fields]
-    known = {each.lower() for each in (*_KINDS, *columns.fields)}
+    known = dict.fromkeys(each.lower() for each in (*_KINDS, *columns.fields))
     for name in names:
         if name.lower() not in known:
             raise Misuse(f"the table has no column {name[:40]!r}; choose from {', '.join(known)}")
@@ -114,7 +114,9 @@ def _files(spark: Any, state: TableState, names: list[str]) -> Any:
     found = spark.read.schema(schema).parquet(*(each.path for each in state.files))
     # where only the directories of the files name the stream
     stream = f.coalesce("stream", f.lit(state.log.stream))
-    return found.withColumn("stream", stream).select(*names)
+    # files from before there were headers
+    headers = f.coalesce("headers", f.create_map().cast(_KINDS["headers"]))
+    return found.withColumns({"stream": stream, "headers": headers}).select(*names)
 
 
 def _rest(

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from random import Random
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
@@ -18,6 +19,7 @@ from rt.log.write.writer import WriterSettings
 from rt.position import Position
 from rt.spark import to_parquet
 from rt.spark.tables import export
+from rt.spark.tables.dataset import SCHEMA, Dataset
 from rt.spark.tables.export import ExportSettings
 from rt.spark.tables.parquet_table import STATE_SUFFIX
 from tests.spark.random_logs import NOW_NS, STREAM, plain_rows, publish_random, random_log
@@ -316,3 +318,22 @@ def test_a_lock_that_an_earlier_version_left_in_the_dataset_is_removed(tmp_path)
     (out / "_rt_export.lock").touch()
     to_parquet(f"{root}/flights/jfk", str(out))
     assert "_rt_export.lock" not in os.listdir(out)
+
+
+def test_rows_from_before_a_column_came_are_joined_with_later_ones(tmp_path):
+    """A table that was begun by an earlier version could not be joined, and each run failed."""
+    rows = [{"payload": b"old", "position": 0}, {"payload": b"new", "position": 64}]
+    old = pa.RecordBatch.from_pylist(rows[:1], pa.schema([SCHEMA.field(n) for n in rows[0]]))
+    new = pa.RecordBatch.from_pylist([{**rows[1], "headers": [("h", b"1")]}], SCHEMA)
+    path = str(tmp_path / "joined.parquet")
+    sink = open(path, "wb")  # noqa: SIM115 - the dataset closes it
+    dataset = Dataset(
+        SCHEMA, lambda batch: iter([("", batch)]), lambda _: (path, sink), os.unlink,
+        1 << 20,
+    )  # fmt: skip
+    dataset.write(old)
+    dataset.write(new)
+    [file] = dataset.finish()
+    table = pq.read_table(file.path)
+    assert table.column("headers").to_pylist() == [None, [("h", b"1")]]
+    assert table.column("payload").to_pylist() == [b"old", b"new"]

@@ -175,7 +175,7 @@ def subscribe(
     if not (follow or out.has_written or stop.has_come()):
         _demand_match(no_match, is_whole=begin == "earliest" and cursor_name is None)
         if out.has_passed:
-            note("no message matched the conditions on its key or payload")
+            note("no message matched the conditions on its key, headers or payload")
     if out.left and not stop.has_come():
         raise click.ClickException(_shortage(count or 0, out.left, timeout_s))
 

@@ -1,6 +1,7 @@
 """`rt export`: a log in the formats of other programs."""
 
 import functools
+import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -53,8 +54,8 @@ def _parsed(parse: Callable[[str], Any]) -> Callable[..., Any]:
 _OPTIONS: Final = (
     click.option(
         "--partition", type=_PARTITIONS,
-        help="Partitions: by day or month of the merge, or by session. A new Parquet dataset has "
-        "day, or for a session none; a new Iceberg table has none.",
+        help="Partitions: by day or month of the merge, by stream or session. A new Parquet dataset "
+        "has day, or for a session none; a new Iceberg table has none.",
     ),
     click.option(
         "--include-active", is_flag=True, help="Export the active file too, as far as it is."
@@ -101,6 +102,8 @@ def _settings_options(command: Callable[..., None]) -> Callable[..., None]:
             raise Misuse(f"{error.name} is missing: pip install pyarrow numpy") from None
         if target_bytes <= 0:
             raise click.UsageError("--target-size is the size of a file; give for example 128Mi")
+        if others["every_s"] <= 0:
+            raise click.UsageError("--every is the time between two commits; give for example 30s")
         given = ExportSettings(
             partition or "", include_active or follow, allow_gaps, start or Position(0),
             target_bytes, read_columns(json_columns) if json_columns else NO_COLUMNS, keep_s,
@@ -143,6 +146,7 @@ def parquet(
     from rt.spark.tables.follow import TableFollower  # noqa: PLC0415
 
     if follow:
+        _demand_no_json(as_json=as_json)
         _follow(TableFollower(directory, parquet_opener(out, given), given, every_s), out, settings)
         return
     with ProgressBar() as progress:
@@ -184,6 +188,7 @@ def iceberg(
     from rt.spark.tables.follow import TableFollower  # noqa: PLC0415
 
     if follow:
+        _demand_no_json(as_json=as_json)
         opener = iceberg_opener(table, lambda: _catalog(warehouse, catalog), given)
         _follow(TableFollower(directory, opener, given, every_s), table, settings)
         return
@@ -212,7 +217,12 @@ def status(
     rt export status /var/lib/rt/flights/out /data/flights.parquet
     rt export status /var/lib/rt/flights/out flights.messages --warehouse /data/warehouse
     """  # noqa: D301 - click reads the backspace character
-    from rt.spark.table import lag_of, read_table  # noqa: PLC0415 - optional
+    try:
+        from rt.spark.table import lag_of, read_table  # noqa: PLC0415 - optional
+    except ImportError as error:
+        raise Misuse(f"{error.name} is missing: pip install pyarrow numpy") from None
+    if warehouse and not os.path.isdir(warehouse):
+        raise Misuse(f"there is no warehouse at {warehouse}")
 
     opened = _catalog(warehouse, catalog) if warehouse or catalog else None
     state = read_table(directory, table, opened)
@@ -239,6 +249,11 @@ def _tell(table: str, state: "TableState", messages: int, lag_s: float) -> None:
     say(f"{counted(messages)} of the log not added yet{waits}")
 
 
+def _demand_no_json(*, as_json: bool) -> None:
+    if as_json:
+        raise click.UsageError("--json is for one run; with --follow, ask rt export status")
+
+
 def _catalog(warehouse: str | None, catalog: str | None) -> Any:
     if (warehouse is None) == (catalog is None):
         raise Misuse("say where the table is: --warehouse DIR, or --catalog NAME")
@@ -250,7 +265,12 @@ def _catalog(warehouse: str | None, catalog: str | None) -> Any:
         raise Misuse(
             f"{error.name} is missing: pip install '.[iceberg]' in a clone of rt"
         ) from None
-    return local_catalog(warehouse) if warehouse is not None else load_catalog(catalog)
+    if warehouse is not None:
+        return local_catalog(warehouse)
+    try:
+        return load_catalog(catalog)
+    except ValueError as error:
+        raise Misuse(f"catalog {catalog}: {error}") from None
 
 
 def _follow(follower: "TableFollower", table: str, web: HttpSettings) -> None:

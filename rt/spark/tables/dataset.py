@@ -154,7 +154,9 @@ class Dataset:
         held, self._held[place], self._sizes[place] = self._held.get(place, []), [], 0
         if not held:
             return
-        table = _conformed(pa.Table.from_batches(held), self._schema)
+        # files that are joined may be from before a column came
+        parts = (_conformed(pa.Table.from_batches([each]), self._schema) for each in held)
+        table = pa.concat_tables(parts)
         file = self._open.get(place)
         if file is None:
             path, sink = self._create(place)
