@@ -54,8 +54,8 @@ def _parsed(parse: Callable[[str], Any]) -> Callable[..., Any]:
 _OPTIONS: Final = (
     click.option(
         "--partition", type=_PARTITIONS,
-        help="Partitions: by day or month of the merge, by stream or session. A new Parquet dataset "
-        "has day, or for a session none; a new Iceberg table has none.",
+        help="Partitions: by day or month of the merge, by stream or session. A new Parquet "
+        "dataset has day, or for a session none; a new Iceberg table has none.",
     ),
     click.option(
         "--include-active", is_flag=True, help="Export the active file too, as far as it is."
