@@ -287,7 +287,10 @@ def test_a_file_rolled_while_a_node_reports_its_history_is_listed_once(tmp_path,
                     log.merge("ewr", [b"UA7"])
                 return getattr(log.appender, name)
 
-        member = SimpleNamespace(executor=SimpleNamespace(appender=Rolling()))
+        member = SimpleNamespace(
+            executor=SimpleNamespace(appender=Rolling(), lacks_log=False),
+            execution=SimpleNamespace(suspended=False),
+        )
         sequencing = SimpleNamespace(
             view=SimpleNamespace(notes={}, end=Position(0)), ask=lambda question: question()
         )
