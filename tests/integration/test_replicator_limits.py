@@ -73,7 +73,7 @@ def test_unfinished_large_messages_are_refused_beyond_a_bound_and_others_are_ser
         if not number:
             assert eventually(lambda: server._large.taken)
             continue
-        answers.append(first_answer(sock, (Hello, Open, Standing)).code)
+        answers.append(first_answer(sock, (Hello, Open, Standing, Ack)).code)
     assert answers == ["memory"] * 3
     with Publisher(str(tmp_path / "pub"), stream=STREAM, session="jfk") as writer:
         writer.publish(bytes(4 << 20))
