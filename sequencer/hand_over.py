@@ -26,15 +26,15 @@ class HandOver:
         self._engine, self._holdings, self._proposals = engine, holdings, proposals
         self._patience_ticks = patience_ticks
         self._short_ticks: dict[str, int] = {}  # how long a majority has held more of a session
-        # How often leadership moved for a session, and up to where that was merged the last time.
-        self._moved: dict[str, tuple[int, Position]] = {}
+        # How often leadership moved for a session, and where that stood the last time.
+        self._moved: dict[str, tuple[int, tuple[Position, int]]] = {}
 
     def tick(self) -> None:
         """Let a unit of time pass while this node leads."""
-        holdings, merged_to = self._holdings, self._proposals.merged_to
+        holdings, place = self._holdings, self._proposals.place
         if self._moved:
             self._moved = {
-                each: known for each, known in self._moved.items() if merged_to(each) == known[1]
+                each: known for each, known in self._moved.items() if place(each) == known[1]
             }
         before = self._short_ticks
         self._short_ticks = {
@@ -51,10 +51,10 @@ class HandOver:
             self._engine.transfer(best)
         except Refused:
             return  # it does not lead any more, or `best` does not count yet: nothing was tried
-        times, _ = self._moved.get(short, (0, START))
-        self._moved[short] = times + 1, merged_to(short)
+        times, _ = self._moved.get(short, (0, None))
+        self._moved[short] = times + 1, place(short)
 
     def _patience(self, session: str) -> int:
         """How many ticks this node goes on leading while it cannot plan a session."""
-        times, _ = self._moved.get(session, (0, START))
+        times, _ = self._moved.get(session, (0, None))
         return self._patience_ticks << min(times, _DOUBLED_MAX)

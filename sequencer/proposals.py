@@ -176,6 +176,12 @@ class Proposals:
         """Return up to where a session is merged here."""
         return self._execution.executor.ledger.merged_to(session)
 
+    def place(self, session: str) -> tuple[Position, int]:
+        """Return up to where a session is merged here, and which instruction last dropped it."""
+        return self.merged_to(session), self._execution.executor.ledger.begun.get(session, (0, ""))[
+            0
+        ]
+
     def _next_instruction(self) -> Instruction | None:
         """Take orders and merges in turn, so that neither delays the other."""
         merge = None if self._orders and not self._order_was_last else self._next_merge()

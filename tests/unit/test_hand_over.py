@@ -14,14 +14,15 @@ class Leadership:
 
     def __init__(self):
         self.merged = {"jfk": START, "lga": START}
-        self.short = ["jfk"]
+        self.short, self.epoch = ["jfk"], 0
         self.moved = []
         ends = {"n2": {"jfk": Position(64)}, "n3": {"jfk": Position(128), "lga": Position(64)}}
         holdings = SimpleNamespace(
             voters=["n1", "n2", "n3"], others=ends, of=lambda member: ends[member]
         )
         proposals = SimpleNamespace(
-            short_sessions=lambda: list(self.short), merged_to=lambda session: self.merged[session]
+            short_sessions=lambda: list(self.short),
+            place=lambda session: (self.merged[session], self.epoch),
         )
         self.transfer = self.moved.append
         engine = SimpleNamespace(transfer=lambda member: self.transfer(member))
@@ -74,6 +75,14 @@ def test_a_session_that_was_merged_in_between_is_handed_over_for_as_before():
     leads = Leadership()
     assert leads.ticks(PATIENCE) == 1
     leads.merged["jfk"] = Position(64)
+    assert leads.ticks(PATIENCE) == 2
+
+
+def test_a_session_that_begins_again_is_handed_over_for_as_before():
+    """Its next log has nothing to do with the last one, and neither of them was merged."""
+    leads = Leadership()
+    assert leads.ticks(PATIENCE) == 1
+    leads.epoch = 7
     assert leads.ticks(PATIENCE) == 2
 
 

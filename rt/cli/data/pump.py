@@ -13,7 +13,7 @@ from rt.cli.data.pace import Pace
 from rt.cli.data.records import Form, Records, read_records
 from rt.cli.process.stop_signals import StopSignals
 from rt.errors import FlushTimeout, Misuse
-from rt.format.headers import Headers
+from rt.format.headers import Headers, encode_headers
 from rt.limits import MIB
 from rt.log.notify.confirmations import Confirmed, Level
 from rt.publisher import Publisher
@@ -59,6 +59,7 @@ class LinePump:
         self._progress = progress
         self._pace = pace
         self._headers = headers
+        self._beside = len(encode_headers(headers)) if headers else 0  # bytes beside each payload
         self._messages = 0
         self._bytes = 0
         self._begun_s = time.monotonic()
@@ -133,7 +134,7 @@ class LinePump:
 
     def _publish(self, lines: list[bytes], name: str, before: int) -> None:
         """Publish lines up to the first bad one, and raise an error for that one."""
-        records = read_records(lines, self._form, self._message_bytes_max)
+        records = read_records(lines, self._form, self._message_bytes_max - self._beside)
         if self._pace is None:
             self._send(records, name)
         else:
