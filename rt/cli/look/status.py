@@ -1,6 +1,7 @@
 """`rt status`: the status of a stream's nodes, for people, scripts and probes."""
 
 import sys
+import time
 from typing import Final
 
 import click
@@ -10,7 +11,6 @@ from rt.cli.common.console import complain, print_json
 from rt.cli.common.options import click_options, json_option
 from rt.cli.look.status_report import ClusterReport, NodeReport, cluster_report, node_report
 from rt.cli.look.status_tables import Top, status_text
-from rt.cli.process.stop_signals import StopSignals
 from rt.client.settings import ConnectionSettings
 from rt.errors import PeerError, spoken
 from rt.text import printable
@@ -54,34 +54,28 @@ def status(
       1  degraded: it works, but a node is down, unreachable, copying, forked, or out of disk
       3  no quorum: nothing is merged until a majority of the nodes is back
     """  # noqa: D301 - click reads the backspace character
-    is_over = False
-    while not is_over:
-        try:
+    try:
+        while True:
             asked = ask_nodes(settings)
-        except KeyboardInterrupt:  # before the signal is taken below: nodes may not answer for long
+            report = report_of(asked)
+            if as_json:
+                print_json([_answer(each) for each in asked])
+            else:
+                _show(status_text(report, None if top is None else Top(top)), again=watch)
             if not watch:
-                raise
-            return
-        report = report_of(asked)
-        if as_json:
-            print_json([_answer(each) for each in asked])
-        else:
-            _show(status_text(report, None if top is None else Top(top)), again=watch)
-        is_over = not watch or not _paused()
+                break
+            time.sleep(_REFRESH_S)
+    except KeyboardInterrupt:  # that is how a watch ends, whatever it is doing
+        if not watch:
+            raise
+        return
     if not report.answering:
         refused = all(each.is_refusal for each in asked)
         advice = "what each says is shown above" if refused else (
             "are they running, and are the addresses right?"
         )  # fmt: skip
         complain(f"no node answers; {advice}")
-    if not watch:
-        context.exit(report.health)
-
-
-def _paused() -> bool:
-    """Wait until the next look is due; False if a signal came."""
-    with StopSignals() as signals:
-        return signals.wait(_REFRESH_S)
+    context.exit(report.health)
 
 
 def report_of(asked: list[NodeAnswer]) -> ClusterReport:
