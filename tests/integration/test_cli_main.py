@@ -80,7 +80,8 @@ def test_help_of_a_command_is_what_its_option_prints():
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
-        (["version"], "rt --version"), (["certs", "list"], "rt certs show"),
+        (["version"], "rt --version"), (["session", "version"], "rt --version"),
+        (["certs", "list"], "rt certs show"),
         (["consume"], "rt subscribe"), (["session", "delete"], "rt session forget"),
         (["stauts"], "status"), (["policy"], "archive policy"),
     ],

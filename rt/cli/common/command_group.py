@@ -5,19 +5,20 @@ from typing import Final
 
 import click
 
-# Of difflib's ratio: `stauts` has 0.83 to `status`, `producer` 0.6 to `node`, `plan` 0.5 to `pull`.
 _LINE: Final = 200  # characters of a subcommand's line: all of its first sentence
+# Of difflib's ratio: `stauts` has 0.83 to `status`, `producer` 0.6 to `node`, `plan` 0.5 to `pull`.
 _CLOSE: Final = 0.7
 _CLOSE_ENOUGH: Final = 0.62
-# What other programs call it.
-_ELSEWHERE: Final = {
+_VERSION: Final = "--version"  # of the program, whatever the group
+# What other programs call our commands.
+_OTHER_WORDS: Final = {
     "cat": "subscribe", "consume": "subscribe", "read": "subscribe", "sub": "subscribe",
     "tail": "subscribe", "delete": "forget", "rm": "forget", "history": "log-history",
     "info": "show", "describe": "show", "ls": "list", "list": "show", "mirror": "pull",
     "metrics": "node --http", "produce": "publish", "pub": "publish", "write": "publish",
     "replay": "subscribe --from", "run": "node", "server": "node", "start": "node",
-    "topic": "stream", "topics": "stream list", "version": "--version", "repair": "verify --repair",
-    "gc": "archive roll", "retention": "archive policy", "consumer": "cursor", "create": "make",
+    "topic": "stream", "topics": "stream list", "version": _VERSION, "repair": "verify --repair",
+    "gc": "archive policy", "retention": "archive policy", "consumer": "cursor",
 }  # fmt: skip
 
 
@@ -49,8 +50,10 @@ class CommandGroup(click.Group):
 
     def _suggestion(self, ctx: click.Context, name: str) -> str:
         names = self.list_commands(ctx)
-        meant = _ELSEWHERE.get(name, "")
-        if meant.startswith("-") or meant.partition(" ")[0] in names:
+        meant = _OTHER_WORDS.get(name, "")
+        if meant == _VERSION:
+            return f"; did you mean {ctx.find_root().command_path} {meant}?"
+        if meant.partition(" ")[0] in names:
             return f"; did you mean {ctx.command_path} {meant}?"
         near = difflib.get_close_matches(name, names, n=3, cutoff=_CLOSE_ENOUGH)
         near = near or [each for each in names if each.startswith(name)]
