@@ -18,7 +18,7 @@ from rt.format.manifest import MERGED, Archived, Rolled, encode_entry
 from rt.inspect.history import history
 from rt.log.files.identity import new_identity
 from rt.log.write.writer import WriterSettings
-from rt.net.certificates import certificate_files
+from rt.net.authority.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.founding.cluster_files import init_local_cluster
 from rt.node.host.node import Node

@@ -17,8 +17,8 @@ from multiprocessing.connection import Connection
 from typing import NamedTuple
 
 from benchmarks.log import directory
-from rt.net.certificates import certificate_files, init_authority, issue
-from rt.net.identity import CertificateRole
+from rt.net.authority.certificates import certificate_files, init_authority, issue
+from rt.net.authority.identity import CertificateRole
 from rt.net.tls import client_context, server_context
 
 HEAD = struct.Struct("<qI")  # of a message: time sent in ns, bytes of payload

@@ -16,7 +16,7 @@ from replicator.pull.client import PullClient
 from replicator.push.client import PushClient
 from rt import Publisher, Subscriber
 from rt.cli.process.children import Child
-from rt.net.certificates import certificate_files
+from rt.net.authority.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.founding.cluster_files import Place, ask_status
 from rt.node.settings.node import parse_address

@@ -19,7 +19,7 @@ from replicator.sink.columns_check import ColumnsCheck, Verdict
 from rt import Publisher
 from rt.config.settings import load
 from rt.format.frame import Header
-from rt.net.certificates import certificate_files
+from rt.net.authority.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.founding.cluster_files import init_local_cluster
 from rt.node.host.node import Node

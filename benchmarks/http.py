@@ -23,7 +23,7 @@ from benchmarks.stream import SPAWN, STREAM, Address, nodes, processor_s
 from replicator.push.client import PushClient
 from rt import Fsync, Publisher, WriterSettings
 from rt.config.settings import load
-from rt.net.certificates import certificate_files
+from rt.net.authority.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.founding.cluster_files import init_local_cluster
 from rt.node.host.node import Node
@@ -34,11 +34,11 @@ from rt.node.settings.http import HttpSettings
 from rt.node.settings.node import NodeSettings, parse_address
 from rt.position import Position
 from rt.traffic import Traffic
-from rt.web.app import encoded
-from rt.web.collector import SiteCollector
-from rt.web.node_site import NodeSite
-from rt.web.recent import RecentEvents
-from rt.web.server import WebServer
+from rt.web.nodes.node_site import NodeSite
+from rt.web.serving.app import encoded
+from rt.web.serving.collector import SiteCollector
+from rt.web.serving.recent import RecentEvents
+from rt.web.serving.server import WebServer
 
 SESSIONS: Final = 1000
 Times = tuple[float, float]  # least and median, in ms

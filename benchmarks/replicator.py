@@ -31,8 +31,8 @@ from rt.format.manifest import Archived, LogIdentity
 from rt.log.files.disk import OsDisk
 from rt.log.notify.confirmations import Confirmations
 from rt.log.write.appender import Appender
-from rt.net.certificates import CertificateFiles, init_authority, issue
-from rt.net.identity import CertificateRole
+from rt.net.authority.certificates import CertificateFiles, init_authority, issue
+from rt.net.authority.identity import CertificateRole
 from rt.net.tls import Contexts, client_context, server_context
 from rt.position import Position
 

@@ -16,7 +16,7 @@ from benchmarks.report import Row
 from benchmarks.stream import SPAWN, STREAM, Address, nodes
 from replicator.push.client import PushClient
 from rt import Fsync, Publisher, WriterSettings
-from rt.net.certificates import certificate_files
+from rt.net.authority.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.settings.node import parse_address
 

@@ -15,7 +15,7 @@ from http import HTTPStatus
 
 from rt import RtError
 from rt.client import aio
-from rt.client.last_value import LastValue
+from rt.client.readers.last_value import LastValue
 
 BODY_BYTES_MAX = 1 << 20
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from rt.client.client import Client, connect
     from rt.client.flight import FlightLimit
-    from rt.client.group import DeadLetter, Delivery, Group
+    from rt.client.groups.group import DeadLetter, Delivery, Group
+    from rt.client.groups.group_subscriber import GroupSubscriber
     from rt.client.publisher import ClientPublisher
-    from rt.client.registered import Registered
-    from rt.client.shared import GroupSubscriber
-    from rt.client.subscription import Subscription
+    from rt.client.readers.registered import Registered
+    from rt.client.readers.subscription import Subscription
     from rt.errors import (
         ClaimLost,
         CorruptLog,
@@ -120,8 +120,8 @@ _MODULES: Final = {
     "Confirmations": "rt.log.notify.confirmations",
     "Confirmed": "rt.log.notify.confirmations",
     "CorruptLog": "rt.errors",
-    "DeadLetter": "rt.client.group",
-    "Delivery": "rt.client.group",
+    "DeadLetter": "rt.client.groups.group",
+    "Delivery": "rt.client.groups.group",
     "DiskLimit": "rt.log.write.disk_room",
     "Dropped": "rt.events",
     "Fenced": "rt.errors",
@@ -130,8 +130,8 @@ _MODULES: Final = {
     "Fsync": "rt.log.write.writer",
     "Gap": "rt.events",
     "GapError": "rt.errors",
-    "Group": "rt.client.group",
-    "GroupSubscriber": "rt.client.shared",
+    "Group": "rt.client.groups.group",
+    "GroupSubscriber": "rt.client.groups.group_subscriber",
     "Last": "rt.log.read.start",
     "Level": "rt.log.notify.confirmations",
     "LimitReached": "rt.errors",
@@ -147,7 +147,7 @@ _MODULES: Final = {
     "Publisher": "rt.publisher",
     "RangeLost": "rt.events",
     "Refused": "rt.errors",
-    "Registered": "rt.client.registered",
+    "Registered": "rt.client.readers.registered",
     "ReplacedLog": "rt.errors",
     "RtError": "rt.errors",
     "SessionChange": "rt.events",
@@ -155,7 +155,7 @@ _MODULES: Final = {
     "SessionFull": "rt.errors",
     "Stopped": "rt.errors",
     "Subscriber": "rt.subscriber",
-    "Subscription": "rt.client.subscription",
+    "Subscription": "rt.client.readers.subscription",
     "WriterFailed": "rt.errors",
     "WriterSettings": "rt.log.write.writer",
     "__version__": "rt.version",

@@ -13,7 +13,7 @@ from rt.config.settings import load
 from rt.inspect.history import history
 from rt.log.write.writer import WriterSettings
 from rt.net.admin import ask_any
-from rt.net.certificates import certificate_files
+from rt.net.authority.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.founding.cluster_files import init_local_cluster
 from rt.node.host.node import Node

@@ -9,7 +9,7 @@ from archiver.policy import Policy
 from rt.errors import RtError
 from rt.format.checksum import crc32
 from rt.net.admin import parse_history
-from rt.net.identity import CertificateRole, PeerIdentity
+from rt.net.authority.identity import CertificateRole, PeerIdentity
 from rt.node.admin.node_admin import NodeAdmin
 from rt.position import Position
 from sequencer.journal.ballot import decode_slot, encode_slot

@@ -15,7 +15,7 @@ from replicator.wire.messages import PUSH, Ack, Data, Hello, Open, RolledNotice,
 from rt.errors import RtError
 from rt.format.frame import parse_header
 from rt.log.notify.watch import Wake
-from rt.net.certificates import certificate_files
+from rt.net.authority.certificates import certificate_files
 from rt.net.tls import accept, server_context
 from rt.position import START, Position
 

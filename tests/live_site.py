@@ -8,10 +8,10 @@ from replicator.serve.client_record import ServerRecord
 from replicator.serve.server import Server
 from replicator.serve.streams import ServedStream, Streams
 from rt.net.admin import ADMIN_ALPN
-from rt.net.certificates import CertificateFiles, issue
-from rt.net.granting import write_grant
-from rt.net.grants import GRANTS_NAME
-from rt.net.identity import CertificateRole, PeerIdentity
+from rt.net.authority.certificates import CertificateFiles, issue
+from rt.net.authority.granting import write_grant
+from rt.net.authority.grants import GRANTS_NAME
+from rt.net.authority.identity import CertificateRole, PeerIdentity
 from rt.net.tls import Contexts, offering, server_context
 from rt.node.observe.status import STATUS_ALPN
 from sequencer.peers.connections import Peers

@@ -4,7 +4,7 @@ from functools import partial
 from types import SimpleNamespace
 
 from rt.log.files.directory import LogDirectory
-from rt.net.identity import CertificateRole, PeerIdentity
+from rt.net.authority.identity import CertificateRole, PeerIdentity
 from rt.node.agree.latest import confirmed
 from rt.node.agree.steps import Order, Until, perform
 from rt.node.notes.reading_group import GROUP_NOTE, parse_reading_group

@@ -16,8 +16,8 @@ from rt.log.files.disk import OsDisk
 from rt.log.files.listing import log_files
 from rt.log.notify.confirmations import Confirmations
 from rt.log.write.appender import Appender
-from rt.net.certificates import init_authority, issue
-from rt.net.identity import CertificateRole
+from rt.net.authority.certificates import init_authority, issue
+from rt.net.authority.identity import CertificateRole
 from rt.net.tls import Contexts, client_context, server_context
 from rt.position import Position
 from rt.traffic import Traffic

@@ -6,10 +6,10 @@ from contextlib import ExitStack, contextmanager
 
 from rt.node.host.node import Node
 from rt.node.settings.http import HttpSettings
-from rt.web.host_site import HostSite
-from rt.web.node_site import NodeSite
-from rt.web.recent import forget_events, keep_events
-from rt.web.server import WebServer
+from rt.web.nodes.host_site import HostSite
+from rt.web.nodes.node_site import NodeSite
+from rt.web.serving.recent import forget_events, keep_events
+from rt.web.serving.server import WebServer
 from tests.archive_cluster import ArchiveCluster
 from tests.integration.test_streams import NAMES, Process
 

@@ -22,9 +22,9 @@ from playwright.sync_api import Page, sync_playwright
 from replicator.pull.client import PullClient
 from rt.node.settings.http import HttpSettings
 from rt.publisher import Publisher
-from rt.web.node_site import NodeSite
-from rt.web.recent import keep_events
-from rt.web.server import WebServer
+from rt.web.nodes.node_site import NodeSite
+from rt.web.serving.recent import keep_events
+from rt.web.serving.server import WebServer
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.web_site import ShownProcess, shown_streams
 

@@ -33,9 +33,10 @@ PYTHON: Final = {
     "Connected": (
         "rt.client.client.connect", "rt.client.client.Client",
         "rt.client.publisher.ClientPublisher", "rt.client.flight.FlightLimit",
-        "rt.client.subscription.Subscription", "rt.client.registered.Registered",
-        "rt.client.group.Group", "rt.client.group.Delivery", "rt.client.group.DeadLetter",
-        "rt.client.shared.GroupSubscriber",
+        "rt.client.readers.subscription.Subscription", "rt.client.readers.registered.Registered",
+        "rt.client.groups.group.Group", "rt.client.groups.group.Delivery",
+        "rt.client.groups.group.DeadLetter",
+        "rt.client.groups.group_subscriber.GroupSubscriber",
     ),
     "With asyncio": (
         "rt.client.aio.connect", "rt.client.aio.AsyncClient", "rt.client.aio.AsyncPublisher",

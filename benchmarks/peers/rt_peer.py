@@ -13,7 +13,7 @@ from benchmarks.stream import nodes as running_nodes
 from replicator.pull.client import PullClient
 from replicator.push.client import PushClient
 from rt import Fsync, Publisher, Subscriber, WriterSettings
-from rt.net.certificates import certificate_files
+from rt.net.authority.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.settings.node import parse_address
 

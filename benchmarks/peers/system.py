@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Final, NamedTuple, Protocol
 
 from benchmarks.peers.work import Case, Setup, Tally
-from rt.net.certificates import init_authority, issue
-from rt.net.identity import CertificateRole
+from rt.net.authority.certificates import init_authority, issue
+from rt.net.authority.identity import CertificateRole
 
 _START_S: Final = 90.0
 _STOP_S: Final = 20.0

@@ -12,7 +12,7 @@ from replicator.limits.budgets import Budget, DaySessions
 from replicator.wire.large_messages import LARGEST_BYTES
 from rt.errors import Misuse, Refused
 from rt.limits import GIB, MIB
-from rt.net.identity import CertificateRole, PeerIdentity
+from rt.net.authority.identity import CertificateRole, PeerIdentity
 
 _BURST_S: Final = 10.0  # connections of so many seconds may come at once
 _REQUEST_TOKENS: Final = 0.125  # of a connection: 0.6 ms of processor time, of 5 ms

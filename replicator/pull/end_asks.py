@@ -5,8 +5,8 @@ from typing import Final, NamedTuple
 
 from rt.errors import Misuse, PeerError, Refused, RtError, spoken
 from rt.net.admin import END, ask, member_addresses, reading_answers
+from rt.net.authority.identity import SERVING
 from rt.net.contexts import Contexts
-from rt.net.identity import SERVING
 from rt.net.tls import client_context
 from rt.position import Position
 

@@ -23,9 +23,9 @@ from rt.format.manifest import LogIdentity
 from rt.log.files.damaged_files import DamagedFiles
 from rt.names import PeerName
 from rt.net.admin import ADMIN_ALPN, END
+from rt.net.authority.identity import PeerIdentity
 from rt.net.contexts import offering
 from rt.net.exchange import Fields, decode_request, receive_line, send_all
-from rt.net.identity import PeerIdentity
 from rt.net.tls import Contexts, server_context
 from rt.position import Position
 

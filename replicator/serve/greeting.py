@@ -6,7 +6,7 @@ from replicator.wire.hello import check_hello, common_version
 from replicator.wire.link import Link
 from replicator.wire.messages import Hello
 from rt.errors import Refused
-from rt.net.identity import PeerIdentity
+from rt.net.authority.identity import PeerIdentity
 from rt.version import SOFTWARE
 
 

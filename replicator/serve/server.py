@@ -32,9 +32,9 @@ from rt.about import speak_of
 from rt.errors import PeerError, Refused, RtError
 from rt.format.manifest import LogIdentity
 from rt.log.notify.watch import Wake
+from rt.net.authority.grants import Grants, grants_path
+from rt.net.authority.identity import PeerIdentity
 from rt.net.certificate_watch import live_connections
-from rt.net.grants import Grants, grants_path
-from rt.net.identity import PeerIdentity
 from rt.net.repeated import RepeatedLines
 from rt.net.tls import Contexts, accept
 from rt.text import printable, size_text

@@ -15,8 +15,8 @@ from replicator.limits.quotas import Quotas
 from replicator.serve.client_record import ServerRecord
 from rt.errors import Misuse, Refused
 from rt.names import shown
+from rt.net.authority.identity import NodeObjection, PeerIdentity
 from rt.net.exchange import send_all
-from rt.net.identity import NodeObjection, PeerIdentity
 
 # Takes over a connection after its thread; what it is given is to be called once that has ended.
 Kept = Callable[[Callable[[], None]], None]

@@ -18,7 +18,7 @@ from replicator.wire.rotation import Rotation
 from rt.about import carried
 from rt.errors import PeerError, Refused, RtError, spoken
 from rt.log.notify.watch import Wake
-from rt.net.identity import SERVING, CertificateRole
+from rt.net.authority.identity import SERVING, CertificateRole
 from rt.net.tls import Contexts, connect
 
 Address = tuple[str, int]

@@ -9,8 +9,8 @@ from replicator.wire.messages import PULL, PUSH, Hello
 from rt.errors import Misuse, Refused
 from rt.format.manifest import SESSION, LogIdentity
 from rt.names import parse_session, shown
-from rt.net.grants import GRANTS_NAME
-from rt.net.identity import PULLING, CertificateRole, PeerIdentity
+from rt.net.authority.grants import GRANTS_NAME
+from rt.net.authority.identity import PULLING, CertificateRole, PeerIdentity
 from rt.text import printable
 from rt.version import SOFTWARE
 

@@ -8,13 +8,13 @@ from typing import Any, Self
 
 from rt.client.client import Client
 from rt.client.client import connect as connect_blocking
-from rt.client.group import Group
-from rt.client.last_value import LastValue
+from rt.client.groups.group import Group
+from rt.client.groups.group_subscriber import GroupSubscriber
 from rt.client.publisher import ClientPublisher
+from rt.client.readers.last_value import LastValue
+from rt.client.readers.registered import Registered
+from rt.client.readers.subscription import Subscription
 from rt.client.receipts import Receipt
-from rt.client.registered import Registered
-from rt.client.shared import GroupSubscriber
-from rt.client.subscription import Subscription
 from rt.errors import FlushTimeout, Misuse
 from rt.events import Dropped
 from rt.format.headers import Headers

@@ -8,19 +8,19 @@ from contextlib import ExitStack
 from typing import Any, Self, TypeVar
 from weakref import WeakSet
 
-from rt.client.checkpoint import Checkpoint, choice_parts, filter_name
-from rt.client.claim_reading import Choice, OnTrouble
-from rt.client.cursor import LocalCursor
 from rt.client.flight import FlightLimit
-from rt.client.group import Group
-from rt.client.joining import join
-from rt.client.last_value import LastValue
+from rt.client.groups.claim_reading import Choice, OnTrouble
+from rt.client.groups.group import Group
+from rt.client.groups.group_subscriber import GroupSubscriber, MemberReading
+from rt.client.groups.joining import join
 from rt.client.publisher import ClientPublisher
-from rt.client.registered import Registered, RegisteredReader
-from rt.client.settings import ConnectionSettings
-from rt.client.shared import GroupSubscriber, MemberReading
-from rt.client.stream_copy import StreamCopy
-from rt.client.subscription import Acknowledgement, Subscription
+from rt.client.readers.checkpoint import Checkpoint, choice_parts, filter_name
+from rt.client.readers.cursor import LocalCursor
+from rt.client.readers.last_value import LastValue
+from rt.client.readers.registered import Registered, RegisteredReader
+from rt.client.readers.settings import ConnectionSettings
+from rt.client.readers.stream_copy import StreamCopy
+from rt.client.readers.subscription import Acknowledgement, Subscription
 from rt.config.settings import load
 from rt.errors import Misuse, Stopped
 from rt.events import Event
@@ -31,7 +31,7 @@ from rt.log.write.checked import as_bytes, checked_count, checked_seconds
 from rt.log.write.disk_room import DiskLimit
 from rt.log.write.writer import WriterSettings
 from rt.net.admin import AdminClient
-from rt.net.identity import CertificateRole
+from rt.net.authority.identity import CertificateRole
 from rt.position import Position
 from rt.subscriber import OnGap, Subscriber
 

@@ -10,8 +10,8 @@ from typing import Any, Final, Self
 
 from replicator.push.client import PushClient
 from rt.client.flight import Flight, FlightLimit
+from rt.client.readers.settings import ConnectionSettings
 from rt.client.receipts import Receipt, Receipts, shipped
-from rt.client.settings import ConnectionSettings
 from rt.errors import NO_HEADERS, FlushTimeout, Misuse, Refused, Stopped
 from rt.events import Dropped
 from rt.format.headers import Headers

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from rt.client.cursor import read_cursors
+from rt.client.readers.cursor import read_cursors
 from rt.errors import RtError
 from rt.subscriber import Subscriber
 

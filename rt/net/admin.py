@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 from rt.errors import Misuse, PeerError, Refused, RtError, spoken
 from rt.format.manifest import FILE_NAME, Rolled
 from rt.inspect.history import Row, rolled_rows
+from rt.net.authority.identity import CertificateRole
 from rt.net.awaited import awaiting
 from rt.net.exchange import Fields, about, decode_fields, receive_all, send_all
-from rt.net.identity import CertificateRole
 from rt.net.persistent_connection import PersistentConnection
 from rt.net.question import CONNECT_S, connect_about
 from rt.net.tls import Contexts

@@ -16,8 +16,8 @@ from typing import Final
 
 from cryptography import x509
 
+from rt.net.authority.trust import Trust, TrustFacts
 from rt.net.repeated import RepeatedLines
-from rt.net.trust import Trust, TrustFacts
 
 _log: Final = logging.getLogger("rt.net")
 # A fifth of the promised second. A look costs two `stat` calls, and after a change up to 0.3 s of

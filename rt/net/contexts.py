@@ -11,9 +11,9 @@ from typing import Final
 from cryptography import x509
 
 from rt.errors import Misuse, spoken
+from rt.net.authority.certificates import CertificateFiles, load_certificate, renewal_words
+from rt.net.authority.trust import FileStamp, Trust, file_stamp, trust_of
 from rt.net.certificate_watch import live_connections
-from rt.net.certificates import CertificateFiles, load_certificate, renewal_words
-from rt.net.trust import FileStamp, Trust, file_stamp, trust_of
 
 _log: Final = logging.getLogger("rt.net")
 _ELSEWHERE: Final = "; or name the file that says where it is, with --config or RT_CONFIG"

@@ -9,9 +9,9 @@ from typing import Final
 
 from rt.errors import PeerError, Refused
 from rt.names import shown
+from rt.net.authority.identity import CertificateRole
 from rt.net.contexts import Contexts, asking
 from rt.net.exchange import decode_fields, receive_all, send_all
-from rt.net.identity import CertificateRole
 from rt.net.tls import connect
 
 CONNECT_S: Final = 3.0

@@ -19,6 +19,8 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from rt.errors import PeerError, Refused, spoken
+from rt.net.authority.grants import Grants
+from rt.net.authority.identity import REFUSED_CODE, CertificateRole, PeerIdentity, read_identity
 from rt.net.certificate_watch import live_connections
 from rt.net.contexts import (
     Contexts,
@@ -29,8 +31,6 @@ from rt.net.contexts import (
     server_context,
 )
 from rt.net.exchange import set_deadline
-from rt.net.grants import Grants
-from rt.net.identity import REFUSED_CODE, CertificateRole, PeerIdentity, read_identity
 from rt.net.tls_errors import describe_tls_error
 
 __all__ = [

@@ -13,7 +13,7 @@ from typing import Final
 
 from rt.about import carried
 from rt.errors import PeerError, Refused, spoken
-from rt.net.identity import NodeObjection, PeerIdentity
+from rt.net.authority.identity import NodeObjection, PeerIdentity
 from rt.net.tls_errors import describe_tls_error
 from rt.version import SOFTWARE
 from sequencer.peers.dialling import UNACKNOWLEDGED_MS, Address, PeerDialer, UnansweredError

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from rt.errors import PeerError, spoken
-from rt.net.identity import PeerIdentity
+from rt.net.authority.identity import PeerIdentity
 from rt.net.tls import connect
 from sequencer.peers.versions import PEER_VERSIONS
 

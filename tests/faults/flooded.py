@@ -21,8 +21,8 @@ from replicator.pull.client import PullClient
 from replicator.push.client import PushClient
 from rt import Publisher
 from rt.net.admin import ask_any
-from rt.net.certificates import certificate_files, issue
-from rt.net.identity import CertificateRole
+from rt.net.authority.certificates import certificate_files, issue
+from rt.net.authority.identity import CertificateRole
 from rt.net.tls import Contexts, client_context
 from tests.commands import clean_environment, start
 from tests.faults.flooder import KINDS, OVER_HTTP, SESSIONS, crowd

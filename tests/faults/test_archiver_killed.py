@@ -15,7 +15,7 @@ from rt.errors import RtError
 from rt.inspect.history import history
 from rt.log.write.writer import WriterSettings
 from rt.net.admin import ask, ask_any
-from rt.net.certificates import certificate_files
+from rt.net.authority.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.founding.cluster_files import ask_status, init_local_cluster
 from rt.node.settings.node import parse_address

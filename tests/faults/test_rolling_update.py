@@ -13,7 +13,7 @@ import pytest
 from replicator.push.client import PushClient
 from rt.cli.look.node_versions import different_versions, node_version, strangers
 from rt.errors import NO_HEADERS, PeerError, Refused
-from rt.net.certificates import certificate_files
+from rt.net.authority.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.founding.cluster_files import ask_status, init_local_cluster
 from rt.node.settings.node import parse_address

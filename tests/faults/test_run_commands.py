@@ -14,9 +14,9 @@ import pytest
 from replicator.push.client import PushClient
 from rt import Publisher, Subscriber
 from rt.cli.common import exits
-from rt.net import certificates
-from rt.net.certificates import issue
-from rt.net.identity import CertificateRole
+from rt.net.authority import certificates
+from rt.net.authority.certificates import issue
+from rt.net.authority.identity import CertificateRole
 from rt.node.founding.cluster_files import init_local_cluster
 from tests.commands import PATIENCE_S, clean_environment, finish, run, start
 from tests.replicator_host import eventually

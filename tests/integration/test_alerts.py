@@ -10,17 +10,17 @@ import pytest
 import yaml
 
 from replicator.serve.client_record import REASONS
-from rt.net.certificates import certificate_files
+from rt.net.authority.certificates import certificate_files
 from rt.spark.tables.export import ExportSettings, parquet_opener
 from rt.spark.tables.follow import TableFollower
-from rt.web.node_metrics import StreamView, node_metrics
-from rt.web.program import ShownProgram
-from rt.web.pull_site import PullSite
-from rt.web.pull_watch import PullWatch
-from rt.web.push_site import PushSite
-from rt.web.push_watch import PushWatch
-from rt.web.recent import RecentEvents
-from rt.web.table_site import TableSite
+from rt.web.nodes.metrics import StreamView, node_metrics
+from rt.web.programs.program import ShownProgram
+from rt.web.programs.pull_site import PullSite
+from rt.web.programs.pull_watch import PullWatch
+from rt.web.programs.push_site import PushSite
+from rt.web.programs.push_watch import PushWatch
+from rt.web.programs.table_site import TableSite
+from rt.web.serving.recent import RecentEvents
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.layout import ROOT
 

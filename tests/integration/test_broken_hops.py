@@ -12,17 +12,17 @@ import pytest
 import yaml
 
 from replicator.pull.client import PullClient
-from rt.net.certificates import certificate_files
+from rt.net.authority.certificates import certificate_files
 from rt.node.agree.fork_watch import FoundFork
 from rt.node.settings.http import HttpSettings
 from rt.position import Position
-from rt.web.program import ShownProgram
-from rt.web.pull_site import PullSite
-from rt.web.pull_watch import PullWatch
-from rt.web.push_site import PushSite
-from rt.web.push_watch import PushWatch
-from rt.web.recent import RecentEvents
-from rt.web.server import WebServer
+from rt.web.programs.program import ShownProgram
+from rt.web.programs.pull_site import PullSite
+from rt.web.programs.pull_watch import PullWatch
+from rt.web.programs.push_site import PushSite
+from rt.web.programs.push_watch import PushWatch
+from rt.web.serving.recent import RecentEvents
+from rt.web.serving.server import WebServer
 from tests.archive_cluster import STREAM
 from tests.commands import run
 from tests.layout import ROOT

@@ -16,7 +16,7 @@ from replicator.wire.codec import PULL, PUSH, VERSION, Hello, encode
 from replicator.wire.decoder import Decoder
 from rt.errors import PeerError, Refused
 from rt.net.admin import ADMIN_ALPN
-from rt.net.revocation import revoke
+from rt.net.authority.revocation import revoke
 from rt.net.tls import client_context, connect, offering
 from rt.node.observe.status import STATUS_ALPN
 from tests.forged_certificates import CLIENT, LOCAL, SERVER, Authority

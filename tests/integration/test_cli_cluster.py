@@ -10,8 +10,8 @@ from replicator_host import eventually
 
 from rt.cli.cluster.members import leaves_first
 from rt.config.settings import load
-from rt.net.certificates import certificate_files, load_certificate
-from rt.net.renewal import hosts_of
+from rt.net.authority.certificates import certificate_files, load_certificate
+from rt.net.authority.renewal import hosts_of
 from rt.node.founding.cluster_files import free_addresses
 from rt.node.host.node import Node
 from rt.node.settings.node import NodeSettings

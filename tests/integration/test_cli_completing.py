@@ -6,7 +6,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from rt.cli.program import COMPLETE_VARIABLE, PROGRAM, rt
-from rt.client.cursor import LocalCursor
+from rt.client.readers.cursor import LocalCursor
 from rt.position import START
 from rt.publisher import Publisher
 from tests.archive_cluster import STREAM, ArchiveCluster

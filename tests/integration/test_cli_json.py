@@ -10,7 +10,7 @@ from replicator.push.progress import SessionStatus
 from rt.cli.common import exits, link
 from rt.cli.data import pull as cli_pull
 from rt.cli.data import push as cli_push
-from rt.client.settings import ConnectionSettings
+from rt.client.readers.settings import ConnectionSettings
 from rt.position import START
 from tests.commands import publish, run
 from tests.logs import MergedLog

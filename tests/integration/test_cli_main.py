@@ -21,7 +21,7 @@ from rt.cli.data import pull as cli_pull
 from rt.cli.process.children import Children
 from rt.cli.process.stop_signals import StopSignals
 from rt.cli.program import COMMANDS, rt
-from rt.client.settings import ConnectionSettings
+from rt.client.readers.settings import ConnectionSettings
 from rt.errors import (
     CorruptLog,
     DiskFailed,

@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 import pytest
 from logs import MergedLog
 
-from rt.client.settings import ConnectionSettings
+from rt.client.readers.settings import ConnectionSettings
 from rt.config.settings import load
 from rt.errors import Misuse
 from rt.log.files.disk import OsDisk
-from rt.net import certificates
+from rt.net.authority import certificates
 from rt.node.founding.cluster_files import init_cluster, is_founded
 from rt.node.host.state import open_state
 from rt.node.settings.node import NodeSettings

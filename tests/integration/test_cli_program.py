@@ -16,7 +16,7 @@ from rt.cli.common.help import folded
 from rt.cli.common.logs import LineFormatter
 from rt.cli.data.render import Output, render_payloads
 from rt.cli.program import rt
-from rt.client.cursor import LocalCursor
+from rt.client.readers.cursor import LocalCursor
 from rt.position import Position
 from rt.text import json_text, printable
 from tests.commands import PATIENCE_S, Process, clean_environment, publish, run

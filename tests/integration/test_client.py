@@ -14,9 +14,9 @@ from commands import run
 
 import rt
 from rt.client import aio
-from rt.client.cursor import CursorState, LocalCursor, decode_cursor, read_cursors
 from rt.client.handler import StreamHandler
-from rt.client.subscription import Subscription
+from rt.client.readers.cursor import CursorState, LocalCursor, decode_cursor, read_cursors
+from rt.client.readers.subscription import Subscription
 from rt.errors import CorruptLog, FlushTimeout, Misuse, Refused, Stopped
 from rt.position import Position
 

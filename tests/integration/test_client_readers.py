@@ -16,9 +16,9 @@ from logs import MergedLog
 import rt
 from replicator.pull.client import PullStatus
 from replicator.pull.end_wait import EndWait
-from rt.client import stream_copy
-from rt.client.cursor import CursorState, LocalCursor, decode_cursor, read_cursors
-from rt.client.settings import ConnectionSettings
+from rt.client.readers import stream_copy
+from rt.client.readers.cursor import CursorState, LocalCursor, decode_cursor, read_cursors
+from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse, Stopped, WriterFailed
 from rt.format.checksum import crc32
 from rt.position import START, Position

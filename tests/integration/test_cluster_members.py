@@ -9,8 +9,8 @@ import pytest
 
 from rt.config.settings import load
 from rt.errors import ManifestError, Misuse, Refused
-from rt.net.certificates import LOCAL_HOSTS, issue
-from rt.net.identity import CertificateRole
+from rt.net.authority.certificates import LOCAL_HOSTS, issue
+from rt.net.authority.identity import CertificateRole
 from rt.node.founding.cluster_files import free_addresses, init_local_cluster
 from rt.node.host.node import Node
 from rt.node.settings.node import NodeSettings

@@ -16,8 +16,8 @@ from rt.format.frame import HEADER_BYTES
 from rt.format.manifest import Archived, encode_entry
 from rt.inspect.verify import open_log, verify_log
 from rt.log.files.disk import OsDisk
-from rt.net.certificates import issue
-from rt.net.identity import CertificateRole
+from rt.net.authority.certificates import issue
+from rt.net.authority.identity import CertificateRole
 from rt.node.founding.cluster_files import founding_lines, init_local_cluster
 from rt.node.founding.from_copy import parse_groups, read_founding
 from rt.node.host.state import found_state, open_state

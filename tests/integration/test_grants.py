@@ -6,11 +6,11 @@ import pytest
 
 from rt.config.settings import load
 from rt.errors import Misuse
-from rt.net import grants as module
-from rt.net.certificates import init_authority, issue
-from rt.net.granting import entry_text, write_grant
-from rt.net.grants import GRANTS_NAME, Grant, Grants, parse_grants, read_grants
-from rt.net.identity import GLOBS_MAX, CertificateRole, PeerIdentity
+from rt.net.authority import grants as module
+from rt.net.authority.certificates import init_authority, issue
+from rt.net.authority.granting import entry_text, write_grant
+from rt.net.authority.grants import GRANTS_NAME, Grant, Grants, parse_grants, read_grants
+from rt.net.authority.identity import GLOBS_MAX, CertificateRole, PeerIdentity
 from rt.node.founding.cluster_files import init_local_cluster
 from rt.node.host.node import Node
 from rt.node.settings.node import NodeSettings

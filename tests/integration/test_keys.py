@@ -5,10 +5,10 @@ import os
 import pytest
 
 from rt.errors import Misuse
-from rt.net.certificates import init_authority, issue
-from rt.net.identity import CertificateRole
+from rt.net.authority.certificates import init_authority, issue
+from rt.net.authority.identity import CertificateRole
 from rt.node.settings.http import HttpSettings
-from rt.web.server import WebServer
+from rt.web.serving.server import WebServer
 from tests.commands import run
 
 REFUSED = "its group may write this key"

@@ -12,7 +12,7 @@ import pytest
 from archive_cluster import STREAM, ArchiveCluster, connect
 from commands import clean_environment
 
-from rt.client.checkpoint import Checkpoint, Values
+from rt.client.readers.checkpoint import Checkpoint, Values
 from rt.errors import Misuse
 from rt.format.message import Message, Origin
 from rt.position import START, Position

@@ -18,15 +18,20 @@ from replicator.wire.codec import PULL, PUSH, VERSION, Hello, encode
 from rt import Publisher
 from rt.errors import Refused
 from rt.net.admin import ADMIN_ALPN
+from rt.net.authority.certificates import (
+    CertificateFiles,
+    certificate_files,
+    issue,
+    load_certificate,
+)
+from rt.net.authority.grants import GRANTS_NAME
+from rt.net.authority.identity import CertificateRole
+from rt.net.authority.renewal import renew
+from rt.net.authority.revocation import revoke
+from rt.net.authority.trust import trust_of
 from rt.net.certificate_watch import live_connections
-from rt.net.certificates import CertificateFiles, certificate_files, issue, load_certificate
-from rt.net.grants import GRANTS_NAME
-from rt.net.identity import CertificateRole
-from rt.net.renewal import renew
 from rt.net.repeated import RepeatedLines
-from rt.net.revocation import revoke
 from rt.net.tls import Contexts, client_context, connect, offering, server_context
-from rt.net.trust import trust_of
 from rt.node.observe.status import STATUS_ALPN
 from tests.forged_certificates import CLIENT, LOCAL, SERVER, Authority
 from tests.live_site import PEER_ALPN, Site

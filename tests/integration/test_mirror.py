@@ -20,8 +20,8 @@ from replicator.pull.mirror import Mirror
 from replicator.push.client import PushClient
 from rt.format.manifest import Manifest
 from rt.log.write.appender import Appender
-from rt.net.certificates import certificate_files, issue
-from rt.net.identity import CertificateRole
+from rt.net.authority.certificates import certificate_files, issue
+from rt.net.authority.identity import CertificateRole
 from rt.net.tls import Contexts, server_context
 
 PATIENCE_S = 60

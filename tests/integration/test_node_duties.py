@@ -14,7 +14,7 @@ from replicator.serve.feeds import LogFeeds
 from rt.errors import CorruptLog, DiskFailed, Diverged, Refused
 from rt.log.files.disk import OsDisk
 from rt.log.notify.confirmations import Confirmations
-from rt.net.certificates import certificate_files
+from rt.net.authority.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.agree.catch_up import CatchUp
 from rt.node.agree.dependencies import Dependencies

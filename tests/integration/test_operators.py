@@ -9,9 +9,9 @@ import tomllib
 import pytest
 
 from rt.errors import Misuse, Refused
-from rt.net.certificates import certificate_files, init_authority, issue, load_certificate
-from rt.net.grants import GRANTS_NAME, Grant, read_grants
-from rt.net.identity import CertificateRole, PeerIdentity
+from rt.net.authority.certificates import certificate_files, init_authority, issue, load_certificate
+from rt.net.authority.grants import GRANTS_NAME, Grant, read_grants
+from rt.net.authority.identity import CertificateRole, PeerIdentity
 from rt.node.admin import audit as audit_module
 from rt.node.admin.audit import AuditLog
 from rt.node.founding.cluster_files import ask_status, init_cluster

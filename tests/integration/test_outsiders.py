@@ -12,9 +12,9 @@ from replicator.wire.codec import PULL, PUSH, VERSION, Hello, encode
 from replicator.wire.decoder import Decoder
 from rt.errors import Misuse, PeerError, Refused
 from rt.net.admin import ADMIN_ALPN, ask_any
-from rt.net.certificates import AUTHORITY, certificate_files, copy_authority, issue
-from rt.net.identity import CertificateRole
-from rt.net.renewal import renew
+from rt.net.authority.certificates import AUTHORITY, certificate_files, copy_authority, issue
+from rt.net.authority.identity import CertificateRole
+from rt.net.authority.renewal import renew
 from rt.net.tls import Contexts, client_context, connect, offering
 from rt.node.agree.idle_heartbeat import PULSE_ALPN
 from rt.node.founding.cluster_files import ask_status, free_addresses

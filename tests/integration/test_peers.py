@@ -9,7 +9,7 @@ import pytest
 
 from rt.config.settings import load
 from rt.errors import PeerError
-from rt.net.certificates import certificate_files
+from rt.net.authority.certificates import certificate_files
 from rt.net.tls import Contexts, client_context, offering
 from rt.node.founding.cluster_files import init_local_cluster
 from rt.node.host.node import Node

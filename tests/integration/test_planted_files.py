@@ -13,14 +13,14 @@ import pytest
 
 from replicator.repair.scrub_record import NAME, ScrubRecord
 from rt.cli.common.exits import OUR_FAULT
-from rt.client.checkpoint import Checkpoint, Values
-from rt.client.cursor import DIRECTORY, LocalCursor
+from rt.client.readers.checkpoint import Checkpoint, Values
+from rt.client.readers.cursor import DIRECTORY, LocalCursor
 from rt.errors import Misuse
 from rt.log.files.lock import take_lock
 from rt.log.notify.confirmations import Confirmations, ConfirmationsFile
 from rt.log.notify.shipping import ShippingNote
-from rt.net.certificates import init_authority, issue
-from rt.net.identity import CertificateRole
+from rt.net.authority.certificates import init_authority, issue
+from rt.net.authority.identity import CertificateRole
 from rt.position import START, Position
 from tests.commands import PATIENCE_S, publish, run
 from tests.logs import MergedLog

@@ -28,8 +28,8 @@ from rt.log.files.disk import OsDisk
 from rt.log.files.identity import new_identity
 from rt.log.write import writer
 from rt.log.write.appender import Appender
-from rt.net.certificates import certificate_files, issue
-from rt.net.identity import CertificateRole
+from rt.net.authority.certificates import certificate_files, issue
+from rt.net.authority.identity import CertificateRole
 from rt.net.tls import Contexts, client_context
 from rt.node.founding.cluster_files import init_local_cluster
 from rt.node.host.node import Node

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from rt.errors import PeerError
-from rt.net.certificates import certificate_files, issue
-from rt.net.identity import CertificateRole
+from rt.net.authority.certificates import certificate_files, issue
+from rt.net.authority.identity import CertificateRole
 from rt.net.tls import Contexts, accept, client_context, offering, server_context
 from rt.node.agree.heartbeat_codec import (
     BEAT_BYTES_MAX,

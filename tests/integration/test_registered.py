@@ -23,7 +23,7 @@ from rt.errors import Misuse, PeerError, Refused, Stopped
 from rt.format.manifest import Archived
 from rt.log.files.directory import LogDirectory
 from rt.net.admin import NoLeader, ask, ask_any
-from rt.net.identity import CertificateRole, PeerIdentity
+from rt.net.authority.identity import CertificateRole, PeerIdentity
 from rt.node.agree import sequencer
 from rt.node.agree.latest import confirmed
 from rt.node.agree.steps import Order, Until, perform

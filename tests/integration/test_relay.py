@@ -17,8 +17,8 @@ from replicator.serve.streams import only
 from rt.errors import CorruptLog, Refused
 from rt.format.manifest import SESSION, LogIdentity
 from rt.log.notify.confirmations import Level
-from rt.net.certificates import issue
-from rt.net.identity import CertificateRole
+from rt.net.authority.certificates import issue
+from rt.net.authority.identity import CertificateRole
 from rt.net.tls import Contexts, client_context
 from rt.node.ingest.damage import DamageFound
 from rt.node.ingest.inbox import InboxPorts, NodeInbox

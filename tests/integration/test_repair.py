@@ -19,8 +19,8 @@ from replicator.repair.copy_scrubber import copy_scrubber
 from rt.errors import CorruptLog
 from rt.inspect.verify import open_log, verify_log
 from rt.log.notify.confirmations import Level
-from rt.net.certificates import issue
-from rt.net.identity import CertificateRole
+from rt.net.authority.certificates import issue
+from rt.net.authority.identity import CertificateRole
 from rt.subscriber import Subscriber
 
 PATIENCE_S = 60

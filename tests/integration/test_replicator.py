@@ -42,8 +42,8 @@ from rt.errors import FlushTimeout, Misuse, Refused
 from rt.format.manifest import MERGED, SESSION, LogIdentity
 from rt.log.notify.confirmations import ConfirmationsFile
 from rt.log.notify.watch import Watch
-from rt.net.certificates import issue
-from rt.net.identity import CertificateRole
+from rt.net.authority.certificates import issue
+from rt.net.authority.identity import CertificateRole
 from rt.net.tls import Contexts, accept, client_context, connect
 from rt.node.agree.catch_up import CatchUp
 from rt.position import Position

@@ -16,8 +16,8 @@ from replicator.serve.streams import only
 from replicator.wire.codec import PUSH, VERSION, Hello, encode
 from rt import Publisher
 from rt.errors import Refused
-from rt.net.certificates import issue
-from rt.net.identity import CertificateRole
+from rt.net.authority.certificates import issue
+from rt.net.authority.identity import CertificateRole
 from rt.net.tls import Contexts, client_context, connect
 
 IDLE = 600

@@ -11,8 +11,8 @@ from replicator.push.client import PushClient
 from rt import SessionChange
 from rt.errors import FlushTimeout
 from rt.log.notify.confirmations import Level
-from rt.net.certificates import issue
-from rt.net.identity import CertificateRole
+from rt.net.authority.certificates import issue
+from rt.net.authority.identity import CertificateRole
 from rt.node.agree import duties
 from rt.publisher import Publisher
 from tests.archive_cluster import STREAM, ArchiveCluster

@@ -11,7 +11,7 @@ from rt.cli.program import rt
 from rt.config.settings import load
 from rt.errors import Misuse, Refused
 from rt.net.admin import ADMIN_ALPN, ask
-from rt.net.certificates import certificate_files
+from rt.net.authority.certificates import certificate_files
 from rt.net.exchange import decode_fields, receive_all, send_all
 from rt.net.persistent_connection import PersistentConnection
 from rt.net.tls import Contexts, client_context, connect, offering

@@ -15,7 +15,7 @@ from replicator.serve.streams import ServedStream, Streams
 from rt.config.settings import load
 from rt.errors import Misuse, PeerError, Refused
 from rt.net.admin import ask_any
-from rt.net.certificates import certificate_files
+from rt.net.authority.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.founding.cluster_files import ask_status, init_local_cluster
 from rt.node.host.node import Node

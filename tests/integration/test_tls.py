@@ -14,9 +14,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from rt.errors import Misuse, PeerError, Refused
 from rt.net import tls
-from rt.net.certificates import issue
-from rt.net.grants import Grants, grants_path
-from rt.net.identity import CertificateRole
+from rt.net.authority.certificates import issue
+from rt.net.authority.grants import Grants, grants_path
+from rt.net.authority.identity import CertificateRole
 from rt.net.tls import Contexts, accept, client_context, connect, server_context
 from tests.forged_certificates import CLIENT, LOCAL, SERVER, Authority
 

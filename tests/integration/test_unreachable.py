@@ -14,8 +14,8 @@ from rt.client import aio
 from rt.client.receipts import Receipts
 from rt.errors import FlushTimeout, Stopped
 from rt.log.notify.confirmations import Confirmations, ConfirmationsFile, Level
-from rt.net.certificates import init_authority, issue
-from rt.net.identity import CertificateRole
+from rt.net.authority.certificates import init_authority, issue
+from rt.net.authority.identity import CertificateRole
 from tests.replicator_host import eventually
 
 STREAM = "flights"

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, exposition
 from replicator.serve.client_record import PULLS, ClientView
 from rt.cli.cluster import node as cli_node
 from rt.errors import Misuse
-from rt.net.certificates import certificate_files
+from rt.net.authority.certificates import certificate_files
 from rt.node.agree.fork_watch import FoundFork
 from rt.node.notes.registered_cursor import CURSOR_NOTE, RegisteredCursor
 from rt.node.observe.sample import SessionView
@@ -27,15 +27,15 @@ from rt.node.settings.http import HttpSettings
 from rt.position import Position
 from rt.text import parse_time
 from rt.traffic import Traffic
-from rt.web import protocol
-from rt.web.collector import SiteCollector
-from rt.web.cursor_rows import CursorRow
-from rt.web.disclosure import encoded
-from rt.web.files import planned
-from rt.web.node_metrics import SERIES_MAX, StreamView, node_metrics
-from rt.web.node_overview import overview
-from rt.web.server import WebServer, demand_installed
-from rt.web.verdict import NodeRow, verdict_of
+from rt.web.nodes.cursor_rows import CursorRow
+from rt.web.nodes.files import planned
+from rt.web.nodes.metrics import SERIES_MAX, StreamView, node_metrics
+from rt.web.nodes.node_overview import overview
+from rt.web.nodes.verdict import NodeRow, verdict_of
+from rt.web.serving import protocol
+from rt.web.serving.collector import SiteCollector
+from rt.web.serving.disclosure import encoded
+from rt.web.serving.server import WebServer, demand_installed
 from sequencer.raft.consensus import Seat
 from tests.replicator_host import eventually
 from tests.web_site import shown

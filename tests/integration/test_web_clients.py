@@ -15,18 +15,18 @@ from replicator.push.client import PushClient
 from replicator.push.progress import SessionStatus
 from rt.cli.common.link import ServiceSettings
 from rt.config.settings import load
-from rt.net.certificates import certificate_files
+from rt.net.authority.certificates import certificate_files
 from rt.node.observe.stall_clock import HopProgress
 from rt.node.settings.http import HttpSettings
 from rt.position import Position
-from rt.web.program import ShownProgram
-from rt.web.pull_site import PullSite
-from rt.web.pull_watch import PullWatch
-from rt.web.push_site import SERIES_MAX, PushSite
-from rt.web.push_watch import PushWatch
-from rt.web.recent import RecentEvents
-from rt.web.server import WebServer
-from rt.web.watch import SiteWatch
+from rt.web.programs.program import ShownProgram
+from rt.web.programs.pull_site import PullSite
+from rt.web.programs.pull_watch import PullWatch
+from rt.web.programs.push_site import SERIES_MAX, PushSite
+from rt.web.programs.push_watch import PushWatch
+from rt.web.programs.watch import SiteWatch
+from rt.web.serving.recent import RecentEvents
+from rt.web.serving.server import WebServer
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.commands import finish, start
 from tests.replicator_host import eventually

@@ -8,7 +8,7 @@ import pytest
 
 from rt.net.tls import Contexts, client_context
 from rt.node.observe.status import STATUS_S
-from rt.web.peer_poller import AFTER, BEFORE, PeerPoller
+from rt.web.nodes.peer_poller import AFTER, BEFORE, PeerPoller
 from tests.live_site import Site
 from tests.replicator_host import eventually
 

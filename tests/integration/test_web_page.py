@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from rt.node.settings.http import HttpSettings
-from rt.web.server import WebServer
+from rt.web.serving.server import WebServer
 from tests.replicator_host import eventually
 from tests.web_site import shown, shown_streams
 

@@ -10,13 +10,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from rt.net.certificates import certificate_files, issue
-from rt.net.identity import CertificateRole
-from rt.net.revocation import revoke
+from rt.net.authority.certificates import certificate_files, issue
+from rt.net.authority.identity import CertificateRole
+from rt.net.authority.revocation import revoke
 from rt.node.settings.http import HttpSettings
-from rt.web import tls_upgrade as door
-from rt.web.server import WebServer
-from rt.web.tls_upgrade import HttpPlaces
+from rt.web.serving import tls_upgrade as door
+from rt.web.serving.server import WebServer
+from rt.web.serving.tls_upgrade import HttpPlaces
 from tests.forged_certificates import CLIENT, LOCAL, SERVER, Authority
 from tests.replicator_host import eventually
 from tests.web_site import shown

@@ -10,14 +10,14 @@ import pytest
 from prometheus_client import CollectorRegistry, exposition
 
 from replicator.serve.server import Server
-from rt.web.collector import SiteCollector
-from rt.web.node_metrics import (
+from rt.web.nodes.metrics import (
     SERIES_MAX,
     STREAMS_WITH_SERIES_MAX,
     StreamView,
     node_metrics,
     worst_first,
 )
+from rt.web.serving.collector import SiteCollector
 from tests.integration.test_streams import NAMES
 from tests.integration.test_web import many
 from tests.replicator_host import eventually

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from rt.errors import Misuse, PeerError, Refused, RtError
 from rt.log.files.directory import LogDirectory
+from rt.net.authority.identity import CertificateRole, PeerIdentity
 from rt.net.exchange import Fields
-from rt.net.identity import CertificateRole, PeerIdentity
 from rt.node.admin.asked_stream import demand_stream
 from rt.node.agree.latest import confirmed, decided, latest
 from rt.node.agree.steps import Ask, Need, Order, Steps, Until

@@ -8,8 +8,8 @@ from random import Random
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from rt.client import claim_reading
-from rt.client.claim_reading import (
+from rt.client.groups import claim_reading
+from rt.client.groups.claim_reading import (
     Agree,
     Bury,
     Choice,
@@ -19,8 +19,8 @@ from rt.client.claim_reading import (
     handled_before,
     is_over,
 )
-from rt.client.group import Delivery, Group
-from rt.client.member_claims import HeldClaim, MemberClaims
+from rt.client.groups.group import Delivery, Group
+from rt.client.groups.member_claims import HeldClaim, MemberClaims
 from rt.errors import ClaimLost, CorruptLog, FrameError, GapError, Refused, RtError
 from rt.format.message import Batch
 from rt.format.where import Where
@@ -78,7 +78,7 @@ class CopyReader:
 
 
 class TimedClaims:
-    """The claims of a member, by its clock (`rt.client.claims.Claims`)."""
+    """The claims of a member, by its clock (`rt.client.groups.claims.Claims`)."""
 
     def __init__(self, state: MemberClaims, member: "SimMember") -> None:
         self._state, self._member = state, member

@@ -3,7 +3,7 @@
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from rt.client.held_cursor import HeldCursor
+from rt.client.readers.held_cursor import HeldCursor
 from rt.errors import Fenced, RtError
 from rt.net.exchange import Fields
 from rt.position import START, Position

@@ -8,9 +8,9 @@ not said again (`tests/unit/test_member_claims.py`).
 from collections.abc import Callable
 from typing import Any
 
-from rt.client.claim_reading import ClaimReading
-from rt.client.held_cursor import HeldCursor
-from rt.client.member_claims import HeldClaim, MemberClaims
+from rt.client.groups.claim_reading import ClaimReading
+from rt.client.groups.member_claims import HeldClaim, MemberClaims
+from rt.client.readers.held_cursor import HeldCursor
 from rt.errors import Fenced, Refused
 from rt.node.admin import asked_stream
 from rt.node.readers import changed_notes

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from archiver.decide import DISK
 from archiver.lease import Lease, parse_lease
 from archiver.policy import Policy
-from rt.client.group import DeadLetter, Group
+from rt.client.groups.group import DeadLetter, Group
 from rt.node.notes.reading_group import GROUP_NOTE, ReadingGroup, parse_reading_group
 from rt.node.notes.registered_cursor import CURSOR_NOTE, parse_registered
 from rt.node.retain.retention import LEASE_NOTE

@@ -22,8 +22,8 @@ from rt.spark.tables.export import ExportSettings, parquet_opener
 from rt.spark.tables.follow import TableFollower
 from rt.spark.tables.payloads import NO_COLUMNS, parse_columns, read_columns
 from rt.spark.tables.table_state import FEW_FILES, LogName, TableState, due_runs
-from rt.web.recent import RecentEvents
-from rt.web.table_site import TableSite
+from rt.web.programs.table_site import TableSite
+from rt.web.serving.recent import RecentEvents
 from tests.layout import ROOT
 from tests.spark.random_logs import STREAM, Merging, plain_rows, random_log
 from tests.spark.test_export import expected, exported

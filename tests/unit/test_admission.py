@@ -5,7 +5,7 @@ import pytest
 from replicator.limits.admission import Admission, ServerLimits
 from rt.errors import Misuse, Refused
 from rt.limits import MIB
-from rt.net.identity import CertificateRole, PeerIdentity
+from rt.net.authority.identity import CertificateRole, PeerIdentity
 
 LIMITS = ServerLimits(
     connections=10,

@@ -8,9 +8,9 @@ import pytest
 
 from replicator.limits.admission import Admission, ServerLimits
 from rt.errors import Refused
-from rt.net.identity import CertificateRole, PeerIdentity
+from rt.net.authority.identity import CertificateRole, PeerIdentity
 from rt.node.admin.answers import OnceASecond, SharedAnswers, dated
-from rt.web.budget import WebBudget
+from rt.web.serving.budget import WebBudget
 from tests.control_fuzz import Archiver, node_admin
 from tests.replicator_host import eventually
 

@@ -15,7 +15,7 @@ from archiver.decide import DiskReport, decide, demand_disks
 from archiver.lease import LEASE_S_MAX, Lease, RolledFile, new_lease, parse_lease
 from archiver.plan import archived_to, plan, rolled_files
 from archiver.policy import MINUTE_NS, Policy, parse_limit, parse_policy, policy_of, show_limit
-from rt.client.settings import ConnectionSettings
+from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse, Refused
 from rt.format.manifest import MERGED, Archived, LogIdentity, Manifest, Rolled
 from rt.node.admin import node_admin

@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from rt.errors import Misuse, Refused
-from rt.net import trust
-from rt.net.certificates import (
+from rt.net.authority import trust
+from rt.net.authority.certificates import (
     CertificateFiles,
     certificate_files,
     check_own,
@@ -24,8 +24,8 @@ from rt.net.certificates import (
     load_certificate,
     renewal_warning,
 )
-from rt.net.grants import Grants, grants_path
-from rt.net.identity import (
+from rt.net.authority.grants import Grants, grants_path
+from rt.net.authority.identity import (
     GLOBS_MAX,
     SERVING,
     CertificateRole,

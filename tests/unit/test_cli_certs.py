@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from rt.cli.cluster.certs import certs
-from rt.client.settings import ConnectionSettings
+from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse
-from rt.net.certificates import CertificateFiles, certificate_files
+from rt.net.authority.certificates import CertificateFiles, certificate_files
 from rt.net.tls import client_context, server_context
 from tests.forged_certificates import Authority
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from rt.cli.common import asking, exits
-from rt.client.settings import ConnectionSettings
+from rt.client.readers.settings import ConnectionSettings
 from rt.errors import PeerError, Refused
 from tests.commands import run
 from tests.node_answers import answer, busy, held

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from rt.cli.common.logs import JSON, configure_log, use_format
-from rt.web.recent import forget_events, keep_events
+from rt.web.serving.recent import forget_events, keep_events
 from tests.commands import run
 
 

@@ -16,7 +16,7 @@ from rt.cli.look.status_report import (
     node_report,
 )
 from rt.cli.look.status_tables import TOP_SHOWN, Top, merged_sessions, status_text
-from rt.client.settings import ConnectionSettings
+from rt.client.readers.settings import ConnectionSettings
 from rt.errors import PeerError
 from tests.commands import run
 from tests.node_answers import SECOND_NS, answer, busy, held

@@ -2,7 +2,7 @@
 
 import os
 
-from rt.client.cursor import LocalCursor
+from rt.client.readers.cursor import LocalCursor
 from rt.log.files.disk import OsDisk
 from rt.position import Position
 

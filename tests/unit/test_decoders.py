@@ -7,9 +7,9 @@ import pytest
 
 from archiver.lease import parse_lease
 from replicator.repair.scrub_record import NAME, ScrubRecord
-from rt.client.checkpoint import Checkpoint, Values
+from rt.client.readers.checkpoint import Checkpoint, Values
 from rt.errors import CorruptLog, Misuse
-from rt.net.issued import ISSUED_NAME, issued_to
+from rt.net.authority.issued import ISSUED_NAME, issued_to
 from rt.node.retain.retention import leases_of_notes
 from rt.offload.offload import copy_of
 from rt.offload.store import open_store

@@ -73,7 +73,7 @@ def test_the_pods_run_a_command_that_exists_with_ports_that_match():
 def test_probes_ask_paths_that_are_served_and_only_readiness_asks_for_a_quorum():
     """A liveness probe that needs a leader restarts what waits for one."""
     _, container = pod(one("StatefulSet"))
-    routes = (ROOT / "rt/web/app.py").read_text()
+    routes = (ROOT / "rt/web/serving/app.py").read_text()
     for probe, path in (
         ("startup", "/healthz"),
         ("liveness", "/healthz"),

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from rt.log.files.disk import make_private_directory
-from rt.net.identity import CertificateRole, PeerIdentity
+from rt.net.authority.identity import CertificateRole, PeerIdentity
 from rt.node.admin.node_admin import NodeAdmin
 from rt.node.observe.status import for_clients
-from rt.web.disclosure import encoded
+from rt.web.serving.disclosure import encoded
 from tests.control_fuzz import Sequencer
 from tests.layout import PACKAGES, python_files, source
 from tests.logs import MergedLog

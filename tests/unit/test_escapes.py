@@ -16,12 +16,12 @@ from rt.cli.common.logs import JsonFormatter, LineFormatter
 from rt.cli.data import pull as cli_pull
 from rt.cli.data import push as cli_push
 from rt.cli.data import render
-from rt.client.settings import ConnectionSettings
+from rt.client.readers.settings import ConnectionSettings
 from rt.errors import FlushTimeout, Refused
 from rt.log.notify.shipping import ShippingNote
 from rt.net.admin import AdminClient
 from rt.position import START
-from rt.web import app, recent
+from rt.web.serving import app, recent
 from tests.commands import publish, run
 from tests.integration.test_cli_program import HOSTILE
 from tests.logs import MergedLog

@@ -11,13 +11,13 @@ import pytest
 from logs import MergedLog
 from reading_groups import SPARK, Nodes
 
-from rt.client import claim_reading
-from rt.client.claim_reading import Choice, OnTrouble
-from rt.client.claims import Claims
-from rt.client.group import DeadLetter, Group
-from rt.client.joining import join
-from rt.client.registered import Registered, RegisteredReader
-from rt.client.shared import GroupSubscriber, MemberReading
+from rt.client.groups import claim_reading
+from rt.client.groups.claim_reading import Choice, OnTrouble
+from rt.client.groups.claims import Claims
+from rt.client.groups.group import DeadLetter, Group
+from rt.client.groups.group_subscriber import GroupSubscriber, MemberReading
+from rt.client.groups.joining import join
+from rt.client.readers.registered import Registered, RegisteredReader
 from rt.errors import CorruptLog, GapError, PeerError
 from rt.events import NoMatch
 from rt.format.manifest import Archived
@@ -67,7 +67,7 @@ class World:
         self, group, ack="explicit", on_gap="raise", root=None, choice=NO_CHOICE, on_event=None,
         until=None,
     ):  # fmt: skip
-        """Join; the reader raises at gaps, as `rt.client.joining` has it."""
+        """Join; the reader raises at gaps, as `rt.client.groups.joining` has it."""
         self.ask({"do": "group-join", "start": "earliest", **group.agreed_on()})
         wanted = MemberReading(
             ack, until is None, 30.0, choice, OnTrouble(on_gap, "raise", on_event)

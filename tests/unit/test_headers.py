@@ -8,7 +8,7 @@ import pytest
 import rt
 from replicator.push.headers_news import HeadersNews
 from rt.cli.data.render import json_line
-from rt.client.group import DeadLetter
+from rt.client.groups.group import DeadLetter
 from rt.errors import NO_HEADERS, Misuse, Refused
 from rt.inspect.dump import frame_line
 from rt.log.notify.headers_note import HeadersNote

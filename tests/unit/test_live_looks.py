@@ -8,13 +8,13 @@ import time
 import pytest
 
 from rt.net import contexts as module
+from rt.net.authority.certificates import init_authority, issue, load_certificate
+from rt.net.authority.grants import Grants
+from rt.net.authority.identity import CertificateRole, PeerIdentity
+from rt.net.authority.revocation import revoke
+from rt.net.authority.trust import Trust
 from rt.net.certificate_watch import PERIOD_S, CertificateWatch, live_connections
-from rt.net.certificates import init_authority, issue, load_certificate
 from rt.net.contexts import Contexts, client_context
-from rt.net.grants import Grants
-from rt.net.identity import CertificateRole, PeerIdentity
-from rt.net.revocation import revoke
-from rt.net.trust import Trust
 
 CONNECTIONS = 512  # as many as a node serves by default
 LOOK_CPU_S = 0.4  # two looks and a pause are within the second that is promised

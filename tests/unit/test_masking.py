@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rt.errors import Misuse
 from rt.masking import demand_no_secret, masked, without_secrets
-from rt.net.identity import CertificateRole, PeerIdentity
+from rt.net.authority.identity import CertificateRole, PeerIdentity
 from rt.node.admin.audit import AuditLog
 from rt.offload.offload import offload
 from tests.control_fuzz import node_admin

@@ -2,9 +2,9 @@
 
 import pytest
 
-from rt.client.group import Group
-from rt.client.held_cursor import HeldCursor
-from rt.client.member_claims import MemberClaims
+from rt.client.groups.group import Group
+from rt.client.groups.member_claims import MemberClaims
+from rt.client.readers.held_cursor import HeldCursor
 from rt.errors import ClaimLost, Fenced, PeerError, Refused
 from rt.position import START, Position
 

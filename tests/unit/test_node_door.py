@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from rt.errors import Misuse
-from rt.net.certificates import init_authority, issue, load_certificate, remember_cluster
-from rt.net.identity import CertificateRole, PeerIdentity, identity_of
-from rt.net.renewal import renew
+from rt.net.authority.certificates import init_authority, issue, load_certificate, remember_cluster
+from rt.net.authority.identity import CertificateRole, PeerIdentity, identity_of
+from rt.net.authority.renewal import renew
 from rt.node.host.door import CERTIFICATES_NOTE, NodeDoor, demand_own
 from sequencer.membership import Doors
 

@@ -1,7 +1,7 @@
 """Pins of cursors and groups: they hold files as long as their owners may, and not for ever."""
 
-from rt.net.grants import Grants
-from rt.net.identity import CertificateRole
+from rt.net.authority.grants import Grants
+from rt.net.authority.identity import CertificateRole
 from rt.node.notes.pins import Pins, is_due, may_lease_by, pins_of
 from rt.node.notes.reading_group import GROUP_NOTE, ReadingGroup
 from rt.node.notes.registered_cursor import CURSOR_NOTE, RegisteredCursor

@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from rt.errors import Misuse
-from rt.net import revocation
-from rt.net.certificates import (
+from rt.net.authority import revocation
+from rt.net.authority.certificates import (
     certificate_files,
     check_own,
     init_authority,
@@ -23,14 +23,14 @@ from rt.net.certificates import (
     load_certificate,
     renewal_warning,
 )
-from rt.net.granting import adopt
-from rt.net.grants import Grants, grants_path
-from rt.net.identity import CertificateRole, read_identity
-from rt.net.issued import ISSUED_NAME, issued_to
-from rt.net.renewal import hosts_of, renew
-from rt.net.revocation import revoke
+from rt.net.authority.granting import adopt
+from rt.net.authority.grants import Grants, grants_path
+from rt.net.authority.identity import CertificateRole, read_identity
+from rt.net.authority.issued import ISSUED_NAME, issued_to
+from rt.net.authority.renewal import hosts_of, renew
+from rt.net.authority.revocation import revoke
+from rt.net.authority.trust import Trust, read_revoked
 from rt.net.tls import Contexts, server_context
-from rt.net.trust import Trust, read_revoked
 from tests.forged_certificates import Authority
 
 PUBLISHER, SUBSCRIBER, NODE = (

@@ -6,7 +6,7 @@ import click
 
 from rt.cli.common.options import click_options
 from rt.errors import Misuse, PeerError, Refused
-from rt.net.certificates import certificate_files
+from rt.net.authority.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.founding.cluster_files import ask_status
 from rt.node.host.state import adopt, demand_state

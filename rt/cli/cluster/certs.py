@@ -16,9 +16,9 @@ from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.console import print_json
 from rt.cli.common.options import json_option
 from rt.errors import Misuse, RtError, spoken
-from rt.net import certificates, granting, renewal, revocation, trust
-from rt.net.grants import GRANTS_NAME, Grant, GrantTable, read_grants
-from rt.net.identity import CertificateRole, read_identity
+from rt.net.authority import certificates, granting, renewal, revocation, trust
+from rt.net.authority.grants import GRANTS_NAME, Grant, GrantTable, read_grants
+from rt.net.authority.identity import CertificateRole, read_identity
 
 DIRECTORY = "certs"
 
@@ -28,7 +28,7 @@ def _directory() -> str:
     path = os.environ.get("RT_CONFIG")
     if not path:
         return DIRECTORY
-    from rt.client.settings import ConnectionSettings  # noqa: PLC0415 - only with a file
+    from rt.client.readers.settings import ConnectionSettings  # noqa: PLC0415 - only with a file
     from rt.config.settings import load  # noqa: PLC0415
 
     try:

@@ -11,7 +11,7 @@ import click
 from rt.cli.common.completing import complete_asked
 from rt.cli.common.console import note, print_json, say
 from rt.cli.common.options import Seconds, click_options, json_option
-from rt.client.settings import ConnectionSettings
+from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse, Refused, RtError
 from rt.names import parse_node
 from rt.net.admin import AdminClient, reading_answers

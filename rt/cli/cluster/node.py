@@ -20,11 +20,11 @@ from rt.node.agree.leadership import RoleCommand
 from rt.node.host.stream_host import StreamHost
 from rt.node.observe.sampler_thread import LIVE_S
 from rt.node.settings.node import NodeSettings
-from rt.web.recent import RecentEvents
-from rt.web.server import WebServer
+from rt.web.serving.recent import RecentEvents
+from rt.web.serving.server import WebServer
 
 if TYPE_CHECKING:
-    from rt.web.site import Site
+    from rt.web.serving.site import Site
 
 _log: Final = logging.getLogger("rt.node")
 _POLL_S: Final = 0.5
@@ -94,7 +94,7 @@ def _streams_of(running: StreamHost) -> str:
 
 
 def _site(running: StreamHost, events: RecentEvents) -> "Site":
-    from rt.web.host_site import HostSite  # noqa: PLC0415 - imports what is optional
+    from rt.web.nodes.host_site import HostSite  # noqa: PLC0415 - imports what is optional
 
     return HostSite(running, events)
 

@@ -12,8 +12,8 @@ from rt.cli.common.options import json_option
 from rt.config.settings import FILE_BYTES_MAX, load
 from rt.errors import Misuse, RtError, spoken
 from rt.names import parse_stream, stream_directory
-from rt.net.certificates import certificate_files
-from rt.net.files import read_file, write_file
+from rt.net.authority.certificates import certificate_files
+from rt.net.authority.files import read_file, write_file
 from rt.net.tls import Contexts, client_context
 from rt.node.founding.cluster_files import ask_status
 from rt.node.settings.node import NodeSettings, parse_address

@@ -29,7 +29,7 @@ from rt.node.founding.cluster_files import (
 from rt.node.settings.http import HttpSettings
 from rt.node.settings.node import NodeSettings
 from rt.text import counted
-from rt.web.server import demand_free, demand_installed
+from rt.web.serving.server import demand_free, demand_installed
 
 _CHECK_S: Final = 0.2
 _SERVES: Final = r":(\d+)$"  # the first line of a node that is ready

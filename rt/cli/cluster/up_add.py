@@ -7,7 +7,7 @@ from typing import Final
 from rt.cli.cluster.members import ChangeRequests
 from rt.cli.cluster.up_control import ControlRequest, ask_cluster, demand_running
 from rt.cli.common.console import note
-from rt.client.settings import ConnectionSettings
+from rt.client.readers.settings import ConnectionSettings
 from rt.config.settings import load
 from rt.node.founding.cluster_files import CLIENTS_NAME, free_addresses, name_nodes
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from threading import Thread
 from typing import Any
 
-from rt.client.settings import ConnectionSettings
+from rt.client.readers.settings import ConnectionSettings
 from rt.errors import RtError, spoken
 from rt.net.tls import Contexts
 from rt.node.founding.cluster_files import ask_status

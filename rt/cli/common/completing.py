@@ -40,7 +40,7 @@ def complete_session(context: click.Context, _parameter: click.Parameter, begun:
 def complete_cursor(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
     """Return the cursors that are kept beside the copy that the command would read."""
     with suppress(Exception):
-        from rt.client.cursor import read_cursors  # noqa: PLC0415 - most completions need none
+        from rt.client.readers.cursor import read_cursors  # noqa: PLC0415 - most completions need none
 
         settings = _settings(context)
         return _begun(begun, read_cursors(settings["root"], settings["stream"]))
@@ -70,7 +70,7 @@ def complete_asked(field: str) -> Complete:
 
 
 def _asked(context: click.Context, field: str) -> list[str]:
-    from rt.client.settings import ConnectionSettings  # noqa: PLC0415 - loads TLS
+    from rt.client.readers.settings import ConnectionSettings  # noqa: PLC0415 - loads TLS
 
     settings = _settings(context)
     known = ConnectionSettings(**{name: settings[name] for name in settings_of(ConnectionSettings)})

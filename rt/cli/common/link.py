@@ -12,13 +12,13 @@ import click
 from rt.cli.common.console import note
 from rt.cli.common.options import Seconds, reloaded
 from rt.cli.process.stop_signals import StopSignals
-from rt.client.settings import ConnectionSettings
+from rt.client.readers.settings import ConnectionSettings
 from rt.config.settings import changed
 from rt.errors import Misuse, Refused, RtError, spoken
 from rt.net.admin import PASSING, NoLeader
 from rt.net.contexts import Contexts
 from rt.node.settings.http import HttpSettings
-from rt.web.server import WebServer
+from rt.web.serving.server import WebServer
 
 _log: Final = logging.getLogger("rt.cli")
 REPORT_S: Final = 5.0  # how often a command may say what it waits for

@@ -7,7 +7,7 @@ import click
 
 from rt.cli.common.console import print_json, say, table
 from rt.cli.common.link import look
-from rt.client.settings import ConnectionSettings
+from rt.client.readers.settings import ConnectionSettings
 from rt.log.read.start import parse_start
 from rt.names import parse_cursor
 from rt.net.admin import reading_answers

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from rt.cli.common.console import note
 from rt.node.observe.sampler_thread import LIVE_S, QUIET_S
 from rt.node.settings.http import HttpSettings
-from rt.web.recent import RecentEvents, forget_events, keep_events
-from rt.web.server import WebServer, demand_installed
+from rt.web.serving.recent import RecentEvents, forget_events, keep_events
+from rt.web.serving.server import WebServer, demand_installed
 
 if TYPE_CHECKING:
-    from rt.web.site import Site
-    from rt.web.watch import SiteWatch
+    from rt.web.programs.watch import SiteWatch
+    from rt.web.serving.site import Site
 
 
 @contextmanager

@@ -35,16 +35,16 @@ from rt.log.files.archived import begins_as_wanted
 from rt.log.files.directory import LogDirectory
 from rt.log.read.start import parse_start
 from rt.names import MERGED_NAME, stream_directory
-from rt.net.certificates import certificate_files
-from rt.net.identity import CertificateRole
+from rt.net.authority.certificates import certificate_files
+from rt.net.authority.identity import CertificateRole
 from rt.net.tls import Contexts, server_context
 from rt.node.settings.node import parse_address
 from rt.text import printable
-from rt.web.pull_watch import PullWatch
-from rt.web.recent import RecentEvents
+from rt.web.programs.pull_watch import PullWatch
+from rt.web.serving.recent import RecentEvents
 
 if TYPE_CHECKING:
-    from rt.web.site import Site
+    from rt.web.serving.site import Site
 
 _SERVING: Final = (CertificateRole.MIRROR,)
 _PULLING: Final = (CertificateRole.SUBSCRIBER, CertificateRole.NODE, CertificateRole.MIRROR)
@@ -205,8 +205,8 @@ def _site(
     watch: PullWatch,
     scrubber: Scrubber | None,
 ) -> "Site":
-    from rt.web.program import ShownProgram  # noqa: PLC0415 - imports what is optional
-    from rt.web.pull_site import PullSite  # noqa: PLC0415
+    from rt.web.programs.program import ShownProgram  # noqa: PLC0415 - imports what is optional
+    from rt.web.programs.pull_site import PullSite  # noqa: PLC0415
 
     files = certificate_files(settings.certs, settings.identity)
     program = ShownProgram("pull", settings.stream, files, events, time.time_ns())

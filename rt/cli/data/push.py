@@ -25,13 +25,13 @@ from rt.cli.process.descriptors import raise_descriptor_limit
 from rt.cli.process.service_manager import ServiceManager
 from rt.cli.process.stop_signals import StopSignals
 from rt.errors import Misuse
-from rt.net.certificates import certificate_files
-from rt.net.identity import CertificateRole
-from rt.web.push_watch import PushWatch
-from rt.web.recent import RecentEvents
+from rt.net.authority.certificates import certificate_files
+from rt.net.authority.identity import CertificateRole
+from rt.web.programs.push_watch import PushWatch
+from rt.web.serving.recent import RecentEvents
 
 if TYPE_CHECKING:
-    from rt.web.site import Site
+    from rt.web.serving.site import Site
 
 _NAMED_MAX: Final = 3  # sessions
 _DRAIN_S: Final = 5.0  # how long push goes on shipping after a signal
@@ -124,8 +124,8 @@ def _stop(client: PushClient, status: Sequence[SessionStatus], drain_s: float) -
 def _site(
     client: PushClient, settings: ServiceSettings, events: RecentEvents, watch: PushWatch
 ) -> "Site":
-    from rt.web.program import ShownProgram  # noqa: PLC0415 - imports what is optional
-    from rt.web.push_site import PushSite  # noqa: PLC0415
+    from rt.web.programs.program import ShownProgram  # noqa: PLC0415 - imports what is optional
+    from rt.web.programs.push_site import PushSite  # noqa: PLC0415
 
     files = certificate_files(settings.certs, settings.identity)
     program = ShownProgram("push", settings.stream, files, events, time.time_ns())

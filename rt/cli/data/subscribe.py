@@ -17,8 +17,8 @@ from rt.cli.common.console import note
 from rt.cli.common.options import Seconds, click_options
 from rt.cli.data.render import Output, render_messages, render_payloads
 from rt.cli.process.stop_signals import StopSignals
-from rt.client.cursor import LocalCursor
-from rt.client.subscription import begin_epoch
+from rt.client.readers.cursor import LocalCursor
+from rt.client.readers.subscription import begin_epoch
 from rt.errors import FrameError, Misuse
 from rt.events import (
     BeyondEnd,

@@ -19,13 +19,13 @@ from rt.errors import Misuse
 from rt.node.settings.http import HttpSettings
 from rt.position import Position
 from rt.text import counted
-from rt.web.recent import RecentEvents
+from rt.web.serving.recent import RecentEvents
 
 if TYPE_CHECKING:
     from rt.spark.tables.export import Exported, ExportSettings
     from rt.spark.tables.follow import TableFollower
     from rt.spark.tables.table_state import TableState
-    from rt.web.site import Site
+    from rt.web.serving.site import Site
 
 _PARTITIONS: Final = click.Choice(["none", "day", "month", "stream", "session"])
 
@@ -278,7 +278,7 @@ def _follow(follower: "TableFollower", table: str, web: HttpSettings) -> None:
     manager = ServiceManager()
 
     def site_of(events: RecentEvents) -> "Site":
-        from rt.web.table_site import TableSite  # noqa: PLC0415 - optional
+        from rt.web.programs.table_site import TableSite  # noqa: PLC0415 - optional
 
         return TableSite(follower, table, events)
 

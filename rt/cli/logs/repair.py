@@ -8,7 +8,7 @@ from typing import Final
 
 from replicator.repair.file_fetch import FileFetch
 from replicator.repair.mend import mend_file
-from rt.client.settings import ConnectionSettings
+from rt.client.readers.settings import ConnectionSettings
 from rt.errors import CorruptLog, Misuse, Refused, spoken
 from rt.format.index import SUFFIX
 from rt.format.manifest import Rolled

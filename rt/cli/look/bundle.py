@@ -20,13 +20,13 @@ from rt.cli.common.config import commands_with_settings, explained
 from rt.cli.common.console import note, say, table
 from rt.cli.common.options import click_options
 from rt.cli.look.doctor import as_node, diagnose, node_settings
-from rt.client.settings import ConnectionSettings
+from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse, RtError, spoken
 from rt.inspect.history import history
 from rt.inspect.history_text import HistoryText
 from rt.masking import HIDDEN, masked, without_secrets
 from rt.names import MERGED_NAME, stream_directory
-from rt.net.certificates import certificate_files, load_certificate
+from rt.net.authority.certificates import certificate_files, load_certificate
 from rt.text import counted, json_text, printable, size_text
 from rt.version import __version__
 

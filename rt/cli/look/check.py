@@ -14,7 +14,7 @@ from rt.cli.look.node_problems import takes_part
 from rt.cli.look.status import report_of
 from rt.cli.look.status_report import ClusterReport
 from rt.cli.look.status_tables import merged_sessions
-from rt.client.settings import ConnectionSettings
+from rt.client.readers.settings import ConnectionSettings
 from rt.errors import RtError
 from rt.text import printable
 

@@ -13,7 +13,7 @@ from rt.cli.look.diagnosis import Diagnosis, Grade, fine, problem, warning
 from rt.cli.look.doctor_cluster import cluster_findings
 from rt.cli.look.doctor_machine import descriptors, node_findings, own_certificate
 from rt.cli.look.status import report_of
-from rt.client.settings import ConnectionSettings
+from rt.client.readers.settings import ConnectionSettings
 from rt.config.settings import load
 from rt.errors import Misuse, spoken
 from rt.node.settings.node import NodeSettings

@@ -10,16 +10,16 @@ from typing import Final
 
 from rt.cli.look.diagnosis import Diagnosis, fine, problem, warning
 from rt.errors import Misuse, spoken
-from rt.net.certificates import (
+from rt.net.authority.certificates import (
     CertificateFiles,
     certificate_files,
     check_own,
     days_left,
     load_certificate,
 )
+from rt.net.authority.identity import CertificateRole
+from rt.net.authority.renewal import hosts_of
 from rt.net.contexts import demand_private
-from rt.net.identity import CertificateRole
-from rt.net.renewal import hosts_of
 from rt.node.settings.node import NodeSettings
 from rt.text import size_text
 

@@ -132,10 +132,10 @@ def _of_directory(directory: str) -> _Found:
 
 def _of_node(node: str, config: str | None, options: dict[str, object]) -> _Found:
     # TLS is heavy, and the history of a directory does without it
-    from rt.client.settings import ConnectionSettings  # noqa: PLC0415
+    from rt.client.readers.settings import ConnectionSettings  # noqa: PLC0415
     from rt.config.settings import explain  # noqa: PLC0415
     from rt.net.admin import ask_history  # noqa: PLC0415
-    from rt.net.certificates import certificate_files  # noqa: PLC0415
+    from rt.net.authority.certificates import certificate_files  # noqa: PLC0415
     from rt.net.tls import Contexts, client_context  # noqa: PLC0415
     from rt.node.settings.node import parse_address  # noqa: PLC0415
 

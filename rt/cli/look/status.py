@@ -11,7 +11,7 @@ from rt.cli.common.console import complain, print_json
 from rt.cli.common.options import click_options, json_option
 from rt.cli.look.status_report import ClusterReport, NodeReport, cluster_report, node_report
 from rt.cli.look.status_tables import Top, status_text
-from rt.client.settings import ConnectionSettings
+from rt.client.readers.settings import ConnectionSettings
 from rt.errors import PeerError, spoken
 from rt.text import printable
 

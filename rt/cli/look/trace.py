@@ -14,7 +14,7 @@ from rt.cli.common.exits import FOUND_WRONG
 from rt.cli.common.options import click_options, json_option
 from rt.cli.look.status import report_of
 from rt.cli.look.status_report import ClusterReport
-from rt.client.settings import ConnectionSettings
+from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse
 from rt.inspect.trace import MergedPlace, OwnPlace, ends_at, find_merged, find_own
 from rt.log.notify.shipping import ShippingNote

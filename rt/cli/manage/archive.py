@@ -9,7 +9,7 @@ from rt.cli.common.options import click_options, json_option
 from rt.cli.manage.offload import offload
 from rt.cli.manage.plan import plan
 from rt.cli.manage.policy import policy
-from rt.client.settings import ConnectionSettings
+from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse
 from rt.net.admin import reading_answers
 from rt.text import time_text

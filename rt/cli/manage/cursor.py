@@ -12,7 +12,7 @@ from rt.cli.common.console import note, print_json, say, table
 from rt.cli.common.options import click_options, json_option
 from rt.cli.data.subscribe import ReadSettings
 from rt.cli.manage.registered import registered
-from rt.client.cursor import CursorState, LocalCursor, is_held, read_cursors, remove_cursor
+from rt.client.readers.cursor import CursorState, LocalCursor, is_held, read_cursors, remove_cursor
 from rt.errors import Misuse
 from rt.log.files.absent import no_log
 from rt.log.files.directory import LogDirectory

@@ -8,7 +8,7 @@ import click
 
 from rt.cli.common.console import ProgressBar, print_json, say
 from rt.cli.common.options import click_options, json_option
-from rt.client.settings import ConnectionSettings
+from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse
 from rt.masking import demand_no_secret
 from rt.offload.offload import Outcome

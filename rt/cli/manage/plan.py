@@ -14,7 +14,7 @@ from archiver.policy import Policy, parse_policy
 from rt.cli.common.console import print_json, say, table
 from rt.cli.common.link import look
 from rt.cli.common.options import click_options, json_option
-from rt.client.settings import ConnectionSettings
+from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse
 from rt.log.files.absent import no_log
 from rt.log.files.directory import LogDirectory

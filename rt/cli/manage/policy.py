@@ -10,7 +10,7 @@ from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.console import print_json, say
 from rt.cli.common.link import look
 from rt.cli.common.options import click_options, json_option
-from rt.client.settings import ConnectionSettings
+from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse
 from rt.net.admin import reading_answers
 from rt.text import size_text, time_text

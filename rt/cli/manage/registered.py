@@ -18,7 +18,7 @@ from rt.cli.common.remembered_places import (
     show_rows,
     to_option,
 )
-from rt.client.settings import ConnectionSettings
+from rt.client.readers.settings import ConnectionSettings
 from rt.names import parse_cursor
 from rt.text import printable, time_text
 

@@ -9,7 +9,7 @@ from rt.cli.common.completing import complete_asked
 from rt.cli.common.console import note, print_json, say, table
 from rt.cli.common.link import look
 from rt.cli.common.options import click_options, json_option
-from rt.client.settings import ConnectionSettings
+from rt.client.readers.settings import ConnectionSettings
 from rt.config.kinds import show_seconds
 from rt.names import parse_peer
 from rt.net.admin import reading_answers

@@ -12,8 +12,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from replicator.limits.admission import Admission
 from rt.errors import RtError
+from rt.net.authority.identity import PeerIdentity
 from rt.net.exchange import send_all
-from rt.net.identity import PeerIdentity
 
 Value = TypeVar("Value")
 _KEPT_MAX: Final = 16  # answers, of up to 32 MiB with 100,000 sessions

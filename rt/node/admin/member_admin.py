@@ -6,8 +6,8 @@ from typing import Final
 
 from rt.errors import Refused
 from rt.names import parse_node
+from rt.net.authority.identity import PeerIdentity
 from rt.net.exchange import Fields
-from rt.net.identity import PeerIdentity
 from rt.node.admin.verb import Verb
 from rt.node.agree.sequencer import NodeSequencer, leader_words
 from rt.node.retain.retention import Retention

@@ -24,6 +24,8 @@ from rt.log.files.listing import manifest_size
 from rt.masking import demand_no_secret, masked
 from rt.names import shown
 from rt.net.admin import ADMIN_ALPN, END
+from rt.net.authority.grants import GRANTS_NAME
+from rt.net.authority.identity import PeerIdentity
 from rt.net.exchange import (
     Fields,
     address_of,
@@ -33,8 +35,6 @@ from rt.net.exchange import (
     receive_line_or_end,
     send_all,
 )
-from rt.net.grants import GRANTS_NAME
-from rt.net.identity import PeerIdentity
 from rt.node.admin.answers import AnswerMeter, OnceASecond, SharedAnswers, encoded
 from rt.node.admin.asked_stream import demand_stream
 from rt.node.admin.audit import AuditLog

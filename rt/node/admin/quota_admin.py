@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from rt.net.authority.identity import PeerIdentity
 from rt.net.exchange import Fields
-from rt.net.identity import PeerIdentity
 from rt.node.admin.verb import Verb
 from rt.node.agree.steps import Need, perform
 from rt.node.agree.view import NodeView

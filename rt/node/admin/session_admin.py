@@ -9,8 +9,8 @@ from rt.errors import Misuse, Refused
 from rt.events import SessionChange
 from rt.format.manifest import Manifest
 from rt.names import SessionName, parse_session
+from rt.net.authority.identity import PeerIdentity
 from rt.net.exchange import Fields
-from rt.net.identity import PeerIdentity
 from rt.node.agree.sequencer import NodeSequencer, leader_words
 from rt.node.ingest.inbox import NodeInbox
 from rt.node.ingest.inboxes import Inboxes

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rt.net.authority.identity import PeerIdentity
 from rt.net.exchange import Fields
-from rt.net.identity import PeerIdentity
 
 
 @dataclass(frozen=True, slots=True)

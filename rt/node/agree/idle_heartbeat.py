@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from rt.errors import PeerError
-from rt.net.identity import PeerIdentity
+from rt.net.authority.identity import PeerIdentity
 from rt.node.agree.heartbeat_codec import (
     BEAT_BYTES_MAX,
     decode_heartbeat,

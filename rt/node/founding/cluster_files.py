@@ -17,8 +17,7 @@ from rt.errors import Misuse, PeerError, Refused
 from rt.inspect.verify import LogState, open_log, verify_log
 from rt.log.files.disk import OsDisk
 from rt.names import parse_peer, parse_stream, shown, stream_directory
-from rt.net.awaited import awaiting
-from rt.net.certificates import (
+from rt.net.authority.certificates import (
     AUTHORITY,
     LOCAL_HOSTS,
     certificate_files,
@@ -30,11 +29,12 @@ from rt.net.certificates import (
     load_certificate,
     remember_cluster,
 )
+from rt.net.authority.files import read_file
+from rt.net.authority.identity import CertificateRole, identity_of
+from rt.net.authority.renewal import hosts_of
+from rt.net.awaited import awaiting
 from rt.net.exchange import decode_fields, receive_all
-from rt.net.files import read_file
-from rt.net.identity import CertificateRole, identity_of
 from rt.net.question import connect_about
-from rt.net.renewal import hosts_of
 from rt.net.tls import Contexts
 from rt.node.founding.from_copy import read_founding
 from rt.node.founding.layout import HERE, ClusterLayout

@@ -6,7 +6,7 @@ from typing import Final
 
 from rt.errors import Misuse
 from rt.names import parse_node, shown
-from rt.net.certificates import AUTHORITY
+from rt.net.authority.certificates import AUTHORITY
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from contextlib import suppress
 from typing import Final
 
 from rt.errors import Misuse, Refused
-from rt.net.certificates import certificate_files, load_certificate
-from rt.net.identity import PeerIdentity, identity_of
+from rt.net.authority.certificates import certificate_files, load_certificate
+from rt.net.authority.identity import PeerIdentity, identity_of
 from rt.node.settings.node import NodeSettings
 from sequencer.ledger.instruction import Instruction, Note, note_digest
 from sequencer.membership import Doors

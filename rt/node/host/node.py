@@ -20,9 +20,14 @@ from rt.errors import CorruptLog, Misuse, Refused, spoken
 from rt.format.manifest import LogIdentity
 from rt.names import PeerName
 from rt.net.admin import ADMIN_ALPN
-from rt.net.certificates import CertificateFiles, certificate_files, days_left, renewal_warning
-from rt.net.grants import grants_path, read_grants
-from rt.net.identity import PeerIdentity
+from rt.net.authority.certificates import (
+    CertificateFiles,
+    certificate_files,
+    days_left,
+    renewal_warning,
+)
+from rt.net.authority.grants import grants_path, read_grants
+from rt.net.authority.identity import PeerIdentity
 from rt.net.tls import Contexts, client_context, offering, server_context
 from rt.node.admin.answers import AnswerMeter, SharedAnswers, dated, encoded
 from rt.node.admin.audit import AuditLog

@@ -7,7 +7,7 @@ from archiver.lease import parse_lease
 from archiver.policy import parse_policy
 from rt.errors import Misuse
 from rt.names import shown
-from rt.net.certificates import is_cluster_id
+from rt.net.authority.certificates import is_cluster_id
 from rt.node.host.door import CERTIFICATES_NOTE
 from rt.node.host.headers_gate import HEADERS_NOTE, HEADERS_TEXT
 from rt.node.notes.reading_group import GROUP_NOTE, parse_reading_group

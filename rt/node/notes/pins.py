@@ -6,9 +6,9 @@ from typing import Final
 
 from archiver.lease import LEASE_S_MAX, Lease
 from rt.names import PeerName
-from rt.net.certificates import certificate_files
-from rt.net.grants import Grants, grants_path
-from rt.net.identity import PULLING, CertificateRole, PeerIdentity
+from rt.net.authority.certificates import certificate_files
+from rt.net.authority.grants import Grants, grants_path
+from rt.net.authority.identity import PULLING, CertificateRole, PeerIdentity
 from rt.node.notes.readable_notes import readable
 from rt.node.notes.reading_group import GROUP_NOTE, ReadingGroup, parse_reading_group
 from rt.node.notes.registered_cursor import CURSOR_NOTE, RegisteredCursor, parse_registered

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from archiver.lease import UNREADABLE, whole_position
 from rt.errors import Misuse
 from rt.names import parse_cursor, parse_peer, parse_session
-from rt.net.identity import CertificateRole, PeerIdentity
+from rt.net.authority.identity import CertificateRole, PeerIdentity
 from rt.node.notes.readable_notes import readable
 from rt.node.notes.registered_cursor import PIN_BYTES_MAX, SILENCE_S_MAX, SILENCE_S_MIN
 from rt.position import START, Position

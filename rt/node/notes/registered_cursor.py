@@ -10,7 +10,7 @@ from archiver.lease import UNREADABLE, whole_position
 from rt.errors import Misuse
 from rt.format.where import Where
 from rt.names import parse_cursor, parse_peer, shown
-from rt.net.identity import CertificateRole, PeerIdentity
+from rt.net.authority.identity import CertificateRole, PeerIdentity
 from rt.node.notes.readable_notes import readable
 from rt.position import START, Position
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from rt.errors import Refused
-from rt.net.identity import PeerIdentity
+from rt.net.authority.identity import PeerIdentity
 from rt.node.notes.reading_group import ReadingGroup, groups_of_notes
 from rt.node.notes.registered_cursor import (
     CURSORS_MAX,

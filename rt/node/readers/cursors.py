@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from rt.errors import Misuse, Refused
 from rt.log.files.directory import LogDirectory
+from rt.net.authority.identity import PeerIdentity
 from rt.net.exchange import Fields
-from rt.net.identity import PeerIdentity
 from rt.node.agree.steps import Steps, Until
 from rt.node.agree.view import NodeView
 from rt.node.notes.registered_cursor import (

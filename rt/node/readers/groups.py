@@ -11,8 +11,8 @@ from rt.format.message import Batch
 from rt.log.files.directory import LogDirectory
 from rt.log.read.reader import Reader
 from rt.log.read.start import parse_start
+from rt.net.authority.identity import PeerIdentity
 from rt.net.exchange import Fields
-from rt.net.identity import PeerIdentity
 from rt.node.agree.latest import is_provisional
 from rt.node.agree.steps import Steps
 from rt.node.agree.view import NodeView

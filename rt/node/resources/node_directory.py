@@ -8,8 +8,8 @@ from rt.log.files.disk import OsDisk
 from rt.log.files.lock import take_lock
 from rt.log.files.pooled_disk import PooledDisk
 from rt.names import MERGED_NAME, stream_directory
-from rt.net.certificates import certificate_files, check_own
-from rt.net.identity import CertificateRole
+from rt.net.authority.certificates import certificate_files, check_own
+from rt.net.authority.identity import CertificateRole
 from rt.node.resources.disk_guard import DiskGuard
 from rt.node.settings.node import NodeSettings
 

@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 from rt.config.kinds import show_seconds
 from rt.errors import Misuse, Refused
 from rt.names import parse_peer, parse_session
+from rt.net.authority.identity import PeerIdentity
 from rt.net.exchange import Fields
-from rt.net.identity import PeerIdentity
 from rt.node.sessions.policy import SessionPolicy
 from sequencer.ledger.session_facts import Ownership
 

@@ -4,7 +4,7 @@ import time
 from typing import Any, Final
 
 from rt.net.admin import ask_any
-from rt.net.certificates import certificate_files
+from rt.net.authority.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.settings.node import parse_address
 from rt.position import Position

@@ -1,0 +1,4 @@
+"""Members of a group: what each one holds, says and hands out.
+
+Imports `readers`; imported by `client`.
+"""

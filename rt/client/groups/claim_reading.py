@@ -1,0 +1,266 @@
+"""ClaimReading: which messages of a claim a member hands out, and what has to happen before each.
+
+Pure: it reads through a reader that is passed to it, by a clock that is passed to it.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from rt.client.groups.group import CAREFUL, DeadLetter, Delivery, Group
+from rt.client.groups.member_claims import HeldClaim
+from rt.errors import FrameError, GapError, RtError
+from rt.events import Event
+from rt.format.message import Batch, Message
+from rt.format.where import Where
+from rt.log.files.archived import is_own_gap
+from rt.log.read.follower import SessionFilter
+from rt.position import Position
+from rt.subscriber import OnGap
+
+WAIT_S: Final = 0.1  # how long a stop, or the loss of a claim, may go unnoticed
+STALLED_S: Final = 5.0  # a copy that lags is milliseconds late
+
+
+class OnTrouble(NamedTuple):
+    """What a reader does about gaps and frames that cannot be decoded; as of `rt.Subscriber`."""
+
+    on_gap: OnGap
+    on_poison: OnGap
+    on_event: Callable[[Event], None] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which messages a member handles; the others count as done. The same for all members."""
+
+    sessions: SessionFilter
+    where: Where
+
+    @classmethod
+    def of(
+        cls,
+        sessions: Collection[str] | None,
+        key_prefix: bytes,
+        where: str | Collection[str] | None,
+    ) -> "Choice":
+        """Compile the arguments of a subscriber; `Misuse` if one is not valid."""
+        compiled = Where.parse(where, key_prefix)
+        return cls(SessionFilter(sessions, compiled), compiled)
+
+
+@dataclass(frozen=True, slots=True)
+class Agree:
+    """Wait until the nodes agree that everything before a position is handled, or it is lost."""
+
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Bury:
+    """Publish a dead letter, and go on once it is merged."""
+
+    letter: DeadLetter
+
+
+Step = Delivery | Agree | Bury | None  # None: nothing came for a while
+
+
+class Reporting(Protocol):
+    """What was handled is reported here (`Claims`)."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the group had handled everything when this member last asked for more."""
+
+    @property
+    def position(self) -> Position:
+        """Up to where the group was done when the nodes last said so."""
+
+    def progress(self, claim: HeldClaim, position: Position) -> None:
+        """Note that everything before a position is handled."""
+
+    def handled(self, messages: int, seconds: float) -> None:
+        """Learn from what a range took."""
+
+    def grown(self) -> None:
+        """Ask for more soon."""
+
+    def give_back(self) -> None:
+        """Leave to others what no handler was given."""
+
+    def close(self) -> None:
+        """Say what is done, and ask for nothing more."""
+
+
+class ClaimReader(Protocol):
+    """A reader of the copy (`rt.Subscriber`)."""
+
+    @property
+    def position(self) -> Position:
+        """Where it continues."""
+
+    def next_batch(self, timeout_s: float) -> Batch | None:
+        """Return the next batch; None if none came in time. `GapError` at every gap."""
+
+    def poison(self, batch: Batch, error: FrameError) -> RtError:
+        """Return the error of a batch that cannot be decoded."""
+
+
+class ClaimReading:
+    """Reads the claims of one member, step by step.
+
+    Delivery is at least once: a message is reported as handled only after it was handed out, and
+    from the third delivery on, all before it is agreed on first, so that the one which ends its
+    members is known.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        claims: Reporting,
+        choice: Choice,
+        trouble: OnTrouble,
+        *,
+        is_stopped: Callable[[], bool],
+        has_grown: Callable[[], bool],
+        now_s: Callable[[], float],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            group: which was joined.
+            claims: takes what was handled.
+            choice: which messages are wanted.
+            trouble: what is done about gaps.
+            is_stopped: whether the member is to hand out nothing more.
+            has_grown: whether the copy has grown since this was last asked.
+            now_s: a clock that never goes back.
+        """
+        self._group = group
+        self._claims = claims
+        self._choice = choice
+        self._trouble = trouble
+        self._is_stopped = is_stopped
+        self._has_grown = has_grown
+        self._now_s = now_s
+        self.has_given = False  # whether a batch was of a session that is wanted
+        self.has_matched = False  # and whether any of its messages was
+
+    def steps(self, claim: HeldClaim, reader: ClaimReader) -> Iterator[Step]:
+        """Hand out the messages of a claim, and note at the end that nothing follows.
+
+        Raises:
+            GapError: as `rt.client.groups.group_subscriber.GroupSubscriber.messages`.
+            CorruptLog: the copy is damaged.
+        """
+        began_s, count = self._now_s(), 0
+        for message in self._read(claim, reader):
+            if message is None:
+                yield None
+                continue
+            if claim.is_dead and claim.handed == claim.first:
+                yield Bury(self._letter(message, claim))
+                claim.handed = message.next_position
+                self._claims.progress(claim, message.next_position)
+                continue
+            if claim.deliveries >= CAREFUL and claim.done >= claim.handed:
+                yield Agree(message.position)
+            if claim.is_lost or self._is_stopped():
+                return
+            claim.handed, count = message.next_position, count + 1
+            message.redelivered, message.claim = claim.deliveries - 1, claim
+            yield message
+        if not (self._is_stopped() or claim.is_lost):
+            self._claims.handled(count, self._now_s() - began_s)
+            claim.tail = claim.handed
+            self._claims.progress(claim, claim.done)
+
+    def _read(self, claim: HeldClaim, reader: ClaimReader) -> Iterator[Delivery | None]:
+        """Read the wanted messages of a claim; None where the copy lags.
+
+        Where the copy stalls, the claim is left to members whose copies have it.
+        """
+        grown_s = self._now_s()
+        while not (self._is_stopped() or claim.is_lost) and claim.goes_on < claim.end:
+            batch = self._next_batch(reader, claim)
+            if batch is None:
+                if reader.position >= claim.end:
+                    return
+                if self._has_grown():
+                    grown_s = self._now_s()
+                    self._claims.grown()
+                elif self._now_s() - grown_s > STALLED_S and claim.handed <= claim.done:
+                    self._claims.give_back()
+                yield None
+                continue
+            if batch.position >= claim.end:
+                return
+            yield from self._chosen(reader, batch, claim)
+            if batch.next_position >= claim.end:
+                return
+            grown_s = self._now_s()
+
+    def _next_batch(self, reader: ClaimReader, claim: HeldClaim) -> Batch | None:
+        """Return the next batch; None if none came in time, or after a gap that may be passed over.
+
+        The reader raises at every gap: what this copy lacks and others have is never passed over.
+        """
+        try:
+            return reader.next_batch(WAIT_S)
+        except GapError as error:
+            gap, trouble = error.gap, self._trouble
+            if is_own_gap(gap):
+                self._claims.close()  # what is not done goes to a member whose copy has it
+                raise
+            claim.read_to = min(gap.end, claim.end)
+            if claim.handed <= claim.done:  # otherwise what follows is acknowledged with it
+                self._claims.progress(claim, claim.read_to)
+            if trouble.on_gap == "raise":
+                raise
+            if trouble.on_gap == "notify" and trouble.on_event is not None:
+                trouble.on_event(gap)
+            return None
+
+    def _chosen(self, reader: ClaimReader, batch: Batch, claim: HeldClaim) -> Iterator[Delivery]:
+        if not self._choice.sessions.wants(batch.session):
+            return
+        self.has_given = True
+        try:
+            for message in self._choice.where.messages(batch):
+                if message.at >= claim.end:
+                    return
+                if not self._group.is_letter(message):
+                    self.has_matched = True
+                    yield Delivery._make(message)
+        except FrameError as error:
+            raise reader.poison(batch, error) from None
+
+    def _letter(self, message: Message, claim: HeldClaim) -> DeadLetter:
+        """A message that was handed out too often; once published, it counts as handled."""
+        reason = f"handed out {claim.deliveries - 1} times, and not handled"
+        return DeadLetter(
+            self._group.name, message.position, message.session, message.sequence, message.key,
+            claim.deliveries - 1, reason, message.payload, message.headers or None,
+        )  # fmt: skip
+
+
+def is_over(claims: Reporting, until: Position | None) -> bool:
+    """Whether a member that came when the stream ended at `until` ends; one that follows never."""
+    return until is not None and (claims.is_done or claims.position >= until)
+
+
+def handled_before(
+    open_claims: Sequence[HeldClaim], position: Position, claims: Reporting
+) -> HeldClaim | None:
+    """Count as handled what was handed out of the ranges before a message's; return its range.
+
+    That is the last one that holds it: a message that was rejected comes again in a range of its
+    own. None if it was handed to another member meanwhile.
+    """
+    for place in reversed(range(len(open_claims))):
+        if open_claims[place].first <= position < open_claims[place].end:
+            for earlier in open_claims[:place]:
+                claims.progress(earlier, earlier.handed)
+            return open_claims[place]
+    return None

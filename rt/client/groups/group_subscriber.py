@@ -1,0 +1,331 @@
+"""GroupSubscriber: the messages that one member of a group is handed."""
+
+import asyncio
+import logging
+import math
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing, suppress
+from typing import Final, NamedTuple, Self
+
+from rt.client.groups.claim_reading import (
+    WAIT_S,
+    Agree,
+    Choice,
+    ClaimReading,
+    OnTrouble,
+    handled_before,
+    is_over,
+)
+from rt.client.groups.claims import Claims
+from rt.client.groups.group import Delivery, Group
+from rt.client.groups.member_claims import HeldClaim
+from rt.errors import ClaimLost
+from rt.events import NoMatch
+from rt.format.message import Message
+from rt.log.notify.watch import Watch
+from rt.log.read.follower import Matching
+from rt.log.read.in_use import InUse
+from rt.position import Position
+from rt.subscriber import Subscriber
+
+_log: Final = logging.getLogger("rt.subscriber")
+_LOOK_S: Final = 0.02  # between two looks whether the copy has grown
+
+Publish = Callable[[bytes, bytes], object]
+
+
+class MemberReading(NamedTuple):
+    """How one member reads; arguments of `rt.client.client.Client.subscriber`."""
+
+    ack: str
+    follow: bool
+    timeout_s: float
+    choice: Choice
+    trouble: OnTrouble
+
+
+class GroupSubscriber:
+    """Iterates over the messages that this member of a group is handed; each goes to one member.
+
+    Delivery is at least once: a message is handed out again if its member dies or rejects it, and
+    then says so in `redelivered`. With `ack="auto"` a message counts as handled when the next one
+    is asked for, or when the `with` block ends without an exception. With `ack="explicit"` only
+    `ack` counts. There is no order between members, nor for messages that come again.
+
+    Threads: one thread iterates; `ack`, `reject`, `stop` and `close` may be called by any.
+        `_opening` guards `_open`; the rest belongs to the iterating thread, as long as it has it in
+        `_use`.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        claims: Claims,
+        reader: Callable[[Position], Subscriber],
+        wanted: MemberReading,
+        watch: Watch,
+        *,
+        until: Position | None,
+        publish: Publish,
+    ) -> None:
+        """Made by `rt.client.client.Client.subscriber`.
+
+        Args:
+            group: which was joined.
+            claims: what this member holds.
+            reader: returns a reader of the copy from a position on.
+            wanted: which messages, and how they are acknowledged.
+            watch: of the copy.
+            until: iterating ends once the group has handled everything before this; None never.
+            publish: publishes a dead letter by key and payload, and returns once it is merged.
+        """
+        self._group = group
+        self._claims = claims
+        self._reader = reader
+        self._wanted = wanted
+        self._watch = watch
+        self._until = until
+        self._publish = publish
+        self._matching, self._begin = Matching(wanted.choice.sessions), claims.position
+        self._opening = threading.Lock()
+        self._open: list[HeldClaim] = []  # in the order in which they were handed out
+        self._source: Iterator[Delivery] | None = None
+        self._handed_out: Message | None = None
+        self._use = InUse(self._release)
+        self._reading = ClaimReading(
+            group, claims, wanted.choice, wanted.trouble,
+            is_stopped=lambda: self._use.is_stopped,
+            has_grown=lambda: bool(watch.changes().directories), now_s=time.monotonic,
+        )  # fmt: skip
+
+    @property
+    def name(self) -> str:
+        """The group's name."""
+        return self._group.name
+
+    @property
+    def acked(self) -> Position:
+        """Everything before this position was handled by some member, as of the last report."""
+        return self._claims.position
+
+    def __iter__(self) -> Iterator[Delivery]:
+        return self.messages()
+
+    def messages(self, timeout_s: float | None = None) -> Iterator[Delivery]:
+        """Iterate over messages; ends when stopped, when none came for a while, or at the end.
+
+        Raises:
+            GapError: messages were archived before they were handled; they count as handled. If
+                only this machine's copy lacks them, another member gets them, and this one ends,
+                whatever `on_gap` says.
+            CorruptLog: the copy is damaged.
+            Refused: the group was forgotten, or belongs to others.
+        """
+        while not self._use.is_stopped:
+            self._ack_handed_out()
+            with self._use:
+                if self._source is None and not self._next_claim(timeout_s):
+                    return
+                message = self._next_message()
+            self._report_lost()
+            if message is not None:
+                self._handed_out = message
+                yield message
+
+    async def __aiter__(self) -> AsyncIterator[Delivery]:
+        """Iterate inside asyncio; waiting happens in a thread."""
+        messages = self.messages(WAIT_S)
+        while not self._use.is_stopped:
+            looking = asyncio.ensure_future(asyncio.to_thread(next, messages, None))
+            try:
+                message = await asyncio.shield(looking)
+            except asyncio.CancelledError:
+                await asyncio.wait([looking])
+                if not looking.cancelled() and looking.exception() is None:
+                    self._take_back(looking.result())
+                raise
+            if message is not None:
+                yield message
+            elif self._is_over():
+                return
+            else:
+                messages = self.messages(WAIT_S)
+
+    def ack(self, message: Message | None = None, *, sync: bool = False) -> None:
+        """Count as handled everything that was handed out up to a message, or all of it.
+
+        Args:
+            message: the last one that is handled; the last one handed out unless given.
+            sync: return once the nodes have agreed on it; otherwise a third of `silence_s` passes.
+
+        Raises:
+            ClaimLost: with `sync`, another member was handed the message meanwhile, since this one
+                gave no sign of life for `silence_s` or the group was moved. Without `sync`,
+                `on_event` gets a `RangeLost` the next time that a message is asked for.
+            Refused: with `sync`, the group was forgotten.
+        """
+        message = message or self._handed_out
+        if message is None:
+            return
+        claim = self._handled_before(message)
+        if claim is None and sync and isinstance(message, Delivery):
+            claim = message.claim  # agreed on, or lost
+        if claim is not None:
+            self._claims.progress(claim, message.next_position, sync=sync)
+
+    def reject(self, message: Message | None = None) -> None:
+        """Have a message, the last one unless given, handed out again, to any member.
+
+        What was handed out before it counts as handled. The message is a dead letter once it was
+        handed out `max_deliveries` times.
+        """
+        message = message or self._handed_out
+        claim = None if message is None else self._handled_before(message)
+        if message is not None and claim is not None:
+            self._claims.progress(claim, message.position)
+            self._claims.reject(claim, message.position)
+        if message is self._handed_out:
+            self._handed_out = None
+
+    def run(
+        self,
+        handler: Callable[[Message], object],
+        *,
+        reject: type[Exception] | tuple[type[Exception], ...] = (),
+    ) -> None:
+        """Call `handler` with each message and acknowledge it when the handler has returned.
+
+        A message whose handler raises is rejected, so that it comes again.
+
+        Args:
+            handler: what to call.
+            reject: after these errors of the handler the loop goes on; after others it ends.
+        """
+        for message in self.messages():
+            is_handled = False
+            try:
+                handler(message)
+                is_handled = True
+            except reject:
+                pass
+            finally:
+                if not is_handled:
+                    self.reject(message)
+            if is_handled:
+                self.ack(message)
+
+    def stop(self) -> None:
+        """End every iteration, from any thread."""
+        self._use.stop()
+        self._claims.grown()
+
+    def close(self) -> None:
+        """Stop, say what is handled, and let other members have the rest. Idempotent.
+
+        While another thread looks for messages, that one releases the files as it ends.
+        """
+        self.stop()
+        self._claims.close()
+        self._use.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
+        try:
+            if kind is None:
+                self._ack_handed_out()
+        finally:
+            self.close()
+
+    def _release(self) -> None:
+        self._source = None  # it ends, and closes its reader
+        self._watch.close()
+
+    def __repr__(self) -> str:
+        return f"<GroupSubscriber {self.name!r}, handled up to {self.acked}>"
+
+    def _next_claim(self, timeout_s: float | None) -> bool:
+        """Wait for a range, asking for one when the copy has grown; False if there is none."""
+        end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while not self._is_over():
+            wait_s = min(_LOOK_S, max(0.0, end_s - time.monotonic()))
+            claim = self._claims.next(self._is_over, wait_s)
+            if claim is not None:
+                with self._opening:
+                    self._open = [each for each in self._open if each.is_open] + [claim]
+                self._source = self._messages_of(claim)
+                return True
+            self._matching.has_given = self._reading.has_given
+            if self._wanted.follow and self._matching.is_due(time.monotonic()):
+                self._report_no_match()
+            if self._claims.is_closed or time.monotonic() >= end_s:
+                return False
+            if self._watch.changes().directories:
+                self._claims.grown()
+        if not self._use.is_stopped:
+            self._report_no_match()
+        return False
+
+    def _next_message(self) -> Delivery | None:
+        """Return the next message of the range; None at its end."""
+        source = self._source
+        if source is not None and self._open:
+            self._source = self._messages_of(self._open[-1])  # goes on here after an error
+        message = None if source is None else next(source, None)
+        self._source = None if message is None else source
+        return message
+
+    def _report_lost(self) -> None:
+        for event in self._claims.take_lost():
+            if self._wanted.trouble.on_event is not None:
+                self._wanted.trouble.on_event(event)
+
+    def _report_no_match(self) -> None:
+        """Report once what was asked for and matches nothing that this member was handed."""
+        self._matching.has_given = self._reading.has_given
+        unmatched = self._matching.look(has_matched=self._reading.has_matched)
+        if unmatched is None:
+            return
+        event = NoMatch(*unmatched, self._begin, self._claims.position, self.name)
+        _log.warning("group %s: %s", self.name, event)
+        if self._wanted.trouble.on_event is not None:
+            self._wanted.trouble.on_event(event)
+
+    def _is_over(self) -> bool:
+        return self._use.is_stopped or is_over(self._claims, self._until)
+
+    def _ack_handed_out(self) -> None:
+        if self._wanted.ack == "auto" and self._handed_out is not None:
+            self.ack(self._handed_out)
+            self._handed_out = None
+
+    def _take_back(self, message: Delivery | None) -> None:
+        """Hand out again what a cancelled caller did not get."""
+        if message is not None and self._source is not None:
+            rest, self._handed_out = self._source, None
+            self._source = _chain(message, rest)
+
+    def _handled_before(self, message: Message) -> HeldClaim | None:
+        """As of `handled_before`, with all ranges that are open."""
+        with self._opening:
+            return handled_before(self._open, message.position, self._claims)
+
+    def _messages_of(self, claim: HeldClaim) -> Iterator[Delivery]:
+        """Hand out the messages of a claim, doing what the steps wait for."""
+        with closing(self._reader(claim.goes_on)) as reader:
+            for step in self._reading.steps(claim, reader):
+                if isinstance(step, Delivery):
+                    yield step
+                elif isinstance(step, Agree):
+                    with suppress(ClaimLost):
+                        self._claims.progress(claim, step.position, sync=True)
+                elif step is not None:
+                    self._publish(str(step.letter.position).encode(), step.letter.encode())
+
+
+def _chain(message: Delivery, rest: Iterator[Delivery]) -> Iterator[Delivery]:
+    yield message
+    yield from rest

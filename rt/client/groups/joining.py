@@ -1,0 +1,76 @@
+"""Joining: makes a program a member of a group."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+
+from rt.client.groups.claims import Claims
+from rt.client.groups.group import Group, made_up_member
+from rt.client.groups.group_subscriber import GroupSubscriber, MemberReading
+from rt.client.readers.registered import Asking
+from rt.client.readers.stream_copy import StreamCopy
+from rt.errors import Misuse
+from rt.log.files.disk import make_private_directory
+from rt.log.notify.watch import Watch
+from rt.log.read.start import Start, start_text
+from rt.net.admin import reading_answers
+from rt.position import Position
+
+Letters = Callable[[str, bytes, bytes], object]
+
+
+def join(
+    group: str | Group,
+    begin: Start,
+    wanted: MemberReading,
+    copy: StreamCopy,
+    nodes: tuple[Asking, Letters],
+) -> GroupSubscriber:
+    """Join a group, or begin it.
+
+    Args:
+        group: its name, or all of its settings.
+        begin: where it begins if it is new.
+        wanted: which messages are wanted, and how they are acknowledged.
+        copy: what is read.
+        nodes: what asks them, closed at the end; and what publishes a dead letter by session, key
+            and payload.
+
+    Raises:
+        Misuse: a setting is wrong.
+        Refused: the group has other settings, or belongs to others.
+        RtError: no node answers, or none leads.
+        As `StreamCopy.begin`.
+    """
+    group = Group(group) if isinstance(group, str) else group
+    if wanted.ack not in ("auto", "explicit"):
+        raise Misuse(f"ack is {wanted.ack!r}; use auto or explicit")
+    asking, letters = nodes
+    member = group.member or made_up_member()
+    with ExitStack() as undo:
+        undo.callback(asking.close)
+        joined = asking.ask({"do": "group-join", "start": start_text(begin), **group.agreed_on()})
+        with reading_answers():
+            position = Position.parse(str(joined["position"]))
+        until = None if wanted.follow else _latest_end(asking, group.name)
+        copy.begin(position, wanted.timeout_s, follow=wanted.follow)
+        make_private_directory(copy.directory)
+        watch = Watch()
+        undo.callback(watch.close)
+        watch.add(copy.directory)
+        trouble = wanted.trouble._replace(on_gap="raise")  # a member looks at each gap itself
+        member_of = GroupSubscriber(
+            group, Claims(asking, group, member, position=position, follow=wanted.follow),
+            lambda place: copy.reader(place, **trouble._asdict()), wanted, watch,
+            until=until,
+            publish=partial(letters, group.letters_session(member)),
+        )  # fmt: skip
+        undo.pop_all()
+    return member_of
+
+
+def _latest_end(asking: Asking, name: str) -> Position:
+    """Return where the stream ends now: a node of an earlier version joins as of a moment ago."""
+    answer = asking.ask({"do": "groups", "name": name, "latest": True})
+    with reading_answers():
+        return Position.parse(str(answer["end"]))

@@ -1,0 +1,316 @@
+"""MemberClaims: what one member of a group holds, what it says next, and what the answer means."""
+
+import logging
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rt.client.groups.group import Group
+from rt.errors import ClaimLost, Refused, RtError, spoken
+from rt.events import RangeLost
+from rt.position import START, Position
+
+_log: Final = logging.getLogger("rt.client")
+_SIGNS: Final = 3  # of life, in the time after which a holder counts as dead
+_ASK_FIRST_S: Final = 0.02  # between two requests for more; twice that after each in vain
+_WORK_S, _WORK_S_MAX = 0.25, 2.0  # of work is asked for at once
+_ANSWERS: Final = 8  # or as much as so many requests take, so that work never waits for the next
+_FORGET: Final = 0.9  # of the longest request is remembered after the next one
+_MESSAGES_FIRST, _MESSAGES_MAX = 64, 4096
+_ENDED: Final = ("unknown-group", "role", "settings")  # refusals after which nothing can follow
+
+
+@dataclass(slots=True, eq=False)
+class HeldClaim:
+    """A range that this member was handed.
+
+    Attributes:
+        number: of the claim.
+        first: where it begins.
+        end: where it ends.
+        deliveries: how often its first message was handed out, this time included.
+        is_dead: whether its first message is to be a dead letter.
+        done: everything before it is handled.
+        sent: how much of that the nodes have agreed on.
+        unsure: how much of it was said in a request whose answer was lost.
+        handed: everything before it was given to the handler.
+        tail: once it was read whole, where its last wanted message ends; nothing follows that.
+        read_to: everything before it was read, or is gone.
+        is_lost: whether it was handed to another member, or given back.
+    """
+
+    number: int
+    first: Position
+    end: Position
+    deliveries: int
+    is_dead: bool
+    done: Position
+    sent: Position
+    handed: Position
+    unsure: Position = START
+    tail: Position | None = None
+    read_to: Position = START
+    is_lost: bool = False
+
+    @property
+    def goes_on(self) -> Position:
+        """Where a reader finds what was not handed out yet."""
+        return max(self.done, self.handed, self.read_to)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the nodes still have to agree on something of it."""
+        return self.sent < self.end and not self.is_lost
+
+
+class MemberClaims:
+    """The claims of one member; it has no thread, clock or socket.
+
+    A node that does not know the latest may call a claim lost, the work done or the group unknown
+    although it is not so. Before this acts on that for good it asks again, as of the latest.
+
+    Attributes:
+        position: up to where the group was done when the nodes last said so.
+        is_done: whether the group had handled everything when this member last asked for more.
+        error: why nothing more can follow, once that is certain.
+        is_closing: whether nothing more is to be asked for.
+        lost: ranges that were lost, to be reported.
+    """
+
+    def __init__(self, group: Group, member: str, position: Position, *, follow: bool) -> None:
+        """Begin without claims; arguments as of `rt.client.groups.claims.Claims`."""
+        self.position = position
+        self.is_done = False
+        self.error: RtError | None = None
+        self.is_closing = False
+        self.lost: list[RangeLost] = []
+        self._group = group
+        self._request = {
+            "do": "group-work", "name": group.name, "member": member, "asks_again": True
+        }  # fmt: skip
+        self._held: dict[int, HeldClaim] = {}
+        self._queue: deque[HeldClaim] = deque()
+        self._failed: list[list[Any]] = []  # rejected: number, position, delay
+        self._given_back: list[int] = []
+        self._pace = _Pace(follow)
+        self._asked_s = 0.0
+        self._is_hurried = False
+        self._is_troubled = False
+        self._is_unsure = False  # a "no" is to be confirmed
+
+    @property
+    def has_something(self) -> bool:
+        """Whether something is held, or still to be said."""
+        return bool(self._held or self._failed)
+
+    def rest(self) -> None:
+        """Note that nothing is being handled."""
+        self._pace.moved_s = None
+
+    def next(self, now_s: float) -> HeldClaim | None:
+        """Return the next range to work on; None if there is none.
+
+        Raises:
+            RtError: this is no longer a member.
+        """
+        if not self._queue:
+            if self.error is not None:
+                raise self.error
+            return None
+        self._pace.moved_s = now_s
+        return self._queue.popleft()
+
+    def progress(self, claim: HeldClaim, position: Position, now_s: float) -> Position:
+        """Note that everything before a position is handled; return how much of the claim is."""
+        self._pace.moved(now_s)
+        is_whole = claim.tail is not None and position >= claim.tail
+        claim.done = max(claim.done, claim.end if is_whole else position)
+        if claim.done >= claim.end and not self._queue:
+            self._is_hurried = True
+        return claim.end if is_whole else min(position, claim.end)
+
+    def is_agreed(self, claim: HeldClaim, position: Position) -> bool:
+        """Whether the nodes have agreed that everything in a claim before a position is done.
+
+        Raises:
+            ClaimLost: the claim is another member's by now.
+            RtError: this is no longer a member.
+        """
+        if claim.sent >= position:
+            return True
+        if claim.is_lost:
+            raise ClaimLost(self._group.name, position, may_count=claim.unsure >= position)
+        if self.error is not None:
+            raise self.error
+        return False
+
+    def hurry(self) -> None:
+        """Make the next request at once."""
+        self._is_hurried = True
+
+    def reject(self, claim: HeldClaim, position: Position) -> None:
+        """Have the message at a position handed out again, later, and go on after it."""
+        if not claim.is_lost:
+            self._failed.append([claim.number, int(position), self._group.retry_s])
+        claim.done = max(claim.done, Position(position + 1))
+        claim.handed = max(claim.handed, claim.done)
+        self._is_hurried = True
+
+    def grown(self) -> None:
+        """Ask for more soon: the stream has grown."""
+        self._pace.may_have_more = True
+        self._pace.is_behind = False
+
+    def give_back(self) -> None:
+        """Leave to others what no handler was given; ask for nothing until the copy has grown."""
+        for claim in self._held.values():
+            if claim.handed <= claim.done < claim.end and not claim.is_lost:
+                claim.is_lost = True
+                self._given_back.append(claim.number)
+        self._queue.clear()
+        if self._given_back:
+            _log.warning(
+                "group %s: this member's copy does not grow; what it lacks is left to others",
+                self._group.name,
+            )
+        self._pace.is_behind = self._is_hurried = True
+        self.rest()
+
+    def handled(self, messages: int, seconds: float) -> None:
+        """Learn from what a range took how much to ask for at once."""
+        self._pace.learn(messages, seconds)
+
+    def due_s(self) -> float:
+        """When the next request is due."""
+        asked_s, sign_s = self._asked_s, self._group.silence_s / _SIGNS
+        if self._is_troubled:
+            return asked_s + sign_s
+        if self._is_hurried:
+            return asked_s
+        if self._queue or self._pace.is_behind:
+            return asked_s + sign_s
+        if self._pace.may_have_more or not self._pace.follow:
+            return asked_s + min(sign_s, self._pace.ask_s)
+        # What a member that has died holds is handed out to the first one that asks.
+        return asked_s + (sign_s if self.is_done else min(sign_s / 2, self._pace.ask_s))
+
+    def said(self, now_s: float) -> dict[str, Any]:
+        """Return the next request."""
+        self._is_hurried, self._asked_s = False, now_s
+        every = list(self._held.values())
+        held = [each for each in every if not each.is_lost]
+        done = [[each.number, int(each.done)] for each in every if each.done > each.sent]
+        failed, self._failed = self._failed, []
+        given_back, self._given_back = self._given_back, []
+        given_back += [each.number for each in held if self.is_closing and each.handed <= each.done]
+        is_stuck = self._pace.is_stuck(self._group.work_s_max, now_s)
+        is_able = not (self.is_closing or is_stuck or self._pace.is_behind)
+        wants = is_able and not self._queue
+        return {
+            **self._request, "latest": self._is_unsure,
+            "done": done, "failed": failed, "given_back": given_back,
+            "held": [] if is_stuck else [each.number for each in held],
+            "messages": self._pace.messages if wants else 0, "at_least": self._pace.at_least,
+            "is_idle": not self._queue and self._pace.moved_s is None,
+        }  # fmt: skip
+
+    def take(self, request: dict[str, Any], answer: dict[str, Any], now_s: float) -> None:
+        """Take the answer to a request; errors of reading it change nothing that is agreed."""
+        lost = {int(number) for number in answer["lost"]}
+        position, is_done = Position.parse(str(answer["position"])), bool(answer["is_done"])
+        begun = [_begun(each) for each in answer["claims"]]
+        is_final = bool(request["latest"])
+        for number, place in request["done"]:
+            if (claim := self._held.get(number)) is not None and number not in lost:
+                claim.sent = max(claim.sent, Position(place))
+        for number in lost if is_final else ():
+            self._lose(number)
+        for claim in begun:
+            self._held[claim.number] = claim
+            self._queue.append(claim)
+        # What was said of a claim that the node does not know, perhaps not yet, is said again.
+        unknown = set() if is_final else lost & self._held.keys()
+        self._failed[:0] = [each for each in request["failed"] if each[0] in unknown]
+        self._given_back[:0] = [each for each in request["given_back"] if each in unknown]
+        ended = [each.number for each in self._held.values() if each.sent >= each.end]
+        for number in (*ended, *(set(request["given_back"]) - unknown)):
+            self._held.pop(number, None)
+        self._pace.answered(found=bool(begun), took_s=now_s - self._asked_s)
+        self.position = position
+        self.is_done = is_done and (is_final or self._pace.follow)
+        left = lost & self._held.keys()
+        self._is_unsure = not is_final and bool(left or (is_done and not self.is_done))
+        self._is_hurried = self._is_hurried or self._is_unsure
+        self._is_troubled = False
+
+    def not_said(self, request: dict[str, Any], error: Exception) -> None:
+        """Say it again later: what was done stays done."""
+        self._failed[:0] = request["failed"]
+        self._given_back[:0] = request["given_back"]
+        for number, place in request["done"]:
+            if (claim := self._held.get(number)) is not None:
+                claim.unsure = max(claim.unsure, Position(place))
+        if isinstance(error, Refused) and error.code in _ENDED:
+            if request["latest"]:
+                self.error = error
+            elif not self._is_unsure:  # perhaps that node has not executed its log yet
+                self._is_unsure = self._is_hurried = True
+                return
+        elif not self._is_troubled:
+            _log.warning("group %s: %s; trying again", self._group.name, spoken(error))
+        self._is_troubled = True
+
+    def _lose(self, number: int) -> None:
+        claim = self._held.pop(number, None)
+        if claim is None or claim.is_lost:
+            return
+        claim.is_lost = True
+        if claim in self._queue:
+            self._queue.remove(claim)
+        if claim.unsure >= claim.end:
+            return  # the answer that it was done is what was lost, or another member does it again
+        event = RangeLost(self._group.name, claim.sent, claim.end)
+        self.lost.append(event)
+        _log.warning("%s", event)
+
+
+def _begun(facts: dict[str, Any]) -> HeldClaim:
+    first = Position(facts["first"])
+    return HeldClaim(
+        int(facts["number"]), first, Position(facts["end"]), int(facts["deliveries"]),
+        bool(facts["is_dead"]), first, first, first,
+    )  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Pace:
+    """How much to ask for, and when the handler last made progress."""
+
+    follow: bool
+    messages: int = _MESSAGES_FIRST
+    at_least: int = 1  # where little is left: what is handled while another request is made
+    answer_s: float = 0.0  # how long requests take, at most
+    may_have_more: bool = True
+    is_behind: bool = False  # the copy lacks what was handed out
+    ask_s: float = _ASK_FIRST_S
+    moved_s: float | None = None  # None while nothing is being handled
+
+    def answered(self, *, found: bool, took_s: float) -> None:
+        self.answer_s = max(took_s, _FORGET * self.answer_s)
+        self.may_have_more = found
+        self.ask_s = _ASK_FIRST_S if found else min(1.0, 2 * self.ask_s)
+
+    def moved(self, now_s: float) -> None:
+        if self.moved_s is not None:
+            self.moved_s = now_s
+
+    def is_stuck(self, work_s_max: float, now_s: float) -> bool:
+        return self.moved_s is not None and now_s - self.moved_s > work_s_max
+
+    def learn(self, messages: int, seconds: float) -> None:
+        self.moved_s = None
+        if messages:
+            each_s = max(seconds, 1e-6) / messages
+            work_s = min(_WORK_S_MAX, max(_WORK_S, _ANSWERS * self.answer_s))
+            self.messages = max(1, min(_MESSAGES_MAX, int(work_s / each_s), 2 * self.messages))
+            self.at_least = max(1, min(self.messages, int(self.answer_s / each_s)))

@@ -1,0 +1,187 @@
+"""LastValue: the last message of each key, as a mapping that follows the stream."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from typing import Final, Self
+
+from rt.client.readers.checkpoint import Checkpoint, Values
+from rt.errors import Misuse, RtError, Stopped, spoken
+from rt.events import CaughtUp, Event, Gap
+from rt.format.message import Message
+from rt.log.files.archived import is_own_gap, place_after
+from rt.log.files.directory import LogDirectory
+from rt.position import Position
+from rt.subscriber import Subscriber
+
+_log: Final = logging.getLogger("rt.client")
+_LOOK_S: Final = 0.2  # how long a stop may go unnoticed where nothing arrives
+_POLL_S: Final = 0.01
+
+
+class LastValue(Mapping[bytes, Message]):
+    """The last message of each key; a key whose last payload is empty is not in it.
+
+    Looking never waits. Messages without a key are passed over. The values are stored from time to
+    time and by `close`, so that the next one reads only what came since.
+
+    Threads:
+        Any thread may look. The thread of `_run` alone changes `_values`, under `_lock`, and sets
+        `_position` and `_error`.
+    """
+
+    def __init__(
+        self,
+        reader: Callable[[Position, Callable[[Event], None]], Subscriber],
+        checkpoint: Checkpoint,
+        values: Values,
+        complete: Callable[[float], Position],
+        *,
+        keys_max: int,
+        checkpoint_s: float,
+    ) -> None:
+        """Made by `rt.client.client.Client.last_value`.
+
+        Args:
+            reader: returns a reader from a position on, which reports events.
+            checkpoint: where the values are stored.
+            values: what was stored there.
+            complete: returns where the stream ends, once the copy has come there; or raises if
+                it does not in so many seconds.
+            keys_max: more keys than this are an error.
+            checkpoint_s: how often the values are stored, if they have changed.
+        """
+        self._checkpoint = checkpoint
+        self._keys_max, self._checkpoint_s = keys_max, checkpoint_s
+        self._values, self._position = values.messages, values.position
+        self._lock = threading.Lock()
+        self._error: Exception | None = None
+        self._complete = complete
+        self._stopping = threading.Event()
+        self._stored_to, self._stored_s = values.position, time.monotonic()
+        self._reader = reader(values.position, self._meet)
+        self._thread = threading.Thread(target=self._run, name="last value", daemon=True)
+        self._thread.start()
+
+    @property
+    def position(self) -> Position:
+        """Everything before this position is in it."""
+        return self._position
+
+    def __getitem__(self, key: bytes) -> Message:
+        with self._lock:
+            self._demand_whole()
+            return self._values[key]
+
+    def __iter__(self) -> Iterator[bytes]:
+        with self._lock:
+            self._demand_whole()
+            return iter(list(self._values))
+
+    def __len__(self) -> int:
+        with self._lock:
+            self._demand_whole()
+            return len(self._values)
+
+    def wait_caught_up(self, timeout_s: float = 30.0) -> None:
+        """Wait until everything is in it that was merged when this was called.
+
+        Raises:
+            TimeoutError: it is not, or no node says where the stream ends.
+            RtError: it cannot be read; every look raises that, too.
+        """
+        end_s = time.monotonic() + timeout_s
+        end = self._complete(timeout_s)
+        with closing(LogDirectory(self._reader.directory)) as log:
+            while self._read_to(log, end) < end:
+                len(self)  # raises what ended the following
+                if self._stopping.is_set():
+                    raise Stopped("the last values were closed")
+                if time.monotonic() > end_s:
+                    words = f"the last values are read up to {self._position} after {timeout_s:g} s"
+                    raise TimeoutError(f"{words}, and the stream ends at {end}")
+                self._stopping.wait(_POLL_S)
+        len(self)
+
+    def _read_to(self, log: LogDirectory, end: Position) -> Position:
+        """Return where reading continues; the manifest is looked at only where it matters."""
+        position = self._position
+        if position < end:
+            log.refresh()
+        return place_after(log.manifest, position)
+
+    def close(self) -> None:
+        """Stop following, and store the values. Idempotent; looking goes on to work."""
+        self._stopping.set()
+        self._reader.stop()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+        self._checkpoint.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<LastValue of {len(self._values)} keys, up to {self._position}>"
+
+    def _demand_whole(self) -> None:
+        """Raise what ended the following; values that silently grow old are wrong."""
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            more = True
+            while more:
+                more = self._follow()
+                if not more or time.monotonic() - self._stored_s >= self._checkpoint_s:
+                    self._store()
+        except (RtError, OSError) as error:
+            _log.error("the last values end at %s: %s", self._position, spoken(error))
+            self._error = error
+        finally:
+            self._reader.close()
+
+    def _follow(self) -> bool:
+        """Take what is there, until nothing came for a while or it is time to store."""
+        due_s = self._stored_s + self._checkpoint_s
+        for message in self._reader.messages(_LOOK_S):
+            if message.key:
+                self._take(message)
+            if time.monotonic() > due_s:
+                break
+        self._position = self._reader.position
+        return not self._stopping.is_set()
+
+    def _take(self, message: Message) -> None:
+        keys_max = self._keys_max
+        with self._lock:
+            if not message.payload:
+                self._values.pop(message.key, None)
+            elif message.key in self._values or len(self._values) < keys_max:
+                self._values[message.key] = message
+            else:
+                raise Misuse(f"the stream has more than keys_max = {keys_max} keys; allow more")
+
+    def _meet(self, event: Event) -> None:
+        if isinstance(event, CaughtUp):
+            self._position = event.position
+        elif isinstance(event, Gap):
+            if is_own_gap(event):
+                raise Misuse(
+                    f"this copy lacks the log from {event.begin} to {event.end} ({event.reason}): "
+                    "the last values of some keys are not in it; give the client another root, "
+                    "where it copies the whole stream"
+                )
+            _log.warning("last values: %s; those of its keys are older", event)
+
+    def _store(self) -> None:
+        """Store the values, unless nothing has come since."""
+        if self._position != self._stored_to:
+            self._checkpoint.store(Values(self._position, self._values))
+        self._stored_to, self._stored_s = self._position, time.monotonic()

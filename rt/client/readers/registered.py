@@ -1,0 +1,211 @@
+"""RegisteredReader: a cursor that the nodes keep, held by this process until another takes it."""
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol
+
+from rt.client.readers.cursor import CursorState
+from rt.client.readers.held_cursor import HeldCursor
+from rt.errors import Fenced, Misuse, Refused, RtError, Stopped, spoken
+from rt.names import parse_cursor
+from rt.net.admin import reading_answers
+from rt.position import START, Position
+
+_log: Final = logging.getLogger("rt.client")
+_STANDBY_S: Final = 0.1  # how often a standby asks
+_SIGNS: Final = 3  # of life, in the time after which a holder counts as dead
+
+Takeover = Literal["refuse", "fence", "wait"]
+_TAKEOVERS: Final = ("refuse", "fence", "wait")
+
+
+class Asking(Protocol):
+    """Makes requests of the node that leads, one at a time; see `rt.net.admin.AdminClient`."""
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Make a request; `RtError` or `OSError` if it is refused, or no node answers."""
+
+    def close(self) -> None:
+        """Hang up. Idempotent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A cursor that the nodes keep, so that a reader on another machine can go on.
+
+    Attributes:
+        name: of the cursor; its readers show certificates of one name.
+        takeover: where another reader holds it: `refuse` raises, `wait` waits until it has died or
+            closed, and `fence` takes the cursor from it.
+        silence_s: after so long without a sign of life, another reader may take it.
+        pin_bytes: how much of what is not acknowledged the nodes keep from the rules `time` and
+            `limit`, at most; the certificate needs a grant of leases for it.
+        wait_s: how long `wait` waits; None waits for ever.
+    """
+
+    name: str
+    takeover: Takeover = "refuse"
+    silence_s: float = 0.75
+    pin_bytes: int = 0
+    wait_s: float | None = None
+
+    def __post_init__(self) -> None:
+        parse_cursor(self.name)
+        if self.takeover not in _TAKEOVERS:
+            raise Misuse(f"takeover is {self.takeover!r}; use refuse, fence or wait")
+
+
+class RegisteredReader:
+    """The holder of one registered cursor (the interface of `LocalCursor`).
+
+    It shows the nodes several times in `silence_s` that it is alive, and sends what was
+    acknowledged once a second. After a takeover everything raises `Fenced`.
+
+    Threads:
+        `_lock` guards `_held`, and `_asking` guards `_nodes`: requests are made by the thread that
+        shows signs of life, by `ack` with `sync`, and by `open_at` and `close`, one at a time.
+        `lost` is set once, before the cursor can be lost.
+    """
+
+    def __init__(self, nodes: Asking, cursor: Registered, share: str = "") -> None:
+        """Take the cursor.
+
+        Args:
+            nodes: are asked; closed with this reader, or if it does not get the cursor.
+            cursor: its name, and how to take it.
+            share: which share of the keys is read with it; "" for all.
+
+        Raises:
+            Refused: `held` by another reader, `share` if it is of another one, or not granted.
+            TimeoutError: it is still held after `wait_s`.
+            Misuse: a setting is out of range.
+            RtError: no node answers, or none leads.
+        """
+        self.name = cursor.name
+        self.lost: Callable[[], None] = lambda: None  # is called once another has taken it
+        self._nodes = nodes
+        request = {
+            "do": "cursor-open", "name": self.name, "silence_s": cursor.silence_s,
+            "pin_bytes": cursor.pin_bytes, "share": share,
+            "holder": f"{socket.gethostname()}:{os.getpid()}",
+            "takeover": "fence" if cursor.takeover == "fence" else "refuse",
+            "asks_again": cursor.takeover == "wait",
+        }  # fmt: skip
+        with ExitStack() as undo:
+            undo.callback(nodes.close)
+            found = _taken(nodes, request, cursor.wait_s if cursor.takeover == "wait" else 0.0)
+            with reading_answers():
+                epoch, position = int(found["epoch"]), Position.parse(str(found["position"]))
+            undo.pop_all()
+        self.is_new = position == START
+        self._held = HeldCursor(self.name, epoch, position, time.monotonic())
+        self._lock, self._asking = threading.Lock(), threading.Lock()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=(cursor.silence_s / _SIGNS,), name=f"cursor {self.name}",
+            daemon=True,
+        )  # fmt: skip
+        self._thread.start()
+
+    @property
+    def state(self) -> CursorState:
+        """What is acknowledged, stored or not."""
+        return CursorState(self._held.position, self._held.epoch, 0, "")
+
+    def open_at(self, position: Position, _log_id: str) -> None:
+        """Store where a new cursor begins; errors as for `ack` with `sync`."""
+        if position > self._held.position:
+            self.ack(position, sync=True)
+
+    def ack(self, position: Position, *, sync: bool = False) -> None:
+        """Acknowledge everything before `position`; it never goes back.
+
+        Args:
+            position: a message's `next_position`.
+            sync: have the nodes agree on it before this returns, and not within a second.
+
+        Raises:
+            Fenced: another reader has taken the cursor; nothing was acknowledged.
+            Stopped: it was closed; nothing was acknowledged.
+            Refused: with `sync`, no majority decided it in time; it is sent again.
+            RtError: with `sync`, no node answers, or none leads; it is sent again.
+        """
+        self.demand_held()
+        if self._closing.is_set():
+            raise Stopped(f"cursor {self.name!r} is closed")
+        with self._lock:
+            self._held.ack(position)
+        if sync:
+            self._send()
+
+    def demand_held(self) -> None:
+        """Raise `Fenced` if another reader has taken the cursor."""
+        if self._held.fenced is not None:
+            raise self._held.fenced
+
+    def close(self) -> None:
+        """Send what is acknowledged, and let another reader take the cursor at once. Idempotent."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._thread.join()
+        if self._held.fenced is None:
+            try:
+                self._send(release=True)
+            except (RtError, OSError) as error:
+                _log.warning("cursor %s: not released: %s", self.name, spoken(error))
+        with self._asking:
+            self._nodes.close()
+
+    def _run(self, pause_s: float) -> None:
+        """Show signs of life until the cursor is closed or lost."""
+        troubled = False
+        while not self._closing.wait(pause_s):
+            try:
+                self._send(is_sign=True)
+                troubled = False
+            except Fenced as error:
+                _log.warning("%s", error)
+                self.lost()
+                return
+            except (RtError, OSError) as error:
+                if not troubled:
+                    _log.warning("cursor %s: %s; trying again", self.name, spoken(error))
+                troubled = True
+
+    def _send(self, *, is_sign: bool = False, release: bool = False) -> None:
+        """Make a request, and again as of the latest where it is refused."""
+        with self._asking:
+            is_over = False
+            while not is_over:
+                with self._lock:
+                    request = self._held.said(time.monotonic(), is_sign=is_sign, release=release)
+                try:
+                    self._nodes.ask(request)
+                except (RtError, OSError) as error:
+                    with self._lock:
+                        is_over = not self._held.must_ask_again(request, error)
+                else:
+                    is_over = True
+                    with self._lock:
+                        self._held.take(request)
+
+
+def _taken(nodes: Asking, request: dict[str, Any], wait_s: float | None) -> dict[str, Any]:
+    """Open the cursor, waiting for its holder's end."""
+    end_s = None if wait_s is None else time.monotonic() + wait_s
+    while True:
+        try:
+            return nodes.ask(request)
+        except Refused as error:
+            if error.code != "held" or wait_s == 0:
+                raise
+            if end_s is not None and time.monotonic() > end_s:
+                raise TimeoutError(f"{error} after {wait_s:g} s") from None
+        time.sleep(_STANDBY_S)

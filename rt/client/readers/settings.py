@@ -1,0 +1,63 @@
+"""ConnectionSettings: where a stream is, and which certificate to show."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rt.errors import Misuse
+from rt.names import parse_peer, parse_stream
+from rt.net.admin import ask_any
+from rt.net.authority.certificates import certificate_files, check_own
+from rt.net.authority.identity import CertificateRole
+from rt.net.tls import Contexts, client_context
+from rt.node.settings.node import PORT, parse_address
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSettings:
+    """What a client needs to reach the nodes of a stream."""
+
+    root: str = field(default="rt-data", metadata={"help": "Directory that holds the stream."})
+    stream: str = field(default="stream", metadata={"help": "Name of the stream."})
+    nodes: tuple[str, ...] = field(
+        default=(f"localhost:{PORT}",), metadata={"help": "Address of a node; repeat for each."}
+    )
+    certs: str = field(
+        default="certs", metadata={"help": "Directory of ca.pem, NAME.pem and NAME.key."}
+    )
+    identity: str = field(
+        default="client", metadata={"help": "NAME of the certificate to present."}
+    )
+
+    def __post_init__(self) -> None:
+        parse_stream(self.stream)
+        parse_peer(self.identity)
+        if not self.nodes:
+            raise Misuse("nodes is empty; name at least one, such as localhost:7420")
+        for node in self.nodes:
+            parse_address(node, "nodes")
+
+    def addresses(self) -> list[tuple[str, int]]:
+        """Return host and port of each node; a node that is named twice is returned once."""
+        return list(dict.fromkeys(parse_address(node) for node in self.nodes))
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Ask the nodes in turn until one does it; errors as of `rt.net.admin.ask_any`."""
+        return ask_any(self.addresses(), self.contexts(), request)
+
+    def ask_latest(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Ask the leader, whose answer holds all that any node has confirmed; errors as `ask`."""
+        return self.ask({**request, "latest": True})
+
+    def contexts(self, *roles: CertificateRole) -> Contexts:
+        """Return TLS contexts that follow the certificate when it is renewed.
+
+        Args:
+            roles: the certificate must have one of these.
+
+        Raises:
+            Misuse: it has another role, has expired, or cannot be read.
+        """
+        files = certificate_files(self.certs, self.identity)
+        contexts = Contexts(files, client_context, self.stream)
+        check_own(files, roles or tuple(CertificateRole))
+        return contexts

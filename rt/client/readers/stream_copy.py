@@ -1,0 +1,250 @@
+"""StreamCopy: the copy of the merged log that all readers of one client share."""
+
+import logging
+import os
+import threading
+import time
+from contextlib import closing
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from replicator.pull.client import PullClient
+from replicator.pull.end_asks import EndAsks
+from replicator.pull.end_wait import EndWait
+from rt.client.readers.settings import ConnectionSettings
+from rt.errors import Misuse, Stopped, WriterFailed
+from rt.log.files.archived import is_not_copied, place_after
+from rt.log.files.directory import LogDirectory
+from rt.log.read.start import Start, resolve
+from rt.names import MERGED_NAME, stream_directory
+from rt.net.authority.identity import CertificateRole
+from rt.net.tls import Contexts
+from rt.position import START, Position
+from rt.subscriber import Subscriber
+
+_log: Final = logging.getLogger("rt.client")
+_READERS: Final = (CertificateRole.SUBSCRIBER, CertificateRole.NODE)
+_POLL_S: Final = 0.01
+_ALIVE_S: Final = 0.1  # how long the end of the copy may go unnoticed by one that waits for it
+
+
+class ReadingSpan(NamedTuple):
+    """Where a reader begins, and how far it has to read at least; None if it is not to end."""
+
+    start: Start
+    end: Position | None
+
+
+class StreamCopy:
+    """Fills `root/<stream>/out` from the nodes, unless another process does so already.
+
+    Threads: any may call. `_lock` guards `_pull`, `_is_shared` and `_is_closed`.
+    """
+
+    def __init__(self, settings: ConnectionSettings) -> None:
+        """Dial nothing before the first reader.
+
+        Args:
+            settings: where the stream is, and where the copy.
+        """
+        self.settings = settings
+        self._lock = threading.Lock()
+        self._pull: PullClient | None = None
+        self._is_shared = False  # another process fills it
+        self._is_closed = False
+
+    @property
+    def directory(self) -> str:
+        """Where the copy is."""
+        return os.path.join(stream_directory(self.settings.root, self.settings.stream), MERGED_NAME)
+
+    def contexts(self) -> Contexts:
+        """Return the TLS contexts of readers; errors as of `ConnectionSettings.contexts`."""
+        return self.settings.contexts(*_READERS)
+
+    def begin(self, begin: Start, timeout_s: float, *, follow: bool) -> ReadingSpan:
+        """Have a copy in which a reader can begin; return where it is to begin, and may end.
+
+        Args:
+            begin: where it wants to. A new copy begins at the file that holds this place.
+            timeout_s: how long to wait for everything that was merged when this was called:
+                without `follow`, and where the start is counted from the end or is a time.
+            follow: whether the reader waits for more at the end.
+
+        Raises:
+            TimeoutError: the copy has not come that far.
+            WriterFailed: it has ended.
+            Misuse: the certificate is not a subscriber's.
+            Stopped: the client is closed.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise self._stopped()
+            self.demand_alive()
+            self._begin(begin)
+        is_known = isinstance(begin, Position) or begin == "earliest"
+        end = None if follow and is_known else self.wait_end(timeout_s)
+        with closing(LogDirectory(self.directory)) as log:
+            log.refresh()
+            return ReadingSpan(_place(log, begin), None if follow else end)
+
+    def earliest(self) -> Start:
+        """Return where a reader begins that wants everything; a copy that lacks it has a gap."""
+        with closing(LogDirectory(self.directory)) as log:
+            log.refresh()
+            return _place(log, "earliest")
+
+    def reader(self, start: Start, end: Position | None = None, **options: Any) -> Subscriber:
+        """Return a reader that raises `WriterFailed` once the copy has ended and was read.
+
+        Args:
+            start: where it begins.
+            end: where it may not end before, if it does not follow.
+            options: of `rt.Subscriber`.
+        """
+        settings = self.settings
+        reader = Subscriber(settings.root, stream=settings.stream, start=start, **options)
+        reader.idle = self.demand_alive if end is None else partial(self._demand_read, reader, end)
+        return reader
+
+    def wait_caught_up(self, timeout_s: float) -> None:
+        """Wait until the copy has everything that was merged when this was called.
+
+        Raises:
+            Misuse: nothing is copied here.
+            As `wait_end`.
+        """
+        if self._pull is None and not self._is_shared and not self._is_closed:
+            raise Misuse("nothing is copied by this client; ask for a subscriber first")
+        self.wait_end(timeout_s)
+
+    def wait_end(self, timeout_s: float) -> Position:
+        """Ask the nodes where the stream ends, and wait until the copy has come there.
+
+        Returns:
+            The end: everything that was merged, and confirmed to anyone, before the call is before.
+
+        Raises:
+            TimeoutError: the copy is not there, or no node says where the stream ends; the message
+                says which, and why.
+            WriterFailed: the copy has ended.
+            Stopped: the client is closed.
+        """
+        with closing(self._ask_end()) as asked:
+            deadline_s = time.monotonic() + timeout_s
+            while True:
+                is_there = asked.wait(max(0.0, min(_ALIVE_S, deadline_s - time.monotonic())))
+                if is_there and asked.end is not None:
+                    return asked.end
+                if self._is_closed:
+                    raise self._stopped()
+                self.demand_alive()
+                if asked.is_over or time.monotonic() >= deadline_s:
+                    words = f"the copy is not up to date after {timeout_s:g} s: {asked.why_not()}"
+                    raise TimeoutError(f"{words}; {self._reason(self._pull)}")
+
+    def _ask_end(self) -> EndWait:
+        """Ask where the stream ends; errors as of `wait_end`."""
+        pull = self._pull
+        if self._is_closed:
+            raise self._stopped()
+        self.demand_alive()
+        if pull is not None:
+            return pull.ask_end()
+        asks = EndAsks(self.contexts())
+        return EndWait(self.settings.addresses(), asks.latest, self._copied_to)
+
+    def _copied_to(self) -> Position:
+        """Return where the copy on this disk continues, which another process fills."""
+        with closing(LogDirectory(self.directory)) as log:
+            log.refresh()
+            last = max([*log.manifest.order[-1:], *log.files()[-1:]], default=START)
+            if not log.has_file(last) or log.manifest.rolled_end(last) is not None:
+                return place_after(
+                    log.manifest, Position(last + (log.manifest.rolled_end(last) or 0))
+                )
+            with closing(log.open_file(last)) as file:
+                return Position(last + file.size())
+
+    def _demand_read(self, reader: Subscriber, end: Position) -> None:
+        """Raise unless a reader that is about to end has read everything up to `end`."""
+        self.demand_alive()
+        place = reader.position
+        if place < end:
+            with closing(LogDirectory(self.directory)) as log:
+                log.refresh()
+                place = place_after(log.manifest, place)
+        if place < end:
+            words = f"{self.directory} was copied up to {end}, and can be read up to {place} only"
+            raise WriterFailed(f"{words}; run `rt verify`")
+
+    def log_id(self, timeout_s: float) -> str:
+        """Return the id of the merged log, once the copy has begun.
+
+        Raises:
+            TimeoutError: it has not.
+            WriterFailed: it has ended.
+        """
+        end_s = time.monotonic() + timeout_s
+        with closing(LogDirectory(self.directory)) as log:
+            while not log.refresh() and not log.is_there:
+                self.demand_alive()
+                if time.monotonic() > end_s:
+                    words = f"no copy has begun in {self.directory} after {timeout_s:g} s"
+                    raise TimeoutError(f"{words}: {self._reason(self._pull)}")
+                time.sleep(_POLL_S)
+            return log.manifest.identity.id if log.manifest.identity else ""
+
+    def _reason(self, pull: PullClient | None) -> str:
+        """What the copy waits for; a `pull` of our own knows more than that of another process."""
+        if pull is None:
+            return "another process keeps it"
+        status = pull.status()
+        at = f"it is copied from {status.node}" if status.node else "no node is connected"
+        return "; ".join(filter(None, [at, status.lag, status.error]))
+
+    def _stopped(self) -> Stopped:
+        return Stopped(f"the client of stream {self.settings.stream!r} is closed")
+
+    def demand_alive(self) -> None:
+        """Raise `WriterFailed` if the copy has ended: nothing would ever follow."""
+        pull = self._pull
+        if pull is not None and not pull.running:
+            raise WriterFailed(pull.status().error)
+
+    def stop(self) -> None:
+        """End; readers were closed before. Idempotent."""
+        with self._lock:
+            self._is_closed = True
+            pull, self._pull = self._pull, None
+        if pull is not None:
+            pull.stop()
+
+    def _begin(self, begin: Start) -> None:
+        """Begin to copy, unless another process does so here already; under the lock."""
+        if self._pull is not None:
+            return
+        settings, contexts = self.settings, self.contexts()
+        try:
+            pull = PullClient(
+                settings.root, settings.stream, settings.addresses(), contexts, start=begin
+            )
+        except Misuse:
+            _log.info("reading the copy in %s, which another process keeps", settings.root)
+            self._is_shared = True
+            return  # its lock is taken; names and nodes were checked with the settings
+        pull.start()
+        self._pull = pull
+
+
+def _place(log: LogDirectory, begin: Start) -> Start:
+    """Return a start in a copy: a position, as far as the copy is there to tell.
+
+    A copy that was begun after the stream's first file has not its earliest messages: a reader
+    that wants them starts before it, and meets the gap.
+    """
+    if begin != "earliest":
+        return resolve(log, begin) if log.is_there else begin
+    order, archived = log.manifest.order, log.manifest.archived
+    begins_later = order and order[0] in archived and is_not_copied(archived[order[0]])
+    return START if begins_later else begin

@@ -1,0 +1,178 @@
+"""Subscription: the messages of a stream under a name that is remembered."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing, suppress
+from typing import Final, Literal, Self
+
+from rt.client.readers.cursor import LocalCursor
+from rt.client.readers.registered import RegisteredReader
+from rt.errors import Misuse, Stopped
+from rt.format.message import Batch, Message
+from rt.log.files.directory import LogDirectory
+from rt.position import Position
+from rt.subscriber import Subscriber
+
+Acknowledgement = Literal["auto", "explicit"]
+_ACKNOWLEDGEMENTS: Final = ("auto", "explicit")
+
+
+def begin_epoch(cursor: LocalCursor | RegisteredReader, subscriber: Subscriber) -> None:
+    """Store where a reader begins to read with a cursor; errors as of `LocalCursor.open_at`."""
+    with closing(LogDirectory(subscriber.directory)) as log:
+        log.refresh()
+        identity = log.manifest.identity
+    position = subscriber.position if identity else cursor.state.position
+    cursor.open_at(position, identity.id if identity else "")
+
+
+class Subscription:
+    """Reads a stream from where the last reader of this cursor stopped acknowledging.
+
+    Delivery is at least once: after a crash the messages since the last stored acknowledgement
+    come again. With `ack="auto"` a message is acknowledged when the next one is asked for, or when
+    the `with` block ends without an exception, never before it was handled. With `ack="explicit"`
+    only `ack` acknowledges. Messages that a filter passes over count as acknowledged at the end of
+    the log, once all that was handed out before them is.
+
+    One thread iterates; `stop` and `ack` may come from any.
+    """
+
+    def __init__(
+        self,
+        subscriber: Subscriber,
+        cursor: LocalCursor | RegisteredReader,
+        ack: Acknowledgement = "auto",
+    ) -> None:
+        """Take up the cursor; it is released by `close`.
+
+        Args:
+            subscriber: of the merged stream, which starts where the cursor is.
+            cursor: held by this process. If another reader takes over a registered one, iterating
+                and acknowledging raise `Fenced`.
+            ack: `auto` or `explicit`.
+
+        Raises:
+            Misuse: `ack` is wrong.
+        """
+        if ack not in _ACKNOWLEDGEMENTS:
+            raise Misuse(f"ack is {ack!r}; use auto or explicit")
+        self._cursor = cursor
+        self._is_auto = ack == "auto"
+        self._handed_out: Position | None = None
+        self._subscriber = subscriber
+        self._is_open = False
+        self._idle, subscriber.idle = subscriber.idle, self._at_end
+        if isinstance(cursor, RegisteredReader):
+            cursor.lost = subscriber.stop
+
+    @property
+    def name(self) -> str:
+        """The cursor's name."""
+        return self._cursor.name
+
+    @property
+    def acked(self) -> Position:
+        """Everything before this position is acknowledged."""
+        return self._cursor.state.position
+
+    def __iter__(self) -> Iterator[Message]:
+        return self.messages()
+
+    def messages(self, timeout_s: float | None = None) -> Iterator[Message]:
+        """Iterate over messages; as `rt.Subscriber.messages`."""
+        self._open()
+        for message in self._subscriber.messages(timeout_s):
+            self._cursor.demand_held()
+            self._handed_out = message.next_position
+            yield message
+            self._ack_handed_out()
+        self._cursor.demand_held()
+
+    def batches(self, timeout_s: float | None = None) -> Iterator[Batch]:
+        """Iterate over whole frames; `auto` acknowledges a frame when the next is asked for."""
+        self._open()
+        for batch in self._subscriber.batches(timeout_s):
+            self._cursor.demand_held()
+            self._handed_out = batch.next_position
+            yield batch
+            self._ack_handed_out()
+        self._cursor.demand_held()
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """Iterate inside asyncio; waiting happens in a thread."""
+        self._open()
+        async for message in self._subscriber:
+            self._cursor.demand_held()
+            self._handed_out = message.next_position
+            yield message
+            self._ack_handed_out()
+        self._cursor.demand_held()
+
+    def ack(self, upto: Message | Batch | Position | None = None, *, sync: bool = False) -> None:
+        """Acknowledge everything up to and including a message, or all that was handed out.
+
+        Args:
+            upto: a message, a batch, or the position after what is acknowledged.
+            sync: store it durably before this returns; otherwise within a second.
+
+        Raises:
+            Fenced: another reader has taken the registered cursor.
+            Stopped: it was closed; a message that was not acknowledged before comes again.
+            OSError: it cannot be stored now; it is kept, and tried with the next one.
+        """
+        if isinstance(upto, Message | Batch):
+            upto = upto.next_position
+        position = self._handed_out if upto is None else upto
+        if position is not None:
+            self._cursor.ack(position, sync=sync)
+
+    def run(self, handler: Callable[[Message], object]) -> None:
+        """Call `handler` with each message and acknowledge it when the handler has returned.
+
+        An exception of the handler leaves the message unacknowledged and ends the loop.
+        """
+        for message in self.messages():
+            handler(message)
+            self.ack(message)
+
+    def stop(self) -> None:
+        """End every iteration, from any thread."""
+        self._subscriber.stop()
+
+    def close(self) -> None:
+        """Stop, store what is acknowledged, and release the cursor. Idempotent."""
+        self._subscriber.close()
+        self._cursor.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
+        try:
+            if kind is None:
+                self._ack_handed_out()
+        finally:
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"<Subscription {self.name!r}, acknowledged up to {self.acked}>"
+
+    def _open(self) -> None:
+        """Begin an epoch, once; the place is resolved here, so that a crash comes back to it."""
+        if self._is_open:
+            self._ack_handed_out()  # to iterate again is to ask for the next one
+            return
+        begin_epoch(self._cursor, self._subscriber)
+        self._is_open = True
+
+    def _at_end(self) -> None:
+        """Acknowledge also what was passed over since, if all that was handed out is handled."""
+        if self._handed_out is None or self.acked >= self._handed_out:
+            with suppress(Stopped):
+                self._cursor.ack(self._subscriber.position)
+        self._idle()
+
+    def _ack_handed_out(self) -> None:
+        if self._is_auto and self._handed_out is not None:
+            with suppress(Stopped):  # closed meanwhile: it comes again
+                self._cursor.ack(self._handed_out)

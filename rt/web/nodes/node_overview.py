@@ -1,0 +1,257 @@
+"""The overview of a node's cluster, as shown on the page, in one object."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from replicator.serve.client_record import PULLS, PUSHES, ClientView
+from rt.node.observe.sample import Hop, NodeSample, SessionView, bytes_between
+from rt.node.observe.stall_reasons import stalls_of
+from rt.node.settings.node import NodeSettings
+from rt.position import Position
+from rt.text import printable
+from rt.version import __version__
+from rt.web.nodes.peer_poller import AFTER, BEFORE
+from rt.web.nodes.verdict import FORKED, NodeRow, verdict_of
+from rt.web.serving.site import Fields
+
+SESSIONS_MAX: Final = 50  # on the page, without a search
+_CLIENTS_MAX: Final = 200
+_WAITS_S: Final = 2.0  # a longer wait deserves attention
+_TEXT_MAX: Final = 300
+_NUMBER_MAX: Final = 1 << 63
+
+
+def overview(
+    sample: NodeSample, settings: NodeSettings, answers: Mapping[str, Any], warning: str
+) -> Fields:
+    """Return the overview.
+
+    Args:
+        sample: of this node.
+        settings: of this node.
+        answers: latest status answers of the other nodes, by name.
+        warning: about this node's certificate; "" if there is none.
+    """
+    nodes = _nodes(sample, settings, answers, warning)
+    level, words = _verdict(sample, nodes)
+    sessions = troubled_first(sample.sessions)
+    return {
+        "kind": "node",
+        "name": settings.name,
+        "stream": settings.stream,
+        "version": __version__,
+        "at_ns": sample.times.at_ns,
+        "began_ns": sample.times.began_ns,
+        "verdict": {"level": level, "text": words},
+        "leader": sample.view.engine.leader,
+        "term": sample.view.engine.term,
+        "nodes": nodes,
+        "flow": _flow(sample),
+        "sessions": {
+            "total": len(sessions),
+            "troubled": sum(each.waiting_s > _WAITS_S for each in sessions),
+            "rows": [session_row(each) for each in sessions[:SESSIONS_MAX]],
+        },
+        "clients": _clients(sample, settings, answers),
+        "merged_end": str(sample.view.end),
+    }
+
+
+def own_verdict(sample: NodeSample, settings: NodeSettings) -> tuple[str, str]:
+    """Return level and sentence about a stream, from what this node itself knows."""
+    return _verdict(sample, _nodes(sample, settings, {}, ""))
+
+
+def _nodes(
+    sample: NodeSample, settings: NodeSettings, answers: Mapping[str, Any], warning: str
+) -> list[Fields]:
+    return [
+        _own(sample, settings, warning, answers) if name == settings.name
+        else _other(name, answers.get(name), sample)
+        for name in sample.members
+    ]  # fmt: skip
+
+
+def _verdict(sample: NodeSample, nodes: Sequence[Fields]) -> tuple[str, str]:
+    rows, stalls = [_row(each) for each in nodes], list(stalls_of(sample).values())
+    return verdict_of(sample.view.engine.leader, rows, stalls)
+
+
+def troubled_first(sessions: Iterable[SessionView]) -> list[SessionView]:
+    """Sort sessions by how urgently they need attention: waiting, moving, idle."""
+    return sorted(sessions, key=trouble)
+
+
+def trouble(session: SessionView) -> tuple[float, float, int, str]:
+    """Return the key that sessions are sorted by."""
+    waiting_s = session.waiting_s if session.waiting_s > _WAITS_S else 0.0
+    return -waiting_s, -session.bytes_per_s, -session.last_ns, session.session
+
+
+def session_row(session: SessionView) -> Fields:
+    """Return a session as shown on the page."""
+    return {
+        "session": session.session,
+        "pushed_by": session.pushed_by,
+        "state": _state(session),
+        "received": str(session.received),
+        "durable": str(session.durable),
+        "merged": str(session.merged),
+        "bytes": session.traffic.bytes,
+        "messages": session.traffic.messages,
+        "bytes_per_s": round(session.bytes_per_s),
+        "lag_bytes": session.unmerged,
+        "waiting_s": round(session.waiting_s, 1),
+        "last_ns": session.last_ns,
+        "connected_ns": session.connected_ns,
+    }
+
+
+def _state(session: SessionView) -> str:
+    if session.waiting_s > _WAITS_S:
+        return "waits"
+    if session.bytes_per_s >= 1:
+        return "moving"
+    return "idle" if session.pushed_by else "away"
+
+
+def _own(
+    sample: NodeSample, settings: NodeSettings, warning: str, answers: Mapping[str, Any]
+) -> Fields:
+    view, trouble, role = sample.view, warning, sample.view.engine.role.name.lower()
+    if view.waiting.fork is not None:
+        role, trouble = FORKED, _forked(str(view.waiting.fork.position))
+    elif view.waiting.copy is not None:
+        trouble = f"is copying the merged log, at {view.waiting.copy.position}"
+    elif not sample.disk.takes_data:
+        trouble = "refuses new data: its disk is nearly full"
+    elif role == "learner":
+        trouble = "is a learner: its state was lost, and it does not count yet"
+    behind = max((-_behind(each, AFTER) for each in answers.values()), default=0)
+    return {
+        "behind": max(0, behind), "name": settings.name,
+        "is_here": True, "is_away": False, "is_known": True,
+        "role": role, "address": settings.listen,
+        "merged_end": str(view.end), "messages": view.number,
+        "disk_free": sample.disk.available, "version": __version__, "trouble": trouble,
+        "pushing": len(sample.here(PUSHES)), "pulling": len(sample.here(PULLS)),
+    }  # fmt: skip
+
+
+def _other(name: str, answer: Any, sample: NodeSample) -> Fields:
+    """Return another node's row, from its own answer or from what this node sees of it."""
+    away = sample.unreachable.get(name, "")
+    is_leader = name == sample.view.engine.leader
+    known = answer if isinstance(answer, dict) else {}
+    if error := _text(known, "error"):
+        away = away or error
+        known = {}
+    clients = [each for each in _list(known, "clients") if isinstance(each, dict)]
+    return {
+        "behind": max(0, _behind(known, BEFORE)) if known else None,
+        "name": name, "is_here": False, "is_away": bool(away), "is_known": bool(known),
+        "role": _role(known) or ("leader" if is_leader and not away else ""),
+        "address": "", "merged_end": _text(known, "merged_end"),
+        "messages": _number(known, "messages"), "disk_free": _number(known, "disk_free"),
+        "version": _text(known, "version"), "trouble": printable(away) or _trouble(known),
+        "pushing": sum(each.get("kind") == PUSHES for each in clients),
+        "pulling": sum(each.get("kind") == PULLS for each in clients),
+    }  # fmt: skip
+
+
+def _behind(answer: Mapping[str, Any], when: str) -> int:
+    """Return how many fewer messages a node had merged than this one when it was asked."""
+    theirs = _number(answer, "messages")
+    return 0 if theirs is None else (_number(answer, when) or 0) - theirs
+
+
+def _role(known: Mapping[str, Any]) -> str:
+    return FORKED if isinstance(known.get("forked"), dict) else _text(known, "role")
+
+
+def _forked(position: str) -> str:
+    return (
+        f"is FORKED: its log differs from {position} on, so it merges and serves nothing; keep a "
+        "copy if it is still needed, then empty its directory and start it again"
+    )
+
+
+def _trouble(known: Mapping[str, Any]) -> str:
+    if isinstance(fork := known.get("forked"), dict):
+        return _forked(_text(fork, "position"))
+    if _text(known, "copying_to"):
+        return f"is copying the merged log, at {_text(known, 'copying_to')}"
+    if known.get("takes_data") is False:
+        return "refuses new data: its disk is nearly full"
+    if _text(known, "role") == "learner":
+        return "is a learner: its state was lost, and it does not count yet"
+    return _text(known, "certificate")
+
+
+def _row(node: Mapping[str, Any]) -> NodeRow:
+    return NodeRow(node["name"], node["role"], node["trouble"], node["is_away"])
+
+
+def _flow(sample: NodeSample) -> Fields:
+    flow = sample.flow
+    hops = {name: _hop(getattr(flow, name)) for name in ("received", "merged", "sent")}
+    return {**hops, "unmerged": sample.unmerged, "waiting_s": round(sample.waiting_s, 1)}
+
+
+def _hop(hop: Hop) -> Fields:
+    return {
+        "bytes_per_s": round(hop.bytes_per_s), "messages_per_s": round(hop.messages_per_s),
+        "bytes": hop.total.bytes, "messages": hop.total.messages,
+    }  # fmt: skip
+
+
+def _clients(
+    sample: NodeSample, settings: NodeSettings, answers: Mapping[str, Any]
+) -> list[Fields]:
+    """Return the clients that pull from this node and from the others."""
+    rows = [_client(each, settings.name, sample.view.end) for each in sample.here(PULLS)]
+    for name, answer in answers.items():
+        theirs = _list(answer, "clients") if isinstance(answer, dict) else []
+        rows += [_answered(each, name) for each in theirs if isinstance(each, dict)]
+    return [each for each in rows if each["kind"] == PULLS][:_CLIENTS_MAX]
+
+
+def _answered(client: Mapping[str, Any], node: str) -> Fields:
+    """Return a client of another node, from that node's answer."""
+    return {
+        "peer": _text(client, "peer"), "kind": _text(client, "kind"), "node": node,
+        "address": _text(client, "address"), "position": _text(client, "position"),
+        "lag_bytes": _number(client, "lag_bytes") or 0, "waiting_s": _seconds(client, "waiting_s"),
+        "bytes": _number(client, "bytes") or 0, "since_ns": _number(client, "since_ns") or 0,
+    }  # fmt: skip
+
+
+def _client(client: ClientView, node: str, end: Position) -> Fields:
+    position = client.position or Position(0)
+    return {
+        "peer": client.peer, "kind": client.kind, "node": node, "address": client.address,
+        "position": str(position), "lag_bytes": bytes_between(position, end),
+        "waiting_s": round(client.waiting_s, 1), "bytes": client.sent, "since_ns": client.began_ns,
+    }  # fmt: skip
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str:
+    """Return a text field of a peer's answer, made safe to show; "" if it is not text."""
+    value = fields.get(name)
+    return printable(value)[:_TEXT_MAX] if isinstance(value, str) else ""
+
+
+def _number(fields: Mapping[str, Any], name: str) -> int | None:
+    value = fields.get(name)
+    is_number = type(value) is int and 0 <= value < _NUMBER_MAX
+    return value if is_number else None
+
+
+def _seconds(fields: Mapping[str, Any], name: str) -> float:
+    value = fields.get(name)
+    return value if isinstance(value, float) and 0 <= value < _NUMBER_MAX else 0.0
+
+
+def _list(fields: Mapping[str, Any], name: str) -> Sequence[Any]:
+    value = fields.get(name)
+    return value if isinstance(value, list) else []

@@ -1,0 +1,83 @@
+"""ShownProgram: what a pusher and a puller have in common over HTTP."""
+
+import math
+import platform
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client.core import Metric
+
+from rt.errors import Misuse
+from rt.names import shown
+from rt.net.authority.certificates import CertificateFiles, load_certificate
+from rt.version import __version__
+from rt.web.serving.collector import gauge
+from rt.web.serving.recent import RecentEvents
+from rt.web.serving.site import Fields
+
+_NO_FLOW: Final = {"bytes_per_s": 0, "messages_per_s": 0, "bytes": 0, "messages": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class ShownProgram:
+    """The program that a site shows.
+
+    Attributes:
+        kind: `push` or `pull`.
+        stream: the stream that it ships or copies.
+        certificate: its certificate files.
+        events: the lines of its log.
+        began_ns: when it started.
+    """
+
+    kind: str
+    stream: str
+    certificate: CertificateFiles
+    events: RecentEvents
+    began_ns: int
+
+    def demand(self, stream: str) -> None:
+        """Raise `Misuse` unless `stream` is this program's or ""."""
+        if stream not in ("", self.stream):
+            raise Misuse(f"this rt {self.kind} has no stream {shown(stream)}")
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield the metrics that every such program has."""
+        version = (__version__, platform.python_version(), self.kind, "", "")
+        labels = ("version", "python", "kind", "cluster", "node")
+        words = "Always 1; the labels say what runs here."
+        yield gauge("rt_build_info", words, {version: 1}, labels)
+        ends = {("own",): _end_of(self.certificate.cert), ("ca",): _end_of(self.certificate.ca)}
+        words = "When a certificate of this program expires."
+        yield gauge("rt_certificate_expiry_timestamp_seconds", words, ends, ("use",))
+
+    def overview(self, level: str, words: str) -> Fields:
+        """Return the part of the overview that every such program has."""
+        overview = no_flow_overview(self.kind, self.stream, level, words, self.began_ns)
+        return overview | {"events": self.events.latest(60)}
+
+
+def no_flow_overview(kind: str, stream: str, level: str, words: str, began_ns: int) -> Fields:
+    """Return the part of the overview that any program has that is not a node."""
+    return {
+        "kind": kind, "name": f"rt {kind}", "stream": stream,
+        "version": __version__, "at_ns": time.time_ns(), "began_ns": began_ns,
+        "verdict": {"level": level, "text": words}, "leader": "", "term": 0,
+        "flow": {"received": _NO_FLOW, "merged": _NO_FLOW, "sent": _NO_FLOW},
+        "sessions": {"total": 0, "troubled": 0, "rows": []}, "clients": [],
+        "merged_end": "",
+    }  # fmt: skip
+
+
+def tile(name: str, value: str, note: str, rate: float) -> Fields:
+    """Return one of the figures at the top of the page."""
+    return {"name": name, "value": value, "note": note, "rate": rate}
+
+
+def _end_of(path: str) -> float:
+    try:
+        return load_certificate(path).not_valid_after_utc.timestamp()
+    except (Misuse, OSError):
+        return math.nan

@@ -1,0 +1,39 @@
+"""PullWatch: regularly checks a puller's progress, with or without an HTTP port."""
+
+from collections.abc import Mapping
+
+from replicator.pull.client import PullClient
+from rt.node.observe.sampler import PULL
+from rt.node.observe.stall_clock import HopProgress
+from rt.text import printable
+from rt.web.programs.watch import SiteWatch
+
+
+class PullWatch(SiteWatch):
+    """Detects that a copy has stalled: it reaches no node, or does not catch up with one.
+
+    Threads: as for `SiteWatch`.
+    """
+
+    def __init__(self, client: PullClient, pause_s: float) -> None:
+        """Look at nothing until `start`.
+
+        Args:
+            client: the puller.
+            pause_s: time between two looks.
+        """
+        super().__init__(pause_s)
+        self._client = client
+
+    def progress(self) -> Mapping[str, HopProgress]:
+        """Return how far the copy has come."""
+        status = self._client.status()
+        waits = not status.caught_up or not status.node
+        return {PULL: HopProgress(status.position, waits)}
+
+    def words(self, _hop: str = PULL) -> str:
+        """Return a sentence that says what holds up the copy."""
+        status = self._client.status()
+        if status.node:
+            return f"{status.node} is connected, and the copy stays at {status.position}"
+        return f"what is merged is not copied: {printable(status.error) or 'no node is connected'}"

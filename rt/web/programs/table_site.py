@@ -1,0 +1,109 @@
+"""TableSite: what `rt export --follow` shows over HTTP."""
+
+import platform
+import time
+from collections.abc import Iterable
+
+from prometheus_client.core import Metric
+
+from rt.errors import Misuse
+from rt.names import shown
+from rt.spark.tables.follow import TableFollower
+from rt.text import printable
+from rt.version import __version__
+from rt.web.nodes.verdict import DEGRADED, OK
+from rt.web.programs.program import no_flow_overview, tile
+from rt.web.serving.collector import counter, gauge
+from rt.web.serving.recent import RecentEvents
+from rt.web.serving.site import Fields, Site, SiteHealth
+
+
+class TableSite:
+    """A follower (`rt.web.serving.site.Site`); any thread may call any method."""
+
+    def __init__(self, follower: TableFollower, table: str, events: RecentEvents) -> None:
+        """Show a follower that adds to `table`."""
+        self._follower = follower
+        self._table = table
+        self._events = events
+        self._began_ns = time.time_ns()
+
+    def start(self) -> None:
+        """Do nothing: there is nothing to start."""
+
+    def stop(self) -> None:
+        """Do nothing: there is nothing to stop."""
+
+    def part(self, stream: str) -> Site:
+        """Return this site, for its own stream or ""."""
+        if stream not in ("", self._follower.status.stream):
+            raise Misuse(f"this rt export has no stream {shown(stream)}")
+        return self
+
+    def metrics(self) -> Iterable[Metric]:
+        """Yield all metrics."""
+        status, label = self._follower.status, ("stream",)
+        key = (status.stream,)
+        version = (__version__, platform.python_version(), "export", "", "")
+        labels = ("version", "python", "kind", "cluster", "node")
+        yield gauge("rt_build_info", "Always 1; the labels say what runs here.",
+                    {version: 1}, labels)  # fmt: skip
+        yield gauge("rt_table_lag_messages", "Messages of the log that the table lacks.",
+                    {key: status.lag_messages}, label)  # fmt: skip
+        yield gauge("rt_table_lag_seconds", "How long the oldest of these was merged ago.",
+                    {key: status.lag_s(time.time_ns())}, label)  # fmt: skip
+        yield gauge("rt_table_failing", "1 while nothing can be added.",
+                    {key: float(bool(status.problem))}, label)  # fmt: skip
+        yield counter("rt_table_messages", "Messages added since the start.",
+                      {key: status.messages}, label)  # fmt: skip
+        yield counter("rt_table_dead_messages", "Those whose payloads do not parse.",
+                      {key: status.dead}, label)  # fmt: skip
+
+    def health(self) -> SiteHealth:
+        """Return the follower's health: ready while it can add to the table."""
+        problem = self._follower.status.problem
+        unready = (f"table: {printable(problem)}",) if problem else ()
+        return SiteHealth("", unready, 0.0)
+
+    def status(self) -> list[Fields]:
+        """Return how far the table is."""
+        status = self._follower.status
+        return [{
+            "table": self._table, "position": str(status.position), "end": str(status.end),
+            "lag_messages": status.lag_messages, "lag_s": status.lag_s(time.time_ns()),
+            "messages": status.messages, "dead_letters": status.dead,
+            "error": printable(status.problem),
+        }]  # fmt: skip
+
+    def overview(self) -> Fields:
+        """Return what the page shows."""
+        status = self._follower.status
+        level, words = OK, "The table follows the log."
+        if status.problem:
+            level, words = DEGRADED, f"Nothing is added: {printable(status.problem)}."
+        lag = f"{status.lag_s(time.time_ns()):,.0f} s"
+        return no_flow_overview("export", status.stream, level, words, self._began_ns) | {
+            "nodes": [], "merged_end": str(status.end), "events": self._events.latest(60),
+            "tiles": [
+                tile("Added", f"{status.messages:,}", "messages since the start", status.messages),
+                tile("Complete to", str(status.position), f"the log ends at {status.end}", 0),
+                tile("Waiting", f"{status.lag_messages:,}", f"messages; the first {lag}", 0),
+                tile("Dead letters", f"{status.dead:,}", "since the start", status.dead),
+            ],
+        }  # fmt: skip
+
+    def sessions(self, _search: str, _limit: int) -> Fields:
+        """Return none: a table does not list its sessions."""
+        return {"total": 0, "found": 0, "rows": []}
+
+    def clients(self) -> Fields:
+        """Return none: clients connect to nodes."""
+        return {"result": {"node": "", "publishers": {}, "subscribers": {}}}
+
+    def history(self) -> tuple[int, list[str]]:
+        """Return nothing: `rt log-history` reads the log."""
+        return time.time_ns(), []
+
+    def files(self) -> list[Fields]:
+        """Return none: the log belongs to another program."""
+        return []
