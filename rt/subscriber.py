@@ -242,6 +242,10 @@ class Subscriber:
         if not self._guard.is_copy:
             self._use.close()
 
+    def __repr__(self) -> str:
+        stopped = ", stopped" * self._use.is_stopped
+        return f"<Subscriber of {self.directory} at {self.position}{stopped}>"
+
     def __enter__(self) -> Self:
         return self
 
