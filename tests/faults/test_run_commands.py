@@ -122,11 +122,10 @@ def test_a_hundred_sessions_need_no_limit_to_be_set_by_hand(site):
         with Publisher(str(site.root / "data"), stream=STREAM, session=f"s{number}") as publisher:
             publisher.publish(b"%d" % number)
     push = ("push", "--root", site.root / "data", *site.link("publisher"), "--drain")
-    code, out, err = finish(site.start(*push, "--timeout", "30"))
-    assert code == 0, out
-    assert all("not all of it is merged" in line for line in err.splitlines()), (
-        err
-    )  # after a second
+    code, out, err = finish(site.start(*push, "--timeout", "60"))
+    assert code == 0, (out, err)
+    # What it waits for is printed every second of a slow machine, and an error is part of it.
+    assert not re.search("too many|descriptor|refuse", err), err
 
 
 def test_everything_acknowledged_is_kept_when_each_command_is_stopped(site):
