@@ -152,8 +152,8 @@ def test_everything_acknowledged_is_kept_when_each_command_is_stopped(site):
     assert ended(node)[:2] == (0, b"node n1 stopped; the merged log ends at %s\n" % end)
     again = site.node()
     site.publish(10, "lga")
-    assert site.push("--drain", "--timeout", 30).exit_code == 0
-    assert site.pull("--once", "--timeout", 30).exit_code == 0
+    assert site.push("--drain", "--timeout", 60).exit_code == 0
+    assert site.pull("--once", "--timeout", 60).exit_code == 0
     assert site.read() == [*range(1000), *range(10)]
     assert ended(again)[0] == 0
 
@@ -399,9 +399,9 @@ def test_a_whole_cluster_starts_serves_ends_and_starts_again(tmp_path):
             (tmp_path / "input").write_bytes(b"x\n" * 5)
             published = run("publish", *config, *data, "--session", "one", tmp_path / "input")
             assert published.exit_code == 0
-            pushed = run("push", *config, *data, "--drain", "--timeout", 30)
+            pushed = run("push", *config, *data, "--drain", "--timeout", 60)
             assert (pushed.exit_code, pushed.stderr) == (0, "")
-            pulled = run("pull", *config, *data, "--once", "--timeout", 30)
+            pulled = run("pull", *config, *data, "--once", "--timeout", 60)
             assert (pulled.exit_code, pulled.stderr) == (0, "")
             with Subscriber(str(tmp_path / "data"), stream=STREAM) as subscriber:
                 found = [*zip(range(messages), subscriber.messages(PATIENCE_S), strict=False)]

@@ -267,7 +267,7 @@ def test_an_impatient_second_signal_leaves_no_child_running(monkeypatch):
         children.__exit__()
     monkeypatch.undo()
     try:
-        assert [child._process.wait(10) for child in every] == [-signal.SIGTERM] * 3
+        assert [child._process.wait(60) for child in every] == [-signal.SIGTERM] * 3
     finally:
         for child in every:
             child.kill()
