@@ -54,22 +54,20 @@ def serve(certs, tmp_path):
 
 
 def push_one(server, top, contexts, session="jfk"):
-    """Publish a message and push it; return the seconds until the node has it."""
+    """Publish a message and push it."""
     with Publisher(str(top), stream=STREAM, session=session) as publisher:
         publisher.publish(b"hello")
     client = PushClient(str(top), STREAM, [("localhost", server.address[1])], contexts)
-    began = time.monotonic()
     client.start()
     assert client.stop(drain_s=60)
-    return time.monotonic() - began
 
 
 def test_idle_connections_do_not_keep_a_publisher_out(serve, publisher, tmp_path, caplog):
     """Strangers need no certificate to open a connection, so connections must not be enough."""
-    server = serve(ServerLimits(handshake_s=60))  # so that none ends at its deadline
+    server = serve(ServerLimits(handshake_s=3600))  # so that none ends at its deadline
     idle = [socket.create_connection(server.address) for _ in range(IDLE)]
     try:
-        assert push_one(server, tmp_path / "pub", publisher) < 30
+        push_one(server, tmp_path / "pub", publisher)
         assert eventually(lambda: server.connections <= 2 * ServerLimits().handshakes)
     finally:
         for sock in idle:
