@@ -174,7 +174,6 @@ def main() -> None:
     """Run `rt` with the arguments of this process."""
     _open_closed()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a script's background
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a script's background
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores one, and that is kept
             signal.signal(number, signal.default_int_handler)  # so that `finally` runs
