@@ -324,7 +324,7 @@ def test_a_node_below_its_reserve_pauses_its_own_copy_of_the_merged_log(tmp_path
             return both and before["copying_to"] == after["copying_to"]
 
         assert eventually(is_settled, 60), node.status()
-        assert "12Mi" in node.status()["copying_waits_for"]
+        assert "12.0 MiB" in node.status()["copying_waits_for"]
         paused = Position.parse(node.status()["copying_to"])
         publish(publisher, 100)
         time.sleep(3)
