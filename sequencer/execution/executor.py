@@ -76,7 +76,7 @@ class Executor:
         self.traffic = Traffic()  # what was merged since the start
         self._logs, self._received = logs, received
         self._disk, self._directory, self._identity = disk, directory, identity
-        self._unproven: dict[str, None] = {}  # merged further, and not from the copy here
+        self.unproven: dict[str, None] = {}  # merged further, and not from the copy here
         self._differing: dict[str, int] = {}  # how often a copy differed from the next slice
         self.appender = self._opened()
         self._emptied_end = end_of_emptied(self.appender)
@@ -187,7 +187,7 @@ class Executor:
 
     def take_unproven(self) -> list[str]:
         """Return the sessions merged since the last call whose output was here already."""
-        sessions, self._unproven = list(self._unproven), {}
+        sessions, self.unproven = list(self.unproven), {}
         return sessions
 
     def check_end(self, merge: Merge) -> None:
@@ -308,7 +308,7 @@ class Executor:
         if ledger.needs_roll(size):
             self._roll(merged.time_ns)
         if self.appender.end >= ledger.end + size:
-            self._unproven[each.session] = None
+            self.unproven[each.session] = None
             merged, headers = self._compare(merged, each)
             self._compare_copy(each, headers)
         else:
@@ -322,7 +322,7 @@ class Executor:
     def _write(self, merged: Range, each: Slice) -> tuple[Range, bytes]:
         headings = frames_of(each) if each.carried and not self._is_held(each) else None
         if is_carried := headings is not None:
-            self._unproven[each.session] = None
+            self.unproven[each.session] = None
         else:
             headings = self._read(each)
         raw = b"".join(heading.raw for heading in headings)
