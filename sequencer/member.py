@@ -216,30 +216,24 @@ class Member:
             OSError: the merged log cannot be written; call again when it can.
         """
         engine, execution, proposals = self.engine, self.execution, self.proposals
-        copies = execution.copies
-        if copies.unchecked:
-            copies.check()
+        if execution.copies.unchecked:
+            execution.copies.check()
         if self.membership.follow():
             self.executor.alone = self.is_alone
-        if engine.leader != self._leader:
-            self._follow_leader()
-        if self.holdings.unreported:
+        if engine.leader != self._leader or self.holdings.unreported:
             self._report_changes()
         while True:
             if proposals.waiting.due or proposals.orders:
                 proposals.propose()
             ready = engine.ready()
-            if ready is None:
-                break
-            self._take_ready(ready)
+            if ready is not None:
+                self._take_ready(ready)
             if execution.queue:
                 self._execute()
+            if ready is None:
+                break
         if self.greeting.is_due:
             self._greet()
-        if execution.queue:
-            self._execute()
-        if copies.unchecked:
-            copies.check()
         return execution.take_sessions()
 
     def _take_ready(self, ready: Ready) -> None:
@@ -322,12 +316,12 @@ class Member:
         is_later = status.term > self.greeting.claim.begun.term
         return self.greeting.is_over and (is_later or bool(status.leader))
 
-    def _follow_leader(self) -> None:
-        self._leader = self.engine.leader
-        self.proposals.change_leader()
-        self._report_all()
-
     def _report_changes(self) -> None:
+        """Report what is held to the leader; all of it to all members if there is another one."""
+        if self.engine.leader != self._leader:
+            self._leader = self.engine.leader
+            self.proposals.change_leader()
+            self._report_all()
         is_led = self._leader and self._leader != self.name
         for report in self.holdings.changes() if is_led else ():
             self._send(self._leader, self._holdings(report))

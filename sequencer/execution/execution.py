@@ -171,8 +171,14 @@ class Execution:
             self.readers.notify()
 
     def take_sessions(self) -> list[str]:
-        """Return the sessions merged further, or found right, since this was last called."""
+        """Return the sessions merged further, or found right, since this was last called.
+
+        Raises:
+            SessionDiverged: as `Copies.check`.
+        """
         copies = self.copies
+        if copies.unchecked:
+            copies.check()
         if not (self._sessions or copies.passed):
             return []
         sessions, self._sessions, copies.passed = self._sessions + copies.passed, [], []

@@ -24,7 +24,6 @@ from sequencer.raft.quorum import is_suspended, reached, suspended
 from sequencer.raft.reads import Reads
 from sequencer.raft.snapshots import encode_snapshot
 
-
 _PROBE, _REPLICATE = ProgressState.PROBE, ProgressState.REPLICATE
 
 

@@ -98,7 +98,7 @@ class Bench:
         self.run = list
         self.rolled, self.damage = set(), CorruptLog("out/log.0.0", START, "rot")
         self.sessions, self.begun, self.dropped, self.owned = {}, {}, [], []
-        self.checked = Everything()
+        self.checked, self.queue = Everything(), [None]
         self.snapshots = SimpleNamespace(
             turn=lambda _now: None, await_sync=lambda: self.did.append("await sync"),
             drop=lambda: self.did.append("drop"), end=lambda: self.did.append("end"),

@@ -3,7 +3,6 @@
 import logging
 import os
 from collections import deque
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -164,19 +163,7 @@ class Duties:
             self._next_tick_s = now_s + self._timing.tick_s
             for _ in range(rest.ticks):
                 self._member.tick()
-        while mail.damaged:
-            self._take_report(mail.damaged.popleft())
-        try:
-            self._advance(now_s, mail.synced)
-            if is_tick and not self._is_alone:
-                self._keep_up.turn(
-                    now_s, is_forked=self._forks.found is not None,
-                    is_full=self._ports.is_full(), paused=self._paused,
-                )  # fmt: skip
-        except Diverged as difference:
-            self._forks.take(difference)
-        except CorruptLog as damage:
-            self._mend(damage)
+        self._advance(now_s, mail, is_tick=is_tick)
         if copies.dropped or copies.owned or ports.sessions.is_removing:
             self._follow_lives()  # before a snapshot covers it
         if is_tick or self._served != self._executor.ledger.end:
@@ -187,8 +174,8 @@ class Duties:
             self._tick(now_s)
         if is_tick or rest.is_resting or (is_loud and rest.is_quiet):
             self._look_at_rest(now_s, is_tick=is_tick, is_loud=is_loud)
-        is_pausing = now_s < self._merge_again_s
-        has_more = self._member.execution.can_continue and not is_pausing
+        execution = self._member.execution
+        has_more = execution.queue and execution.can_continue and now_s >= self._merge_again_s
         return Stepped(self.view(), now_s if has_more else self._next_tick_s)
 
     def _is_loud(self, mail: Mail) -> bool:
@@ -290,11 +277,24 @@ class Duties:
             dict(self._member.unheard), self._member.proposals.unreadable,
         )  # fmt: skip
 
-    def _advance(self, now_s: float, changed: Collection[str]) -> None:
-        merged = self._run(now_s)
-        if merged or changed:
-            for session in dict.fromkeys([*changed, *merged]):
-                self._confirm(session)
+    def _advance(self, now_s: float, mail: Mail, *, is_tick: bool) -> None:
+        """Mend what was found damaged, and do what the member can."""
+        while mail.damaged:
+            self._take_report(mail.damaged.popleft())
+        try:
+            merged = self._run(now_s)
+            if merged or mail.synced:
+                for session in dict.fromkeys([*mail.synced, *merged]):
+                    self._confirm(session)
+            if is_tick and not self._is_alone:
+                self._keep_up.turn(
+                    now_s, is_forked=self._forks.found is not None,
+                    is_full=self._ports.is_full(), paused=self._paused,
+                )  # fmt: skip
+        except Diverged as difference:
+            self._forks.take(difference)
+        except CorruptLog as damage:
+            self._mend(damage)
 
     def _run(self, now_s: float) -> list[str]:
         """Propose, persist, answer and merge; while the disk is full, do all but merge."""
