@@ -134,6 +134,7 @@ class Proposals:
                 self.orders.appendleft(instruction)
             return
         self._undecided, self._proposed_ns = (entry, instruction), self._now_ns()
+        self._execution.executor.proposed = self._planner.carrier.frames
 
     def decode(self, entry: Entry) -> Committed:
         """Return a committed entry with its instruction; our own proposal need not be decoded.
