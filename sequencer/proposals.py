@@ -205,6 +205,6 @@ class Proposals:
         # The planner reads headers, so it plans only what is here.
         mine = planner.readable(due, own, is_checked)
         merge = planner.plan(ledger, mine, self._now_ns())
-        # Of others, this node waits for its copy to grow.
-        self.waiting.rest(each for each in planner.idle if mine[each] >= due[each])
+        if planner.idle:  # of others, this node waits for its copy to grow
+            self.waiting.rest(each for each in planner.idle if mine[each] >= due[each])
         return merge and planner.carrier.fill(merge, agreed)

@@ -279,8 +279,10 @@ class Execution:
                 if self.executor.unproven:
                     self.copies.doubt(self.executor.take_unproven())
         if isinstance(instruction, Merge):
-            self._sessions += [each.session for each in instruction.slices]
-            self.carries = any(each.carried for each in instruction.slices)
+            self.carries = False
+            for each in instruction.slices:
+                self._sessions.append(each.session)
+                self.carries = self.carries or bool(each.carried)
             self.done_index = entry.index
             return
         for session in dict.fromkeys(life.session for life in lives_of(instruction)):
