@@ -22,22 +22,22 @@ class Copies:
     def __init__(self, executor: Executor, holdings: Holdings) -> None:
         self._executor = executor
         self._holdings = holdings
-        self._checked: set[str] = set()
+        self.checked: set[str] = set()
         # With the last frame that was merged while they were in doubt; repeats make it forgotten.
-        self._unchecked: dict[str, Tail | None] = {}
-        self._passed: list[str] = []
+        self.unchecked: dict[str, Tail | None] = {}
+        self.passed: list[str] = []  # found right since they were taken
         self._unreadable: set[str] = set()  # so that each is logged once
         self.dropped = dict.fromkeys(executor.ledger.begun)  # see `take_dropped`
         self.owned = dict.fromkeys(executor.ledger.opened)  # see `take_owned`
 
     def hold(self, session: str) -> None:
         """A copy was opened, or has grown."""
-        if session not in self._checked:
-            self._unchecked.setdefault(session, None)
+        if session not in self.checked:
+            self.unchecked.setdefault(session, None)
 
     def lose(self, session: str) -> None:
         """A copy was set aside; another one begins in its place."""
-        self._checked.discard(session)
+        self.checked.discard(session)
 
     def drop(self, session: str) -> None:
         """Count all nodes' copies of a session as none: they were dropped by an instruction.
@@ -48,8 +48,8 @@ class Copies:
         self._holdings.drop(session)
         self._executor.begin_again(session)
         self.lose(session)
-        if session in self._unchecked:
-            self._unchecked[session] = None  # its next log has another last frame
+        if session in self.unchecked:
+            self.unchecked[session] = None  # its next log has another last frame
 
     def take_dropped(self) -> list[str]:
         """Return the sessions that were dropped since this was last called."""
@@ -70,18 +70,18 @@ class Copies:
     def doubt(self, sessions: Iterable[str]) -> None:
         """More was merged of these sessions, and not from the copies here: they may be others."""
         for session in sessions:
-            self._checked.discard(session)
+            self.checked.discard(session)
             tail = self._executor.ledger.tails.get(session)
-            self._unchecked[session] = tail or self._unchecked.get(session)
+            self.unchecked[session] = tail or self.unchecked.get(session)
 
     def doubt_all(self) -> None:
         """The ledger is another node's now: none of it was merged from the copies here."""
-        self._checked.clear()
-        self._unchecked = dict.fromkeys(self._holdings.own)
+        self.checked.clear()
+        self.unchecked = dict.fromkeys(self._holdings.own)
 
     def is_checked(self, session: str) -> bool:
         """Whether the copy is known to hold what was merged of its session."""
-        return session in self._checked
+        return session in self.checked
 
     def check(self) -> None:
         """Check the copies that have come as far as their session was merged.
@@ -89,20 +89,13 @@ class Copies:
         Raises:
             SessionDiverged: a copy has another frame where the last merged one was.
         """
-        if not self._unchecked:  # the usual case, in every step
-            return
-        for session in list(self._unchecked):
+        for session in list(self.unchecked):
             merged_to = self._executor.ledger.merged_to(session)
             is_here = self._executor.copy_end(session) >= merged_to
             if is_here and self._is_agreed(session) and self._was_read(session):
-                del self._unchecked[session]
-                self._checked.add(session)
-                self._passed.append(session)
-
-    def take_passed(self) -> list[str]:
-        """Return the sessions whose copies were found right since this was last called."""
-        passed, self._passed = self._passed, []
-        return passed
+                del self.unchecked[session]
+                self.checked.add(session)
+                self.passed.append(session)
 
     def _is_agreed(self, session: str) -> bool:
         """Whether the copy may be the one that was merged from: it may be of the next log."""
@@ -118,14 +111,14 @@ class Copies:
     def _was_read(self, session: str) -> bool:
         """Check one copy; False if it cannot be read now, and is to be checked at the next call."""
         try:
-            self._executor.check_copy(session, self._unchecked[session])
+            self._executor.check_copy(session, self.unchecked[session])
         except OSError as error:
             if session not in self._unreadable:
                 _log.warning("session %s cannot be checked, and waits: %s", session, spoken(error))
             self._unreadable.add(session)
             return False
         except CorruptLog:
-            del self._unchecked[session]
+            del self.unchecked[session]
             raise
         self._unreadable.discard(session)
         return True

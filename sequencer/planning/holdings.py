@@ -56,7 +56,7 @@ class Holdings:
         self._executed: dict[str, int] = {}  # by member, as of its last report
         self.round = 1  # counts whole reports that were due
         self.follow(list(members))
-        self._unreported: dict[str, None] = {}  # for its order
+        self.unreported: dict[str, None] = {}  # for its order
         self.own: Mapping[str, Position] = self._held[name]  # durable here, by session
         self.presence = Presence()
 
@@ -99,7 +99,7 @@ class Holdings:
     def hold(self, session: str, end: Position) -> None:
         """This node now holds `session` durably up to `end`."""
         self._held[self._name][session] = end
-        self._unreported[session] = None
+        self.unreported[session] = None
 
     def agreed(self, session: str) -> Position:
         """Up to where a majority holds `session` durably."""
@@ -211,10 +211,10 @@ class Holdings:
 
     def changes(self) -> list[bytes]:
         """Return reports of what changed since the last ones; none if nothing did."""
-        if not self._unreported:
+        if not self.unreported:
             return []
-        items = {session: self.own[session] for session in self._unreported}
-        self._unreported.clear()
+        items = {session: self.own[session] for session in self.unreported}
+        self.unreported.clear()
         return encode_reports(items, whole=False)
 
     def whole(self) -> list[bytes]:
@@ -223,7 +223,7 @@ class Holdings:
         They retract what they do not name, so sessions of which nothing is held are left out: there
         may be any number of them that were forgotten.
         """
-        self._unreported.clear()
+        self.unreported.clear()
         return encode_reports({each: end for each, end in self.own.items() if end}, whole=True)
 
 

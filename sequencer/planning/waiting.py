@@ -21,19 +21,16 @@ class WaitingSessions:
     def __init__(self, holdings: Holdings) -> None:
         """Begin with none."""
         self._holdings = holdings
-        self._due: dict[str, None] = {}  # a dict for its order
+        self.due: dict[str, None] = {}  # a dict for its order
         self._resting: dict[str, Position] = {}  # with what a majority held at the last look
 
-    def __bool__(self) -> bool:
-        return bool(self._due)
-
     def __iter__(self) -> Iterator[str]:
-        return iter(self._due)
+        return iter(self.due)
 
     def notice(self, sessions: Iterable[str]) -> None:
         """Look at these sessions: this node's copy grew."""
         for session in sessions:
-            self._due[session] = None
+            self.due[session] = None
             if self._resting:  # few do, and many are noticed
                 self._resting.pop(session, None)
 
@@ -51,13 +48,13 @@ class WaitingSessions:
 
     def keep(self, sessions: Iterable[str]) -> None:
         """Look at none but these any more; those at rest stay."""
-        self._due = dict.fromkeys(sessions)
+        self.due = dict.fromkeys(sessions)
 
     def rest(self, sessions: Iterable[str]) -> None:
         """Let these rest, of which this node holds all that a majority does."""
         for session in sessions:
             self._resting[session] = self._holdings.agreed(session)
-            del self._due[session]
+            del self.due[session]
 
     def wake(self) -> None:
         """Look at all that this node holds: it leads now."""

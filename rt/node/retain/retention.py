@@ -98,6 +98,7 @@ class Retention:
         self._reports = RetentionReports(member, sweeper.snapshot_index)
         self._said: set[str] = set()  # troubles that were logged and persist
         self._turned_s = float("-inf")
+        self.is_called = False  # whether a turn is due before the next tick
         self._turned_at = START, -1  # the file that was active then, and the last instruction
         member.handlers[REPORT] = self.hear
 
@@ -129,7 +130,7 @@ class Retention:
         """
         report = decode_retention_report(body, sender=sender, heard_s=self._steady_s())
         if self._reports.take(sender, report):
-            self._turned_s = float("-inf")  # the other nodes wait to learn of it
+            self._turned_s, self.is_called = float("-inf"), True  # the others wait to learn of it
 
     @property
     def settled_index(self) -> int:
@@ -138,7 +139,7 @@ class Retention:
 
     def has_durable(self, index: int) -> None:
         """Report, in the next turn, that everything up to an instruction is durable here."""
-        self._turned_s = float("-inf")
+        self._turned_s, self.is_called = float("-inf"), True
         self._reports.has_durable(index)
 
     def turn(self, now_s: float) -> None:
@@ -147,8 +148,9 @@ class Retention:
         Args:
             now_s: by the steady clock.
         """
+        self.is_called = False
         since_s = now_s - self._turned_s
-        if since_s < _TURN_S_MIN:  # most steps end here
+        if since_s < _TURN_S_MIN:
             return
         active = self._ledger.end.file
         if since_s < _TURN_S and active == self._turned_at[0]:
