@@ -1,4 +1,4 @@
-"""What is wrong with a node, by its own answer."""
+"""The problems that a node's status answer reports."""
 
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -7,7 +7,7 @@ from rt.cli.common.answer_fields import checked, get, position
 from rt.text import printable
 
 _FILES_SHOWN: Final = 3
-_SECOND_END: Final = 253_402_300_799  # of the year 9999, the last that a date can have
+_SECOND_END: Final = 253_402_300_799  # the end of the year 9999, the last that a date can have
 
 
 def problems_of(answer: dict[str, Any]) -> list[str]:
@@ -21,7 +21,7 @@ def problems_of(answer: dict[str, Any]) -> list[str]:
 
 
 def takes_part(answer: dict[str, Any]) -> bool:
-    """Whether a node that answered so votes, holds the merged log and takes data."""
+    """Return whether a node votes, holds the merged log and accepts data, by its answer."""
     reasons = ("forked", "copying_to", "unconfirmed_by", "merging_paused")
     away = any(answer.get(reason) for reason in reasons)
     is_member = bool(answer) and answer.get("role") != "learner"
@@ -29,7 +29,7 @@ def takes_part(answer: dict[str, Any]) -> bool:
 
 
 def _state_problems(answer: dict[str, Any]) -> list[str]:
-    """What is wrong with what the node has on its disk."""
+    """Return problems of what the node has on its disk."""
     found = []
     if fork := get(answer, "forked", dict):
         since = time_text(get(fork, "since_ns", int))
@@ -61,7 +61,7 @@ def _state_problems(answer: dict[str, Any]) -> list[str]:
 
 
 def _running_problems(answer: dict[str, Any]) -> list[str]:
-    """What keeps it from merging or serving now."""
+    """Return what keeps the node from merging or serving now."""
     found = []
     if place := get(answer, "copying_to", str):
         reason = get(answer, "copying_waits_for", str)
@@ -91,6 +91,6 @@ def _running_problems(answer: dict[str, Any]) -> list[str]:
 
 
 def time_text(time_ns: int) -> str:
-    """Return a time in UTC, to the second."""
+    """Return a time as text in UTC, to the second."""
     at = datetime.fromtimestamp(min(time_ns // 10**9, _SECOND_END), UTC)
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")
