@@ -195,7 +195,7 @@ def headers_to_arrow(headers: list[dict[str, bytes]] | None, first: int, count: 
     """Return headers as an Arrow array of maps; messages without any have an empty map.
 
     Args:
-        headers: of all messages of a frame; None if none has any.
+        headers: the headers of all messages of a frame; None if none has any.
         first: the first message wanted.
         count: how many.
     """

@@ -181,7 +181,7 @@ class Appender:
 
         Args:
             parts: the bytes of the frames, split anywhere.
-            headers: of all frames in order, including those in `copied`.
+            headers: the headers of all frames in order, including those in `copied`.
             after: a copy of `walk` that has stepped over these headers, which proves them checked.
             copied: bytes of another log's file that follow `parts`, copied without being parsed.
 
