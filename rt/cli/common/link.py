@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from rt.cli.common.console import note
-from rt.cli.common.options import Seconds, reloaded
+from rt.cli.common.options import Command, Seconds, click_options, reloaded
 from rt.cli.process.stop_signals import StopSignals
 from rt.client.readers.settings import ConnectionSettings
 from rt.config.settings import changed
@@ -21,6 +21,7 @@ from rt.node.settings.http import HttpSettings
 from rt.web.serving.server import WebServer
 
 _log: Final = logging.getLogger("rt.cli")
+_LISTED: Final = ("stream", "nodes", "certs", "identity")
 REPORT_S: Final = 5.0  # how often a command may say what it waits for
 FIRST_S: Final = 1.0  # until it says so first; it took about as long to begin
 STOP_S: Final = 0.2  # for connections to end where none was made: a dial may hang for seconds
@@ -33,6 +34,15 @@ class ServiceSettings(ConnectionSettings):
     """What a client that runs for long needs: how to reach the nodes, and where it shows itself."""
 
     web: HttpSettings = field(default_factory=HttpSettings)
+
+
+def link_options(table: str) -> Callable[[Command], Callable[..., Any]]:
+    """Return the options of a command that asks nodes and reads no files of a stream.
+
+    Args:
+        table: the table of the file that belongs to this command.
+    """
+    return click_options(ConnectionSettings, table, _LISTED)
 
 
 def look(settings: ConnectionSettings, request: dict[str, Any]) -> dict[str, Any]:

@@ -7,8 +7,8 @@ import click
 from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.completing import complete_asked
 from rt.cli.common.console import note, print_json, say, table
-from rt.cli.common.link import look
-from rt.cli.common.options import click_options, json_option
+from rt.cli.common.link import link_options, look
+from rt.cli.common.options import json_option
 from rt.client.readers.settings import ConnectionSettings
 from rt.config.kinds import show_seconds
 from rt.names import parse_peer
@@ -31,7 +31,7 @@ def session() -> None:
 
 
 @session.command("list")
-@click_options(ConnectionSettings, "session")
+@link_options("session")
 @json_option("the sessions")
 def list_sessions(settings: ConnectionSettings, *, as_json: bool) -> None:
     """List the sessions that the leader knows, and why one is not merged.
@@ -51,7 +51,7 @@ def list_sessions(settings: ConnectionSettings, *, as_json: bool) -> None:
 
 @session.command()
 @click.argument("name", shell_complete=complete_asked("sessions"))
-@click_options(ConnectionSettings, "session")
+@link_options("session")
 @json_option("the session")
 def show(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
     """Show one session: up to where each node holds it, and up to where it is merged.
@@ -69,7 +69,7 @@ def show(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
 
 @session.command()
 @click.argument("name", shell_complete=complete_asked("sessions"))
-@click_options(ConnectionSettings, "session")
+@link_options("session")
 @click.option("--at", metavar="POSITION", help="Start of the file to continue at, as in 0.3.0.")
 @json_option("the outcome")
 def adopt(settings: ConnectionSettings, *, name: str, at: str | None, as_json: bool) -> None:
@@ -88,7 +88,7 @@ def adopt(settings: ConnectionSettings, *, name: str, at: str | None, as_json: b
 
 @session.command()
 @click.argument("name", shell_complete=complete_asked("sessions"))
-@click_options(ConnectionSettings, "session")
+@link_options("session")
 @json_option("the outcome")
 def reset(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
     """Let a session begin again with another log, from sequence number 0.
@@ -107,7 +107,7 @@ def reset(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
 
 @session.command()
 @click.argument("name", shell_complete=complete_asked("sessions"))
-@click_options(ConnectionSettings, "session")
+@link_options("session")
 @json_option("the outcome")
 def forget(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
     """Drop what the nodes know and hold of a session that has ended.
@@ -124,7 +124,7 @@ def forget(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
 
 @session.command()
 @click.argument("name", shell_complete=complete_asked("sessions"))
-@click_options(ConnectionSettings, "session")
+@link_options("session")
 @click.option(
     "--owner",
     metavar="IDENTITY",
@@ -152,7 +152,7 @@ def take(
 
 
 @session.command()
-@click_options(ConnectionSettings, "session")
+@link_options("session")
 @click.option("--close", metavar="TIME", help="Silence after which a session is closed.")
 @click.option("--take", "take_", metavar="TIME", help="From then until another may take it over.")
 @click.option("--expire", metavar="TIME", help="From then until the nodes forget it, or never.")
@@ -188,7 +188,7 @@ def policy(
 
 @session.command()
 @click.argument("publisher", required=False)
-@click_options(ConnectionSettings, "session")
+@link_options("session")
 @click.option("--bytes", "bytes_s", metavar="SIZE", help="Most bytes a second, or none.")
 @click.option("--sessions", metavar="NUMBER", help="Most different sessions a day, or none.")
 @json_option("the quotas")
