@@ -19,13 +19,13 @@ from rt.cli.process.children import Child, Children
 from rt.node.founding.cluster_files import free_addresses, init_cluster
 from rt.node.loop.event_loop import LOOP_VARIABLE
 from rt.position import Position
+from tests.commands import run
 
 from .network import Network
 
 STREAM = "storm"
 SESSIONS = ("p1", "p2", "p3")
 PULLERS = ("pull1", "pull2")
-FOUND = {True: (), False: ("--found",)}  # a node alone founds itself
 RATE = 300  # messages a second and publisher
 WHOLE_S = 60.0  # in which undisturbed nodes must catch up
 WEIGHTS = {  # of what may be done next; partitions need a network
@@ -79,7 +79,8 @@ class Storm:
         }
         self.running: dict[str, Child] = {}
         for place in self.places:
-            self._start(place.name, "node", "--config", place.config, *FOUND[len(self.places) == 1])
+            assert run("node", "found", "--config", place.config).exit_code == 0
+            self.restart(place.name)
         for place in self.places:
             self.running[place.name].first_line(r":(\d+)$")
         for name in self._commands:
