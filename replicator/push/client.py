@@ -20,14 +20,14 @@ from rt.names import parse_glob
 from rt.net.tls import Contexts
 from rt.traffic import Traffic
 
-# Refusals that last until somebody does something about them.
+# Refusals that last until an operator or publisher acts.
 _LASTING: Final = frozenset({
     "corrupt", "diverged", "name", NAME_TAKEN, "not-a-member", "other-log", "other-stream",
     "owned", "poisoned", "role", "session", "sessions", "stream", "too-large",
 })  # fmt: skip
 _DRAIN_POLL_S: Final = 0.01
 _STOP_S: Final = 2.0
-_BLOCKED_S: Final = 3.0  # a node that has just started says what it has merged within a second
+_BLOCKED_S: Final = 3.0  # a node that has just started reports its merges within a second
 
 
 class PushClient:
@@ -141,7 +141,7 @@ class PushClient:
         )
 
     def blocked(self) -> list[str]:
-        """Return the sessions that cannot be merged, since no node knows their archived beginning.
+        """Return the sessions that cannot be merged because no node has their archived beginning.
 
         They were shipped to another cluster before, or this one has lost its state.
         """
@@ -154,13 +154,13 @@ class PushClient:
         return [each for each in lacking if now_s - self._blocked_since_s[each] >= _BLOCKED_S]
 
     def refused(self) -> list[str]:
-        """Return the sessions that no majority takes until somebody does something about them."""
+        """Return the sessions that no majority accepts until an operator or publisher acts."""
         return [each for each in self._book.names() if self._is_refused(each, _LASTING)]
 
     def is_shipped_elsewhere(self) -> bool:
-        """Whether all that is not known to be merged is shipped by another program.
+        """Whether another program ships everything that is not known to be merged.
 
-        The nodes take a session from one connection at a time, and this one hears nothing of it.
+        The nodes accept a session from one connection at a time, and this one hears nothing of it.
         """
         left = [each for each in self._book.names() if not self._is_drained(each, merged=True)]
         return bool(left) and all(self._is_refused(each, frozenset({"busy"})) for each in left)
@@ -185,7 +185,7 @@ class PushClient:
             connection.dialer.abandon()
 
     def _is_drained(self, session: str, *, merged: bool) -> bool:
-        """Whether a majority of the given nodes have it, and one says that a majority of all do."""
+        """Whether most given nodes have a session, and one reports that of a majority of all."""
         progress, settled = self._book.progress(session), set()
         for connection in self._connections:
             end = connection.all_sent(session)
@@ -219,7 +219,7 @@ class PushClient:
         )
 
     def _errors(self, session: str) -> dict[str, str]:
-        """Return, by node, why a session is not shipped to it; "" where it is."""
+        """Return, by node, why a session is not shipped to it, or ""."""
         errors = {each.name: each.error(session) for each in self._connections}
         if self._lacks(session):
             for each in self._connections:

@@ -112,7 +112,7 @@ class SessionBook:
         return 0
 
     def answered(self, node: str, holder: str) -> None:
-        """Learn whose certificate answered at the address of a node; each holder has one voice."""
+        """Record the name in the certificate at a node's address; each name has one vote."""
         self._holders[node] = holder
         others = [each for each, who in self._holders.copy().items() if who == holder]
         if len(others) > 1:
@@ -120,11 +120,11 @@ class SessionBook:
             _log.warning(words, " and ".join(sorted(others)))
 
     def holder(self, node: str) -> str:
-        """Return whose certificate answered at the address of a node; the address if none did."""
+        """Return the name in the certificate at a node's address; the address if none answered."""
         return self._holders.get(node, node)
 
     def acked(self, session: str, node: str, ack: Ack, log: str) -> bool:
-        """Take a node's acknowledgement of a log; return whether it says anything new."""
+        """Record a node's acknowledgement of a log; return whether it says anything new."""
         return self.progress(session).take(node, ack, log, self.holder(node))
 
     def note(self, session: str, *, whole: bool) -> None:
@@ -132,7 +132,7 @@ class SessionBook:
         self.progress(session).note(whole=whole)
 
     def rest(self, session: str) -> None:
-        """Hold nothing open for a session while nothing happens."""
+        """Close what is open for a session, because it is idle."""
         known = self._progress.get(session)
         if known is not None:
             known.rest()
@@ -146,7 +146,7 @@ class SessionBook:
         return _BUSY_RETRY_S if why.code in _SOON else _REFUSED_RETRY_S
 
     def progress(self, session: str) -> SessionProgress:
-        """Return what is known of a session; the same for all nodes."""
+        """Return a session's progress, which is shared by all nodes."""
         known = self._progress.get(session)
         if known is None:
             made = SessionProgress(self.path(session), self._nodes, self._release)
