@@ -19,10 +19,10 @@ from rt.position import START, Position
 from rt.traffic import Traffic
 
 _log: Final = logging.getLogger(__name__)
-# A sink is silent while it looks at its copy, and after 15 s of that it is taken for dead anyway.
+# A sink is silent while it reads its copy, and counts as dead after 15 s anyway.
 BEGIN_S: Final = 30.0
-CATCHING_UP_BYTES: Final = 4 * MIB  # more than a peer that keeps up lacks in a flood
-_POLL_S: Final = 1.0  # how often to look at the log even if the host never rang
+CATCHING_UP_BYTES: Final = 4 * MIB  # more than a peer that keeps up lacks during a flood
+_POLL_S: Final = 1.0  # how often to check the log without the bell
 
 
 class PullConnection:
@@ -168,7 +168,7 @@ class PullConnection:
             self._begin_by_s = self._clock() + BEGIN_S
 
     def _demand_begun(self, channel: SourceChannel) -> None:
-        """Refuse a peer that was offered the log and does not say from where on it wants it."""
+        """Refuse a peer that was offered the log and does not say where to begin."""
         if not channel.has_begun and self._clock() > self._begin_by_s:
             words = f"it did not say within {BEGIN_S:g} s where its copy of the log ends"
             raise Refused("protocol", words)
@@ -181,7 +181,7 @@ class PullConnection:
         return self._log.is_there
 
     def _report(self, error: CorruptLog) -> None:
-        """Pass on what was found, and whether the file still grows."""
+        """Report damage, and whether its file still grows."""
         self._damaged(error, error.position.file not in self._log.manifest.rolled)
 
     def _send_now(self) -> bool:
