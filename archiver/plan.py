@@ -29,7 +29,7 @@ def rolled_files(
     """Return the rolled files that are not archived, oldest first.
 
     Args:
-        manifest: of the merged log.
+        manifest: the merged log's manifest.
         archived_to: all files before this one are archived.
         end: the active file, if there is one; it and everything after it is left out.
     """
@@ -80,7 +80,7 @@ def plan(policy: Policy, manifest: Manifest, decisions: Sequence[Decision]) -> l
 
     Args:
         policy: the rules that the decisions follow.
-        manifest: of the merged log.
+        manifest: the merged log's manifest.
         decisions: from `archiver.decide.decide`.
     """
     return _planned(policy, kept_files(manifest), decisions)

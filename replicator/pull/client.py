@@ -35,7 +35,7 @@ from rt.traffic import Traffic
 _log: Final = logging.getLogger(__name__)
 LAGGING: Final = "lagging"  # code: this side leaves a node
 _STOP_S: Final = 2.0
-_LOOK_S: Final = 0.5  # how often to see whether a look at a node is due
+_LOOK_S: Final = 0.5  # how often to check whether a question to a node is due
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class PullClient:
             root: directory under which streams live.
             stream: name of the stream.
             nodes: host and port of each node; one is used at a time.
-            contexts: of `rt.net.tls.client_context`.
+            contexts: contexts made by `rt.net.tls.client_context`.
             keep: whether to keep the bytes of a file that the cluster has archived.
             sweep: is called about once a second to give up what is not to be kept.
             start: where a new copy begins: at the file that holds this place. One that holds
@@ -116,7 +116,7 @@ class PullClient:
             grown: is called with the end of the copy whenever it has moved, for one that is served.
             disk: where; the real one if not given.
             asks: asks nodes where the stream ends; with `contexts` if not given.
-            compares: whether to look at other nodes; False for a copy that takes what one has.
+            compares: whether to compare with other nodes; False to accept what one node has.
 
         Raises:
             Misuse: a name is invalid, there is no node, or another pulls into the directory.
@@ -158,13 +158,13 @@ class PullClient:
             threading.Thread(target=carried(self._look), name="look", daemon=True).start()
 
     def ask_end(self, hops: int = HOPS_MAX) -> EndWait:
-        """Ask where the stream ends now; to be closed.
+        """Ask where the stream ends now; the caller closes the result.
 
         Args:
-            hops: over how many mirrors the question may go on.
+            hops: how many mirrors the question may pass.
 
         Returns:
-            What waits until the copy has everything that was merged by now.
+            A wait that ends when the copy has everything that was merged by now.
         """
         self._guard.demand_owner()
         asks = partial(self._asks.latest, hops=hops)
@@ -179,7 +179,7 @@ class PullClient:
         """End the connection, sync the copy, and release the directory.
 
         Args:
-            wait_s: how long to wait for a dial, or a write, that is under way.
+            wait_s: how long to wait for a running dial or write.
 
         Returns:
             Whether it has ended. If not, the directory is still locked: call again.
@@ -204,11 +204,11 @@ class PullClient:
 
     @property
     def log(self) -> Appender | None:
-        """The copy's log; None before a node has said which it is."""
+        """The copy's log; None until a node has identified it."""
         return None if self._copy.log is None else self._copy.log.appender
 
     def on_damage(self, suspect: Callable[[CorruptLog], None]) -> None:
-        """Have damage in a rolled file reported; before `start`."""
+        """Have damage in rolled files reported; call before `start`."""
         self._copy.suspect = suspect
 
     @property
@@ -314,7 +314,7 @@ class PullClient:
             return self._watch.avoids(address_text(node), time.monotonic())
 
     def _look(self) -> None:
-        """Look at a node whenever that is due, and have one left that lags."""
+        """Ask a node when that is due, and leave the current node if it lags."""
         by_text = {address_text(each): each for each in self._nodes}
         while not self._stopped.wait(_LOOK_S):
             now_s = time.monotonic()

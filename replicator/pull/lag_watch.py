@@ -102,10 +102,10 @@ class LagWatch(Generic[Node]):
         self._aim()
 
     def why_leave(self, now_s: float) -> str:
-        """Say why the current node is to be left now; "" if it is not.
+        """Return why the current node is to be left now, or "".
 
-        That is decided when it has just answered, as it may come further at any time. The node is
-        avoided from then on.
+        It is decided only when the node has just answered, since it may catch up at any time. From
+        then on the node is avoided.
         """
         answered, self._answered = self._answered, None
         why = "" if answered is None or answered != self._current else self.lag(now_s)
@@ -116,7 +116,7 @@ class LagWatch(Generic[Node]):
         return f"{why}; another node is asked instead"
 
     def lag(self, now_s: float) -> str:
-        """Say how far the current node lags; "" if it is not known to lag for `lag_s`."""
+        """Return how far the current node lags; "" if it has not lagged for `lag_s`."""
         self._aim()
         target, current = self._target, self._current
         if target is None or current is None or not self._is_overdue(now_s):
@@ -137,7 +137,7 @@ class LagWatch(Generic[Node]):
         return lacked is not None and now_s < lacked[1]
 
     def _has_answered_late(self) -> bool:
-        """Whether the current node was asked, while it is connected, after the time that it has."""
+        """Whether the current node, while connected, has been asked after its time was up."""
         own = None if self._current is None else self._heard.get(self._current)
         if own is None or self._target is None:
             return False

@@ -53,7 +53,7 @@ class PushClient:
             root: directory under which streams live; it may be created later.
             stream: name of the stream.
             nodes: host and port of each node.
-            contexts: of `rt.net.tls.client_context`.
+            contexts: contexts made by `rt.net.tls.client_context`.
             sessions: names or globs of the sessions to ship; those that appear later too.
             release: when the sessions' own rolled files may be archived.
 
@@ -90,9 +90,9 @@ class PushClient:
         self._notes.start()
 
     def wake(self, session: str | None = None) -> None:
-        """Announce that a session was written to, or any of them.
+        """Announce that a session, or any of them, was written to.
 
-        A publisher in the same process saves the wait for the file system's notification.
+        This saves a publisher in the same process the wait for the file system's notification.
         """
         self._guard.demand_owner()
         for connection in self._connections:
@@ -105,7 +105,7 @@ class PushClient:
         """End all connections.
 
         Args:
-            drain_s: how long to go on until a majority of the nodes have synced everything.
+            drain_s: how long to wait for a majority of the nodes to sync everything.
             wait_s: how long to wait then for a dial that is under way.
 
         Returns:
@@ -130,8 +130,8 @@ class PushClient:
         """Whether a majority of the nodes have synced, or merged, everything in the sessions.
 
         Args:
-            merged: whether to ask for what is merged, and not for what is synced.
-            but: sessions that do not count.
+            merged: whether everything must be merged, not only synced.
+            but: sessions to ignore.
         """
         self._guard.demand_owner()
         return all(

@@ -31,7 +31,7 @@ class ShippedSessions(Protocol):
     All of it may be called from any thread.
     """
 
-    look_s: float | None  # how often to look at all sessions; None where `look` is called for it
+    look_s: float | None  # how often to check all sessions; None if `look` is called instead
 
     def is_wanted(self) -> bool:
         """Whether a connection is needed at all; it is closed when not."""
@@ -99,7 +99,7 @@ class PushConnection:
         self.dialer = Dialer(destination, self._serve, is_wanted=book.is_wanted)
         self._errors = ChannelErrors(f"node {self.name}" if destination.member else self.name)
         self._channels: dict[str, SourceChannel] = {}  # by session
-        self._hints: set[str] = set()  # sessions to be looked at
+        self._hints: set[str] = set()  # sessions to check
         self._sweep = SessionSweep()  # over all of them
         self.traffic = Traffic()  # what was sent
         self._turn = threading.Lock()
@@ -110,7 +110,7 @@ class PushConnection:
         if self._side is None or self._sent_now(session, frame):
             return  # all are looked at as soon as it is connected
         if session in self._channels or not self._errors.get(session):
-            self._hints.add(session)  # else it is retried when all are looked at
+            self._hints.add(session)  # else it is retried when all are checked
             self.dialer.wake.set()
 
     def look(self, *, urgent: bool = True) -> None:
@@ -223,7 +223,7 @@ class PushConnection:
         self._sweep.begin(new, self._channels)
 
     def _look_at_some(self, side: SourceConnection) -> None:
-        """Find what changed without a notification, and what is new, at a few sessions."""
+        """Find unannounced changes and new sessions, at a few sessions."""
         for session in self._sweep.some():
             channel = self._channels.get(session)
             if channel is None:
@@ -262,7 +262,7 @@ class PushConnection:
             self._note(session, whole=False)
 
     def _note(self, session: str, *, whole: bool) -> None:
-        """Let the publisher know what was confirmed; a failure is retried at the next look."""
+        """Write for the publisher what was confirmed; a failure is retried at the next check."""
         try:
             self._book.note(session, whole=whole)
         except OSError as error:

@@ -7,7 +7,7 @@ from rt.log.notify.headers_note import HeadersNote
 
 
 class HeadersNews:
-    """HeadersNews: whether headers are allowed; one yes suffices, since all nodes agree first.
+    """HeadersNews: whether headers are allowed: one node's yes suffices, since all agree first.
 
     Threads: any; `_lock` guards all fields.
     """

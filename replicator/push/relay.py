@@ -61,7 +61,7 @@ class RequestedSessions:
         self._copies: dict[str, HeldCopy] = {}  # by session that was opened
 
     def request(self, session: str) -> bool:
-        """Take a request, unless the session was refused a moment ago; return whether it counts."""
+        """Record a request; return False, ignoring it, if the session was refused a moment ago."""
         now_s = time.monotonic()
         with self._lock:
             if now_s < self._not_before_s.get(session, 0.0):
@@ -116,7 +116,7 @@ class RequestedSessions:
 
 
 class Relay:
-    """Keeps a connection to one node while that lacks something; remembers nothing."""
+    """Relay: keeps a connection to one node while that node lacks something; stores no state."""
 
     def __init__(
         self,
@@ -129,9 +129,9 @@ class Relay:
         """Dial nothing before `want`.
 
         Args:
-            name: of the node, which its certificate has to prove.
+            name: the node's name, which its certificate must prove.
             address: where it listens.
-            contexts: of `rt.net.tls.client_context`.
+            contexts: contexts made by `rt.net.tls.client_context`.
             stream: name of the stream.
             copy_of: returns the copy of a session; None if there is none.
         """
@@ -142,7 +142,7 @@ class Relay:
         self._complaint = Complaint(_log, f"relay to node {name}")
 
     def want(self, session: str) -> None:
-        """Push this session to the node, which lacks it; repeated as long as it does.
+        """Push this session to the node; call it repeatedly while the node lacks it.
 
         Any thread may call it.
         """

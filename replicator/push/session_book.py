@@ -26,7 +26,7 @@ from rt.position import Position, file_position
 
 _log: Final = logging.getLogger(__name__)
 _BUSY_RETRY_S: Final = 0.5  # the node may still hold the connection that we have lost
-_REFUSED_RETRY_S: Final = 30.0  # something has to be repaired first
+_REFUSED_RETRY_S: Final = 30.0  # something must be repaired first
 _SOON: Final = frozenset({"busy", "reserve", "behind"})
 _HEADERS_RETRY_S: Final = 5.0  # nodes that were updated agree within this time that they may be
 
@@ -48,7 +48,7 @@ class SessionBook:
         nodes: int = 1,
         release: Release = Release.MERGED,
     ) -> None:
-        """Look nothing up yet.
+        """Read nothing yet.
 
         Args:
             root: directory under which streams live.
@@ -68,7 +68,7 @@ class SessionBook:
         self._holders: dict[str, str] = {}  # by node: whose certificate answered there last
 
     def is_wanted(self) -> bool:
-        """Keep connections open even when there is no session, so that its first is fast."""
+        """Return True: connections stay open without sessions, so that a first one is fast."""
         return True
 
     def names(self) -> Sequence[str]:
@@ -84,7 +84,7 @@ class SessionBook:
         return session_directory(self._root, self.stream, session)
 
     def open(self, session: str) -> tuple[LogDirectory, Callable[[], Position] | None] | None:
-        """Return a session's log, all of which may be shipped; None if it is not to be."""
+        """Return a session's log, all of which may be shipped; None if it is not to be shipped."""
         if not self.ships(session):
             return None
         return LogDirectory(self.path(session)), None
@@ -97,9 +97,9 @@ class SessionBook:
             return False
 
     def bytes_after(self, session: str, position: Position) -> int:
-        """Return the bytes after a position; at least those of the last file, if one lies between.
+        """Return the bytes after a position; only the last file's if the position is in another.
 
-        For a session that no connection carries, and whose log is therefore not open.
+        For a session that no connection carries, so that its log is not open.
         """
         path = self.path(session)
         files = (file_position(name) for name in OsDisk().names(path))

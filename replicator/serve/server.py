@@ -102,12 +102,12 @@ class Server:
 
         Args:
             address: host and port to listen on; port 0 takes a free one, see `address`.
-            contexts: of `rt.net.tls.server_context`.
+            contexts: contexts made by `rt.net.tls.server_context`.
             streams: that are served.
             limits: how much strangers, and the holders of one certificate, may take, whatever
                 streams they are about.
             columns: looks into the frames of publishers; one of its own if None.
-            adopt: goes on with a connection once both sides have greeted; if None, its thread does.
+            adopt: takes over a connection once both sides have greeted; None to keep its thread.
 
         Raises:
             OSError: the address is not available.
@@ -166,7 +166,7 @@ class Server:
             self._gone.wait_for(lambda: self._connections.keys().isdisjoint(kept), _STOP_S)
 
     def use_limits(self, limits: ServerLimits) -> None:
-        """Use other limits for connections that begin from now on."""
+        """Apply other limits to connections that begin from now on."""
         self._admission.limits = limits
         self._large.share_bytes = limits.identity_memory_bytes
 
@@ -265,7 +265,7 @@ class Server:
         kept(partial(self._drop, connection))
 
     def _report(self, connection: ServedConnection, error: Exception) -> None:
-        """Log why a connection has ended; of one that its peer ended, the record has said it."""
+        """Log why a connection has ended, unless the peer ended it, which is recorded elsewhere."""
         if isinstance(error, HungUp) or connection.is_ended:
             return
         self._count(connection, error)
@@ -375,7 +375,7 @@ class Server:
         served: ServedStream,
         client: ServedClient,
     ) -> LoopedConnection:
-        """Return what an event loop needs to go on with a connection."""
+        """Return what an event loop needs to take over a connection."""
         fills = feeds = None
         if client.kind == PUSHES:
             fills = self._sink_of(connection, link, peer, served)
@@ -397,7 +397,7 @@ class Server:
     def _hand_over(
         self, connection: ServedConnection, looped: LoopedConnection, drop: Callable[[], None]
     ) -> None:
-        """Let an event loop go on with a connection, and end it as its thread would."""
+        """Let an event loop take over a connection, and end it as its thread would."""
 
         def over(error: Exception | None) -> None:
             try:
@@ -452,7 +452,7 @@ class Server:
             side.beat()
 
     def _held(self, link: Link, peer: PeerIdentity, served: ServedStream) -> Hold:
-        """Account for what has passed from a pusher; return for how long nothing more may pass."""
+        """Charge a pusher for its traffic; return for how long to pause it."""
         passed, quotas = link.take_passed(), served.quotas
         held_s, quota = self._charge(peer, passed), quotas.quota(peer.name)
         if not peer.is_node and (quota_s := quotas.spend(peer.name, passed.bytes)):
@@ -517,7 +517,7 @@ def _join(threads: Iterable[threading.Thread]) -> None:
 
 
 def _end(connection: ServedConnection) -> None:
-    """Interrupt the connection's thread; call with the server's lock held."""
+    """End a connection, waking its thread; call with the server's lock held."""
     connection.is_ended = True
     shut(connection.sock)
 

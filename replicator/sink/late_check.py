@@ -101,10 +101,10 @@ class LateCheck:
             raise refusal(why)
 
     def turn(self) -> None:
-        """Check what the budget allows.
+        """Check frames as far as the budget allows.
 
         Raises:
-            OSError: a log cannot be read, or it cannot be recorded that one is poisoned.
+            OSError: a log cannot be read, or its record of being poisoned cannot be written.
         """
         with self._lock:
             spans = list(self._spans.values())
