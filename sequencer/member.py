@@ -131,12 +131,6 @@ class Member:
         self.execution.copies.lose(session)
         self.hold(session, START)
 
-    @property
-    def has_ended_or_owned(self) -> bool:
-        """Whether `take_dropped` or `take_owned` would return any session."""
-        copies = self.execution.copies
-        return bool(copies.dropped or copies.owned)
-
     def hear(self, sender: str, data: bytes) -> None:
         """Handle another node's message; a `PeerError` leaves everything unchanged.
 
@@ -221,34 +215,47 @@ class Member:
             CorruptLog: a session's copy or the merged log is damaged.
             OSError: the merged log cannot be written; call again when it can.
         """
-        self.execution.copies.check()
+        engine, execution, proposals = self.engine, self.execution, self.proposals
+        if execution.copies.unchecked:
+            execution.copies.check()
         if self.membership.follow():
             self.executor.alone = self.is_alone
-        self._follow_leader()
-        self._report_changes()
+        if engine.leader != self._leader or self.holdings.unreported:
+            self._report_changes()
         while True:
-            self.proposals.propose()
-            ready = self.engine.ready()
+            if proposals.waiting.due or proposals.orders:
+                proposals.propose()
+            ready = engine.ready()
+            if ready is not None:
+                self._take_ready(ready)
+            if execution.queue:
+                self._execute()
             if ready is None:
                 break
-            self.membership.follow()  # before anything is sent to a member that is new
-            if ready.early:
-                self._post(ready.early)
-            # a reader here waits for it; other members' replies suffice for the leader
-            settled = ready.settled if self.execution.readers.are_there() else ()
-            try:
-                if settled:
-                    self._take_committed(settled)
-                    self._execute()
-            finally:
-                self._perform(ready, len(settled))
-            self.reads.take(ready.reads)
-            self._execute()
-        if self.membership.greeting.is_due:
+        if self.greeting.is_due:
             self._greet()
-        self._execute()
-        self.execution.copies.check()
-        return [*self.execution.take_sessions(), *self.execution.copies.take_passed()]
+        return execution.take_sessions()
+
+    def _take_ready(self, ready: Ready) -> None:
+        """Speak early, persist and speak; execute first what a reader here waits for.
+
+        The leader can do with the reply of another member meanwhile.
+        """
+        if ready.entries or ready.snapshot is not None:
+            self.membership.follow()  # before anything is sent to a member that is new
+        if ready.early:
+            self._post(ready.early)
+        settled: Sequence[Entry] = ()
+        if ready.committed and self.execution.readers.are_there():
+            settled = ready.settled
+        try:
+            if settled:
+                self._take_committed(settled)
+                self._execute()
+        finally:
+            self._perform(ready, len(settled))
+        if ready.reads:
+            self.reads.take(ready.reads)
 
     def plan_snapshot(self) -> SnapshotPlan | None:
         """Return the state to snapshot, if anything was executed since the last snapshot."""
@@ -310,14 +317,12 @@ class Member:
         is_later = status.term > self.greeting.claim.begun.term
         return self.greeting.is_over and (is_later or bool(status.leader))
 
-    def _follow_leader(self) -> None:
-        leader = self.engine.leader
-        if leader != self._leader:
-            self._leader = leader
+    def _report_changes(self) -> None:
+        """Report what is held to the leader; all of it to all members if there is another one."""
+        if self.engine.leader != self._leader:
+            self._leader = self.engine.leader
             self.proposals.change_leader()
             self._report_all()
-
-    def _report_changes(self) -> None:
         is_led = self._leader and self._leader != self.name
         for report in self.holdings.changes() if is_led else ():
             self._send(self._leader, self._holdings(report))

@@ -53,7 +53,7 @@ class Proposals:
         self._planner = planner
         self._now_ns = now_ns
         self.waiting = WaitingSessions(holdings)
-        self._orders: deque[Instruction] = deque()
+        self.orders: deque[Instruction] = deque()
         self._order_was_last = False
         self._undecided: tuple[Entry, Instruction] | None = None
         self._proposed_ns = 0
@@ -67,7 +67,7 @@ class Proposals:
     def has_orders(self) -> bool:
         """Whether an order is not proposed or not executed yet."""
         is_order = self._undecided is not None and not isinstance(self._undecided[1], Merge)
-        return bool(self._orders) or is_order
+        return bool(self.orders) or is_order
 
     @property
     def carries(self) -> bool:
@@ -99,9 +99,9 @@ class Proposals:
                 f"{leader} leads the stream; ask it" if leader else "no node leads now",
             )
         if first:
-            self._orders.appendleft(instruction)
+            self.orders.appendleft(instruction)
         else:
-            self._orders.append(instruction)
+            self.orders.append(instruction)
 
     def change_leader(self) -> None:
         """Start over: the leader has changed."""
@@ -111,13 +111,11 @@ class Proposals:
             self._planner.ready_index = self._engine.status().last
             self.waiting.wake()
         else:
-            self._orders.clear()
+            self.orders.clear()
 
     def propose(self) -> None:
         """Propose the next instruction, if this node leads and nothing is under way."""
-        if not (self.waiting or self._orders) or self._undecided is not None:
-            return
-        if not self._engine.leads or self._execution.queue:
+        if self._undecided is not None or not self._engine.leads or self._execution.queue:
             return
         if self._execution.done_index < self._planner.ready_index:
             return  # entries it had when elected may drop copies that it would plan from
@@ -133,9 +131,10 @@ class Proposals:
             entry = self._engine.propose(command)
         except Refused:  # leadership is moving; the next leader plans the same
             if self._order_was_last:  # if leadership stays here, the order must not be lost
-                self._orders.appendleft(instruction)
+                self.orders.appendleft(instruction)
             return
         self._undecided, self._proposed_ns = (entry, instruction), self._now_ns()
+        self._execution.executor.proposed = self._planner.carrier.frames
 
     def decode(self, entry: Entry) -> Committed:
         """Return a committed entry with its instruction; this node's own proposal is not decoded.
@@ -169,7 +168,7 @@ class Proposals:
 
     def short_sessions(self) -> list[str]:
         """Return the sessions of which a majority holds more than this node can plan."""
-        short = self._holdings.short(self.waiting)
+        short = self._holdings.short(self.waiting.due)
         return [each for each in short if self._holdings.agreed(each) > self.merged_to(each)]
 
     def merged_to(self, session: str) -> Position:
@@ -184,14 +183,14 @@ class Proposals:
 
     def _next_instruction(self) -> Instruction | None:
         """Alternate between orders and merges, so that neither delays the other."""
-        merge = None if self._orders and not self._order_was_last else self._next_merge()
-        self._order_was_last = merge is None and bool(self._orders)
-        return self._orders.popleft() if self._order_was_last else merge
+        merge = None if self.orders and not self._order_was_last else self._next_merge()
+        self._order_was_last = merge is None and bool(self.orders)
+        return self.orders.popleft() if self._order_was_last else merge
 
     def _next_merge(self) -> Merge | None:
         ledger, planner, own = self._execution.executor.ledger, self._planner, self._holdings.own
         is_checked = self._execution.copies.is_checked
-        agreed = {session: self._holdings.agreed(session) for session in self.waiting}
+        agreed = {session: self._holdings.agreed(session) for session in self.waiting.due}
         carried = planner.carrier.ends(agreed, own, ledger.merged_to, is_checked)
         due = dict[str, Position]()
         for session, held in agreed.items():
@@ -206,6 +205,6 @@ class Proposals:
         # The planner reads headers, so it plans only what is here.
         mine = planner.readable(due, own, is_checked)
         merge = planner.plan(ledger, mine, self._now_ns())
-        # Sessions not readable here wait for this node's copy to grow.
-        self.waiting.rest(each for each in planner.idle if mine[each] >= due[each])
+        if planner.idle:  # of others, this node waits for its copy to grow
+            self.waiting.rest(each for each in planner.idle if mine[each] >= due[each])
         return merge and planner.carrier.fill(merge, agreed)

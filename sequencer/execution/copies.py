@@ -22,23 +22,23 @@ class Copies:
     def __init__(self, executor: Executor, holdings: Holdings) -> None:
         self._executor = executor
         self._holdings = holdings
-        self._checked: set[str] = set()
+        self.checked: set[str] = set()
         # By session, the last frame merged while its copy was in doubt; the ledger forgets that
         # frame after a slice of repeats.
-        self._unchecked: dict[str, Tail | None] = {}
-        self._passed: list[str] = []
+        self.unchecked: dict[str, Tail | None] = {}
+        self.passed: list[str] = []  # found right since they were taken
         self._unreadable: set[str] = set()  # to log each once
         self.dropped = dict.fromkeys(executor.ledger.begun)  # see `take_dropped`
         self.owned = dict.fromkeys(executor.ledger.opened)  # see `take_owned`
 
     def hold(self, session: str) -> None:
         """Record that a copy was opened, or has grown."""
-        if session not in self._checked:
-            self._unchecked.setdefault(session, None)
+        if session not in self.checked:
+            self.unchecked.setdefault(session, None)
 
     def lose(self, session: str) -> None:
         """Record that a copy was set aside; another one begins in its place."""
-        self._checked.discard(session)
+        self.checked.discard(session)
 
     def drop(self, session: str) -> None:
         """Record that an instruction dropped all nodes' copies of a session.
@@ -49,8 +49,8 @@ class Copies:
         self._holdings.drop(session)
         self._executor.begin_again(session)
         self.lose(session)
-        if session in self._unchecked:
-            self._unchecked[session] = None  # the remembered frame is of the dropped log
+        if session in self.unchecked:
+            self.unchecked[session] = None  # its next log has another last frame
 
     def take_dropped(self) -> list[str]:
         """Return the sessions that were dropped since this was last called."""
@@ -71,18 +71,18 @@ class Copies:
     def doubt(self, sessions: Iterable[str]) -> None:
         """Record that these sessions were merged from elsewhere; the copies here may differ."""
         for session in sessions:
-            self._checked.discard(session)
+            self.checked.discard(session)
             tail = self._executor.ledger.tails.get(session)
-            self._unchecked[session] = tail or self._unchecked.get(session)
+            self.unchecked[session] = tail or self.unchecked.get(session)
 
     def doubt_all(self) -> None:
         """Recheck every copy: the ledger came from another node, not from the copies here."""
-        self._checked.clear()
-        self._unchecked = dict.fromkeys(self._holdings.own)
+        self.checked.clear()
+        self.unchecked = dict.fromkeys(self._holdings.own)
 
     def is_checked(self, session: str) -> bool:
         """Whether the copy is known to hold what was merged of its session."""
-        return session in self._checked
+        return session in self.checked
 
     def check(self) -> None:
         """Check the copies that reach their session's merged end.
@@ -90,20 +90,13 @@ class Copies:
         Raises:
             SessionDiverged: a copy has another frame where the last merged one was.
         """
-        if not self._unchecked:  # the usual case, in every step
-            return
-        for session in list(self._unchecked):
+        for session in list(self.unchecked):
             merged_to = self._executor.ledger.merged_to(session)
             is_here = self._executor.copy_end(session) >= merged_to
             if is_here and self._is_agreed(session) and self._was_read(session):
-                del self._unchecked[session]
-                self._checked.add(session)
-                self._passed.append(session)
-
-    def take_passed(self) -> list[str]:
-        """Return the sessions whose copies passed the check since this was last called."""
-        passed, self._passed = self._passed, []
-        return passed
+                del self.unchecked[session]
+                self.checked.add(session)
+                self.passed.append(session)
 
     def _is_agreed(self, session: str) -> bool:
         """Whether the copy may be the merged one, rather than one of the session's next log."""
@@ -119,14 +112,14 @@ class Copies:
     def _was_read(self, session: str) -> bool:
         """Check one copy; False if it cannot be read now and must be checked again."""
         try:
-            self._executor.check_copy(session, self._unchecked[session])
+            self._executor.check_copy(session, self.unchecked[session])
         except OSError as error:
             if session not in self._unreadable:
                 _log.warning("session %s cannot be checked, and waits: %s", session, spoken(error))
             self._unreadable.add(session)
             return False
         except CorruptLog:
-            del self._unchecked[session]
+            del self.unchecked[session]
             raise
         self._unreadable.discard(session)
         return True

@@ -172,8 +172,17 @@ class Execution:
             self.readers.notify()
 
     def take_sessions(self) -> list[str]:
-        """Return the sessions merged further since this was last called."""
-        sessions, self._sessions = self._sessions, []
+        """Return the sessions merged further, or found right, since this was last called.
+
+        Raises:
+            SessionDiverged: as `Copies.check`.
+        """
+        copies = self.copies
+        if copies.unchecked:
+            copies.check()
+        if not (self._sessions or copies.passed):
+            return []
+        sessions, self._sessions, copies.passed = self._sessions + copies.passed, [], []
         return sessions
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -268,10 +277,15 @@ class Execution:
                 self.executor.ledger.index = entry.index
             else:
                 self.executor.execute(entry.index, entry.term, instruction)
-                self.copies.doubt(self.executor.take_unproven())
+                if self.executor.unproven:
+                    self.copies.doubt(self.executor.take_unproven())
         if isinstance(instruction, Merge):
-            self._sessions += [each.session for each in instruction.slices]
-            self.carries = any(each.carried for each in instruction.slices)
+            self.carries = False
+            for each in instruction.slices:
+                self._sessions.append(each.session)
+                self.carries = self.carries or bool(each.carried)
+            self.done_index = entry.index
+            return
         for session in dict.fromkeys(life.session for life in lives_of(instruction)):
             self._sessions.append(session)
             self.copies.own([session])

@@ -74,9 +74,11 @@ class Executor:
         self.held: Mapping[str, Position] = {}  # each session's durable end here
         self.is_half_done = False  # an instruction was begun and is not finished
         self.traffic = Traffic()  # what was merged since the start
+        # By session, what this node has read from its copies, checked and proposed last.
+        self.proposed: dict[str, tuple[Slice, list[Heading]]] = {}
         self._logs, self._received = logs, received
         self._disk, self._directory, self._identity = disk, directory, identity
-        self._unproven: dict[str, None] = {}  # merged without reading the copy here
+        self.unproven: dict[str, None] = {}  # merged further, and not from the copy here
         self._differing: dict[str, int] = {}  # how often a copy differed from the next slice
         self.appender = self._opened()
         self._emptied_end = end_of_emptied(self.appender)
@@ -186,7 +188,7 @@ class Executor:
 
     def take_unproven(self) -> list[str]:
         """Return the sessions merged since the last call without reading the copies here."""
-        sessions, self._unproven = list(self._unproven), {}
+        sessions, self.unproven = list(self.unproven), {}
         return sessions
 
     def check_end(self, merge: Merge) -> None:
@@ -262,6 +264,7 @@ class Executor:
 
     def forget(self, session: str) -> None:
         """Close a session's copy: it was set aside, and another begins in its place."""
+        self.proposed.pop(session, None)
         self._logs.forget(session)
 
     def begin_again(self, session: str) -> None:
@@ -307,7 +310,7 @@ class Executor:
         if ledger.needs_roll(size):
             self._roll(merged.time_ns)
         if self.appender.end >= ledger.end + size:
-            self._unproven[each.session] = None
+            self.unproven[each.session] = None
             merged, headers = self._compare(merged, each)
             self._compare_copy(each, headers)
         else:
@@ -319,17 +322,24 @@ class Executor:
         self.traffic.add(size, each.messages - each.skip, 1 + len(headers) // HEADER_BYTES)
 
     def _write(self, merged: Range, each: Slice) -> tuple[Range, bytes]:
-        headings = frames_of(each) if each.carried and not self._is_held(each) else None
-        if is_carried := headings is not None:
-            self._unproven[each.session] = None
-        else:
+        headings, data = None, b""
+        if each.carried and not self._is_held(each):
+            headings = frames_of(each)
+            if headings is not None:
+                self.unproven[each.session] = None
+        elif each.carried and each.session in self.proposed:
+            planned, known = self.proposed[each.session]
+            headings = known if planned is each else None  # read from this very copy just now
+        if headings is None:
             headings = self._read(each)
-        raw = b"".join(heading.raw for heading in headings)
+        else:
+            data = each.carried
+        raw = b"".join([heading.raw for heading in headings])
         if not each.agrees_with(raw):
             raise self._diverged(each.session, each.first, "the leader has other frames here")
         merged = merged.digested(self.ledger.digest, self.ledger.end, raw)
         frame = merged.frame(self.ledger.end)
-        self._append(frame, merged, headings, each.carried if is_carried else b"")
+        self._append(frame, merged, headings, data)
         return merged, raw
 
     def _read(self, each: Slice) -> list[Heading]:

@@ -241,9 +241,13 @@ def decode_instruction(command: bytes) -> Instruction:
 
 def _encode_merge(merge: Merge) -> bytes:
     """Encode a merge; without digests if any slice lacks one."""
-    kind = _MERGE if all(each.digest for each in merge.slices) else _MERGE_BARE
-    if any(each.carried for each in merge.slices):
-        kind = _MERGE_CARRIED
+    kind = _MERGE
+    for each in merge.slices:
+        if each.carried:
+            kind = _MERGE_CARRIED
+            break
+        if not each.digest:
+            kind = _MERGE_BARE
     parts = [_HEAD.pack(kind, merge.time_ns, len(merge.slices))]
     for each in merge.slices:
         name, group = each.session.encode(), each.group.encode()

@@ -41,6 +41,8 @@ class Carrier:
         self._received = received
         self.is_allowed = is_allowed
         self.left_over: list[str] = []  # sessions that did not fit into the last instruction
+        # By session, the slices that were filled last, with the headings of their frames.
+        self.frames: dict[str, tuple[Slice, list[Heading]]] = {}
 
     def ends(
         self,
@@ -85,20 +87,21 @@ class Carrier:
         Raises:
             CorruptLog: the copy of a session on this node is damaged.
         """
-        if all(each.end <= agreed.get(each.session, START) for each in merge.slices):
-            return merge
-        slices = [
-            each if each.end <= agreed.get(each.session, START) else self._filled(each)
-            for each in merge.slices
-        ]
-        return replace(merge, slices=tuple(slices))
+        self.frames = {}
+        slices = []
+        for each in merge.slices:
+            is_agreed = each.end <= agreed.get(each.session, START)
+            slices.append(each if is_agreed else self._filled(each))
+        return replace(merge, slices=tuple(slices)) if self.frames else merge
 
     def _filled(self, each: Slice) -> Slice:
         log = self._logs[each.session]
         made = replace(each, carried=log.take_bytes(each.first, each.length))
-        if frames_of(made) is None:
+        headings = frames_of(made)
+        if headings is None:
             path = log.log.file_path(each.first.file)
             raise CorruptLog(path, each.first, "a frame has changed since it arrived")
+        self.frames[each.session] = made, headings
         return made
 
 
@@ -110,15 +113,15 @@ def frames_of(each: Slice) -> list[Heading] | None:
     if len(each.carried) != each.length or not each.length:
         return None
     walk, data = Walk(each.first, merged=False, session=each.session), each.carried
-    found, at = list[Heading](), 0
+    found, headers, at = list[Heading](), bytearray(), 0
     try:
         while at < each.length:
-            header = parse_header(data, at)
+            header, raw = parse_header(data, at), data[at : at + HEADER_BYTES]
             walk.step(header)
-            found.append(Heading(header, data[at : at + HEADER_BYTES]))
+            found.append(Heading(header, raw))
+            headers += raw
             at += header.size
     except FrameError:
         return None
     is_whole = at == each.length and changed_frame(data, found) is None
-    is_named = each.agrees_with(b"".join(heading.raw for heading in found))
-    return found if is_whole and is_named else None
+    return found if is_whole and each.agrees_with(bytes(headers)) else None

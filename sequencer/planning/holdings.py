@@ -57,7 +57,7 @@ class Holdings:
         self._executed: dict[str, int] = {}  # by member, as of its last report
         self.round = 1  # counts the full reports that were due
         self.follow(list(members))
-        self._unreported: dict[str, None] = {}  # a dict for its order
+        self.unreported: dict[str, None] = {}  # for its order
         self.own: Mapping[str, Position] = self._held[name]  # durable here, by session
         self.presence = Presence()
 
@@ -100,7 +100,7 @@ class Holdings:
     def hold(self, session: str, end: Position) -> None:
         """Record that this node holds `session` durably up to `end`."""
         self._held[self._name][session] = end
-        self._unreported[session] = None
+        self.unreported[session] = None
 
     def agreed(self, session: str) -> Position:
         """The end up to which a majority holds `session` durably."""
@@ -212,10 +212,10 @@ class Holdings:
 
     def changes(self) -> list[bytes]:
         """Return reports of what changed since the last ones; none if nothing did."""
-        if not self._unreported:
+        if not self.unreported:
             return []
-        items = {session: self.own[session] for session in self._unreported}
-        self._unreported.clear()
+        items = {session: self.own[session] for session in self.unreported}
+        self.unreported.clear()
         return encode_reports(items, whole=False)
 
     def whole(self) -> list[bytes]:
@@ -224,7 +224,7 @@ class Holdings:
         They replace earlier ones, so sessions of which nothing is held are left out: there may be
         any number of forgotten ones.
         """
-        self._unreported.clear()
+        self.unreported.clear()
         return encode_reports({each: end for each, end in self.own.items() if end}, whole=True)
 
 

@@ -196,9 +196,9 @@ def _whole(
 ) -> list[Heading]:
     """Return the headers of up to `limit` bytes of frames, without trailing control frames."""
     found = log.headers(first, end, limit)
-    taken = sum(each.header.size for each in found)
     if found and found[-1].header.messages:
         return found
+    taken = sum(each.header.size for each in found)
     if not any(each.header.messages for each in found) and first + taken < end:
         return found + log.headers(Position(first + taken), end, limit)  # the limit was too low
     if ends and first + taken == end:

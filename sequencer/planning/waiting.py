@@ -21,19 +21,16 @@ class WaitingSessions:
     def __init__(self, holdings: Holdings) -> None:
         """Start empty."""
         self._holdings = holdings
-        self._due: dict[str, None] = {}  # a dict for its order
+        self.due: dict[str, None] = {}  # a dict for its order
         self._resting: dict[str, Position] = {}  # the end a majority held when last examined
 
-    def __bool__(self) -> bool:
-        return bool(self._due)
-
     def __iter__(self) -> Iterator[str]:
-        return iter(self._due)
+        return iter(self.due)
 
     def notice(self, sessions: Iterable[str]) -> None:
         """Examine these sessions next: this node's copy grew."""
         for session in sessions:
-            self._due[session] = None
+            self.due[session] = None
             if self._resting:  # usually empty, while many are noticed
                 self._resting.pop(session, None)
 
@@ -51,13 +48,13 @@ class WaitingSessions:
 
     def keep(self, sessions: Iterable[str]) -> None:
         """Examine only these from now on; sessions at rest stay."""
-        self._due = dict.fromkeys(sessions)
+        self.due = dict.fromkeys(sessions)
 
     def rest(self, sessions: Iterable[str]) -> None:
         """Put these to rest: this node holds all of them that a majority does."""
         for session in sessions:
             self._resting[session] = self._holdings.agreed(session)
-            del self._due[session]
+            del self.due[session]
 
     def wake(self) -> None:
         """Examine all sessions that this node holds, because it leads now."""

@@ -70,13 +70,10 @@ class MessageCodec:
         """The bytes of a message, cached because a leader sends it to several peers in a row."""
         if message == self._message:
             return self._encoded
-        self._message, self._encoded = message, self._encode(message)
-        return self._encoded
-
-    def _encode(self, message: AnyMessage) -> bytes:
         tag, flags, body = _ENCODERS[type(message)](self, message)
         fields = (tag, flags, self.founders, self.digest, self._incarnation, message.term)
-        return _HEADER.pack(*fields) + body
+        self._message, self._encoded = message, _HEADER.pack(*fields) + body
+        return self._encoded
 
     def decode(self, data: bytes) -> tuple[int, AnyMessage]:
         """The sender's incarnation and its message; `PeerError` if the bytes are malformed."""

@@ -278,50 +278,31 @@ class Core:
     def take_ready(self) -> Ready | None:
         """The duties that have accumulated, or None."""
         # this copy has forgotten promises, and must make no more
-        if self.roster.has_suspensions and self.is_disowned:
+        if self.roster.suspended and self.is_disowned:
             return Ready(disowned=True)
         if self.config.name not in self.roster.now and self.is_removed:
             return Ready(removed=True)
-        if not self._has_duties():  # the usual case, so build nothing
-            return None
-        now, after_sync = self.outgoing.take()
+        out, log, saved = self.outgoing, self.log, self._saved_ballot
+        is_saved = saved.term == self.term and saved.voted_for == self.voted_for
+        has_words = out.now or out.after_sync or out.append_reply or self._reads
+        is_done = is_saved and self._delivered == self.commit and log.durable == log.last
+        if is_done and not has_words and self.snapshots.to_install is None:
+            return None  # the usual case, so build nothing
+        now, after_sync = out.take() if has_words else ((), ())
+        end = min(self.commit, self._delivered + APPLY_ENTRIES_MAX)
         ready = Ready(
             now,
-            self._unsaved_ballot(),
+            None if is_saved else Ballot(self.term, self.voted_for),
             self.snapshots.to_install,
-            self.log.unsaved(),
+            log.unsaved() if log.durable < log.last else (),
             after_sync,
-            self._undelivered(),
+            log.between(self._delivered + 1, end) if self._delivered < end else (),
             tuple(self._reads),
         )
         self._delivered += len(ready.committed)
         self.snapshots.to_install = None
         self._reads.clear()
         return ready
-
-    def _has_duties(self) -> bool:
-        return bool(
-            not self.outgoing.is_empty
-            or self._reads
-            or self._delivered != self.commit
-            or self.log.durable < self.log.last
-            or self.snapshots.to_install
-            or self._saved_ballot.term != self.term
-            or self._saved_ballot.voted_for != self.voted_for
-        )
-
-    def _unsaved_ballot(self) -> Ballot | None:
-        saved = self._saved_ballot
-        if saved.term == self.term and saved.voted_for == self.voted_for:
-            return None
-        return Ballot(self.term, self.voted_for)
-
-    def _undelivered(self) -> tuple[Entry, ...]:
-        if self._delivered == self.commit:
-            return ()
-        return self.log.between(
-            self._delivered + 1, min(self.commit, self._delivered + APPLY_ENTRIES_MAX)
-        )
 
     def persisted(self, ready: Ready) -> None:
         """Count as durable what that `Ready` held, as far as the log still holds it."""

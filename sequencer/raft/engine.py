@@ -208,7 +208,9 @@ class Raft:
             raise PeerError(f"a message of a node that calls itself {sender!r}, as this one does")
         try:
             incarnation, message = core.outgoing.codec.decode(data)
-            self._demand_say(sender, message)
+            seat = core.roster.now.get(sender)
+            if seat is None or not seat.votes:  # else it has a say, as nearly always
+                self._demand_say(sender, message)
             if message.term == core.term or self._admit_term(sender, message):
                 self._handlers[type(message)](sender, incarnation, message)
         except UnheardError:

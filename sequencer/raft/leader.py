@@ -24,6 +24,8 @@ from sequencer.raft.quorum import is_suspended, reached, suspended
 from sequencer.raft.reads import Reads
 from sequencer.raft.snapshots import encode_snapshot
 
+_PROBE, _REPLICATE = ProgressState.PROBE, ProgressState.REPLICATE
+
 
 class Leader:
     """Leader: one term of leadership; its first entry, a no-op, commits the inherited ones."""
@@ -31,6 +33,7 @@ class Leader:
     __slots__ = (
         "_core",
         "_heartbeat_ticks",
+        "_is_following",
         "_no_op",
         "_peers",
         "_transfer_due",
@@ -86,7 +89,8 @@ class Leader:
         if index > core.commit and self.may_commit(index):
             self._undecided_bytes -= bytes_of(log.between(core.commit + 1, index))
             core.commit_to(index)
-            self._follow_roster()
+            if self._is_following:
+                self._follow_roster()
 
     def may_commit(self, index: int) -> bool:
         """Whether this entry is committed once a majority holds it."""
@@ -100,13 +104,14 @@ class Leader:
 
     def flush(self) -> None:
         """Send what is new: entries, the commit index, a ReadIndex round."""
-        if not self.reads.is_idle:
-            self.reads.open_round(self._core.commit >= self._no_op)
+        core, reads = self._core, self.reads
+        if reads.asked or reads.rounds:
+            reads.open_round(core.commit >= self._no_op)
             self._settle_reads()
+        last, news = core.log.last, (core.commit, reads.round)
         for peer in self._peers.values():
-            last = self._last_for(peer)
-            if peer.next <= last or self._has_news(peer):
-                self._send(peer, last)
+            if peer.next <= last or peer.sent != news:
+                self._send(peer, self._last_for(peer) if peer.name not in core.roster.now else last)
         if self._transfer_due:
             self._send_timeout_now()
 
@@ -123,31 +128,22 @@ class Leader:
 
     def _send(self, peer: Progress, last: int) -> None:
         """Send a peer what it lacks of the entries up to `last`."""
-        log = self._core.log
-        while self._may_send(peer):
-            if log.term_at(peer.next - 1) is None:
+        log, settings = self._core.log, self._core.config.settings
+        while peer.state is _REPLICATE or (peer.state is _PROBE and not peer.waiting):
+            if peer.next <= log.base and log.term_at(peer.next - 1) is None:
                 self._begin_snapshot(peer)
                 return
-            entries = self._due(peer, last)
-            if not entries and not self._has_news(peer):
+            entries: tuple[Entry, ...] = ()
+            if peer.next <= last and peer.next - peer.match <= settings.window_entries_max:
+                entries = log.batch(peer.next, settings.batch_bytes_max, last)
+            if not entries and peer.sent == (self._core.commit, self.reads.round):
                 return
             self._send_append(peer, entries)
             peer.waiting = True
-            if peer.state is ProgressState.REPLICATE:
+            if peer.state is _REPLICATE:
                 peer.next += len(entries)
                 if peer.next > log.last:
                     return
-
-    def _may_send(self, peer: Progress) -> bool:
-        if peer.state is ProgressState.PROBE:
-            return not peer.waiting
-        return peer.state is ProgressState.REPLICATE
-
-    def _due(self, peer: Progress, last: int) -> tuple[Entry, ...]:
-        settings = self._core.config.settings
-        if peer.next > last or peer.next - peer.match > settings.window_entries_max:
-            return ()
-        return self._core.log.batch(peer.next, settings.batch_bytes_max, last)
 
     def _last_for(self, peer: Progress) -> int:
         """The last entry to send to a peer: only committed ones to a peer being removed.
@@ -158,10 +154,6 @@ class Leader:
         core = self._core
         return core.log.last if peer.name in core.roster.now else core.commit
 
-    def _has_news(self, peer: Progress) -> bool:
-        commit, round_ = peer.sent
-        return commit < self._core.commit or round_ < self.reads.round
-
     def _send_append(
         self, peer: Progress, entries: tuple[Entry, ...], *, heartbeat: bool = False
     ) -> None:
@@ -170,17 +162,18 @@ class Leader:
         if prev_term is None:
             self._begin_snapshot(peer)
             return
-        no_reply = not (entries or heartbeat) and self._needs_no_reply(peer)
+        # it would say nothing new; if the message is lost, a heartbeat repeats it
+        no_reply = (
+            not (entries or heartbeat)
+            and peer.sent[1] == self.reads.round
+            and peer.state is _REPLICATE
+            and self.counts(peer)
+        )
         peer.sent = (core.commit, self.reads.round)
         message = AppendEntries(
             core.term, prev, prev_term, core.commit, self.reads.round, entries, heartbeat, no_reply
         )
         core.outgoing.send_now(peer.name, message)
-
-    def _needs_no_reply(self, peer: Progress) -> bool:
-        """Whether a success would tell nothing new; a heartbeat follows if the message is lost."""
-        is_same_round = peer.sent[1] == self.reads.round
-        return is_same_round and peer.state is ProgressState.REPLICATE and self.counts(peer)
 
     def _begin_snapshot(self, peer: Progress) -> None:
         newest = self._core.snapshots.newest
@@ -230,8 +223,10 @@ class Leader:
         if message.success:
             peer.acknowledge(message.index)
             self.advance_commit()
-            self._update_roster(peer)
-            self._follow_roster()
+            if not self.counts(peer):
+                self._update_roster(peer)
+            if self._is_following:
+                self._follow_roster()
         elif message.index == peer.match > 0 and sender in self._core.roster.now:
             self._suspect(peer, message)
         else:
@@ -256,7 +251,8 @@ class Leader:
             peer.reset(incarnation, self._core.log.last + 1)
         peer.silent_ticks = 0
         peer.round = max(peer.round, min(round_, self.reads.round))
-        self._settle_reads()
+        if self.reads.rounds:
+            self._settle_reads()
         return peer
 
     # Members
@@ -275,10 +271,13 @@ class Leader:
         for name in core.roster.now:
             if name != core.name and name not in self._peers:
                 self._peers[name] = Progress(name, core.log.last + 1)
-        if core.commit >= core.roster.changed_at:
+        self._is_following = core.commit < core.roster.changed_at
+        if not self._is_following:
             for peer in [each for each in self._peers.values() if each.name not in core.roster.now]:
                 if peer.match >= core.roster.changed_at or not self.is_live(peer):
                     del self._peers[peer.name]
+                else:
+                    self._is_following = True  # until it knows that it is removed
 
     def peer(self, name: str) -> Progress | None:
         """The progress of another member; None if it is unknown."""
@@ -332,7 +331,7 @@ class Leader:
     # Reads
 
     def _settle_reads(self) -> None:
-        if self.reads.waiting:
+        if self.reads.rounds:
             rounds = [peer.round for peer in self._peers.values() if self.counts(peer)]
             self.reads.settle(reached([self.reads.round, *rounds], self._core.roster.majority))
 

@@ -76,8 +76,6 @@ class Log:
 
     def unsaved(self) -> tuple[Entry, ...]:
         """The entries that are not durable yet."""
-        if self.durable == self.last:
-            return ()
         return self.between(self.durable + 1, self.last)
 
     def saved(self, entry: Entry) -> None:

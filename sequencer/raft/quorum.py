@@ -75,9 +75,10 @@ class Roster:
         now: the configuration as of the last entry of the log.
         voters: the members that vote, including suspended ones.
         majority: how many voters a quorum needs.
+        suspended: the copies of which `has_suspended` holds, by what their seats held.
     """
 
-    __slots__ = ("_history", "_suspended", "majority", "now", "voters")
+    __slots__ = ("_history", "majority", "now", "suspended", "voters")
 
     def __init__(self, index: int, seats: Configuration) -> None:
         self._history: list[tuple[int, Configuration]] = [(index, dict(seats))]
@@ -88,7 +89,7 @@ class Roster:
         self.now = self._history[-1][1]
         self.voters = [name for name, seat in self.now.items() if seat.votes]
         self.majority = majority_of(len(self.voters))
-        self._suspended = {
+        self.suspended = {
             (name, seat.incarnation)
             for _, seats in self._history
             for name, seat in seats.items()
@@ -115,14 +116,9 @@ class Roster:
         seat = self.now.get(name)
         return seat is not None and seat.votes and seat.incarnation == incarnation
 
-    @property
-    def has_suspensions(self) -> bool:
-        """Whether any copy is, or was, suspended, as far back as the log reaches."""
-        return bool(self._suspended)
-
     def has_suspended(self, name: str, incarnation: int) -> bool:
         """Whether a copy of a member is, or was, suspended, as far back as the log reaches."""
-        return (name, suspended(incarnation)) in self._suspended
+        return (name, suspended(incarnation)) in self.suspended
 
     def has_removed(self, name: str, incarnation: int) -> bool:
         """Whether a copy that once counted is no longer a member."""

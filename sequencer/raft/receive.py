@@ -31,10 +31,13 @@ def forked_at(core: Core, message: AppendEntries) -> int:
     """
     if message.prev_index > core.commit:
         return 0
-    ends = [(entry.index, entry.term) for entry in message.entries if entry.index <= core.commit]
-    for index, term in ((message.prev_index, message.prev_term), *ends):
-        if core.log.contradicts(index, term):
-            return index
+    if core.log.contradicts(message.prev_index, message.prev_term):
+        return message.prev_index
+    for entry in message.entries:
+        if entry.index > core.commit:
+            break
+        if core.log.contradicts(entry.index, entry.term):
+            return entry.index
     return 0
 
 

@@ -3,7 +3,6 @@
 import logging
 import os
 from collections import deque
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -118,7 +117,7 @@ class Duties:
     def __init__(self, member: Member, ports: Dependencies, timing: Timing) -> None:
         """Prepare, and serve what was executed before the restart; `step` does the rest."""
         self._member = member
-        self._executor = member.executor
+        self._executor, self._copies = member.executor, member.execution.copies
         self._ports = ports
         self._timing = timing
         self._keep_up = KeepUp(member, ports.snapshots, ports.copy_log, timing.missing_s)
@@ -148,59 +147,44 @@ class Duties:
             OSError: the disk of the journal or of the merged log failed.
             CorruptLog: a log is damaged, and no other node has its contents.
         """
-        self._follow_lives()
+        copies, ports, rest = self._copies, self._ports, self._rest
+        if copies.dropped or copies.owned or ports.sessions.is_removing:
+            self._follow_lives()
         is_loud = self._is_loud(mail)
         self._member.holdings.presence.now_s = now_s  # steps at rest are far apart
         self._take(mail)
-        self._ports.watch.turn(now_s, mail.synced, is_stirred=mail.is_stirred)
-        is_tick = now_s >= self._next_tick_s - self._early_s(mail)
+        # A report is answered with another: so nodes at rest step together, and report once in
+        # `rest_s`, not once for each of them.
+        early_s = self._timing.rest_s / 2 if rest.is_resting and mail.heard else 0.0
+        is_tick = now_s >= self._next_tick_s - early_s
+        if is_tick or mail.synced or mail.is_stirred:
+            ports.watch.turn(now_s, mail.synced, is_stirred=mail.is_stirred)
         if is_tick:
             self._next_tick_s = now_s + self._timing.tick_s
-            for _ in range(self._rest.ticks):
+            for _ in range(rest.ticks):
                 self._member.tick()
-        while mail.damaged:
-            self._take_report(mail.damaged.popleft())
-        try:
-            self._advance(now_s, mail.synced)
-            if is_tick and not self._is_alone:
-                self._keep_up.turn(
-                    now_s, is_forked=self._forks.found is not None,
-                    is_full=self._ports.is_full(), paused=self._paused,
-                )  # fmt: skip
-        except Diverged as difference:
-            self._forks.take(difference)
-        except CorruptLog as damage:
-            self._mend(damage)
-        self._follow_lives()  # before a snapshot covers it
-        self._serve()
-        self._ports.retention.turn(now_s)
+        self._advance(now_s, mail, is_tick=is_tick)
+        if copies.dropped or copies.owned or ports.sessions.is_removing:
+            self._follow_lives()  # before a snapshot covers it
+        if is_tick or self._served != self._executor.ledger.end:
+            self._serve()
+        if is_tick or ports.retention.is_called:
+            ports.retention.turn(now_s)
         if is_tick:
             self._tick(now_s)
-        if is_tick or is_loud or self._rest.is_resting:
+        if is_tick or rest.is_resting or (is_loud and rest.is_quiet):
             self._look_at_rest(now_s, is_tick=is_tick, is_loud=is_loud)
-        is_pausing = now_s < self._merge_again_s
-        has_more = self._member.execution.can_continue and not is_pausing
+        execution = self._member.execution
+        has_more = execution.queue and execution.can_continue and now_s >= self._merge_again_s
         return Stepped(self.view(), now_s if has_more else self._next_tick_s)
-
-    def _early_s(self, mail: Mail) -> float:
-        """Return how early a step may run: at rest, a node reports when another's report arrives.
-
-        So nodes at rest step together and report once per `rest_s`, not once for each of them.
-        """
-        return self._timing.rest_s / 2 if mail.heard and self._rest.is_resting else 0.0
 
     def _is_loud(self, mail: Mail) -> bool:
         """Whether something came that a node at rest does not expect, or a member has returned."""
+        if mail.synced or mail.received or mail.orders or mail.damaged or mail.gone:
+            return True
         away = self._rest.away
         has_returned = bool(away) and any(sender in away for sender, _ in mail.heard)
-        return has_returned or bool(
-            mail.synced
-            or mail.received
-            or mail.orders
-            or mail.damaged
-            or mail.gone
-            or mail.is_stirred
-        )
+        return has_returned or mail.is_stirred
 
     def _look_at_rest(self, now_s: float, *, is_tick: bool, is_loud: bool) -> None:
         """Schedule the next tick: later while nothing happens, and much later at rest."""
@@ -222,10 +206,8 @@ class Duties:
         self._ports.snapshots.end()
 
     def _follow_lives(self) -> None:
-        member, sessions = self._member, self._ports.sessions
-        if member.has_ended_or_owned or sessions.is_removing:  # rare; asked twice in every step
-            drop_copies(member, sessions)
-            bind_copies(member, sessions)
+        drop_copies(self._member, self._ports.sessions)
+        bind_copies(self._member, self._ports.sessions)
 
     def view(self) -> NodeView:
         """Return the state for other threads; `step` returns it as well."""
@@ -296,10 +278,24 @@ class Duties:
             dict(self._member.unheard), self._member.proposals.unreadable,
         )  # fmt: skip
 
-    def _advance(self, now_s: float, changed: Collection[str]) -> None:
-        merged = self._run(now_s)
-        for session in dict.fromkeys([*changed, *merged]) if merged else changed:
-            self._confirm(session)
+    def _advance(self, now_s: float, mail: Mail, *, is_tick: bool) -> None:
+        """Mend what was found damaged, and do what the member can."""
+        while mail.damaged:
+            self._take_report(mail.damaged.popleft())
+        try:
+            merged = self._run(now_s)
+            if merged or mail.synced:
+                for session in dict.fromkeys([*mail.synced, *merged]):
+                    self._confirm(session)
+            if is_tick and not self._is_alone:
+                self._keep_up.turn(
+                    now_s, is_forked=self._forks.found is not None,
+                    is_full=self._ports.is_full(), paused=self._paused,
+                )  # fmt: skip
+        except Diverged as difference:
+            self._forks.take(difference)
+        except CorruptLog as damage:
+            self._mend(damage)
 
     def _run(self, now_s: float) -> list[str]:
         """Propose, persist, answer and merge; while the disk is full, do all but merge."""
@@ -312,7 +308,8 @@ class Duties:
                 self._merge_again_s = now_s + _FULL_DISK_S
                 self._pause(error)
             else:
-                self._resume()
+                if self._paused:
+                    self._resume()
                 return merged
         was_suspended, self._member.execution.suspended = self._member.execution.suspended, True
         try:
@@ -333,7 +330,7 @@ class Duties:
 
         A failed instruction stays first in the queue, and the next run tries it again.
         """
-        if self._paused and not self._member.execution.suspended:
+        if not self._member.execution.suspended:
             _log.warning("merging goes on, after it had paused: %s", self._paused)
             self._paused = ""
 
@@ -343,7 +340,7 @@ class Duties:
             return
         known, merged = held.confirmations, ledger.merged_to(session)
         held.merged = merged
-        if not self._member.execution.copies.is_checked(session):
+        if session not in self._copies.checked:
             return  # the copy, and the publisher's log, may differ from what was merged
         self._ports.sessions.proved(session, merged)
         merged_at = ledger.end if merged > known.merged else known.merged_at

@@ -62,6 +62,7 @@ class IdlePolicy:
         self._place: Quiescence | None = None
         self._since_s = float("inf")  # since when it has been calm at that place
         self._quiet_s = float("inf")  # when something last happened
+        self.is_quiet = True  # nothing was under way at the last look; else noise changes nothing
         self.is_resting = False
         self.away: Set[str] = frozenset()  # members that a leader does not wait for
         self.ticks = 1  # ticks of the consensus per timed step; 0 at rest
@@ -73,7 +74,7 @@ class IdlePolicy:
             now_s: a monotonic clock, in seconds.
             is_loud: whether something came that a node at rest does not expect.
         """
-        is_quiet = not (is_loud or self._is_busy)
+        self.is_quiet = is_quiet = not (is_loud or self._is_busy)
         self._quiet_s = min(self._quiet_s, now_s) if is_quiet else float("inf")
         place = self._calm_place() if is_quiet else None
         if place is None or place != self._place:

@@ -145,8 +145,13 @@ class InboxSyncer:
             The sessions with small updates neither durable nor merged; None if only a sync helps.
         """
         with self._lock:
-            little = [each for each in self._dirty.values() if self._is_little(each)]
-            if len(little) == len(self._dirty) <= _PUT_OFF_MAX:
+            little, waiting = 0, []
+            for each in self._dirty.values():
+                if self._is_little(each):
+                    little += 1
+                    if each.open_bytes > 0:
+                        waiting.append(each.session)
+            if little == len(self._dirty) <= _PUT_OFF_MAX:
                 if self._put_off is None and little:
                     self._put_off = PutOff(self._dirty)
                     self._changed.notify()
@@ -155,7 +160,7 @@ class InboxSyncer:
                 self._changed.notify()
             else:
                 return None
-            return [each.session for each in little if each.open_bytes > 0]
+            return waiting
 
     @staticmethod
     def _is_little(inbox: NodeInbox) -> bool:

@@ -67,7 +67,7 @@ def node_status(
         "merge_time_ns": view.time_ns,
         "digest": view.digest.hex(),
         "durability": "synced by a majority before it is merged",
-        **_waits(waiting),
+        **waiting_fields(waiting),
         "agreement_ms": _milliseconds(sorted(view.tick.agreed_ns)),
         **_peers(peers, engine.members),
         "refusal": engine.refusal,
@@ -82,7 +82,7 @@ def node_status(
     }
 
 
-def _waits(waiting: Waiting) -> dict[str, Any]:
+def waiting_fields(waiting: Waiting) -> dict[str, Any]:
     """Return what keeps the node from merging, and which messages it refused."""
     copy, missing = waiting.copy, waiting.missing
     return {

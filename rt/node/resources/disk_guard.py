@@ -15,7 +15,7 @@ _LOOK_S: Final = 0.05
 # What may arrive between two measurements, at 1 GB/s, received and merged. With less room than this
 # above the reserve, every check measures.
 _COMING: Final = 100 * MIB
-_ENOUGH: Final = 1.25  # of the reserve, to reopen; otherwise each file would toggle it
+REOPENS: Final = 1.25  # of the reserve, to reopen; otherwise it would open and close with each file
 
 
 class DiskGuard:
@@ -69,7 +69,7 @@ class DiskGuard:
             self._looked_s = time.monotonic()
             facts = os.statvfs(self._path)
             self.available = facts.f_bavail * facts.f_frsize
-            enough = self.reserve * (_ENOUGH if self.is_closed else 1)
+            enough = self.reserve * (REOPENS if self.is_closed else 1)
             closed = self.available < enough
             if closed != self.is_closed:
                 self.is_closed = closed

@@ -98,6 +98,7 @@ class Retention:
         self._reports = RetentionReports(member, sweeper.snapshot_index)
         self._said: set[str] = set()  # persisting problems that were logged
         self._turned_s = float("-inf")
+        self.is_called = False  # whether a turn is due before the next tick
         self._turned_at = START, -1  # the active file and last instruction at the last turn
         member.handlers[REPORT] = self.hear
 
@@ -130,7 +131,7 @@ class Retention:
         """
         report = decode_retention_report(body, sender=sender, heard_s=self._steady_s())
         if self._reports.take(sender, report):
-            self._turned_s = float("-inf")  # the other nodes wait for this news
+            self._turned_s, self.is_called = float("-inf"), True  # the others wait to learn of it
 
     @property
     def settled_index(self) -> int:
@@ -139,7 +140,7 @@ class Retention:
 
     def has_durable(self, index: int) -> None:
         """Record, and report in the next turn, that everything up to an instruction is durable."""
-        self._turned_s = float("-inf")
+        self._turned_s, self.is_called = float("-inf"), True
         self._reports.has_durable(index)
 
     def turn(self, now_s: float) -> None:
@@ -148,8 +149,9 @@ class Retention:
         Args:
             now_s: the monotonic clock, in seconds.
         """
+        self.is_called = False
         since_s = now_s - self._turned_s
-        if since_s < _TURN_S_MIN:  # most steps end here
+        if since_s < _TURN_S_MIN:
             return
         active = self._ledger.end.file
         if since_s < _TURN_S and active == self._turned_at[0]:
