@@ -20,7 +20,14 @@ from rt.log.notify.headers_note import UNKNOWN, HeadersNote
 from rt.log.notify.in_process_notify import WrittenFrame
 from rt.log.notify.shipping import ShippingNote
 from rt.log.write.batcher import Batcher, Batching
-from rt.log.write.checked import Bytes, as_bytes, checked_list, checked_seconds, checked_times
+from rt.log.write.checked import (
+    Bytes,
+    as_bytes,
+    checked_list,
+    checked_seconds,
+    checked_times,
+    demand_kind,
+)
 from rt.log.write.disk_room import DiskLimit, DiskRoom
 from rt.log.write.dropping import dropped_spans
 from rt.log.write.frame_gate import FrameGate, Room
@@ -91,6 +98,9 @@ class Publisher:
                 the disk, or a session of a group is to drop messages.
             CorruptLog: the session's log is damaged.
         """
+        demand_kind("writer", writer, WriterSettings)
+        demand_kind("batching", batching, Batching)
+        demand_kind("disk_limit", disk_limit, DiskLimit)
         batching = batching or Batching()
         self.name = session
         self._writer = SessionWriter(
@@ -361,6 +371,10 @@ class Publisher:
             self._writer.close()
             raise
         self._writer.close()
+
+    def __repr__(self) -> str:
+        closed = ", closed" * self._is_closed()
+        return f"<Publisher of session {self.name!r} in {self._writer.directory}{closed}>"
 
     def __enter__(self) -> Self:
         return self

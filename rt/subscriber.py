@@ -243,14 +243,23 @@ class Subscriber:
         if not self._guard.is_copy:
             self._use.close()
 
+    def __repr__(self) -> str:
+        stopped = ", stopped" * self._use.is_stopped
+        return f"<Subscriber of {self.directory} at {self.position}{stopped}>"
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        # No thread uses it any more. `close` takes locks, and the collector runs in any thread.
+        if hasattr(self, "_guard"):
+            self._abandon()
+
     def _abandon(self) -> None:
-        """In a forked child: close inherited files, so that only the parent has them open."""
+        """Close the files without taking a lock: in a forked child, those that are the parent's."""
         self._use.stop()
         self._current = iter(())
         self._follower.close()

@@ -3,7 +3,7 @@
 import json
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
@@ -171,3 +171,12 @@ def json_noun(value: Any) -> str:
     """Return the JSON name of a value's type."""
     nouns = {bool: "boolean", int: "number", float: "number", str: "string", list: "array"}
     return "null" if value is None else nouns.get(type(value), "object")
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as prose.
+
+    >>> listed(["n1"]), listed(["n1", "n2", "n3"])
+    ('n1', 'n1, n2 and n3')
+    """
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -82,7 +82,7 @@ class ShownNode(Port):
         """Publish to a session, and take a sample of the node."""
         publisher = self.cluster.publisher(session)
         publisher.publish_many([b"x" * 100] * count)
-        publisher.flush("merged", 20)
+        publisher.flush("merged", 60)
         self.node.lookout.look()
 
     def stop(self):

@@ -176,7 +176,6 @@ def main() -> None:
     _open_closed()
     # ignored when a script runs us in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a script's background
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores SIGHUP; keep that
             signal.signal(number, signal.default_int_handler)  # so that `finally` runs

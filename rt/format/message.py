@@ -4,14 +4,17 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import compress, repeat
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from rt.errors import Misuse
 from rt.format.columns import Columns, decode_columns
 from rt.format.frame import Header, unpack_body
 from rt.position import Position
+
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
 class Origin(NamedTuple):
@@ -35,6 +38,8 @@ class Message(NamedTuple):
         ...                   Origin("jfk", None))
         >>> message.session, message.sequence, str(message.next_position)
         ('jfk', 7, '0.0.4097')
+        >>> message.time.isoformat()
+        '2013-01-01T05:17:00+00:00'
     """
 
     payload: bytes
@@ -54,6 +59,15 @@ class Message(NamedTuple):
     def next_position(self) -> Position:
         """Where to resume reading after this message."""
         return Position(self.at + 1)
+
+    @property
+    def time(self) -> datetime:
+        """Publish time in UTC, cut to microseconds.
+
+        Raises:
+            OverflowError: it is before year 1 or after 9999, which `time_ns` can say.
+        """
+        return _EPOCH + timedelta(microseconds=self.time_ns // 1000)
 
     @property
     def session(self) -> str:

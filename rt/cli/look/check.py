@@ -10,12 +10,12 @@ import click
 from rt.cli.common.asking import NodeAnswer, ask_nodes
 from rt.cli.common.exits import OUR_FAULT, exit_code, sentence
 from rt.cli.common.options import click_options
-from rt.cli.look.node_problems import takes_part
 from rt.cli.look.status import report_of
 from rt.cli.look.status_report import ClusterReport
 from rt.cli.look.status_tables import merged_sessions
 from rt.client.readers.settings import ConnectionSettings
 from rt.errors import RtError
+from rt.node.observe.problems import takes_part
 from rt.text import printable
 
 Run = TypeVar("Run", bound=Callable[..., Any])
@@ -164,7 +164,7 @@ def judged(
              for each in thresholds if each.name in values]  # fmt: skip
     if not report.leader:
         found.append((Severity.CRITICAL, "no node leads, so nothing is merged"))
-    found += [(Severity.CRITICAL if " FORKED " in each else Severity.WARNING, each)
+    found += [(Severity.CRITICAL if " FORKED " in each.said else Severity.WARNING, each.said)
               for each in report.problems]  # fmt: skip
     held_up = [*report.stuck, *report.poisoned, *report.returned]
     found += [(Severity.WARNING, each) for each in held_up]

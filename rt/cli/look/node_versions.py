@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Final
 
-from rt.cli.common.answer_fields import checked, get
+from rt.node.observe.answer_fields import checked, get
 
 # Protocol versions of a node that is too old to report them.
 _NODES_BEFORE: Final = (7,)

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
-from rt.cli.common.answer_fields import checked, get, objects, position, seconds
-from rt.cli.look.node_problems import problems_of, time_text
 from rt.cli.look.node_versions import NodeVersion, node_version
 from rt.errors import PeerError
+from rt.node.observe.answer_fields import checked, get, objects, position, seconds
+from rt.node.observe.problems import Problem, problems_of, time_text
 from rt.position import Position
-from rt.text import counted
+from rt.text import counted, listed, printable
 
-SILENT: Final = "does not answer"
 _LEADER: Final = "leader"
 _LEARNER: Final = "learner"
 
@@ -135,7 +134,8 @@ class NodeReport:
         leader: The leader it knows; "" if there is none.
         merge: How far it has merged.
         about: What it promises and runs.
-        problems: What is wrong with it, one phrase each.
+        problems: What is wrong with it, causes first.
+        unreachable: The other nodes that it cannot reach.
         traffic: What it holds, and its connected clients.
     """
 
@@ -149,7 +149,8 @@ class NodeReport:
     leader: str = ""
     merge: MergeReport = MergeReport(Position(0), 0, 0, "")
     about: AboutReport = field(default_factory=AboutReport)
-    problems: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    unreachable: tuple[str, ...] = ()
     traffic: TrafficReport = field(default=TrafficReport(), repr=False)
 
     @property
@@ -200,16 +201,42 @@ class ClusterReport:
         return next(filter(None, known), "")
 
     @property
-    def problems(self) -> list[str]:
-        """Return everything that keeps the cluster from being healthy, one phrase each."""
-        found = [f"{node.title} {SILENT}" for node in self.nodes if node.error]
+    def problems(self) -> list[Problem]:
+        """Everything that keeps the cluster from being healthy, a sentence each, causes first."""
+        found = [self.silence(node) for node in self.nodes if node.error]
+        named = {node.name for node in self.nodes if node.error}
+        apart = {each for node in self.answering for each in node.unreachable} - named
+        found += [self._apart(name) for name in sorted(apart)]
         for node in self.answering:
-            if node.is_learner:
-                found.append(f"{node.name} is a learner and does not count")
-            found += [f"{node.name} {problem}" for problem in node.problems]
+            found += [Problem(f"{node.name} {said}", advice) for said, advice in node.problems]
             if node.merge.forked_at is not None:
-                found.append(self._only_on(node))
+                found.append(Problem(self._only_on(node)))
         return found
+
+    def silence(self, node: NodeReport) -> Problem:
+        """Return what is known of a node that does not answer, and what to do."""
+        missed = self._missed_by(node.name)
+        if not missed:
+            host, _, port = node.address.rpartition(":")
+            advice = f"is the node running at {host}, and does a firewall let port {port} pass?"
+            return Problem(f"{node.title} does not answer", advice)
+        return Problem(
+            f"{node.title} does not answer, and {listed(missed)} cannot reach it",
+            f"start it on its machine: rt node --config {node.name}.toml (or rt up, if that began "
+            "it); if the machine is lost: rt cluster add NEW --address HOST:PORT --no-wait, start "
+            f"NEW, then rt cluster replace {node.name} NEW --address HOST:PORT",
+        )
+
+    def _apart(self, name: str) -> Problem:
+        """Return that some nodes cannot reach one that answers here, or was not asked."""
+        missed = listed(self._missed_by(name))
+        if any(node.name == name for node in self.answering):
+            advice = "look whether a firewall lies between them, and at their logs"
+            return Problem(f"{missed} cannot reach {name}, which answers here", advice)
+        return Problem(f"{missed} cannot reach {name}", "is it running? list its address, too")
+
+    def _missed_by(self, name: str) -> list[str]:
+        return [node.name for node in self.answering if name and name in node.unreachable]
 
     def _only_on(self, forked: NodeReport) -> str:
         """Say what a forked node has merged that no other answering node has."""
@@ -315,6 +342,7 @@ def _node_report(address: str, answer: Any) -> NodeReport:
         ),
         about=AboutReport(get(answer, "durability", str), node_version(answer)),
         problems=tuple(problems_of(answer)),
+        unreachable=tuple(map(printable, sorted(get(answer, "unreachable", dict)))),
         traffic=_traffic(answer),
     )  # fmt: skip
 

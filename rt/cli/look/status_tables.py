@@ -87,7 +87,7 @@ def summary(report: ClusterReport) -> str:
         lines.append(f"learners, which neither vote nor count: {', '.join(learners)}")
     if report.problems:
         label = "degraded" if report.health is Health.DEGRADED else "problems"
-        lines.append(f"{label}: {'; '.join(report.problems)}")
+        lines.append(f"{label}: {'; '.join(each.said for each in report.problems)}")
     versions = {node.name: node.about.version for node in nodes}
     if different := different_versions(versions):
         apart = "; ".join(f"{one} and {other} cannot" for one, other in strangers(versions))
@@ -185,7 +185,7 @@ def _node_row(node: NodeReport, lead: MergeReport | None) -> list[str]:
     return [
         node.name, node.address, role, str(node.term), str(node.merge.end),
         f"{node.merge.messages:,}", _behind(node.merge, lead or node.merge),
-        node.merge.digest[:8], "; ".join(node.problems),
+        node.merge.digest[:8], "; ".join(each.said for each in node.problems),
     ]  # fmt: skip
 
 

@@ -209,7 +209,10 @@ def _merge_reason(traced: _Traced) -> str:
             if each.name == traced.session]  # fmt: skip
     if stuck := next((each.stuck for each in mine if each.stuck), ""):
         return stuck
-    return "; ".join(report.problems) or "the leader has yet to propose it; ask again"
+    return (
+        "; ".join(each.said for each in report.problems)
+        or "the leader has yet to propose it; ask again"
+    )
 
 
 def _reached(traced: _Traced) -> dict[str, tuple[Position, Position]]:

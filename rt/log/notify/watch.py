@@ -195,6 +195,11 @@ class Watch:
     def __exit__(self, *_error: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        # Closed by its own finalizer, the inotify instance would warn of an unclosed file.
+        if getattr(self, "_inotify", None) is not None:
+            self.close()
+
     def _forget(self, descriptor: int) -> None:
         directory = self._directories.pop(descriptor, None)
         if directory is not None:

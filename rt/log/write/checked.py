@@ -40,6 +40,16 @@ def checked_count(value: object, noun: str, least: int) -> int:
     return value
 
 
+def demand_kind(noun: str, value: object, *kinds: type) -> None:
+    """Raise `Misuse`, naming `noun`, for an argument that is given and is of no such type.
+
+    >>> demand_kind("timeout", None, int)
+    """
+    if value is not None and not isinstance(value, kinds):
+        wanted = " or ".join(each.__name__ for each in kinds)
+        raise Misuse(f"{noun} is a {wanted}, not {type(value).__name__}")
+
+
 def checked_list(values: Iterable[Bytes], noun: str) -> list[bytes]:
     """Return payloads or keys as bytes; `Misuse`, naming `noun`, if one has another type."""
     taken = list(values)
