@@ -63,11 +63,8 @@ class Pull:
         self._is_ahead = False  # of the node that was asked last
         self._life = 0
         self.has_ended = False
-        names = puller.world.names
-        first = chance.randrange(len(names))
-        others = [each for each in (*names[first:], *names[:first]) if each != puller.name]
-        self._rotation: Rotation[str] = Rotation(others)
-        self._watch: LagWatch[str] = LagWatch(others, look_s=LOOK_S, lag_s=LAG_S)
+        self._first = chance.randrange(len(puller.world.names))
+        self._learn()
 
     def _open(self) -> PulledLog:
         disk = self._puller.disk
@@ -106,13 +103,22 @@ class Pull:
                 world.demand_behind(self._puller.name, self._peer.name, error)
             self.hang_up()
 
+    def _learn(self) -> None:
+        """Learn of the nodes that there are now."""
+        self._names = names = self._puller.world.names
+        turned = (*names[self._first :], *names[: self._first])
+        others = [each for each in turned if each != self._puller.name]
+        self._rotation: Rotation[str] = Rotation(others)
+        self._watch: LagWatch[str] = LagWatch(others, look_s=LOOK_S, lag_s=LAG_S)
+
     def _look(self) -> None:
         """See how far the others are, now and then, and leave a node that lags."""
         world, now_s = self._puller.world, self._now_s
         self._watch.grown(self.log.next_place, now_s)
         if (name := self._watch.due(now_s)) is not None:
-            node = world.nodes[name]
-            end = node.merged_end if world.reaches(node, self._puller) else None
+            node = world.nodes.get(name)
+            is_there = node is not None and world.reaches(node, self._puller)
+            end = node.merged_end if node is not None and is_there else None
             self._watch.heard(name, end, now_s)
         if why := self._watch.why_leave(now_s):
             assert self._peer is not None
@@ -134,8 +140,10 @@ class Pull:
 
     def _connect(self) -> None:
         world = self._puller.world
+        if self._names != world.names:
+            self._learn()
         name = self._rotation.next(lambda node: self._watch.avoids(node, self._now_s))
-        peer = None if name is None else world.nodes[name]
+        peer = None if name is None else world.nodes.get(name)
         if peer is None or not world.reaches(peer, self._puller):
             return
         self._peer, self._life = peer, peer.life
