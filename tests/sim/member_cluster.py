@@ -45,7 +45,7 @@ class MemberChecker(Checker):
     def reigns(self, name: str, raft: Raft) -> None:
         """A leader commits what a majority of the voters of its newest configuration holds."""
         super().reigns(name, raft)
-        core = raft._core
+        core = raft.core
         known = self._committed.get((name, core.term), core.commit)
         if core.commit > known:
             self._demand_majority(name, core)
@@ -79,7 +79,7 @@ class MemberChecker(Checker):
 
     def changes(self, name: str, raft: Raft, ready: Ready) -> None:
         """A leader changes one member at a time, and only from a decided configuration."""
-        core = raft._core
+        core = raft.core
         for entry in ready.entries:
             if entry.kind is not EntryKind.CONFIGURATION:
                 continue
