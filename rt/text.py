@@ -60,7 +60,7 @@ def counted(number: int, noun: str = "message") -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the known name that `name` may have been meant to be; "" if none is like it.
+    """Return the known name most like `name`; "" if none is similar.
 
     >>> nearest("sloww", ["fast", "slow"]), nearest("zzz", ["fast", "slow"])
     ('slow', '')
@@ -155,7 +155,7 @@ def text_field(name: str, value: bytes) -> dict[str, str]:
 
 
 def headers_fields(headers: Mapping[str, bytes]) -> dict[str, dict[str, str]]:
-    r"""Return headers as fields: `headers`, and `headers_base64` of values that are not UTF-8.
+    r"""Return headers as fields: `headers`, and `headers_base64` for values that are not UTF-8.
 
     >>> headers_fields({"a": b"1", "b": b"\xff"}), headers_fields({})
     ({'headers': {'a': '1'}, 'headers_base64': {'b': '/w=='}}, {})

@@ -1,4 +1,4 @@
-"""Copies: which of this node's copies of sessions are known to hold what was merged of them."""
+"""Copies: which of this node's session copies are known to hold what was merged of them."""
 
 import logging
 from collections.abc import Iterable
@@ -13,36 +13,37 @@ _log: Final = logging.getLogger("rt.node")
 
 
 class Copies:
-    """Checks a copy after it was opened or begun again, and when it was not merged from.
+    """Copies: checks each copy when it is opened or begun again, and when a merge bypassed it.
 
-    A publisher that lost its last bytes, or was restored from a backup, fills a new copy with other
-    bytes than those that were merged. Such a copy must neither be planned from nor confirmed.
+    A publisher that lost its last bytes, or was restored from a backup, may fill a new copy with
+    bytes other than those merged. Such a copy must be neither planned from nor confirmed.
     """
 
     def __init__(self, executor: Executor, holdings: Holdings) -> None:
         self._executor = executor
         self._holdings = holdings
         self.checked: set[str] = set()
-        # With the last frame that was merged while they were in doubt; repeats make it forgotten.
+        # By session, the last frame merged while its copy was in doubt; the ledger forgets that
+        # frame after a slice of repeats.
         self.unchecked: dict[str, Tail | None] = {}
         self.passed: list[str] = []  # found right since they were taken
-        self._unreadable: set[str] = set()  # so that each is logged once
+        self._unreadable: set[str] = set()  # to log each once
         self.dropped = dict.fromkeys(executor.ledger.begun)  # see `take_dropped`
         self.owned = dict.fromkeys(executor.ledger.opened)  # see `take_owned`
 
     def hold(self, session: str) -> None:
-        """A copy was opened, or has grown."""
+        """Record that a copy was opened, or has grown."""
         if session not in self.checked:
             self.unchecked.setdefault(session, None)
 
     def lose(self, session: str) -> None:
-        """A copy was set aside; another one begins in its place."""
+        """Record that a copy was set aside; another one begins in its place."""
         self.checked.discard(session)
 
     def drop(self, session: str) -> None:
-        """Count all nodes' copies of a session as none: they were dropped by an instruction.
+        """Record that an instruction dropped all nodes' copies of a session.
 
-        Whether the copy that is here now was begun after it, the node has to find out.
+        The node must find out whether its present copy was begun after that instruction.
         """
         self.dropped[session] = None
         self._holdings.drop(session)
@@ -59,7 +60,7 @@ class Copies:
         return sessions
 
     def own(self, sessions: Iterable[str]) -> None:
-        """Whose these sessions are, or their log, may have changed."""
+        """Record that the owner or log of these sessions may have changed."""
         self.owned.update(dict.fromkeys(sessions))
 
     def take_owned(self) -> list[str]:
@@ -68,14 +69,14 @@ class Copies:
         return sessions
 
     def doubt(self, sessions: Iterable[str]) -> None:
-        """More was merged of these sessions, and not from the copies here: they may be others."""
+        """Record that these sessions were merged from elsewhere; the copies here may differ."""
         for session in sessions:
             self.checked.discard(session)
             tail = self._executor.ledger.tails.get(session)
             self.unchecked[session] = tail or self.unchecked.get(session)
 
     def doubt_all(self) -> None:
-        """The ledger is another node's now: none of it was merged from the copies here."""
+        """Recheck every copy: the ledger came from another node, not from the copies here."""
         self.checked.clear()
         self.unchecked = dict.fromkeys(self._holdings.own)
 
@@ -84,7 +85,7 @@ class Copies:
         return session in self.checked
 
     def check(self) -> None:
-        """Check the copies that have come as far as their session was merged.
+        """Check the copies that reach their session's merged end.
 
         Raises:
             SessionDiverged: a copy has another frame where the last merged one was.
@@ -98,7 +99,7 @@ class Copies:
                 self.passed.append(session)
 
     def _is_agreed(self, session: str) -> bool:
-        """Whether the copy may be the one that was merged from: it may be of the next log."""
+        """Whether the copy may be the merged one, rather than one of the session's next log."""
         known = self._executor.ledger.opened.get(session)
         if known is None or not known.log:
             return True
@@ -109,7 +110,7 @@ class Copies:
         return identity is None or identity.id == known.log
 
     def _was_read(self, session: str) -> bool:
-        """Check one copy; False if it cannot be read now, and is to be checked at the next call."""
+        """Check one copy; False if it cannot be read now and must be checked again."""
         try:
             self._executor.check_copy(session, self.unchecked[session])
         except OSError as error:

@@ -28,7 +28,7 @@ _PROBE, _REPLICATE = ProgressState.PROBE, ProgressState.REPLICATE
 
 
 class Leader:
-    """A node's leadership of one term; it begins with a no-op, which commits what it inherited."""
+    """Leader: one term of leadership; its first entry, a no-op, commits the inherited ones."""
 
     __slots__ = (
         "_core",
@@ -78,8 +78,8 @@ class Leader:
     def advance_commit(self) -> None:
         """Commit what is durable on a majority, if it ends in an entry of this term.
 
-        An older entry on a majority can still be overwritten; once an entry of this term follows
-        it there, it cannot (figure 8 of the Raft paper).
+        An entry of an older term can still be overwritten although a majority holds it, until the
+        majority also holds an entry of this term (figure 8 of the Raft paper).
         """
         core, log = self._core, self._core.log
         if core.commit == log.last:
@@ -93,11 +93,11 @@ class Leader:
                 self._follow_roster()
 
     def may_commit(self, index: int) -> bool:
-        """Whether a majority that holds this entry commits it."""
+        """Whether this entry is committed once a majority holds it."""
         return self._core.log.term_at(index) == self._core.term
 
     def counts(self, peer: Progress) -> bool:
-        """Whether the copy of the peer's state that we hear from is the one that counts."""
+        """Whether the peer's replies come from the copy of its state that counts."""
         return self._core.roster.counts(peer.name, peer.incarnation)
 
     # Sending
@@ -116,7 +116,7 @@ class Leader:
             self._send_timeout_now()
 
     def heartbeat(self) -> None:
-        """Send every peer a heartbeat, which also repeats what may have been lost."""
+        """Send every peer a heartbeat, which also resends what may have been lost."""
         self._transfer_due = bool(self._transferee)
         for peer in self._peers.values():
             if peer.snapshot is not None:
@@ -146,10 +146,10 @@ class Leader:
                     return
 
     def _last_for(self, peer: Progress) -> int:
-        """The last entry to send to a peer: one that is being removed gets what is committed.
+        """The last entry to send to a peer: only committed ones to a peer being removed.
 
-        If it held its own removal before that, it could keep the others from electing a leader
-        without it, and would not know whether it is a member.
+        With its removal uncommitted, it could keep the others from electing a leader without it,
+        and would not know whether it is a member.
         """
         core = self._core
         return core.log.last if peer.name in core.roster.now else core.commit
@@ -182,10 +182,10 @@ class Leader:
             self._send_chunk(peer)
 
     def needed(self, index: int) -> int:
-        """The index, at most `index`, after which a live peer that gets a snapshot needs entries.
+        """The index, at most `index`, after which live peers that receive a snapshot need entries.
 
-        If those were compacted, a snapshot that takes longer to send than the log lasts would have
-        to be followed by another.
+        Otherwise a snapshot that takes longer to send than the log lasts would have to be followed
+        by another.
         """
         sending = [
             peer.snapshot.index
@@ -239,7 +239,7 @@ class Leader:
             self._send_chunk(peer)
 
     def _heard(self, sender: str, incarnation: int, round_: int) -> Progress | None:
-        """The peer; None if it is none, or the message one of another copy than the live one."""
+        """The peer, now heard; None if it is unknown or its message comes from another copy."""
         peer = self._peers.get(sender)
         if peer is None:
             return None
@@ -260,13 +260,13 @@ class Leader:
     def change(self, seats: Configuration) -> Entry:
         """Append a configuration that differs from the newest one by one member."""
         for name in seats.keys() - self._core.roster.now.keys():
-            self._peers.pop(name, None)  # of an earlier member of this name
+            self._peers.pop(name, None)  # left from an earlier member of this name
         entry = self._append(pack_configuration(seats), EntryKind.CONFIGURATION)
         self._follow_roster()
         return entry
 
     def _follow_roster(self) -> None:
-        """Replicate to all other members, and to a removed one until it can know that it is."""
+        """Replicate to all other members, and to removed ones until they can learn of it."""
         core = self._core
         for name in core.roster.now:
             if name != core.name and name not in self._peers:
@@ -280,7 +280,7 @@ class Leader:
                     self._is_following = True  # until it knows that it is removed
 
     def peer(self, name: str) -> Progress | None:
-        """What is known of another member; None if it is none."""
+        """The progress of another member; None if it is unknown."""
         return self._peers.get(name)
 
     def _update_roster(self, peer: Progress) -> None:
@@ -300,11 +300,11 @@ class Leader:
             self._append(pack_member(peer.name, peer.incarnation), EntryKind.MEMBER)
 
     def _suspect(self, peer: Progress, message: AppendReply) -> None:
-        """Find out whether a peer has lost entries that it had acknowledged, and suspend it if so.
+        """Suspend a peer that has lost entries it had acknowledged.
 
-        A rejection at `match` is usually an old one that arrives late. A message of a new round is
-        certainly sent after the acknowledgement: if that is rejected too, the entries are gone, and
-        with them perhaps votes. Such a copy never counts again; its node starts with an empty one.
+        A rejection at `match` is usually an old one that arrives late. A message of a new round was
+        certainly sent after the acknowledgement: if it is rejected too, the entries are lost, and
+        perhaps votes as well. Such a copy never counts again; its node starts with an empty one.
         """
         core = self._core
         if not peer.suspicion:
@@ -321,10 +321,10 @@ class Leader:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the configuration may be changed: the last change is committed.
+        """Whether the configuration may be changed: its last change is committed.
 
-        So is an entry of this term, or an older configuration could still be committed in place of
-        the one that this leader knows.
+        An entry of this term must be committed too; otherwise an older configuration could still be
+        committed in place of the one this leader knows.
         """
         return self._core.commit >= max(self._core.roster.changed_at, self._no_op)
 
@@ -379,7 +379,7 @@ class Leader:
         return len(self.heard_voters()) >= self._core.roster.majority
 
     def heard_voters(self) -> list[str]:
-        """The members whose copies count, or may do so, and that were heard lately."""
+        """The voters heard lately whose copies count, or may count."""
         voters = [self._peers[name] for name in self._core.roster.voters if name in self._peers]
         live = [peer for peer in voters if self.is_live(peer)]
         heard = [p.name for p in live if p.incarnation == UNKNOWN or self.counts(p)]

@@ -1,4 +1,4 @@
-"""Outgoing: the messages a node has decided to send, sorted by when they may leave."""
+"""Outgoing: the messages a node has decided to send, sorted by when they may be sent."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,10 @@ from sequencer.raft.messages import AnyMessage, AppendReply
 
 
 class Outgoing:
-    """Gathers messages until the next `Ready`.
+    """Outgoing: gathers messages until the next `Ready`.
 
-    Messages that promise nothing about this node's disk may leave at once; all others wait until
-    the entries and the ballot that go with them are durable.
+    Messages that promise nothing about this node's disk may be sent at once; all others wait until
+    the entries and ballot they refer to are durable.
 
     Attributes:
         now, after_sync: the messages of either kind.
@@ -31,7 +31,7 @@ class Outgoing:
         self.now.append(PeerMessage(to, self.codec.encode(message)))
 
     def send_after_sync(self, to: str, message: AnyMessage) -> None:
-        """Send once everything that is not durable yet has become durable."""
+        """Send once everything that is not durable yet is durable."""
         self.after_sync.append(PeerMessage(to, self.codec.encode(message)))
 
     def reply_to_append(self, to: str, reply: AppendReply) -> None:

@@ -1,15 +1,15 @@
-"""Linearizable reads: a majority confirms the leader after the read was requested."""
+"""Linearizable reads: a majority confirms the leader after each read is requested."""
 
 from typing import Final
 
 from sequencer.raft.core import Core
 from sequencer.raft.messages import ReadIndexReply
 
-READS_MAX: Final = 1024  # requests that wait, from all nodes together
+READS_MAX: Final = 1024  # waiting requests of all nodes together
 
 
 class Reads:
-    """The reads that wait for a majority to confirm that this node still leads.
+    """Reads: reads that wait for a majority to confirm that this node still leads.
 
     All reads requested between two rounds of heartbeats share the later round. A read is answered
     with the commit index as of its round, which covers every write that completed before it.
@@ -30,7 +30,7 @@ class Reads:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing was requested that is not answered yet."""
+        """Whether every requested read is answered."""
         return not (self.asked or self.rounds)
 
     @property
@@ -45,7 +45,7 @@ class Reads:
     def open_round(self, confirmed: bool) -> None:
         """Open a round for the reads requested so far, once an entry of this term is committed.
 
-        Until then the commit index may be lower than one that an earlier leader has answered with.
+        Before that, the commit index may be lower than one an earlier leader has answered with.
         """
         if self.asked and confirmed:
             self.round += 1
@@ -53,7 +53,7 @@ class Reads:
             self.asked = []
 
     def settle(self, round_: int) -> None:
-        """Answer the reads of every round that a majority has returned."""
+        """Answer the reads of every round that a majority has confirmed."""
         while self.rounds and self.rounds[0][0] <= round_:
             _, index, asked = self.rounds.pop(0)
             for asker, ticket in asked:

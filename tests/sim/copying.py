@@ -1,4 +1,4 @@
-"""Copies of the merged log that are pulled from node to node, by a node or by a subscriber."""
+"""Copies of the merged log, pulled from node to node by a node or by a subscriber."""
 
 from collections.abc import Sequence
 from random import Random
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from .merge_node import MergeNode
 
 VISITING_SHARE = 0.3
-VISITING_HASTE = 10  # pieces at once
-PIECES_MAX = 10_000  # of a file that is fetched
-BROKEN_SHARE = 0.6  # of the connections that bring one where disks lose sectors
+VISITING_HASTE = 10  # pieces copied at once
+PIECES_MAX = 10_000  # pieces of a fetched file, at most
+BROKEN_SHARE = 0.6  # share of repair connections that break where disks lose sectors
 IDENTITY = LogIdentity(MERGED, STREAM, OUT, "5" * 32, 0)
 
 
@@ -32,7 +32,7 @@ News = tuple[int, Position, Position]
 
 
 class Puller(Protocol):
-    """Whose copy it is."""
+    """The owner of a copy."""
 
     name: str
     world: "MergeCluster"
@@ -41,14 +41,14 @@ class Puller(Protocol):
     relays: bool  # whether it is a node
 
     def caught_up(self, peer: "MergeNode", end: Position) -> None:
-        """A node calls the copy complete."""
+        """Note that a node calls the copy complete."""
 
     def suspect(self, damage: CorruptLog) -> None:
-        """A rolled file of the copy is damaged."""
+        """Note that a rolled file of the copy is damaged."""
 
 
 class Pull:
-    """Copies the merged log from one node after the other, as `replicator.pull.client` does."""
+    """Copies the merged log from one node after another, as `replicator.pull.client` does."""
 
     def __init__(self, puller: Puller, chance: Random, begin: int = 0) -> None:
         """Begin to copy; the copy is useful once it is past `begin`."""
@@ -71,7 +71,7 @@ class Pull:
 
     @property
     def log(self) -> Appender:
-        """What it writes."""
+        """Return the log that it writes."""
         return self._copy.appender
 
     def step(self) -> None:
@@ -93,7 +93,7 @@ class Pull:
             world.trace(f"{self._puller.name} cannot copy from {self._peer.name}: {error}")
             self._is_ahead = getattr(error, "code", "") == "behind"
             if getattr(error, "code", "") == "diverged":
-                self._copy.doubted()  # as the connection does
+                self._copy.doubted()  # as the real connection does
             if not (self._puller.rotted or self._peer.rotted or "behind" in str(error.args)):
                 world.demand_behind(self._puller.name, self._peer.name, error)
             self.hang_up()
@@ -122,7 +122,7 @@ class Pull:
         self._seen = (-1, START, START)
 
     def hang_up(self) -> None:
-        """End the connection, if there is one."""
+        """Close the connection, if there is one."""
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None
@@ -158,16 +158,16 @@ class Pull:
 
 
 class NodeFiles:
-    """Where a node's files are fetched from (`FileSource`): as `FileFetch` does.
+    """The nodes that a node fetches files from (`FileSource`), as `FileFetch` does.
 
-    The connection is the simulation's, from one log directory to another, within a turn.
+    The connection is simulated: it copies from one log directory to another within a turn.
     """
 
     def __init__(self, node: "MergeNode") -> None:
         self._node = node
 
     def nodes(self) -> Sequence[str]:
-        """All others."""
+        """Return all other nodes."""
         return [name for name in self._node.world.names if name != self._node.name]
 
     def fetch(self, node: str, log: Appender, line: Rolled) -> str:
@@ -209,11 +209,11 @@ class NodeFiles:
         raise Refused("behind", "it does not have the file")
 
     def clear(self) -> None:
-        """Leave it: simulated disks remove no directories."""
+        """Leave the directory: simulated disks remove none."""
 
 
 class Subscriber:
-    """A copy of the merged log that moves between nodes, on a machine that may lose its power."""
+    """A copy of the merged log that changes its source, on a machine that may lose its power."""
 
     rotted = relays = False
 
@@ -224,7 +224,7 @@ class Subscriber:
         self.is_complete = False
 
     def step(self) -> None:
-        """Copy a little more, or begin another life."""
+        """Copy a little more, or start again."""
         if self.world.nemesis.active and self._chance.random() < 0.01:
             self.pull.stop(sync=False)
             if self._chance.random() < 0.5:
@@ -234,28 +234,28 @@ class Subscriber:
         self.pull.step()
 
     def caught_up(self, peer: "MergeNode", end: Position) -> None:
-        """A node calls the copy complete, so it is."""
+        """Check that a copy which a node calls complete is complete."""
         peer.demand_complete(end)
         self.is_complete = True
 
     def suspect(self, damage: CorruptLog) -> None:
-        """No disk but a node's rots."""
+        """Fail: only nodes' disks rot."""
         raise Violation(str(damage))
 
     def connect_again(self) -> None:
-        """Have a node say once more that the copy is complete."""
+        """Reconnect, so that a node must again say that the copy is complete."""
         self.is_complete = False
         self.pull.hang_up()
 
 
 class Visitor:
-    """Copies all there is to a new directory, as `rt pull --once` does, again and again."""
+    """Makes one copy after another in a new directory, as `rt pull --once` does."""
 
     rotted = relays = False
 
     def __init__(self, world: "MergeCluster") -> None:
         self.name, self.world = "visitor", world
-        self._chance = Random(f"{world.seed} visitor")  # drawn apart from all other chance
+        self._chance = Random(f"{world.seed} visitor")  # independent of all other random choices
         self.is_on = self._chance.random() < VISITING_SHARE
         self.disk = SimDisk(self._chance)
         self._pull: Pull | None = None
@@ -272,11 +272,11 @@ class Visitor:
                 self._pull.step()
 
     def caught_up(self, peer: "MergeNode", end: Position) -> None:
-        """A node calls the copy complete, so it is, and this visit is over."""
+        """Check that the copy is complete, as a node says, and end this visit."""
         assert self._pull is not None
         self._pull.stop(sync=False)
         peer.demand_complete(end)
 
     def suspect(self, damage: CorruptLog) -> None:
-        """No disk but a node's rots."""
+        """Fail: only nodes' disks rot."""
         raise Violation(str(damage))

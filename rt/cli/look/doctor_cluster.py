@@ -17,18 +17,18 @@ from rt.version import __version__
 CLOCK_WARNING_S: Final = 1.0
 CLOCK_PROBLEM_S: Final = 30.0
 _DAYS_WARNING: Final = 7.0
-_FREE_RATIO: Final = 4  # times the reserve; below it, the archiver may come too late
+_FREE_RATIO: Final = 4  # of the reserve; with less free space, the archiver may be too late
 
 
 def cluster_findings(
     asked: Sequence[NodeAnswer], report: ClusterReport, stream: str
 ) -> Iterator[Diagnosis]:
-    """Yield what the answers say.
+    """Yield the findings from nodes' answers.
 
     Args:
-        asked: by address.
-        report: of the same answers.
-        stream: that our settings name.
+        asked: The answers, by address.
+        report: The same answers, checked.
+        stream: The stream that our settings name.
     """
     yield from _ports(asked, report)
     readable = {each.address for each in report.answering}
@@ -44,7 +44,7 @@ def cluster_findings(
 
 
 def _is_whole(answer: dict[str, Any]) -> bool:
-    """Whether everything that is looked at here can be read."""
+    """Return whether every field that is checked here can be read."""
     try:
         for name in ("node", "version"):
             get(answer, name, str)
@@ -84,7 +84,7 @@ def _configuration(
     report: ClusterReport,
     stream: str,
 ) -> Iterator[Diagnosis]:
-    """Yield where our settings and the nodes' answers contradict each other."""
+    """Yield contradictions between our settings and the nodes' answers."""
     about = "configuration"
     for each in report.answering:
         if each.stream != stream:
@@ -131,7 +131,7 @@ def _versions(answers: Sequence[NodeAnswer]) -> Iterator[Diagnosis]:
 
 
 def _clocks(answers: Sequence[NodeAnswer]) -> Iterator[Diagnosis]:
-    """Compare each node's clock with ours, as exactly as the answer was quick."""
+    """Compare each node's clock with ours; the answer's round trip bounds the error."""
     worst = 0.0
     for each in answers:
         now_ns = get(each.answer, "now_ns", int)

@@ -1,4 +1,4 @@
-"""Checked: validates what a caller publishes, and returns bytes and times."""
+"""Checked: validates a caller's arguments, and converts payloads, keys and times."""
 
 import threading
 from array import array
@@ -7,7 +7,7 @@ from typing import Final
 
 from rt.errors import Misuse
 
-_SHOWN_LENGTH: Final = 40  # how much of a wrong value an error quotes
+_SHOWN_LENGTH: Final = 40  # characters of a wrong value that an error quotes
 Bytes = bytes | bytearray | memoryview
 
 

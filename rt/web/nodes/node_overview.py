@@ -16,9 +16,9 @@ from rt.web.nodes.peer_poller import AFTER, BEFORE
 from rt.web.nodes.verdict import FORKED, NodeRow, verdict_of
 from rt.web.serving.site import Fields
 
-SESSIONS_MAX: Final = 50  # on the page, without a search
+SESSIONS_MAX: Final = 50  # sessions on the page without a search
 _CLIENTS_MAX: Final = 200
-_WAITS_S: Final = 2.0  # a longer wait deserves attention
+_WAITS_S: Final = 2.0  # a session that waits longer deserves attention
 _TEXT_MAX: Final = 300
 _NUMBER_MAX: Final = 1 << 63
 
@@ -29,8 +29,8 @@ def overview(
     """Return the overview.
 
     Args:
-        sample: of this node.
-        settings: of this node.
+        sample: the sample of this node.
+        settings: the settings of this node.
         answers: latest status answers of the other nodes, by name.
         warning: about this node's certificate; "" if there is none.
     """
@@ -60,7 +60,7 @@ def overview(
 
 
 def own_verdict(sample: NodeSample, settings: NodeSettings) -> tuple[str, str]:
-    """Return level and sentence about a stream, from what this node itself knows."""
+    """Return the level and the sentence about a stream, from what this node itself knows."""
     return _verdict(sample, _nodes(sample, settings, {}, ""))
 
 

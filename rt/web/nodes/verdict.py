@@ -38,7 +38,7 @@ def verdict_of(leader: str, nodes: Sequence[NodeRow], stalls: Sequence[str]) -> 
     Args:
         leader: the known leader; "" if there is none.
         nodes: all nodes of the cluster.
-        stalls: a sentence for each hop that does not move.
+        stalls: a sentence for each hop that is stalled.
 
     >>> rows = [NodeRow(name, "follower", "", is_away=name == "n3") for name in ("n1", "n2", "n3")]
     >>> verdict_of("n1", rows, [])
