@@ -100,7 +100,6 @@ class PullClient:
         grown: Callable[[Position], object] | None = None,
         disk: Disk | None = None,
         asks: EndAsks | None = None,
-        compares: bool = True,
     ) -> None:
         """Dial nothing before `start` is called.
 
@@ -116,7 +115,6 @@ class PullClient:
             grown: is called with the end of the copy whenever it has moved, for one that is served.
             disk: where; the real one if not given.
             asks: asks nodes where the stream ends; with `contexts` if not given.
-            compares: whether to compare with other nodes; False to accept what one node has.
 
         Raises:
             Misuse: a name is invalid, there is no node, or another pulls into the directory.
@@ -134,7 +132,6 @@ class PullClient:
         self._watch: LagWatch[str] = LagWatch(map(address_text, self._nodes))
         self._watching = threading.Lock()
         self._stopped = threading.Event()
-        self._compares = compares and len(self._nodes) > 1
         directory = os.path.join(stream_directory(root, stream), MERGED_NAME)
         self._is_new = not os.path.exists(os.path.join(directory, FILE_NAME))
         destination = Destination(self._nodes, contexts, PULL, stream)
@@ -154,7 +151,7 @@ class PullClient:
         self._copy.open()
         self._dialer.start()
         self._copy.start()
-        if self._compares:
+        if len(self._nodes) > 1:
             threading.Thread(target=carried(self._look), name="look", daemon=True).start()
 
     def ask_end(self, hops: int = HOPS_MAX) -> EndWait:

@@ -83,7 +83,6 @@ class FileFetch:
             [address],
             self._contexts,
             disk=self._disk,
-            compares=False,
         )
         try:
             client.start()
