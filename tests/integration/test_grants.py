@@ -125,7 +125,7 @@ def test_a_wrong_file_is_one_clear_sentence(text, words):
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
 def test_a_file_that_others_may_write_is_refused(path, mode):
-    """Whoever can write the file can grant anything."""
+    """A user who can write the file can grant anything."""
     write(path, "", mode)
     with pytest.raises(Misuse, match="others may write this file"):
         Grants(path)
