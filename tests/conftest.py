@@ -8,6 +8,9 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
+from rt.net.authority.certificates import init_authority, issue
+from rt.net.authority.identity import CertificateRole
+
 # No deadline: a busy machine is not a fault of the code.
 settings.register_profile("rt", deadline=None)
 settings.load_profile("rt")
@@ -24,6 +27,23 @@ SPARK = "tests/spark"
 ORDER = (
     SPARK, "tests/integration", "tests/faults", "tests/sim", "tests/transcripts", "tests/unit"
 )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def client_certificates(tmp_path_factory):
+    """A directory with the certificates of a publisher and a subscriber."""
+    directory = str(tmp_path_factory.mktemp("certs"))
+    init_authority(directory)
+    for role in (CertificateRole.PUBLISHER, CertificateRole.SUBSCRIBER):
+        issue(directory, role.value, role)
+    return directory
+
+
+@pytest.fixture
+def certified(client_certificates, monkeypatch):
+    """Have commands that ask nodes present a subscriber's certificate, unless they say whose."""
+    monkeypatch.setenv("RT_CERTS", client_certificates)
+    monkeypatch.setenv("RT_IDENTITY", "subscriber")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-timeout reads the marks

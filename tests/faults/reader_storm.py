@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import rt
-from rt.cli.process.children import Child, Children
+from rt.cli.cluster.up import start_nodes
+from rt.cli.process.children import Children
 from rt.node.founding.cluster_files import free_addresses, init_cluster
 
 from .reader_history import Fact
@@ -42,12 +43,8 @@ class ReaderStorm:
             subscribers=["subscriber"], sessions=["*"],
         )  # fmt: skip
         self.children = Children()
-        self.nodes: dict[str, Child] = {}
-        for place in self.places:
-            command = ["node", "--config", place.config, "--found"]
-            self.nodes[place.name] = self.children.start(place.name, *command)
-        for node in self.nodes.values():
-            node.first_line(r":(\d+)$")
+        started = start_nodes(self.children, str(root), STREAM, self.places)
+        self.nodes = {place.name: child for place, child in zip(self.places, started, strict=True)}
         self.config = str(root / "clients.toml")
         self.client = rt.connect(self.config, root=root / "publishing")
         self.publisher = self.client.publisher(SESSION)

@@ -19,16 +19,16 @@ from rt.cli.process.children import Child, Children
 from rt.node.founding.cluster_files import free_addresses, init_cluster
 from rt.node.loop.event_loop import LOOP_VARIABLE
 from rt.position import Position
+from tests.commands import run
 
 from .network import Network
 
 STREAM = "storm"
 SESSIONS = ("p1", "p2", "p3")
 PULLERS = ("pull1", "pull2")
-FOUND = {True: (), False: ("--found",)}  # the only node of a cluster founds itself
-RATE = 300  # messages a second for each publisher
-WHOLE_S = 60.0  # time in which undisturbed nodes must catch up
-WEIGHTS = {  # relative frequency of each fault; partitions need a network
+RATE = 300  # messages a second and publisher
+WHOLE_S = 60.0  # in which undisturbed nodes must catch up
+WEIGHTS = {  # of what may be done next; partitions need a network
     "kill_node": 30, "kill_leader": 12, "kill_all": 8, "kill_push": 10, "kill_pull": 10,
     "pause_node": 10, "cut": 6, "cut_way": 8, "wipe": 5, "rot": 5,
 }  # fmt: skip
@@ -79,7 +79,8 @@ class Storm:
         }
         self.running: dict[str, Child] = {}
         for place in self.places:
-            self._start(place.name, "node", "--config", place.config, *FOUND[len(self.places) == 1])
+            assert run("node", "found", "--config", place.config).exit_code == 0
+            self.restart(place.name)
         for place in self.places:
             self.running[place.name].first_line(r":(\d+)$")
         for name in self._commands:

@@ -8,12 +8,13 @@ from rt.position import START, Position
 from sequencer.raft.core import Settings
 
 from .checkers import Violation
+from .copying import LAG_S, LOOK_S
 from .merge_cluster import MergeNemesis
 from .merge_node import MergeNode
 from .merge_progress import MergeProgress
 from .nemesis import Nemesis
 from .progress import CALM_BATCH_BYTES, CALM_DELAY_US, CALM_LOSS, Progress
-from .pullers import DIAL_US, LAG_S, LOOK_S, Copier, Follower, Mirror, Stopper
+from .pullers import DIAL_US, Copier, Follower, Mirror, Stopper
 from .read_cluster import ReadCluster
 
 STEP_US = 4_000

@@ -27,7 +27,7 @@ from rt.node.agree.latest import LatestRead
 from rt.position import START, Position
 
 from .checkers import Violation
-from .copying import IDENTITY
+from .copying import IDENTITY, LAG_S, LOOK_S
 from .disk import SimDisk
 from .merge_node import MergeNode
 from .publisher import SESSIONS, Pipe
@@ -36,8 +36,7 @@ from .stream import OUT
 if TYPE_CHECKING:
     from .read_cluster import ReadCluster
 
-LOOK_S, LAG_S = 0.03, 0.06  # the product's values, a hundred times faster
-ANSWER_US: Final = 60_000  # longest wait for an answer
+ANSWER_US: Final = 60_000  # an answer that takes longer is given up
 HOPS: Final = 8
 PIECES: Final = 40  # pieces at once: a reader is as fast as its source
 DIAL_US: Final = 3_000

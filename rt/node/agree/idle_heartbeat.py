@@ -10,13 +10,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from rt.errors import PeerError
+from rt.net.authority.certificates import CertificateFiles
 from rt.net.authority.identity import PeerIdentity
+from rt.net.tls import Contexts, client_context, offering
 from rt.node.agree.heartbeat_codec import (
     BEAT_BYTES_MAX,
     decode_heartbeat,
     encode_heartbeat,
     group_of,
 )
+from rt.node.settings.agreement import AgreementSettings
 from sequencer.peers.connections import Outbox
 from sequencer.peers.dialling import Address, PeerDialer
 from sequencer.raft.consensus import Quiescence
@@ -28,6 +31,12 @@ _READ_BYTES: Final = 16 * 1024
 # A node at rest renews its place in the heartbeat every 10 s; one that hangs is dropped from it.
 SHOWN_S: Final = 14.0
 _Line = tuple[str, tuple[Address, ...]]  # a node's name and possible addresses
+
+
+def process_heartbeat(timing: AgreementSettings, files: CertificateFiles) -> "ProcessHeartbeat":
+    """Return the pulse of a node's process: as often as a leader's heartbeat of a busy stream."""
+    contexts = Contexts(files, lambda *paths: offering(client_context(*paths), PULSE_ALPN))
+    return ProcessHeartbeat(contexts.current, beat_s=timing.heartbeat_s, lost_s=timing.election_s)
 
 
 class HeardHeartbeats:

@@ -9,9 +9,9 @@ from replicator.serve.server import Server
 from replicator.serve.streams import ServedStream, Streams
 from replicator.sink.columns_check import ColumnsCheck
 from replicator.sink.late_check import LateChecker
-from rt.net.authority.certificates import CertificateFiles, certificate_files
-from rt.net.tls import Contexts, client_context, offering, server_context
-from rt.node.agree.idle_heartbeat import PULSE_ALPN, ProcessHeartbeat, StreamHeartbeat
+from rt.net.authority.certificates import certificate_files
+from rt.net.tls import Contexts, offering, server_context
+from rt.node.agree.idle_heartbeat import PULSE_ALPN, StreamHeartbeat, process_heartbeat
 from rt.node.loop.event_loop import LOOP_VARIABLE, EventLoop
 from rt.node.loop.looped_client import LoopedClient
 from rt.node.settings.node import NodeSettings
@@ -34,7 +34,7 @@ class NodePort:
         files = certificate_files(settings.certs, settings.name)
         self.own_stream = settings.stream
         self.streams = Streams()
-        self.pulse = _pulse_of(settings, files)
+        self.pulse = process_heartbeat(settings.agreement, files)
         self.streams.shared = {PULSE_ALPN: self.pulse.serve}
         contexts = Contexts(
             files, lambda *paths: offering(server_context(*paths), *self.streams.protocols)
@@ -75,14 +75,6 @@ class NodePort:
 def _adopt(loop: EventLoop, served: LoopedConnection, over: Over) -> None:
     """Let the loop serve a connection."""
     LoopedClient(loop, served, over).begin()
-
-
-def _pulse_of(settings: NodeSettings, files: CertificateFiles) -> ProcessHeartbeat:
-    agreement = settings.agreement
-    contexts = Contexts(files, lambda *paths: offering(client_context(*paths), PULSE_ALPN))
-    return ProcessHeartbeat(
-        contexts.current, beat_s=agreement.heartbeat_s, lost_s=agreement.election_s
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
