@@ -1,4 +1,4 @@
-"""A client's types: what an editor says of a method's arguments is what the method takes."""
+"""The client's type annotations match the arguments that its methods accept."""
 
 import inspect
 from typing import get_type_hints
