@@ -1,4 +1,4 @@
-"""NodePort: the address at which a node serves, with one listener for all its streams."""
+"""NodePort: the address at which a node serves all its streams, with one listener."""
 
 import os
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ from rt.node.settings.node import NodeSettings
 
 
 class NodePort:
-    """A listener, and what all streams share: certificates, grants, handshakes and limits.
+    """NodePort: a listener, and what all streams share: certificates, grants, handshakes, limits.
 
-    Threads: every field is set once, in `__init__`, and any thread may call any method but `start`
-        and `stop`, which belong to the owner.
+    Threads: every field is set once, in `__init__`, and any thread may call any method except
+        `start` and `stop`, which belong to the owner.
     """
 
     def __init__(self, settings: NodeSettings) -> None:
@@ -40,7 +40,7 @@ class NodePort:
             files, lambda *paths: offering(server_context(*paths), *self.streams.protocols)
         )
         self.streams.changed = contexts.renew
-        # ADR 33: until the loop replaces the threads, it is chosen by a variable
+        # ADR 33: until the loop replaces the threads, an environment variable chooses it
         self.loop = EventLoop() if os.environ.get(LOOP_VARIABLE) else None
         columns = ColumnsCheck()
         self.late = LateChecker(columns.late)
@@ -55,7 +55,7 @@ class NodePort:
             raise
 
     def start(self) -> None:
-        """Begin to accept connections."""
+        """Start accepting connections."""
         self.server.start()
         self.late.start()
         self.pulse.start()
@@ -67,7 +67,7 @@ class NodePort:
         self.late.stop()
 
     def close(self) -> None:
-        """End the event loop, if there is one; the streams have stopped."""
+        """Stop the event loop, if there is one; the streams have stopped."""
         if self.loop is not None:
             self.loop.stop()
 
@@ -79,13 +79,13 @@ def _adopt(loop: EventLoop, served: LoopedConnection, over: Over) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StreamPort:
-    """One stream's part of a port.
+    """StreamPort: one stream's part of a port.
 
     Attributes:
-        port: which.
+        port: the port.
         served: the stream.
-        pulse: the stream's part of the port's.
-        is_whole: whether the port is this stream's alone, and begins and ends with it.
+        pulse: the stream's part of the port's idle heartbeat.
+        is_whole: whether the port serves only this stream, and starts and stops with it.
     """
 
     port: NodePort
@@ -94,13 +94,13 @@ class StreamPort:
     is_whole: bool
 
     def start(self) -> None:
-        """Begin to serve the stream."""
+        """Start serving the stream."""
         self.port.streams.add(self.served)
         if self.is_whole:
             self.port.start()
 
     def stop(self, why: str = "") -> None:
-        """End the stream's connections; `why` is what peers that ask for it later are answered."""
+        """End the stream's connections; peers that ask for it later receive `why`."""
         self.pulse.leave()
         if self.is_whole:
             self.port.stop()
@@ -110,6 +110,6 @@ class StreamPort:
         self.port.server.end(stream)
 
     def close(self) -> None:
-        """Release what the stream has used until it had stopped."""
+        """Release what the stream needed until it had stopped."""
         if self.is_whole:
             self.port.close()

@@ -16,11 +16,11 @@ class PullWatch(SiteWatch):
     """
 
     def __init__(self, client: PullClient, pause_s: float, stalled_s: float = STALLED_S) -> None:
-        """Look at nothing until `start`.
+        """Prepare; `start` begins the checks.
 
         Args:
             client: the puller.
-            pause_s: time between two looks.
+            pause_s: seconds between two checks.
             stalled_s: as of `SiteWatch`.
         """
         super().__init__(pause_s, stalled_s)
