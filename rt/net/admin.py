@@ -160,7 +160,7 @@ class AdminClient:
             addresses: The nodes' addresses; the first is asked first.
             contexts: Our certificate and the authorities we trust.
             keep: Whether to use one connection for all requests, until `close`.
-            asking: Sends a request to one node, unless a connection is kept.
+            asking: sends a request to one node, unless a connection is kept.
         """
         self._asking = asking
         self._addresses = list(addresses)

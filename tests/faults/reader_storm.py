@@ -1,4 +1,4 @@
-"""ReaderStorm: members of a group and readers of a cursor, which die and pause; so do the nodes."""
+"""ReaderStorm: group members, a cursor's readers and nodes, all of which die and pause."""
 
 import json
 import os
@@ -25,12 +25,12 @@ TURN_S, BATCH = 0.05, 20  # 400 messages a second
 EPOCHS_MIN = 4
 MEMBERS, READERS = ("member1", "member2", "member3"), ("reader1", "reader2")
 WEIGHTS = {"kill": 5, "pause": 4, "kill_node": 2}
-WHOLE_S = 120.0  # in which all is handled once there is peace
-PAUSE_S = (0.3, 2.0)  # more than `silence_s`, and less
+WHOLE_S = 120.0  # time until everything is handled without faults
+PAUSE_S = (0.3, 2.0)  # from less to more than `silence_s`
 
 
 class ReaderStorm:
-    """Three nodes, a publisher that is left alone, three members and two readers."""
+    """Three nodes, an undisturbed publisher, three members and two readers."""
 
     def __init__(
         self, root: Path, seed: int, readers: tuple[str, ...] = (*MEMBERS, *READERS)
@@ -93,7 +93,7 @@ class ReaderStorm:
             self.done[deed] += 1
 
     def _victim(self) -> str:
-        """A member, or the reader that has the cursor."""
+        """Return a member, or the reader that has the cursor."""
         opened = [each for each in self.history(READERS) if each.what == "opened"]
         holder = max(opened, key=lambda each: each.mark).who
         return self.chance.choice([*MEMBERS, holder, holder])
@@ -130,7 +130,7 @@ class ReaderStorm:
         os.kill(self.readers[name].pid, signal.SIGCONT)
 
     def settle(self) -> int:
-        """Stop publishing, and wait until all is handled; return how many messages there were."""
+        """Stop publishing, and wait until all is handled; return the number of messages."""
         self._stop.set()
         self._thread.join()
         self.publisher.flush("merged", WHOLE_S)
@@ -143,7 +143,7 @@ class ReaderStorm:
         return self.publisher.next_sequence
 
     def _lag(self) -> tuple[int, int]:
-        """How many messages the group has not handled, and the cursor's readers were not given."""
+        """Return how many messages the group has not handled and the cursor's readers lack."""
         try:
             group = self.client._ask({"do": "groups", "name": "storm"})["groups"][0]
         except (rt.RtError, OSError):
@@ -152,7 +152,7 @@ class ReaderStorm:
         return group["messages"], self.publisher.next_sequence - 1 - max(handed, default=-1)
 
     def history(self, names: tuple[str, ...]) -> list[Fact]:
-        """What these readers have written down."""
+        """Return what these readers have recorded."""
         found = []
         for name in names:
             path = self.root / f"{name}.history"

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from types import SimpleNamespace
@@ -414,6 +415,17 @@ def test_a_hang_up_stops_a_command_unless_it_runs_by_nohup(ignored):
             assert signals.has_come() != ignored
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_signal_ends_a_wait_that_it_does_not_interrupt():
+    """It came just before the wait, or to another thread: `rt publish --rate` waited to its end."""
+    with StopSignals() as signals:
+        other = threading.Timer(0.1, signal.raise_signal, [signal.SIGTERM])
+        other.start()
+        began_s = time.monotonic()
+        assert not signals.wait(60)
+        assert time.monotonic() - began_s < 30
+        other.join()
 
 
 @pytest.mark.process

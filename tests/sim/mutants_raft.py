@@ -243,5 +243,5 @@ def stale_append_taken() -> list[Patch]:
 
 @mutant
 def deaf_leader_leads_on() -> list[Patch]:
-    """A leader that hears no majority goes on, and keeps those that hear it from electing."""
+    """A leader that hears no majority keeps leading, and so keeps its hearers from electing."""
     return [(Leader, "_hears_quorum", lambda self: True)]
