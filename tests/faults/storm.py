@@ -16,8 +16,8 @@ from typing import Any
 
 from rt import Publisher, Subscriber
 from rt.cli.process.children import Child, Children
+from rt.net.loop.event_loop import LOOP_VARIABLE
 from rt.node.founding.cluster_files import free_addresses, init_cluster
-from rt.node.loop.event_loop import LOOP_VARIABLE
 from rt.position import Position
 
 from .network import Network

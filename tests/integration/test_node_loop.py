@@ -17,11 +17,11 @@ from replicator.wire.outlet import QueuedOutlet
 from rt import Subscriber
 from rt.errors import PeerError
 from rt.log.notify.watch import Wake
+from rt.net.loop.event_loop import LOOP_VARIABLE, EventLoop
 from rt.net.tls import accept, connect
 from rt.node.agree.duties import Stepped
 from rt.node.agree.sequencer import NodeSequencer
 from rt.node.loop.duty_turns import DutyTurns
-from rt.node.loop.event_loop import LOOP_VARIABLE, EventLoop
 from rt.position import START
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.dialogue import Dialogue, Log, NoWake, assert_equal

@@ -28,6 +28,7 @@ from rt.net.authority.certificates import (
 )
 from rt.net.authority.grants import grants_path, read_grants
 from rt.net.authority.identity import PeerIdentity
+from rt.net.loop.event_loop import EventLoop
 from rt.net.tls import Contexts, client_context, offering, server_context
 from rt.node.admin.answers import AnswerMeter, SharedAnswers, dated, encoded
 from rt.node.admin.audit import AuditLog
@@ -45,7 +46,6 @@ from rt.node.host.scrubbing import node_scrubber
 from rt.node.host.state import open_state
 from rt.node.ingest.inbox import NodeInbox
 from rt.node.ingest.relay import NodeRelay
-from rt.node.loop.event_loop import EventLoop
 from rt.node.loop.peers import LoopPeers
 from rt.node.observe.sampler import NodeSampler, Watched
 from rt.node.observe.sampler_thread import SamplerThread

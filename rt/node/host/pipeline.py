@@ -11,6 +11,7 @@ from replicator.serve.feeds import LogFeeds
 from rt.about import carried
 from rt.errors import CorruptLog
 from rt.format.manifest import LogIdentity
+from rt.net.loop.event_loop import EventLoop
 from rt.node.agree.dependencies import Dependencies
 from rt.node.agree.duties import Duties, timing_of
 from rt.node.agree.idle_policy import IdleHeartbeat
@@ -24,7 +25,6 @@ from rt.node.ingest.inbox import NodeInbox
 from rt.node.ingest.inboxes import Inboxes
 from rt.node.ingest.restore_from_journal import restore_from_journal
 from rt.node.loop.duty_turns import DutyTurns
-from rt.node.loop.event_loop import EventLoop
 from rt.node.notes.pins import may_lease_on
 from rt.node.resources.node_directory import NodeDirectory
 from rt.node.retain.retention import Retention

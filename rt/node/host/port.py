@@ -10,9 +10,9 @@ from replicator.serve.streams import ServedStream, Streams
 from replicator.sink.columns_check import ColumnsCheck
 from replicator.sink.late_check import LateChecker
 from rt.net.authority.certificates import CertificateFiles, certificate_files
+from rt.net.loop.event_loop import LOOP_VARIABLE, EventLoop
 from rt.net.tls import Contexts, client_context, offering, server_context
 from rt.node.agree.idle_heartbeat import PULSE_ALPN, ProcessHeartbeat, StreamHeartbeat
-from rt.node.loop.event_loop import LOOP_VARIABLE, EventLoop
 from rt.node.loop.looped_client import LoopedClient
 from rt.node.settings.node import NodeSettings
 

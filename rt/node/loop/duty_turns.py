@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from contextvars import copy_context
 
+from rt.net.loop.event_loop import EventLoop
 from rt.node.agree.sequencer import NodeSequencer
-from rt.node.loop.event_loop import EventLoop
 
 
 class DutyTurns:

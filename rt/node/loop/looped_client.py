@@ -11,7 +11,7 @@ from replicator.serve.looped import Hold, LoopedConnection, Over
 from rt.about import carried
 from rt.errors import RtError
 from rt.log.notify.watch import Wake
-from rt.node.loop.event_loop import READABLE, WRITABLE, EventLoop
+from rt.net.loop.event_loop import READABLE, WRITABLE, EventLoop
 
 _log: Final = logging.getLogger("rt.node")
 _LOOK_S: Final = 0.5  # between two looks at a connection that is held back

@@ -14,8 +14,8 @@ from typing import Final
 from rt.about import carried
 from rt.errors import PeerError, Refused, RtError, spoken
 from rt.net.authority.identity import NodeObjection, PeerIdentity
+from rt.net.loop.event_loop import READABLE, WRITABLE, EventLoop
 from rt.net.tls_errors import describe_tls_error
-from rt.node.loop.event_loop import READABLE, WRITABLE, EventLoop
 from rt.version import SOFTWARE
 from sequencer.peers.connections import MessageReader, framed
 from sequencer.peers.dialling import UNACKNOWLEDGED_MS, Address, PeerDialer, UnansweredError

@@ -11,8 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Protocol
 
 from rt.about import carried
-from rt.node.loop.deadlines import Deadlines
-from rt.node.loop.readiness import Readiness
+from rt.net.loop.deadlines import Deadlines
+from rt.net.loop.readiness import Readiness
 
 _log: Final = logging.getLogger("rt.node")
 # The loop is chosen by this variable until it replaces the threads (ADR 33).
