@@ -56,4 +56,3 @@ class LoopedConnection:
 
 
 Over = Callable[[Exception | None], None]  # takes why a connection has ended; may wait for the peer
-Adopt = Callable[[LoopedConnection, Over], None]

@@ -1,30 +1,29 @@
 """Pulse: the heartbeat between two processes for all the streams that rest in them."""
 
 import logging
-import socket
 import ssl
-import struct
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextvars import copy_context
 from typing import Final, NamedTuple
 
 from rt.errors import PeerError
 from rt.net.authority.identity import PeerIdentity
+from rt.net.loop.event_loop import EventLoop
 from rt.node.agree.heartbeat_codec import (
     BEAT_BYTES_MAX,
     decode_heartbeat,
     encode_heartbeat,
     group_of,
 )
-from sequencer.peers.connections import Outbox
+from sequencer.peers.connections import PeerIn, PeerOut
 from sequencer.peers.dialling import Address, PeerDialer
+from sequencer.peers.message_reader import MessageReader
 from sequencer.raft.consensus import Quiescence
 
 _log: Final = logging.getLogger("rt.node")
 PULSE_ALPN: Final = "rt-pulse/1"
-_LENGTH: Final = struct.Struct("<I")
-_READ_BYTES: Final = 16 * 1024
 # A node shows at each step where it is calm, every 10 s; one that hangs is listed no more.
 SHOWN_S: Final = 14.0
 _Line = tuple[str, tuple[Address, ...]]  # the name of a node, and where it may listen
@@ -33,13 +32,12 @@ _Line = tuple[str, tuple[Address, ...]]  # the name of a node, and where it may 
 class HeardHeartbeats:
     """What a connection of another process has said.
 
-    Threads:
-        streams, at_s: the connection's thread writes, the first replaced whole; any may read.
-        is_lost: the thread that beats.
+    Threads: the loop writes; any thread may read `streams`, which is replaced whole, and `at_s`.
     """
 
     def __init__(self, sender: str) -> None:
         self.sender = sender
+        self.last = b""  # beat
         self.streams: Mapping[bytes, Quiescence] = {}
         self.at_s = time.monotonic()
         self.is_lost = False  # it was silent for too long, and its streams were woken
@@ -57,8 +55,11 @@ class JoinedStream(NamedTuple):
     fail: Callable[[Exception], None]
 
 
-class HeartbeatLine(Outbox):
+class HeartbeatLine(PeerOut):
     """Beats to one process. The connections of its streams say in the log why it is not reached."""
+
+    def _note_connected(self) -> None:
+        pass
 
     def _note(self, problem: str) -> None:
         self.problem = problem
@@ -73,32 +74,40 @@ class ProcessHeartbeat:
     Threads:
         _lock: of the four below; held for an update only.
         _streams, _shown, _places, _lines: any thread, with the lock held.
-        _heard: replaced whole, with the lock held; any thread may read it.
-        _told, _beat_told: what was last said and how it is laid out; the thread that beats.
-        _stopping, _context, _timing, _thread: set once.
+        _heard: replaced whole, by the loop; any thread may read it.
+        _told, _beat_told, _is_over: what was last said and how it is laid out, and whether it is
+            over; the loop's own.
+        loop, _context, _timing: set once.
     """
 
     def __init__(
-        self, context: Callable[[], ssl.SSLContext], *, beat_s: float, lost_s: float
+        self,
+        loop: EventLoop,
+        context: Callable[[], ssl.SSLContext],
+        *,
+        beat_s: float,
+        lost_s: float,
     ) -> None:
         """Prepare; nothing is sent before `start`.
 
         Args:
+            loop: beats, and hears.
             context: returns the client context for the next connection, which offers `PULSE_ALPN`.
             beat_s: between two beats.
             lost_s: a process that was silent for so long is not known to live.
         """
+        self.loop = loop
         self._context, self._timing = context, (beat_s, lost_s)
         self._lock = threading.Lock()
         self._streams: dict[bytes, JoinedStream] = {}  # by group
         self._shown: dict[bytes, tuple[float, Quiescence]] = {}  # by group, and when
         self._places: dict[bytes, Mapping[str, Sequence[Address]]] = {}  # of other members
         self._lines: dict[_Line, HeartbeatLine] = {}
-        self._heard: tuple[HeardHeartbeats, ...] = ()
+        self._heard: Mapping[PeerIn, HeardHeartbeats] = {}
         self._told: Mapping[bytes, Quiescence] = {}
         self._beat_told = encode_heartbeat({})
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
+        self._is_over = False
+        self._about = copy_context()
 
     def join(
         self, cluster: str, wake: Callable[[], None], fail: Callable[[Exception], None]
@@ -117,46 +126,55 @@ class ProcessHeartbeat:
 
     def start(self) -> None:
         """Begin to beat."""
-        self._thread.start()
+        self.loop.mark_last(self)
 
     def stop(self) -> None:
-        """End; the connections of others are ended by the server."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        """Beat and hear no more."""
+        self.loop.call(self._stop)
+
+    def _stop(self) -> None:
+        self._is_over = True
+        self.loop.forget(self)
         with self._lock:
             lines, self._lines = self._lines, {}
         for line in lines.values():
-            line.stop()
+            line.retire()
+        for reading in self._heard:
+            reading.end()
 
-    def serve(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> None:
-        """Take the beats of another process until it hangs up.
-
-        Called by the thread of an accepted connection.
+    def serve(
+        self, sock: ssl.SSLSocket, identity: PeerIdentity
+    ) -> Callable[[Callable[[], None]], None]:
+        """Return what hears the beats of another process in the loop, once it is called.
 
         Raises:
-            PeerError: it broke the protocol, or is not a node.
+            PeerError: it is not a node.
         """
         if not identity.is_node:
             raise PeerError(f"{identity.name!r} is not a node, and has no pulse")
-        heard = HeardHeartbeats(identity.name)
-        with self._lock:
-            self._heard = (*self._heard, heard)
-        sock.settimeout(None)  # it is silent while nothing rests; keep-alive finds dead peers
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        try:
-            last = b""
-            for beat in _beats(sock):
-                if beat == last:  # the usual case
-                    heard.at_s = time.monotonic()
-                else:
-                    self._take(heard, decode_heartbeat(beat))
-                last = beat
-        finally:
-            with self._lock:
-                self._heard = tuple(each for each in self._heard if each is not heard)
+        return PeerIn(self, sock, identity, BEAT_BYTES_MAX).keep
+
+    def joined(self, reading: PeerIn) -> bool:
+        """Hear a process from now on."""
+        if not self._is_over:
+            self._heard = {**self._heard, reading: HeardHeartbeats(reading.peer.name)}
+        return not self._is_over
+
+    def take(self, reading: PeerIn, reader: MessageReader) -> None:
+        """Hear what a process says; `PeerError` if it broke the protocol."""
+        heard = self._heard[reading]
+        for beat in reader.take():
+            if beat == heard.last:  # the usual case
+                heard.at_s = time.monotonic()
+            else:
+                self._take(heard, decode_heartbeat(beat))
+            heard.last = beat
+
+    def lost(self, reading: PeerIn) -> None:
+        """A process has hung up."""
+        if (heard := self._heard.get(reading)) is not None:
+            self._heard = {each: of for each, of in self._heard.items() if each is not reading}
             self._take(heard, {})
-            sock.close()
 
     def leave(self, group: bytes) -> None:
         """Forget a stream, which is served no more."""
@@ -174,9 +192,11 @@ class ProcessHeartbeat:
             gone = [self._lines.pop(line) for line in self._lines.keys() - wanted]
             for name, at in wanted - self._lines.keys():
                 dialer = PeerDialer(name, at, self._context)
-                self._lines[name, at] = HeartbeatLine(f"{name} (pulse)", dialer)
+                line = HeartbeatLine(self.loop, f"{name} (pulse)", dialer, self._about)
+                self._lines[name, at] = line
+                line.nudge()
         for line in gone:
-            line.retire()
+            self.loop.post(line.retire)
 
     def show(self, group: bytes, calm: Quiescence | None) -> None:
         """List a stream from the next beat on, or no more."""
@@ -195,20 +215,25 @@ class ProcessHeartbeat:
             members = self._places.get(group, {})
         return {
             each.sender: each.streams[group]
-            for each in self._heard
+            for each in self._heard.values()
             if each.at_s > since_s and group in each.streams and each.sender in members
         }
 
-    def _run(self) -> None:
-        try:
-            while not self._stopping.wait(self._timing[0]):
-                self._beat(time.monotonic())
-        except Exception as error:  # a follower at rest would not miss a leader that is silent
-            with self._lock:
-                streams = [*self._streams.values()]
-            for each in streams:
-                each.fail(error)
-            raise
+    def ready(self) -> None:
+        """Beat, and look who is silent."""
+        now_s = time.monotonic()
+        self.loop.deadlines.set(self, now_s + self._timing[0])
+        self._beat(now_s)
+
+    def failed(self, error: Exception) -> bool:
+        """End the streams: a follower at rest would not miss a leader that is silent."""
+        _log.error("internal error in the pulse", exc_info=error)
+        self.loop.forget(self)
+        with self._lock:
+            streams = [*self._streams.values()]
+        for each in streams:
+            each.fail(error)
+        return True
 
     def _beat(self, now_s: float) -> None:
         with self._lock:
@@ -221,7 +246,7 @@ class ProcessHeartbeat:
             for line in lines:
                 if line.connected:  # later, it would say what is not so any more
                     line.put(self._beat_told)
-        for each in self._heard:
+        for each in self._heard.values():
             is_lost = each.streams and now_s - each.at_s > self._timing[1]
             if is_lost and not each.is_lost:
                 _log.info("node %s has no pulse any more", each.sender)
@@ -264,27 +289,3 @@ class StreamHeartbeat:
     def leave(self) -> None:
         """The stream is served no more."""
         self._pulse.leave(self._group)
-
-
-def _beats(sock: ssl.SSLSocket) -> Iterator[bytes]:
-    """Yield what comes, beat by beat, until the peer has gone."""
-    data = bytearray()
-    while chunk := _received(sock):
-        data += chunk
-        while len(data) >= _LENGTH.size:
-            [length] = _LENGTH.unpack_from(data)
-            if length > BEAT_BYTES_MAX:
-                raise PeerError(f"a beat of {length} bytes; the limit is {BEAT_BYTES_MAX}")
-            end = _LENGTH.size + length
-            if len(data) < end:
-                break
-            yield bytes(data[_LENGTH.size : end])
-            del data[:end]
-
-
-def _received(sock: ssl.SSLSocket) -> bytes:
-    """Wait for bytes; none if the peer has gone."""
-    try:
-        return sock.read(_READ_BYTES)
-    except OSError:
-        return b""

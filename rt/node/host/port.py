@@ -1,19 +1,15 @@
 """NodePort: the address at which a node serves, with one listener for all its streams."""
 
-import os
 from dataclasses import dataclass
-from functools import partial
 
-from replicator.serve.looped import LoopedConnection, Over
 from replicator.serve.server import Server
 from replicator.serve.streams import ServedStream, Streams
 from replicator.sink.columns_check import ColumnsCheck
 from replicator.sink.late_check import LateChecker
 from rt.net.authority.certificates import CertificateFiles, certificate_files
-from rt.net.loop.event_loop import LOOP_VARIABLE, EventLoop
+from rt.net.loop.event_loop import EventLoop
 from rt.net.tls import Contexts, client_context, offering, server_context
 from rt.node.agree.idle_heartbeat import PULSE_ALPN, ProcessHeartbeat, StreamHeartbeat
-from rt.node.loop.looped_client import LoopedClient
 from rt.node.settings.node import NodeSettings
 
 
@@ -34,21 +30,19 @@ class NodePort:
         files = certificate_files(settings.certs, settings.name)
         self.own_stream = settings.stream
         self.streams = Streams()
-        self.pulse = _pulse_of(settings, files)
+        self.loop = EventLoop()
+        self.pulse = _pulse_of(self.loop, settings, files)
         self.streams.shared = {PULSE_ALPN: self.pulse.serve}
         contexts = Contexts(
             files, lambda *paths: offering(server_context(*paths), *self.streams.protocols)
         )
         self.streams.changed = contexts.renew
-        # ADR 33: until the loop replaces the threads, it is chosen by a variable
-        self.loop = EventLoop() if os.environ.get(LOOP_VARIABLE) else None
         columns = ColumnsCheck()
         self.late = LateChecker(columns.late)
-        adopt = None if self.loop is None else partial(_adopt, self.loop)
         try:
             self.server = Server(
                 settings.address, contexts, self.streams, settings.limits.server(), columns,
-                adopt=adopt,
+                loop=self.loop,
             )  # fmt: skip
         except BaseException:
             self.close()
@@ -67,21 +61,15 @@ class NodePort:
         self.late.stop()
 
     def close(self) -> None:
-        """End the event loop, if there is one; the streams have stopped."""
-        if self.loop is not None:
-            self.loop.stop()
+        """End the event loop; the streams have stopped."""
+        self.loop.stop()
 
 
-def _adopt(loop: EventLoop, served: LoopedConnection, over: Over) -> None:
-    """Let the loop serve a connection."""
-    LoopedClient(loop, served, over).begin()
-
-
-def _pulse_of(settings: NodeSettings, files: CertificateFiles) -> ProcessHeartbeat:
+def _pulse_of(loop: EventLoop, settings: NodeSettings, files: CertificateFiles) -> ProcessHeartbeat:
     agreement = settings.agreement
     contexts = Contexts(files, lambda *paths: offering(client_context(*paths), PULSE_ALPN))
     return ProcessHeartbeat(
-        contexts.current, beat_s=agreement.heartbeat_s, lost_s=agreement.election_s
+        loop, contexts.current, beat_s=agreement.heartbeat_s, lost_s=agreement.election_s
     )  # fmt: skip
 
 
