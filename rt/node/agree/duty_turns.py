@@ -10,9 +10,10 @@ from rt.net.loop.event_loop import EventLoop
 from rt.node.agree.sequencer import NodeSequencer
 
 # A step that takes longer waits for a disk, or merges much. The next ones are left to a thread
-# then, so that other streams, clients and pullers go on, until one takes less again. A hand-over
+# then, so that other streams, clients and pullers go on, until none has for a second. A hand-over
 # costs two wake-ups, which a lone message on a quick disk does not pay.
 SLOW_S: Final = 0.01
+_HOLD_S: Final = 1.0
 
 
 class DutyTurns:
@@ -41,7 +42,8 @@ class DutyTurns:
             fail: ends the node with an error.
             slow_s: after a step that took longer, the next ones are left to a thread.
         """
-        self.is_slow = False  # whether the last step took long
+        self.is_slow = False  # whether a step took long lately
+        self._quick_s = float("-inf")  # when none has
         self._loop, self._slow_s = loop, slow_s
         self._sequencer = sequencer
         self._guarded = guarded
@@ -100,7 +102,10 @@ class DutyTurns:
     def _step(self) -> None:
         began_s = time.monotonic()
         self._at_s = self._sequencer.step()
-        self.is_slow = time.monotonic() - began_s > self._slow_s
+        now_s = time.monotonic()
+        if now_s - began_s > self._slow_s:
+            self._quick_s = now_s + _HOLD_S
+        self.is_slow = now_s < self._quick_s
 
     def _back(self, _error: Exception | None) -> None:
         self._is_away = False
