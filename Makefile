@@ -21,12 +21,13 @@ demo: .venv/demo
 # The types are checked beside the tests, and said last.
 test: .venv/dev .venv/raftos
 	$(BIN)/ruff format --check . && $(BIN)/ruff check .
-	$(BIN)/mypy >.venv/types 2>&1 & types=$$!; \
+	($(BIN)/mypy && $(BIN)/python -m tests.document_types) >.venv/types 2>&1 & types=$$!; \
 	$(PYTEST) -m "not faults"; tests=$$?; \
 	wait $$types; code=$$?; cat .venv/types; [ $$code = 0 ] && exit $$tests
 
 check: .venv/dev .venv/raftos
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
+	$(BIN)/python -m tests.document_types
 	$(PYTEST) -q -m "not faults" tests/unit
 
 faults: .venv/dev

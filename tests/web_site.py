@@ -82,7 +82,7 @@ class ShownNode(Port):
         """Publish to a session, and have the node look at itself."""
         publisher = self.cluster.publisher(session)
         publisher.publish_many([b"x" * 100] * count)
-        publisher.flush("merged", 20)
+        publisher.flush("merged", 60)
         self.node.lookout.look()
 
     def stop(self):

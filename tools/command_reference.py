@@ -15,7 +15,7 @@ COMMON: Final = frozenset({"verbose", "debug", "log_format", "help"})
 
 def command_reference() -> str:
     """Return the page: what all commands have in common, then each of them."""
-    context = click.Context(rt, info_name="rt")
+    context = program_context()
     parts = ["# Commands", _prose(rt), "## Options of every command"]
     parts += [
         _options(rt, context, all_of=True),
@@ -28,6 +28,14 @@ def command_reference() -> str:
         if not isinstance(command, click.Group):
             parts += [_code_block(_usage(command, inner)), _options(command, inner)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def program_context() -> click.Context:
+    """Return a context of `rt` as its command line makes it.
+
+    A command remembers the help option of the first context that asks for it.
+    """
+    return click.Context(rt, info_name="rt", **rt.context_settings)
 
 
 def commands(

@@ -27,7 +27,7 @@ class Backoff:
 
 
 class Complaint:
-    """Logs a failure when its reason changes, not at every attempt."""
+    """Complaint: logs a failure only when its reason changes."""
 
     def __init__(self, log: Logger, subject: str) -> None:
         """Log to `log`, about `subject`."""
@@ -40,7 +40,7 @@ class Complaint:
 
         Args:
             reason: the sentence to log.
-            kind: two reasons of one kind are the same; the reason itself if not given.
+            kind: reasons of the same kind count as the same; the reason itself if not given.
             level: of the log line.
         """
         if (kind or reason) != self._last:

@@ -1,4 +1,4 @@
-"""Dialer: keeps a connection to one of several nodes, in a thread of its own."""
+"""Dialer: keeps a connection to one of several nodes, on its own thread."""
 
 import logging
 import socket
@@ -24,19 +24,19 @@ from rt.net.tls import Contexts, connect
 Address = tuple[str, int]
 _log: Final = logging.getLogger(__name__)
 _NOT_YET: Final = "not connected yet"
-_REST_S: Final = 60.0  # without a reason to connect; `wake` ends it
+_REST_S: Final = 60.0  # pause while no connection is needed; `wake` ends it
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """What to connect to, and what for.
+    """Destination: what to connect to, and what for.
 
     Attributes:
-        nodes: host and port of each node; one is used at a time, the next when that fails.
-        contexts: of `rt.net.tls.client_context`.
+        nodes: host and port of each node; one is used at a time, the next when it fails.
+        contexts: contexts made by `rt.net.tls.client_context`.
         direction: `PUSH` or `PULL`.
         stream: name of the stream.
-        member: name that the node's certificate has to prove; "" accepts any node's.
+        member: name that the node's certificate must prove; "" accepts any node.
     """
 
     nodes: Sequence[Address]
@@ -47,7 +47,7 @@ class Destination:
 
     @property
     def roles(self) -> tuple[CertificateRole, ...]:
-        """What may answer: only nodes take messages, mirrors also give them."""
+        """The roles that may answer: only nodes accept messages, but mirrors also serve them."""
         return (CertificateRole.NODE,) if self.direction == PUSH else SERVING
 
     def title(self, node: Address) -> str:
@@ -57,14 +57,14 @@ class Destination:
 
 
 class Dialer:
-    """Dials, greets, lets `serve` use the connection, and dials again when it ends.
+    """Dialer: dials, greets, lets `serve` use the connection, and dials again when it ends.
 
-    Threads: the dialer's thread runs `_run` and everything below it, `serve` included, and alone
-    writes `node`, `holder`, `error` and `_sock`, and uses `_complaints` and `_rotation` (but for
-    `progressed`); it drops `_destination`
-    when it ends. `start` is called once; `wake` may be set, `stop`, `join` and `progressed` called,
-    and `node`, `error` and `stopping` read from any thread: each is one reference or flag, replaced
-    as a whole. `codes` is written by its thread, an entry at a time, and read from any.
+    Threads: the dialer's thread runs `_run` and everything below it, including `serve`. It alone
+        writes `node`, `holder`, `error` and `_sock`, and uses `_complaints` and `_rotation` (except
+        in `progressed`); it drops `_destination` when it ends. `start` is called once. Any thread
+        may set `wake`, call `stop`, `join` and `progressed`, and read `node`, `error` and
+        `stopping`: each is one reference or flag, replaced as a whole. Its thread writes `codes`,
+        an entry at a time; any thread may read it.
     """
 
     def __init__(
@@ -79,17 +79,17 @@ class Dialer:
 
         Args:
             destination: what to connect to.
-            serve: uses a connection until that ends or `stopping` is set; a plain return means
-                that the connection is no longer needed.
+            serve: uses a connection until it ends or `stopping` is set; returns normally if the
+                connection is no longer needed.
             is_wanted: whether a connection is needed; asked again whenever `wake` is set.
-            avoids: whether a node is dialled only after no other one could be reached.
+            avoids: whether to dial a node only after no other could be reached.
         """
         self.wake = Wake()
         self.node = ""  # connected to it now
-        self.holder = ""  # whom the certificate named that answered last
+        self.holder = ""  # the name in the certificate of the last node that answered
         self.error = _NOT_YET  # why there is no connection; "" while there is one
         self.stopping = False
-        self.codes: dict[Address, str] = {}  # with which each node has refused us last, "" if not
+        self.codes: dict[Address, str] = {}  # code of each node's last refusal, or ""
         self._destination = destination
         self._serve = serve
         self._is_wanted = is_wanted
@@ -101,7 +101,7 @@ class Dialer:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to dial; idempotent.
+        """Start dialling; idempotent.
 
         Raises:
             RuntimeError: the system allows no further thread; it may be called again.
@@ -138,7 +138,7 @@ class Dialer:
             socket.socket.close(sock)
 
     def progressed(self) -> None:
-        """Record that the connection achieved something: the next failure is retried soon."""
+        """Record that the connection was useful: the next failure is retried soon."""
         self._rotation.progressed()
         self._backoff.reset()
         if self._complaints:
@@ -153,7 +153,7 @@ class Dialer:
             else:
                 self._use(node)
         self.wake.close()
-        del self._destination  # the certificates may be removed now without a warning
+        del self._destination  # from now on, removed certificates cause no warning
 
     def _use(self, node: Address) -> None:
         while not (self.stopping or self._is_wanted()):
@@ -173,7 +173,7 @@ class Dialer:
                 level = logging.INFO if is_behind else logging.WARNING  # it will catch up
                 self._complaint(node).say(self._reason(node), level=level)
         self.node, self._sock = "", None
-        # one that lasted longer than the longest pause is not part of a loop that hammers a node
+        # a connection longer than the longest pause is not part of a tight loop
         if time.monotonic() - began_s > LAST_S:
             self._backoff.reset()
 
@@ -193,13 +193,13 @@ class Dialer:
             self._serve(link)
 
     def _rest(self, seconds: float) -> None:
-        """Pause for the whole time unless stopped: updates must not shorten the back-off."""
+        """Pause for the whole time unless stopped: `wake` must not shorten the back-off."""
         end_s = time.monotonic() + seconds
         while not self.stopping and (left_s := end_s - time.monotonic()) > 0:
             pause(self.wake, left_s)
 
     def _reason(self, node: Address) -> str:
-        """Return the error; the address is left out of it where it is the line's subject."""
+        """Return the error, without the address if the log line begins with it."""
         return self.error if self._destination.member else without(address_text(node), self.error)
 
     def _complaint(self, node: Address) -> Complaint:
@@ -210,7 +210,7 @@ class Dialer:
 
 
 def without(address: str, error: str) -> str:
-    """Return what is said of an address without its name, for a line that begins with that.
+    """Return an error without the address, for a line that begins with the address.
 
     >>> without("a:1", "no answer from a:1 (connection refused)")
     'no answer (connection refused)'

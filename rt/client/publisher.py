@@ -18,7 +18,7 @@ from rt.format.headers import Headers
 from rt.log.notify.confirmations import Confirmations, ConfirmationsFile, Confirmed, Level
 from rt.log.notify.headers_note import UNKNOWN, HeadersNote
 from rt.log.write.batcher import Batching
-from rt.log.write.checked import Bytes, checked_seconds
+from rt.log.write.checked import Bytes, checked_seconds, demand_kind
 from rt.log.write.disk_room import DiskLimit
 from rt.log.write.writer import WriterSettings
 from rt.names import parse_cursor, session_directory
@@ -36,6 +36,7 @@ _CONSUMED_FIRST_S, _CONSUMED_LAST_S = 0.02, 1.0  # between two looks at a cursor
 
 def checked_level(level: str | Level, argument: str) -> Level:
     """Return a level; `Misuse` names the argument."""
+    demand_kind(argument, level, str, Level)
     try:
         return level if isinstance(level, Level) else Level.parse(level)
     except ValueError as error:
@@ -89,6 +90,8 @@ class ClientPublisher:
         """
         self._ask = ask
         self._confirm = checked_level(confirm, "confirm")
+        demand_kind("flight", flight, FlightLimit)
+        demand_kind("writer", writer, WriterSettings)
         if writer is not None and (writer.keep_s or writer.keep_bytes):
             raise Misuse("keep_s and keep_bytes are for sessions that are not shipped; this one is")
         self._publisher = Publisher(
@@ -233,21 +236,27 @@ class ClientPublisher:
         """Return what a full session has ever dropped; as `rt.Publisher.dropped`."""
         return self._publisher.dropped()
 
-    def await_consumed(self, position: Position, cursor: str, timeout_s: float = 30.0) -> None:
-        """Wait until a registered cursor has acknowledged everything before a position.
+    def await_consumed(
+        self, place: Position | Confirmed, cursor: str, timeout_s: float = 30.0
+    ) -> None:
+        """Wait until a registered cursor has acknowledged everything before a place.
 
         Args:
-            position: in the merged log, such as `merged_at` of what `publish_future` gives.
+            place: a position in the merged log, or what a future of `publish_future` gave.
             cursor: its name.
             timeout_s: how long.
 
         Raises:
+            Misuse: the future waited for less than `merged`, so the place is not known.
             TimeoutError: it has not; the message says how far it has come.
             Refused: there is no such cursor, the certificate may not look, or nothing was decided
                 all that time.
             RtError: no node answers, or the answer cannot be read.
         """
         parse_cursor(cursor)
+        position = place.merged_at if isinstance(place, Confirmed) else place
+        if position is None:
+            raise Misuse("what was confirmed has no place yet; publish with confirm='merged'")
         timeout_s = checked_seconds(timeout_s, "timeout_s")
         end_s, pause_s = time.monotonic() + timeout_s, _CONSUMED_FIRST_S
         while True:

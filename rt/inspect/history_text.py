@@ -21,7 +21,7 @@ _MINUTE_NS: Final = 60 * _NS
 
 
 class HistoryText:
-    """Formats rows, of which there may be 100,000, so what they share is formatted once."""
+    """Formats a log's rows; formats what up to 100,000 rows share only once."""
 
     def __init__(self, directory: str, now_ns: int, offloaded: Offloaded | None = None) -> None:
         """Prepare for the rows of one log.
@@ -64,7 +64,8 @@ class HistoryText:
 
     def _address(self, start: Position) -> str:
         address = self._offloaded.address_of(start) if self._offloaded else ""
-        return json.dumps(without_secrets(address) or None)  # a note may be of an older version
+        # an older version may have written the note
+        return json.dumps(without_secrets(address) or None)
 
     def json_rt(self, row: Row) -> str:
         """Return a row as JSON with only the fields of the system rt is modelled on."""

@@ -48,8 +48,8 @@ class Raft:
 
     Args:
         name: this node.
-        members: the nodes that the cluster was founded with, 1, 3, 5 or 7: their names, or their
-            addresses by name. A configuration that the state holds comes before them.
+        members: the 1, 3, 5 or 7 founding nodes: their names, or their addresses by name. A
+            configuration in `state` takes precedence.
         cluster: the cluster's id; messages of another cluster are refused.
         chance: randomizes the election timeouts.
         state: what the journal recovered.
@@ -77,7 +77,7 @@ class Raft:
         self._election: Election | None = None
         self._out: Ready | None = None
         self._candidacy = Candidacy()
-        self._refusals: dict[str, str] = {}  # by sender, until it counts and is understood again
+        self._refusals: dict[str, str] = {}  # by sender, until its messages are accepted again
         self._handlers: dict[type, Callable[[str, int, Any], None]] = {
             RequestVote: self._on_request_vote,
             VoteReply: self._on_vote_reply,
@@ -138,15 +138,15 @@ class Raft:
 
     @property
     def last_change(self) -> LastChange:
-        """The configuration, and where in the log it was decided."""
+        """The configuration, and the entry that made it."""
         return self._core.last_change
 
     def elects(self, name: str) -> bool:
-        """Whether this node hears a node as one that votes."""
+        """Whether this node accepts another as a voter."""
         return self._core.elects(name)
 
     def announce(self, place: Place, seats: Configuration) -> None:
-        """Also hear the voters of a configuration while it is newer than that of the log."""
+        """Also accept the voters of a configuration while it is newer than that of the log."""
         self._core.announced = place, seats
 
     def add(self, name: str, address: str) -> Entry:
@@ -174,11 +174,11 @@ class Raft:
         return self._candidacy.fork
 
     def hesitate(self, *, yes: bool) -> None:
-        """Stand for election only if no other node does, if `yes`."""
+        """If `yes`, campaign only if no other node does."""
         self._candidacy.is_reluctant = yes
 
     def transfer(self, to: str) -> None:
-        """Hand leadership over; does nothing if this node is to lead and does."""
+        """Hand leadership over; does nothing if `to` is this node."""
         leader = self._leading()
         if to != self._core.name:
             leader.transfer(to)
@@ -208,7 +208,9 @@ class Raft:
             raise PeerError(f"a message of a node that calls itself {sender!r}, as this one does")
         try:
             incarnation, message = core.outgoing.codec.decode(data)
-            self._demand_say(sender, message)
+            seat = core.roster.now.get(sender)
+            if seat is None or not seat.votes:  # else it has a say, as nearly always
+                self._demand_say(sender, message)
             if message.term == core.term or self._admit_term(sender, message):
                 self._handlers[type(message)](sender, incarnation, message)
         except UnheardError:
@@ -237,9 +239,9 @@ class Raft:
                 self._campaign(pre_vote=True)
 
     def gone(self, member: str) -> None:
-        """Wait no longer for a leader whose process has ended.
+        """Stop waiting for a leader whose process has ended.
 
-        The voters that are left campaign a heartbeat apart, so that they do not split the votes.
+        The remaining voters campaign a heartbeat apart, so that they do not split the votes.
         """
         core, settings = self._core, self._settings
         if self._leader is not None or member != core.leader or not core.is_voter:
@@ -258,7 +260,7 @@ class Raft:
         return self._out
 
     def persisted(self, ready: Ready) -> None:
-        """Count what has become durable."""
+        """Record that `ready` is durable."""
         if ready is not self._out:
             raise Misuse("persisted() is called once, with the Ready that was taken last")
         self._out = None
@@ -276,7 +278,7 @@ class Raft:
         return self._core.compact(index, data, needed)
 
     def status(self) -> Status:
-        """What can be shown."""
+        """Return a view of the engine."""
         core, newest = self._core, self._core.snapshots.newest
         return Status(
             name=core.name,
@@ -303,10 +305,10 @@ class Raft:
     # Terms
 
     def _demand_say(self, sender: str, message: AnyMessage) -> None:
-        """Raise `UnheardError` unless the configuration gives the sender a say in this.
+        """Raise `UnheardError` unless the configuration lets the sender send this.
 
-        A learner, and a node that is about to learn of its removal, answer a leader, and nothing
-        that they say changes a term: they learn of a later one from those that vote in it.
+        A learner, or a node about to learn of its removal, may answer a leader, but cannot change
+        the term: a later term comes from its voters.
         """
         core = self._core
         if core.elects(sender):
@@ -319,7 +321,7 @@ class Raft:
         raise UnheardError(f"{sender!r} does not vote, as far as this node knows")
 
     def _admit_term(self, sender: str, message: AnyMessage) -> bool:
-        """Move to the term of a message of another term; False if it must not be handled."""
+        """Adopt a message's later term; False if the message must not be handled."""
         if message.term < self._core.term:
             self._reject_stale(sender, message)
             return False
@@ -334,7 +336,7 @@ class Raft:
         return True
 
     def _reject_stale(self, sender: str, message: AnyMessage) -> None:
-        """Tell a candidate or leader of an older term about the newer one; ignore the rest."""
+        """Inform a candidate or leader of an older term of the newer one; ignore other messages."""
         core = self._core
         if isinstance(message, AppendEntries | InstallSnapshot):
             core.outgoing.send_after_sync(sender, AppendReply(core.term, False, 0, 0))

@@ -170,11 +170,10 @@ def test_an_answer_that_is_trickled_ends_at_the_deadline(certs, subscriber, monk
     monkeypatch.setattr("rt.node.founding.cluster_files.STATUS_S", 0.4)
     node = SlowNode(certs)
     thread = served(node.trickle)
-    began = time.monotonic()
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError):  # 60 s sooner than the trickle ends
         ASKING[protocol](node.address, subscriber)
-    assert time.monotonic() - began < 3
-    thread.join(10)
+    assert thread.is_alive()
+    thread.join(60)
     node.listener.close()
 
 
@@ -192,11 +191,9 @@ def test_a_request_that_is_trickled_ends_at_the_deadline(certs, subscriber, monk
     thread = served(serve)
     context = offering(subscriber.current(), ADMIN_ALPN)
     sock, _ = connect(node.address, context)
-    began = time.monotonic()
-    with sock, pytest.raises((OSError, ssl.SSLError)):
+    with sock, pytest.raises((OSError, ssl.SSLError)):  # which would end by itself after 60 s
         trickle(sock)
-    assert time.monotonic() - began < 3
-    thread.join(10)
+    thread.join(60)
     assert isinstance(errors[0], TimeoutError)
     node.listener.close()
 
@@ -217,7 +214,7 @@ def test_a_peer_that_takes_no_answer_is_given_up(certs, subscriber, monkeypatch)
     sock, _ = connect(node.address, offering(subscriber.current(), ADMIN_ALPN))
     with sock:
         sock.sendall(b'{"do": "log-history"}\n')
-        thread.join(5)
+        thread.join(60)
         assert not thread.is_alive()
     assert isinstance(errors[0], TimeoutError)
     node.listener.close()
@@ -237,7 +234,7 @@ def test_a_request_longer_than_its_bound_is_refused(certs, subscriber):
     sock, _ = connect(node.address, offering(subscriber.current(), ADMIN_ALPN))
     with sock, suppress(OSError):
         sock.sendall(b"x" * 60_000)
-    thread.join(5)
+    thread.join(60)
     assert "at most 16384 bytes" in str(errors[0])
     node.listener.close()
 

@@ -42,7 +42,7 @@ def exposed(tmp_path_factory):
         pull, node = cluster.pull(), cluster.nodes["n1"]
         publisher, push = cluster.publisher(), cluster.push()
         publisher.publish(b"x")
-        publisher.flush("merged", 20)
+        publisher.flush("merged", 60)
         node.lookout.look()
         files = certificate_files(f"{cluster.root}/certs", "publisher")
         program = ShownProgram("push", STREAM, files, RecentEvents(), time.time_ns())

@@ -195,7 +195,7 @@ def test_a_node_that_is_down_is_named_and_so_is_a_lost_majority(stream, tmp_path
     cluster.stop("n2")
     publisher = cluster.publisher("lga")
     publisher.publish(b"x" * 100)
-    publisher.flush("received", 20)
+    publisher.flush("received", 60)
 
     def is_seen():
         stream.node.lookout.look()

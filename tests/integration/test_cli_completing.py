@@ -48,7 +48,7 @@ def test_what_only_the_nodes_know_is_asked_of_them(tmp_path):
         cluster.push()
         publisher = cluster.publisher()
         publisher.publish(b"one")
-        publisher.flush("merged", timeout_s=30)
+        publisher.flush("merged", timeout_s=60)
         host, port = cluster.addresses[0]
         reached = ["--nodes", f"{host}:{port}", "--stream", STREAM, "--identity", "subscriber"]
         reached += ["--certs", os.path.join(cluster.root, "certs")]

@@ -476,7 +476,7 @@ def test_a_standby_goes_on_when_the_holder_is_killed(cluster, tmp_path):
         process.stdout.close()
     assert seen == list(range(500))
     assert 0 <= first <= 1000, "it begins where the nodes know that the holder had come"
-    assert taken_s - killed_s < 10  # 0.6 to 0.9 s on two cores with a load of 13
+    assert taken_s - killed_s < 30  # 0.6 to 0.9 s on two cores with a load of 13
 
 
 def take_over(client):

@@ -82,7 +82,7 @@ def test_a_pusher_shows_what_it_sent_and_what_waits(cluster, port):
     """The first question is whether the publisher's machine ships at all."""
     publisher, push = cluster.publisher(), cluster.push()
     publisher.publish_many([b"x" * 100] * 500)
-    publisher.flush("merged", 20)
+    publisher.flush("merged", 60)
     site = pushing(push, cluster)
     seen = port(site)
     site._watch.look()
@@ -122,9 +122,9 @@ def test_a_puller_shows_its_copy(cluster, port):
     publisher, pull = cluster.publisher(), cluster.pull()
     cluster.push()
     publisher.publish_many([b"x" * 100] * 500)
-    publisher.flush("merged", 20)
+    publisher.flush("merged", 60)
     end = cluster.nodes["n1"].pipeline.feeds.end
-    assert pull.wait_caught_up(20)
+    assert pull.wait_caught_up(60)
     assert pull.status().position == pull.status().complete_to == end
     assert eventually(lambda: pull.status().caught_up)
     seen = port(pulling(pull, cluster))
@@ -159,7 +159,7 @@ def test_a_pusher_that_reaches_no_node_says_how_much_waits(cluster, port):
     """Its lag was 0 as long as it was not connected, and no alert fired."""
     publisher, push = cluster.publisher(), cluster.push()
     publisher.publish(b"x" * 1000)
-    publisher.flush("merged", 20)
+    publisher.flush("merged", 60)
     site = pushing(push, cluster)
     cluster.stop("n1")
     assert eventually(lambda: not push.status()[0].connected)

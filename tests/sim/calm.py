@@ -33,7 +33,7 @@ class CalmCluster(MergeCluster):
     """Three nodes, of which the first leads.
 
     Args:
-        seed: of the delays.
+        seed: the seed of the delays.
         reach: by session, the nodes that its publisher reaches; all of them unless it is given.
     """
 

@@ -19,7 +19,7 @@ from rt.client.groups.claim_reading import (
     handled_before,
     is_over,
 )
-from rt.client.groups.group import Delivery, Group
+from rt.client.groups.group import DeadLetter, Delivery, Group
 from rt.client.groups.member_claims import HeldClaim, MemberClaims
 from rt.errors import ClaimLost, CorruptLog, FrameError, GapError, Refused, RtError
 from rt.format.message import Batch
@@ -132,6 +132,7 @@ class SimMember(SimReader):
         self._reader: CopyReader | None = None
         self._awaited: tuple[HeldClaim, Position, Position | None] | None = None
         self._busy_until_us = 0
+        self._burial: tuple[HeldClaim, DeadLetter] | None = None  # under way
         self._buried: list[tuple[HeldClaim, Position]] = []
         self.joined_at = START  # where the stream ended when it joined
         self._until: Position | None = None
@@ -231,6 +232,9 @@ class SimMember(SimReader):
         return True
 
     def _handle(self, claims: MemberClaims) -> None:
+        if self._burial is not None:
+            self._end_burial(*self._burial)
+            return
         if self._steps is None and not self._begin(claims):
             return
         claim = self._claim
@@ -245,7 +249,7 @@ class SimMember(SimReader):
         elif isinstance(step, Agree):
             self._await(claims, claim, step.position, None)
         elif isinstance(step, Bury):
-            self._bury(claim, step)
+            self._bury(claim, step.letter)
         elif isinstance(step, Delivery):
             self._take(claims, step)
 
@@ -267,17 +271,24 @@ class SimMember(SimReader):
         else:
             self._timed.progress(claim, message.next_position)
 
-    def _bury(self, claim: HeldClaim, step: Bury) -> None:
-        """Publish a dead letter: that takes a while, and may fail, published or not."""
+    def _bury(self, claim: HeldClaim, letter: DeadLetter) -> None:
+        """Publish a dead letter: that takes a while, in which this member may die."""
         self._busy_until_us = self.world.clock.now_us + self.chance.randint(*BURY_US)
-        drawn = self.chance.random() if self.world.nemesis.active else 1.0
-        if drawn > 0.1:
-            self.world.buries(self.name, claim.number, step.letter)
-        if drawn < 0.2:  # its publishing fails; the next message is asked for
-            self.world.forgive(claim.number, step.letter)
+        self._burial = claim, letter
+
+    def _end_burial(self, claim: HeldClaim, letter: DeadLetter) -> None:
+        """The dead letter is published; or that fails, published or not."""
+        self._burial = None
+        self.world.risky_letters -= 1
+        is_risky = self.world.nemesis.active or self.world.risky_letters >= 0
+        drawn = self.chance.random() if is_risky else 1.0
+        if drawn > 0.2:
+            self.world.buries(self.name, claim.number, letter)
+        if drawn < 0.4:  # its publishing fails; the next message is asked for
+            self.world.forgive(claim.number, letter)
             self._begin_steps(claim)
         else:
-            self._buried.append((claim, step.letter.position))
+            self._buried.append((claim, letter.position))
 
     def _await(
         self, claims: MemberClaims, claim: HeldClaim, upto: Position, message: Position | None

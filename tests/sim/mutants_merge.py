@@ -266,11 +266,11 @@ def what_was_carried_vouches_for_the_copy() -> list[Patch]:
     right = Executor._write
 
     def write(self: Executor, merged: Any, each: Slice) -> Any:
-        before = dict(self._unproven)
+        before = dict(self.unproven)
         try:
             return right(self, merged, each)
         finally:
-            self._unproven = before
+            self.unproven = before
 
     return [(Executor, "_write", write)]
 

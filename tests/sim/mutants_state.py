@@ -269,9 +269,9 @@ def reads_without_asking() -> list[Patch]:
     """A leader answers a read without asking whether it still leads."""
 
     def open_round(self: Reads, confirmed: bool) -> None:
-        for asker, ticket in self._asked:
+        for asker, ticket in self.asked:
             self._answer(asker, ticket, self._core.commit)
-        self._asked = []
+        self.asked = []
 
     return [(Reads, "open_round", open_round)]
 

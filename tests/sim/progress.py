@@ -34,6 +34,7 @@ class Progress:
         self._cluster = cluster
         self._since_us: dict[Hashable, int] = {}
         self._decided = self._moved_us = 0
+        self._leading: dict[str, int] = {}  # who leads, and in which of its lives
         self.demanded = 0  # how often a majority had been able to work for long enough
         wire, settings = cluster.wire, cluster.settings
         self._is_calm = (
@@ -58,8 +59,20 @@ class Progress:
                 self._note((node.name, node.life), self._is_fit(node))
             for one, other in combinations(cluster.names, 2):
                 self._note((one, other), (one, other) not in cut and (other, one) not in cut)
+            self._note_fallen()
             self._demand()
         return False
+
+    def _note_fallen(self) -> None:
+        """Begin to count again where a leader has died: its votes were won, and have to be again.
+
+        A leader outside the majority that is looked at may be elected and killed in turn, with the
+        votes of that majority, for as long as the faults like.
+        """
+        nodes = self._cluster.nodes
+        if any(nodes[name].life != life for name, life in self._leading.items()):
+            self._moved_us = self._cluster.clock.now_us
+        self._leading = {n.name: n.life for n in nodes.values() if n.alive and n.raft.leads}
 
     def _demand(self) -> None:
         cluster, now_us = self._cluster, self._cluster.clock.now_us

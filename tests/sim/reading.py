@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 DELIVERIES_MAX = 3
 PIN_BYTES = 1 << 40
+RISKY_LETTERS = 5
 COPY_US = 4_000
 PAUSES_US = (50_000, 500_000)
 MEMBERS, HOLDERS, MACHINES = 3, 2, 2
@@ -147,6 +148,7 @@ class ReadingCluster(ReadCluster):
         self.rejected: set[Position] = set()
         self.letters: Counter[Position] = Counter()
         self._buriers: dict[Position, int] = {}  # claims that publish no second letter
+        self.risky_letters = RISKY_LETTERS  # may not be published: most come after the faults
         self.given_back = 0
         self.acked = START
         self.epoch = 0  # the latest that any node has executed

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rt.cli.common import asking, console
+from rt.cli.common.asking import NodeAnswer
+from rt.cli.look.status import report_of
 from rt.cli.look.status_report import (
     Health,
     NodeReport,
@@ -64,7 +66,7 @@ def test_a_node_that_was_restored_says_why_it_does_not_count():
     """The operator has to learn what not to do again."""
     why = "this copy of the state lacks what the node had acknowledged"
     found = report(answer("n1"), answer("n2"), answer("n3", role="learner", lost_state=why))
-    assert f"n3 is a learner and does not count; n3 lost its state: {why}" in status_text(found)
+    assert f"n3 lost its state: {why}; n3 is a learner and does not count yet" in status_text(found)
     waits = report(answer("n1"), answer("n2"), answer("n3", unconfirmed_by=1))
     assert "does not vote before another node confirmed" in status_text(waits)
     assert waits.health is Health.DEGRADED
@@ -80,7 +82,10 @@ def test_a_forked_node_is_named_with_what_it_alone_has_merged():
     found = report(answer("n1"), answer("n2"), answer("n3", forked=fork, sessions=sessions))
     assert found.health is Health.DEGRADED
     text = status_text(found)
-    assert "n3 is FORKED since 2023-11-14T22:13:20Z, from 0.0.2048 on (entry 9 is)" in text
+    assert (
+        "n3 is FORKED since 2023-11-14T22:13:20Z: its log differs from 0.0.2048 on (entry 9 is)"
+        in text
+    )
     only = "session jfk from 0.0.100 to 0.0.200, of session lga from 0.0.0 to 0.0.80"
     assert f"only n3 has merged, of {only}" in text
     same = report(answer("n1"), answer("n2"), answer("n3", forked=fork))
@@ -102,7 +107,8 @@ def test_a_learner_is_named_and_does_not_make_a_quorum():
         ({"unreachable": {"n3": "connection refused"}}, "n2 cannot reach n3"),
         (
             {"takes_data": False, "disk_free": 5000, "disk_reserve": 6000},
-            "n2 refuses new data: 5,000 bytes of disk are left, and it keeps 6,000 free",
+            "n2 refuses new data, as its disk is nearly full: 4.88 KiB are left, and it keeps "
+            "5.86 KiB free; with 7.32 KiB it takes data again",
         ),
         ({"copying_to": "0.0.7"}, "n2 is copying the merged log, at 0.0.7"),
         ({"waiting_for": {"session": "jfk", "end": "0.0.9"}}, "n2 waits for session jfk"),
@@ -115,6 +121,35 @@ def test_whatever_ails_a_node_degrades_the_cluster_and_is_named(changed, problem
     assert found.health is Health.DEGRADED
     assert problem in status_text(found)
     assert report(answer("n1"), answer("n2"), None).health is Health.DEGRADED
+
+
+def test_a_full_disk_comes_before_what_it_causes():
+    """The note said that the node is copying, and the operator looked for a network."""
+    full = answer("n2", copying_to="0.0.7", takes_data=False, merging_paused="/d: no space left")
+    [node] = [each for each in report(full).nodes if each.name == "n2"]
+    said = [each.said for each in node.problems]
+    assert [
+        " ".join(each.split()[: len(words.split())])
+        for each, words in zip(said, ("cannot write", "refuses new", "is copying the"), strict=True)
+    ] == ["cannot write", "refuses new", "is copying the"]
+    assert all("rt archive plan" in each.advice for each in node.problems[:2])
+
+
+def test_a_dead_node_is_one_problem_and_not_one_for_each_that_misses_it():
+    """Three findings for one dead node hide the second fault among them."""
+    missing = {"unreachable": {"n3": "connection refused"}}
+    known = {"addresses": {"n3": "host2:7420"}}
+    found = report_of(
+        [
+            NodeAnswer("host0:7420", answer("n1", **missing, **known)),
+            NodeAnswer("host1:7420", answer("n2", **missing, **known)),
+            NodeAnswer("host2:7420", {}, "no answer"),
+        ]
+    ).problems
+    [(said, advice)] = found
+    assert said == "n3 at host2:7420 does not answer, and n1 and n2 cannot reach it"
+    assert "rt node --config n3.toml" in advice
+    assert "rt cluster replace n3 NEW" in advice
 
 
 def test_an_update_in_progress_is_shown_and_is_no_fault():

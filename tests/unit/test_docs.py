@@ -11,7 +11,7 @@ import rt
 import rt.spark
 from rt.cli.program import rt as program
 from tests.layout import PACKAGES, ROOT, python_files
-from tools.command_reference import commands
+from tools.command_reference import commands, program_context
 from tools.site import PYTHON, pages, with_decisions
 
 DOCS = ROOT / "docs"
@@ -93,7 +93,7 @@ def test_documents_that_code_and_deployments_name_have_that_heading():
 
 def test_the_reference_has_every_command_and_shows_its_options():
     """It is made from the commands themselves; this is about what is left out."""
-    text, context = MADE["reference/commands.md"], click.Context(program, info_name="rt")
+    text, context = MADE["reference/commands.md"], program_context()
     for command, inner in commands(program, context):
         assert re.search(rf"^#+ {inner.command_path}$", text, re.MULTILINE)
         options = [] if isinstance(command, click.Group) else command.get_params(inner)

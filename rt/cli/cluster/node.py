@@ -38,7 +38,7 @@ _NAMED_MAX: Final = 10
 def node(context: click.Context, *, settings: NodeSettings, found: bool) -> None:
     """Serve a stream, or several: accept pushes, merge them, and let subscribers pull.
 
-    A stream that fails is served no more, and the others are; the node ends with the last one.
+    A stream that fails stops, and the others continue; the node ends with the last one.
     Stops cleanly on SIGTERM and ctrl-C; everything acknowledged is kept. SIGHUP loads
     certificates, the reserve and the limits again, and logs which other settings of the file wait
     for a restart; where the node has a terminal, it stops the node, as a closed one does.
@@ -100,7 +100,7 @@ def _site(running: StreamHost, events: RecentEvents) -> "Site":
 
 
 def _reload(running: StreamHost, web: WebServer | None) -> None:
-    """Use what the files say now; what cannot be used is logged, and the rest stays as it was."""
+    """Load the files again and apply what changed; log what cannot be used, and keep the rest."""
     try:
         settings = reloaded(NodeSettings)
         if web is not None:

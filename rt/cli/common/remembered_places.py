@@ -1,4 +1,4 @@
-"""Places: what the commands share whose objects remember a place in a stream on its nodes."""
+"""Shared by `rt group` and `rt cursor registered`: positions that the nodes keep under a name."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -25,7 +25,7 @@ to_option = click.option(
 
 
 def ask_rows(settings: ConnectionSettings, request: Row, field: str) -> list[Row]:
-    """Return what the nodes list under a field of their answer."""
+    """Return the rows that the nodes list under a field of their answer."""
     answer = look(settings, request)
     with reading_answers():
         return [dict(row) for row in answer[field]]
@@ -41,12 +41,12 @@ def show_rows(
 
 
 def lag_cells(row: Row) -> list[str]:
-    """Return how far a place is from the end, as columns of `LAG_HEADINGS`."""
+    """Return how far an object lags the end of the stream, as cells of `LAG_HEADINGS`."""
     return [f"{row[name]:,}" if name in row else "?" for name in _LAG_FIELDS]
 
 
 def move(settings: ConnectionSettings, kind: str, name: str, start: str, *, as_json: bool) -> None:
-    """Move a `cursor` or `group` to a start, and say where that is."""
+    """Move a `cursor` or `group` to a start, and print the resulting position."""
     parse_start(start)
     answer = settings.ask({"do": f"{kind}-reset", "name": parse_cursor(name), "start": start})
     if as_json:

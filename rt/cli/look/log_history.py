@@ -1,4 +1,4 @@
-"""`rt log-history`: shows one row for each file a log ever had."""
+"""`rt log-history`: shows one row for each file that a log ever had."""
 
 import os
 import sys
@@ -88,8 +88,8 @@ def log_history(
     rt log-history --node localhost:7420 --identity subscriber
 
     Needs no running process: it reads the manifest, which also lists archived files. A file's age
-    counts from when it was rolled; times are UTC. With --node, standard error says as of when the
-    answer is, and whether it has all that was merged by then, which takes a majority of nodes.
+    counts from when it was rolled; times are UTC. With --node, standard error gives the time of the
+    answer, and whether it has all that was merged by then, which a majority of nodes confirms.
     """  # noqa: D301 - click reads the backspace character
     if bool(directory) == bool(node):
         raise click.UsageError("name the directory of a log, or a --node")
@@ -113,7 +113,7 @@ def log_history(
 
 
 def _write_array(rows: list[Row], encoded: Callable[[Row], str]) -> None:
-    """Write rows as a JSON array, some at a time: 100,000 are 70 MB of text."""
+    """Write rows as a JSON array, piece by piece: 100,000 rows are 70 MB of text."""
     out = sys.stdout.buffer
     out.write(b"[\n" if rows else b"[")
     for start in range(0, len(rows), _ROWS_A_WRITE):
@@ -122,7 +122,7 @@ def _write_array(rows: list[Row], encoded: Callable[[Row], str]) -> None:
     out.write(b"\n]\n" if rows else b"]\n")
 
 
-_Found = tuple[str, list[Row], Offloaded | None, str]  # the last: as of when
+_Found = tuple[str, list[Row], Offloaded | None, str]  # the last says as of when
 
 
 def _of_directory(directory: str) -> _Found:
@@ -131,7 +131,7 @@ def _of_directory(directory: str) -> _Found:
 
 
 def _of_node(node: str, config: str | None, options: dict[str, object]) -> _Found:
-    # TLS is heavy, and the history of a directory does without it
+    # TLS is slow to import, and a directory's history does not need it
     from rt.client.readers.settings import ConnectionSettings  # noqa: PLC0415
     from rt.config.settings import explain  # noqa: PLC0415
     from rt.net.admin import ask_history  # noqa: PLC0415
@@ -141,7 +141,7 @@ def _of_node(node: str, config: str | None, options: dict[str, object]) -> _Foun
 
     given = explain(ConnectionSettings, config, "pull" if config else None, options=options)
     files = certificate_files(str(given["certs"].value), str(given["identity"].value))
-    # a node that serves one stream answers for that, if none is named
+    # without a name, a node that serves a single stream answers for it
     stream = "" if given["stream"].source == "default" else parse_stream(str(given["stream"].value))
     contexts = Contexts(files, client_context, stream)
     found = ask_history(parse_address(node), contexts)

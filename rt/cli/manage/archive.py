@@ -1,4 +1,4 @@
-"""`rt archive`: how long a stream is kept."""
+"""`rt archive`: shows and changes how long a stream is kept."""
 
 import click
 
@@ -32,9 +32,7 @@ def archive() -> None:
 def roll(settings: ConnectionSettings, *, as_json: bool) -> None:
     """End the active file of the merged log now, on every node.
 
-    It needs an operator's certificate, or a node's.
-
-    Only rolled files are archived, copied by `offload`, or counted as old.
+    Only rolled files are archived, offloaded or aged. Needs an operator's or a node's certificate.
 
     \b
     rt archive roll --nodes a:7420 --identity operator
@@ -70,7 +68,7 @@ def lease(
     release: bool,
     as_json: bool,
 ) -> None:
-    """Hold files for a reader: against the rules time and limit, not against a full disk.
+    """Keep files for a reader, whatever the rules time and limit say, unless the disk is full.
 
     \b
     rt archive lease --identity spark --from 0.3.0 --seconds 7200

@@ -157,7 +157,10 @@ def _facts(settings: ReadSettings, name: str, state: CursorState) -> dict[str, A
 
 
 def _bytes_behind(root: str, stream: str, position: Position) -> int | None:
-    """Bytes of the local copy from a position on; 0 if no message follows, None without a copy."""
+    """Return how many bytes the local copy has from a position on; 0 if no message follows.
+
+    None if there is no copy.
+    """
     log = LogDirectory(os.path.join(stream_directory(root, stream), MERGED_NAME))
     log.refresh()
     if not log.is_there:

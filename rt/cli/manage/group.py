@@ -65,7 +65,7 @@ def list_groups(settings: ConnectionSettings, *, as_json: bool) -> None:
 def show(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
     """Show one group, and the ranges that its members hold.
 
-    Members are known to the node that leads; another one lists none.
+    Only the leader knows the members; any other node lists none.
 
     \b
     rt group show etl --config clients.toml
@@ -91,7 +91,7 @@ def show(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
 @click_options(ConnectionSettings, "pull")
 @json_option("the outcome")
 def reset(settings: ConnectionSettings, *, name: str, start: str, as_json: bool) -> None:
-    """Move a group; what its members hold now does not count any more.
+    """Move a group; ranges that its members hold now are revoked.
 
     Messages after the new position are delivered again; messages before it are not.
 

@@ -38,7 +38,7 @@ def plan(
     at: str | None,
     as_json: bool,
 ) -> None:
-    """Show what would be archived, when and by which rule; nothing is touched.
+    """Show which files would be archived, when and by which rule; changes nothing.
 
     \b
     rt archive plan --nodes a:7420 --identity subscriber
@@ -69,7 +69,7 @@ def _print(rows: list[Planned], rules: str) -> None:
 
 
 def plan_of(directory: str, rules: Policy, at_ns: int | None) -> tuple[list[Planned], str]:
-    """Return the plan for a merged log on this machine, and the text of the policy it follows.
+    """Return the plan for a merged log on this machine, and the text of its policy.
 
     Raises:
         Misuse: There is no merged log.

@@ -15,7 +15,7 @@ from rt.errors import Misuse
 from rt.net.admin import reading_answers
 from rt.text import size_text, time_text
 
-_FILE_CHARACTERS_MAX: Final = 1 << 16  # a policy has three rules
+_FILE_CHARACTERS_MAX: Final = 1 << 16  # a policy has only three rules
 
 
 @click.group(cls=CommandGroup)

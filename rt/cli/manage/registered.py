@@ -42,7 +42,7 @@ def registered() -> None:
 def list_registered(settings: ConnectionSettings, *, as_json: bool) -> None:
     """List the registered cursors of a stream, and how far each lags.
 
-    Seconds are between the merging of the first message that is not acknowledged and of the last.
+    A lag in seconds is the time between merging the first unacknowledged message and the last one.
 
     \b
     rt cursor registered list --config clients.toml

@@ -1,4 +1,4 @@
-"""StopSignals: lets a command shut down in an orderly way when a signal arrives."""
+"""StopSignals: lets a command shut down cleanly when a signal arrives."""
 
 import os
 import select
@@ -13,23 +13,23 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class StopSignals:
-    """While open, the first signal is remembered and ends waits; a second one interrupts.
+    """While open, the first signal is recorded and ends waits; a second one interrupts.
 
-    A second SIGHUP does not: a closed terminal and its shell send one each. An ignored SIGHUP
-    (nohup) stays ignored. To be made in the main thread, which is the one that gets signals.
+    A second SIGHUP does not interrupt: a closed terminal and its shell send one each. An ignored
+    SIGHUP (nohup) stays ignored. Make it in the main thread, which is the one that gets signals.
 
     Threads:
-        The main thread only. `_received` is set by its signal handler, between any two
-        instructions, and `_wake` is how the handler ends a poll.
+        The main thread only. Its signal handler sets `_received`, between any two instructions, and
+        ends a poll through `_wake`.
     """
 
     def __init__(self, on_stop: Callable[[], None] | None = None, *, reloads: bool = False) -> None:
-        """Make it; signals are taken from `__enter__` on.
+        """Prepare the handlers; `__enter__` installs them.
 
         Args:
-            on_stop: Called by the first signal, in its handler; must be quick and take no lock.
-            reloads: SIGHUP asks for a reload, unless the process has a terminal, which sends one
-                when it is closed.
+            on_stop: Called by the handler on the first signal; must be quick and take no lock.
+            reloads: Whether SIGHUP asks for a reload; not in a process with a terminal, which sends
+                SIGHUP when it is closed.
         """
         self._reloads = reloads and not os.isatty(0)
         self._is_to_reload = False
@@ -39,16 +39,16 @@ class StopSignals:
         self._before: dict[signal.Signals, Any] = {}
 
     def has_come(self) -> bool:
-        """Whether a signal has arrived."""
+        """Return whether a signal has arrived."""
         return bool(self._received)
 
     @property
     def is_interrupt(self) -> bool:
-        """Whether the signal that has arrived is a ctrl-C."""
+        """Return whether the signal that arrived was ctrl-C."""
         return self._received == signal.SIGINT
 
     def wait_readable(self, source: IO[bytes]) -> bool:
-        """Wait until `source` can be read; return False if a signal arrived."""
+        """Wait until `source` is readable; return False if a signal arrived."""
         poller = select.poll()
         poller.register(source.fileno(), select.POLLIN)
         poller.register(self._wake.fileno(), select.POLLIN)
@@ -66,12 +66,12 @@ class StopSignals:
         return not self._received
 
     def take_reload(self) -> bool:
-        """Whether a SIGHUP has asked for a reload since this was last asked."""
+        """Return whether a SIGHUP has asked for a reload since the last call."""
         is_to_reload, self._is_to_reload = self._is_to_reload, False
         return is_to_reload
 
     def raise_interrupt(self) -> None:
-        """Raise `KeyboardInterrupt` if it was SIGINT; call it once everything is in order."""
+        """Raise `KeyboardInterrupt` if the signal was SIGINT; call it after cleaning up."""
         if self.is_interrupt:
             raise KeyboardInterrupt
 

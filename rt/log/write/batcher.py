@@ -1,4 +1,4 @@
-"""Batcher: a thread that writes messages after they have waited long enough for others."""
+"""Batcher: a thread that writes pending messages when their linger time is over."""
 
 import atexit
 import threading
@@ -13,9 +13,9 @@ from rt.errors import Misuse, RtError, WriterFailed
 from rt.limits import FRAME_BYTES_DEFAULT, KIB, MESSAGE_BYTES_MAX, MIB
 from rt.log.write.pending import PendingFrame
 
-_FRAME_BYTES_MAX: Final = 8 * MIB  # plus one message of 16 MiB: still within a body's 32 MiB
+_FRAME_BYTES_MAX: Final = 8 * MIB  # plus one message of 16 MiB, still within the 32 MiB of a body
 _RETRY_S: Final = 0.1  # after an error such as a full disk
-_EXIT_S: Final = 1.0  # how long another thread may delay the end of the process
+_EXIT_S: Final = 1.0  # how long a publisher's thread may delay the end of the process
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Batcher:
         _running.add(self)
 
     def rouse(self) -> None:
-        """Wake the thread to a waiting message that it has not seen."""
+        """Wake the thread if it has not seen a waiting message."""
         self.is_idle = False
         self._wake.notify()
 
@@ -108,7 +108,7 @@ class Batcher:
         self._thread.join()
 
     def write_last(self) -> None:
-        """Write what waits, at process exit; in a forked child nothing waits."""
+        """Write what is pending, at process exit; in a forked child nothing is pending."""
         if self._pending.payloads and self._wake.acquire(timeout=_EXIT_S):
             try:
                 with suppress(RtError, OSError):  # no caller is left to handle an error
@@ -122,7 +122,7 @@ class Batcher:
                 try:
                     self._turn()
                 except WriterFailed:
-                    return  # the publisher's next call raises it
+                    return  # the publisher's next call raises the error
                 except OSError:
                     self._wake.wait(_RETRY_S)
 

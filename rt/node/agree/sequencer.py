@@ -18,13 +18,13 @@ _ANSWER_S: Final = 10.0
 
 
 class Question(NamedTuple):
-    """A question of another thread, and where its answer goes."""
+    """Question: another thread's question and the future for its answer."""
 
     answer: Future[Any]
     ask: Callable[[], Any]
 
     def put(self) -> None:
-        """Ask it; an error of ours is the answer too."""
+        """Answer the question; an `RtError` or `OSError` becomes the answer too."""
         try:
             self.answer.set_result(self.ask())
         except (RtError, OSError) as error:
@@ -54,7 +54,7 @@ class NodeSequencer:
         """Prepare; nothing is done before `step` is called.
 
         Args:
-            duties: what there is to do.
+            duties: the duties.
             demand: raises `Misuse` for an order that no node could read once it is agreed on.
         """
         self.view: NodeView = duties.view()
@@ -97,7 +97,7 @@ class NodeSequencer:
         self.ring()
 
     def order(self, instruction: Instruction) -> None:
-        """Propose this instruction soon, in this term or not at all; it may be lost.
+        """Have this instruction proposed soon, but only in this term; it may be lost.
 
         Raises:
             Refused: another node leads, or none.
@@ -114,12 +114,12 @@ class NodeSequencer:
         self.ring()
 
     def ask(self, question: Callable[[], Answer]) -> Answer:
-        """Answer a question between two steps, when what it reads does not change.
+        """Answer a question between two steps, while what it reads does not change.
 
-        Everything that arrived before the question was asked is done first.
+        Everything that arrived before the question is handled first.
 
         Raises:
-            Refused: the node stops, or its disk is so slow that it does not get to it.
+            Refused: the node is stopping, or its disk is too slow to answer in time.
         """
         answer: Future[Answer] = Future()
         with self._lock:
@@ -174,7 +174,7 @@ class NodeSequencer:
             release()
 
     def stepped_s(self) -> float:
-        """Return when the duties were last done, or will be done at the latest."""
+        """Return when the duties are next due."""
         return self._next_s
 
     @property
@@ -197,9 +197,9 @@ class NodeSequencer:
                 self.ring()
         finally:
             for question in questions:
-                question.answer.cancel()  # unless it is answered
+                question.answer.cancel()  # no effect if it is answered
 
 
 def leader_words(leader: str) -> str:
-    """Say which node to ask instead of this one."""
+    """Return the text that says which node to ask instead of this one."""
     return f"{leader} leads the stream; ask it" if leader else "no node leads now"

@@ -1,4 +1,4 @@
-"""NodePort: the address at which a node serves, with one listener for all its streams."""
+"""NodePort: the address at which a node serves all its streams, with one listener."""
 
 from dataclasses import dataclass
 
@@ -14,10 +14,10 @@ from rt.node.settings.node import NodeSettings
 
 
 class NodePort:
-    """A listener, and what all streams share: certificates, grants, handshakes and limits.
+    """NodePort: a listener, and what all streams share: certificates, grants, handshakes, limits.
 
-    Threads: every field is set once, in `__init__`, and any thread may call any method but `start`
-        and `stop`, which belong to the owner.
+    Threads: every field is set once, in `__init__`, and any thread may call any method except
+        `start` and `stop`, which belong to the owner.
     """
 
     def __init__(self, settings: NodeSettings) -> None:
@@ -49,7 +49,7 @@ class NodePort:
             raise
 
     def start(self) -> None:
-        """Begin to accept connections."""
+        """Start accepting connections."""
         self.server.start()
         self.late.start()
         self.pulse.start()
@@ -75,13 +75,13 @@ def _pulse_of(loop: EventLoop, settings: NodeSettings, files: CertificateFiles) 
 
 @dataclass(frozen=True, slots=True)
 class StreamPort:
-    """One stream's part of a port.
+    """StreamPort: one stream's part of a port.
 
     Attributes:
-        port: which.
+        port: the port.
         served: the stream.
-        pulse: the stream's part of the port's.
-        is_whole: whether the port is this stream's alone, and begins and ends with it.
+        pulse: the stream's part of the port's idle heartbeat.
+        is_whole: whether the port serves only this stream, and starts and stops with it.
     """
 
     port: NodePort
@@ -90,13 +90,13 @@ class StreamPort:
     is_whole: bool
 
     def start(self) -> None:
-        """Begin to serve the stream."""
+        """Start serving the stream."""
         self.port.streams.add(self.served)
         if self.is_whole:
             self.port.start()
 
     def stop(self, why: str = "") -> None:
-        """End the stream's connections; `why` is what peers that ask for it later are answered."""
+        """End the stream's connections; peers that ask for it later receive `why`."""
         self.pulse.leave()
         if self.is_whole:
             self.port.stop()
@@ -106,6 +106,6 @@ class StreamPort:
         self.port.server.end(stream)
 
     def close(self) -> None:
-        """Release what the stream has used until it had stopped."""
+        """Release what the stream needed until it had stopped."""
         if self.is_whole:
             self.port.close()

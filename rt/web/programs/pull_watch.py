@@ -16,11 +16,11 @@ class PullWatch(SiteWatch):
     """
 
     def __init__(self, client: PullClient, pause_s: float) -> None:
-        """Look at nothing until `start`.
+        """Prepare; `start` begins the checks.
 
         Args:
             client: the puller.
-            pause_s: time between two looks.
+            pause_s: seconds between two checks.
         """
         super().__init__(pause_s)
         self._client = client

@@ -14,11 +14,11 @@ from rt.node.observe.stall_clock import HopProgress, Stalls
 
 _log: Final = logging.getLogger("rt.client")
 STUCK_S: Final = 30.0
-_PART: Final = 100  # a look may take at most 1/100 of the time
+_PART: Final = 100  # a check may take at most 1/100 of the time
 
 
 class SiteWatch(ABC):
-    """Asks once a second how far each hop has come, and records which ones are stalled.
+    """Checks once a second how far each hop has come, and records which ones are stalled.
 
     Threads: any thread may call any method except `look`, which one thread at a time calls: before
         `start` its caller, then the thread that it starts. A look replaces `stalled`, `at_s` and
@@ -27,9 +27,9 @@ class SiteWatch(ABC):
     """
 
     def __init__(self, pause_s: float = LIVE_S) -> None:
-        """Look at nothing until `start`; then wait `pause_s` seconds between two looks."""
+        """Prepare; `start` begins the checks, with `pause_s` seconds between two of them."""
         self.stalled: Mapping[str, float] = {}  # seconds by hop
-        self.at_s = time.monotonic()  # time of the last look
+        self.at_s = time.monotonic()  # time of the last check
         self._pause_s = self._period_s = pause_s
         self._stalls = Stalls()
         self._complaint = Complaint(_log, "what is shipped or copied cannot be looked at")
@@ -45,23 +45,23 @@ class SiteWatch(ABC):
         """Return a sentence about a stalled hop."""
 
     def start(self) -> None:
-        """Look once, then start the thread that looks regularly."""
+        """Check once, then start the thread that checks regularly."""
         self.look()
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop looking."""
+        """Stop checking."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def stuck(self) -> str:
-        """Return a message if a look is more than 30 s late; "" if not."""
+        """Return a message if a check is more than 30 s late; "" if not."""
         late_s = time.monotonic() - self.at_s - self._period_s
         return f"it was not looked at for {late_s:.0f} s" if late_s > STUCK_S else ""
 
     def look(self) -> None:
-        """Look once, and log which hop has stalled since the last look, or that all move again."""
+        """Check once; log which hops have stalled since the last check, or that all move again."""
         now_s = time.monotonic()
         before, self.stalled = self.stalled, self._stalls.look(now_s, self.progress())
         self.at_s = now_s
