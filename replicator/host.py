@@ -14,7 +14,7 @@ from rt.traffic import Traffic
 
 
 class Bell(Protocol):
-    """Rung by a host when something that a connection waits for has changed; by any thread."""
+    """A bell that the host rings, from any thread, when a connection must check for news."""
 
     def set(self) -> None:
         """Have the connection check again soon. Cheap; may be called any number of times."""
@@ -35,7 +35,7 @@ class Inbox(Protocol):
         """Record that bytes were appended: the host syncs them in time, then rings the bell."""
 
     def confirmed(self) -> Confirmations:
-        """Return how far it has come; `received` is what a sync here made durable."""
+        """Return the session's progress; `received` is what a sync here made durable."""
 
     def keeps(self, entry: Archived) -> bool:
         """Return whether to keep the bytes of a whole file that the source has archived."""
@@ -69,7 +69,7 @@ class Feed(Protocol):
         """Return the end of what may be served now; no byte after it is sent.
 
         Raises:
-            Refused: nothing is served any more; the connection ends.
+            Refused: nothing will be served again; the connection ends.
         """
 
     def is_whole(self) -> bool:

@@ -1,4 +1,4 @@
-"""The reference of the commands as Markdown, made from their own help."""
+"""The command reference as Markdown, made from the commands' own help."""
 
 import inspect
 from collections.abc import Iterator
@@ -9,12 +9,12 @@ import click
 from rt.cli.common.exits import CODES_HELP
 from rt.cli.program import rt
 
-# Options of every command, told once.
+# options of every command, described once
 COMMON: Final = frozenset({"verbose", "debug", "log_format", "help"})
 
 
 def command_reference() -> str:
-    """Return the page: what all commands have in common, then each of them."""
+    """Return the page: the common options, then each command."""
     context = program_context()
     parts = ["# Commands", _prose(rt), "## Options of every command"]
     parts += [
@@ -80,7 +80,7 @@ def _cell(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return plain text as Markdown that shows it."""
+    """Return plain text escaped for Markdown."""
     return "".join(f"\\{each}" if each in "*[]<`|" else each for each in text)
 
 

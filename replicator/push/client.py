@@ -20,14 +20,14 @@ from rt.names import parse_glob
 from rt.net.tls import Contexts
 from rt.traffic import Traffic
 
-# Refusals that last until somebody does something about them.
+# Refusals that last until an operator or publisher acts.
 _LASTING: Final = frozenset({
     "corrupt", "diverged", "name", NAME_TAKEN, "not-a-member", "other-log", "other-stream",
     "owned", "poisoned", "role", "session", "sessions", "stream", "too-large",
 })  # fmt: skip
 _DRAIN_POLL_S: Final = 0.01
 _STOP_S: Final = 2.0
-_BLOCKED_S: Final = 3.0  # a node that has just started says what it has merged within a second
+_BLOCKED_S: Final = 3.0  # a node that has just started reports its merges within a second
 
 
 class PushClient:
@@ -53,7 +53,7 @@ class PushClient:
             root: directory under which streams live; it may be created later.
             stream: name of the stream.
             nodes: host and port of each node.
-            contexts: of `rt.net.tls.client_context`.
+            contexts: contexts made by `rt.net.tls.client_context`.
             sessions: names or globs of the sessions to ship; those that appear later too.
             release: when the sessions' own rolled files may be archived.
 
@@ -90,9 +90,9 @@ class PushClient:
         self._notes.start()
 
     def wake(self, session: str | None = None) -> None:
-        """Announce that a session was written to, or any of them.
+        """Announce that a session, or any of them, was written to.
 
-        A publisher in the same process saves the wait for the file system's notification.
+        This saves a publisher in the same process the wait for the file system's notification.
         """
         self._guard.demand_owner()
         for connection in self._connections:
@@ -105,7 +105,7 @@ class PushClient:
         """End all connections.
 
         Args:
-            drain_s: how long to go on until a majority of the nodes have synced everything.
+            drain_s: how long to wait for a majority of the nodes to sync everything.
             wait_s: how long to wait then for a dial that is under way.
 
         Returns:
@@ -130,8 +130,8 @@ class PushClient:
         """Whether a majority of the nodes have synced, or merged, everything in the sessions.
 
         Args:
-            merged: whether to ask for what is merged, and not for what is synced.
-            but: sessions that do not count.
+            merged: whether everything must be merged, not only synced.
+            but: sessions to ignore.
         """
         self._guard.demand_owner()
         return all(
@@ -141,7 +141,7 @@ class PushClient:
         )
 
     def blocked(self) -> list[str]:
-        """Return the sessions that cannot be merged, since no node knows their archived beginning.
+        """Return the sessions that cannot be merged because no node has their archived beginning.
 
         They were shipped to another cluster before, or this one has lost its state.
         """
@@ -154,13 +154,13 @@ class PushClient:
         return [each for each in lacking if now_s - self._blocked_since_s[each] >= _BLOCKED_S]
 
     def refused(self) -> list[str]:
-        """Return the sessions that no majority takes until somebody does something about them."""
+        """Return the sessions that no majority accepts until an operator or publisher acts."""
         return [each for each in self._book.names() if self._is_refused(each, _LASTING)]
 
     def is_shipped_elsewhere(self) -> bool:
-        """Whether all that is not known to be merged is shipped by another program.
+        """Whether another program ships everything that is not known to be merged.
 
-        The nodes take a session from one connection at a time, and this one hears nothing of it.
+        The nodes accept a session from one connection at a time, and this one hears nothing of it.
         """
         left = [each for each in self._book.names() if not self._is_drained(each, merged=True)]
         return bool(left) and all(self._is_refused(each, frozenset({"busy"})) for each in left)
@@ -185,7 +185,7 @@ class PushClient:
             connection.dialer.abandon()
 
     def _is_drained(self, session: str, *, merged: bool) -> bool:
-        """Whether a majority of the given nodes have it, and one says that a majority of all do."""
+        """Whether most given nodes have a session, and one reports that of a majority of all."""
         progress, settled = self._book.progress(session), set()
         for connection in self._connections:
             end = connection.all_sent(session)
@@ -219,7 +219,7 @@ class PushClient:
         )
 
     def _errors(self, session: str) -> dict[str, str]:
-        """Return, by node, why a session is not shipped to it; "" where it is."""
+        """Return, by node, why a session is not shipped to it, or ""."""
         errors = {each.name: each.error(session) for each in self._connections}
         if self._lacks(session):
             for each in self._connections:

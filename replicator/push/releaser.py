@@ -23,7 +23,7 @@ _LOOK_S: Final = 1.0
 
 
 class Releaser:
-    """Looks once a second, or, at a thousand sessions, every few.
+    """Releaser: archives the files of ended publishers, checking sessions once a second or so.
 
     A live publisher archives its own files, as its `confirmed` file says.
 
@@ -41,7 +41,7 @@ class Releaser:
         self._book = book
         self._release = release
         self._disk = OsDisk()
-        self._done: dict[str, Position] = {}  # by session: up to where it was archived
+        self._done: dict[str, Position] = {}  # by session, the end up to which it was archived
         self._seen: dict[str, Position] = {}  # by session: what was released at the last look
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="release", daemon=True)
@@ -64,7 +64,7 @@ class Releaser:
         self.look()
 
     def look(self) -> None:
-        """Archive what may go, of every session that has no live publisher."""
+        """Archive releasable files of every session without a live publisher."""
         try:
             sessions = self._book.names()
         except OSError as error:

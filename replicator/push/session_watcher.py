@@ -68,9 +68,9 @@ class SessionWatcher:
         self._wake.close()
 
     def _heard(self, name: str, news: News, /) -> None:
-        """Announce at once what is alone, while the nodes keep up; leave the rest to `_run`.
+        """Announce a lone update at once while the nodes keep up; leave the rest to `_run`.
 
-        When they do not, its thread sends several updates as one.
+        When they do not, the watcher's thread sends several updates as one.
         """
         if self._stopping:
             return
@@ -112,7 +112,7 @@ class SessionWatcher:
                 is_urgent = not (has_events and is_told)
 
     def _look_at_all(self, watch: Watch, *, urgent: bool) -> None:
-        """Watch what is new before the connections look at it, so that no change is missed."""
+        """Watch new sessions before the connections check them, so that no change is missed."""
         for name in self._book.names():
             self._watch_one(watch, name)
         for connection in self._connections:
@@ -137,7 +137,7 @@ class SessionWatcher:
         return local_news.is_written(NewsPlace(self._stream, name))
 
     def _follow(self, watch: Watch, poller: select.poll, sweep_s: float) -> bool:
-        """Announce changes until it is time to look at all; return False if it is so at once."""
+        """Announce changes until all sessions are due to be checked; False if they are at once."""
         began_s = time.monotonic()
         while (left_s := began_s + sweep_s - time.monotonic()) > 0:
             ready = dict(poller.poll(left_s * 1000))
@@ -157,7 +157,7 @@ class SessionWatcher:
         return True
 
     def _changed(self, watch: Watch, *, has_events: bool) -> set[str] | None:
-        """Return the sessions that grew; None if all have to be looked at."""
+        """Return the sessions that grew; None if all must be checked."""
         due = self._due.copy()
         for name in due:
             self._watch_one(watch, name)  # a publisher may have been opened or closed here

@@ -21,9 +21,9 @@ _SENDING: Final = "it is being sent, and no node has confirmed more for a second
 
 
 class ShippingNotes:
-    """Looks at why each session is not merged as far as it was published.
+    """ShippingNotes: writes why each session is not merged as far as it was published.
 
-    It does so once a second, or, at a thousand sessions, every few.
+    Checks once a second or, at a thousand sessions, every few seconds.
 
     Threads: its own thread runs `look`, and alone touches `_noted` and `_merged`; `start` and
     `stop` are called by the owner. Only `_stopping` is shared.
@@ -42,7 +42,7 @@ class ShippingNotes:
             book: the sessions.
             connections: to the nodes.
             errors: returns, by node, why a session is not shipped; "" where it is.
-            also: writes what else publishers have to know; `OSError` if that failed.
+            also: writes other notes for publishers; `OSError` if that fails.
         """
         self._book = book
         self._errors = errors
@@ -59,7 +59,7 @@ class ShippingNotes:
         self._thread.start()
 
     def stop(self) -> None:
-        """End, and take back what was noted: nothing is shipped any more."""
+        """Stop, and remove the notes: nothing is shipped any more."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -90,7 +90,7 @@ class ShippingNotes:
             self._noted.discard(session)
 
     def _code(self, session: str) -> str:
-        """Return `NAME_TAKEN` if a majority refuses the session for that; one node may lag."""
+        """Return `NAME_TAKEN` if a majority refuses the session with it, since one node may lag."""
         refusing = sum(each.refusal(session) == NAME_TAKEN for each in self._connections)
         return NAME_TAKEN if refusing > len(self._connections) // 2 else ""
 
@@ -103,7 +103,7 @@ class ShippingNotes:
         return "; ".join(said) or self._standstill(session)
 
     def _standstill(self, session: str) -> str:
-        """Say what a session waits for that is shipped, but was merged no further for a look."""
+        """Explain why a shipped session made no merge progress since the last check."""
         progress = self._book.progress(session)
         merged = max(progress.reached(each.name).merged for each in self._connections)
         before, self._merged[session] = self._merged.get(session), merged

@@ -41,7 +41,7 @@ class Complaint:
         Args:
             reason: the sentence to log.
             kind: reasons of the same kind count as the same; the reason itself if not given.
-            level: of the log line.
+            level: the log line's level.
         """
         if (kind or reason) != self._last:
             self._last = kind or reason

@@ -34,8 +34,8 @@ from rt.subscriber import Subscriber
 class AsyncPublisher:
     """`ClientPublisher` for asyncio. Made by `AsyncClient.publisher`.
 
-    Publishing appends to a local file and needs no thread; waiting for a confirmation leaves the
-    loop free. Cancelling a wait does not take back the message.
+    Publishing appends to a local file and needs no thread; waiting for a confirmation does not
+    block the event loop. Cancelling a wait does not take the message back.
     """
 
     def __init__(self, publisher: ClientPublisher) -> None:
@@ -61,11 +61,11 @@ class AsyncPublisher:
         confirm: str | Level | None = None,
         timeout_s: float = 30.0,
     ) -> int:
-        """Publish one message and return its sequence number; with `confirm`, once it is reached.
+        """Publish one message and return its sequence number; with `confirm`, wait for that level.
 
         Raises:
-            FlushTimeout: `confirm` was not reached in time; the message stays and goes on shipping.
-            RtError: as `ClientPublisher.publish`.
+            FlushTimeout: `confirm` was not reached in time; the message stays and will be shipped.
+            RtError: as for `ClientPublisher.publish`.
         """
         if headers:
             await self.await_headers()
@@ -111,9 +111,10 @@ class AsyncPublisher:
         return self._publisher.publish_many(payloads, keys, times_ns, headers=headers)
 
     async def await_headers(self) -> None:
-        """Wait until the nodes say that all of them can read headers; as `ClientPublisher`.
+        """Wait until the nodes report that all of them can read headers; as `ClientPublisher`.
 
-        Calls that are not awaited would block the loop for it, for up to 5 seconds once.
+        Without it, the first publishing call with headers may block the event loop for up to 5
+        seconds.
         """
         await asyncio.to_thread(self._publisher.await_headers)
 
@@ -166,7 +167,7 @@ class AsyncClient:
         """Open a session for publishing; arguments as of `Client.publisher`.
 
         Raises:
-            Misuse: as there, or a limit blocks, which would stop the event loop.
+            Misuse: as there, or a limit is set to block, which would block the event loop.
         """
         flight, disk = arguments.get("flight"), arguments.get("disk_limit")
         if disk is not None and disk.drops and disk.timeout_s is None:

@@ -1,4 +1,4 @@
-"""ClientPublisher: a publisher that ships its own session, and answers when a message is safe."""
+"""ClientPublisher: a publisher that ships its own session and confirms its messages."""
 
 import logging
 import os
@@ -29,9 +29,10 @@ from rt.publisher import Publisher
 
 _log: Final = logging.getLogger("rt.client")
 _POLL_S: Final = 0.005
-_HEADERS_S: Final = 5.0  # nodes that have just started agree within it
+_HEADERS_S: Final = 5.0  # nodes that have just started agree within this time
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
-_CONSUMED_FIRST_S, _CONSUMED_LAST_S = 0.02, 1.0  # between two looks at a cursor
+# between two checks of a cursor: first, and at most
+_CONSUMED_FIRST_S, _CONSUMED_LAST_S = 0.02, 1.0
 
 
 def checked_level(level: str | Level, argument: str) -> Level:
@@ -98,7 +99,7 @@ class ClientPublisher:
             settings.root, stream=settings.stream, session=session, group=group,
             writer=writer, batching=batching, disk_limit=disk_limit,
         )  # fmt: skip
-        with ExitStack() as undo:  # or the session keeps a live publisher
+        with ExitStack() as undo:  # otherwise the session would keep a live publisher
             undo.callback(self._publisher.close)
             directory = session_directory(settings.root, settings.stream, session)
             self._confirmations = ConfirmationsFile(directory)
@@ -117,9 +118,9 @@ class ClientPublisher:
             undo.callback(self._push.stop)
             self._push.start()
             undo.pop_all()
-        self._headers_awaited = False  # what the nodes say does not change within seconds
+        self._headers_awaited = False  # the nodes' answer does not change within seconds
         self._closing = threading.Lock()
-        self._drained = False  # by the call that closed it
+        self._drained = False  # set by the call that closed it
 
     @property
     def name(self) -> str:
@@ -153,9 +154,9 @@ class ClientPublisher:
             timeout_s: how long to wait.
 
         Raises:
-            FlushTimeout: `confirm` was not reached in time; the message stays and goes on shipping.
+            FlushTimeout: `confirm` was not reached in time; the message stays and will be shipped.
             LimitReached: the flight limit is reached; nothing was published.
-            SessionFull: the disk limit is; nothing was published.
+            SessionFull: the disk limit is reached; nothing was published.
             MessagesDropped: `confirm` was given, and the full session dropped the message.
             RtError: as `rt.Publisher.publish`.
         """
@@ -193,7 +194,7 @@ class ClientPublisher:
     ) -> Receipt:
         """Publish one message and return a future of its confirmation.
 
-        The future needs no other call to end. Cancelling it stops the wait, not the message. It
+        The future completes by itself. Cancelling it stops the wait, not the message. It
         fails with `Stopped` when the publisher is closed first, with `WriterFailed` when the local
         disk fails, and with `MessagesDropped` when a full session dropped the message.
 
@@ -207,8 +208,8 @@ class ClientPublisher:
         Returns:
             A `concurrent.futures.Future` of `rt.Confirmed`; `merged_at` is a position of the
             merged log at or after the end of the message. Use `add_done_callback` for a callback,
-            or `asyncio.wrap_future` to await it. `result(timeout)` that is not there in time is
-            a `FlushTimeout`, which says what the message waits for.
+            or `asyncio.wrap_future` to await it. After its timeout, `result(timeout)` raises a
+            `FlushTimeout` that says what the message waits for.
 
         Raises:
             RtError: as `publish`.
@@ -226,9 +227,9 @@ class ClientPublisher:
             raise shipped(error) from None
 
     def confirmed(self) -> Confirmations:
-        """Return how far the nodes have confirmed the session, also from before this process.
+        """Return how far the nodes have confirmed the session, including earlier processes.
 
-        What `dropped` names was not merged, though a later position was.
+        Messages in `dropped` were not merged, even if a later position was.
         """
         return self._confirmations.read()
 
@@ -243,14 +244,14 @@ class ClientPublisher:
 
         Args:
             place: a position in the merged log, or what a future of `publish_future` gave.
-            cursor: its name.
-            timeout_s: how long.
+            cursor: the cursor's name.
+            timeout_s: how long to wait.
 
         Raises:
-            Misuse: the future waited for less than `merged`, so the place is not known.
-            TimeoutError: it has not; the message says how far it has come.
-            Refused: there is no such cursor, the certificate may not look, or nothing was decided
-                all that time.
+            Misuse: the future waited for a level below `merged`, so the place is not known.
+            TimeoutError: the cursor has not come that far; the message says how far it has.
+            Refused: there is no such cursor, the certificate may not see it, or no majority
+                decided anything in that time.
             RtError: no node answers, or the answer cannot be read.
         """
         parse_cursor(cursor)
@@ -286,7 +287,7 @@ class ClientPublisher:
                 next publisher or `rt push` of this session ships it.
 
         Returns:
-            Whether a majority of the nodes has synced everything; False while another call closes.
+            Whether a majority of the nodes has synced everything; False if another call is closing.
 
         Raises:
             OSError: what was published last cannot be written; the session is released.
@@ -329,12 +330,12 @@ class ClientPublisher:
         return self._publisher.publish(payload, key, time_ns, headers=headers)
 
     def await_headers(self) -> None:
-        """Wait, at the first headers, until the nodes say that all of them can read headers.
+        """Wait, before the first headers, until the nodes report that all can read them.
 
         Nodes that have just started agree on it within seconds.
 
         Raises:
-            Refused: none has said anything, for 5 seconds.
+            Refused: no node has reported anything for 5 seconds.
         """
         if self._headers_awaited:
             return
@@ -349,13 +350,13 @@ class ClientPublisher:
         return self._publisher.flush(Level.WRITTEN).position
 
     def _merged(self) -> Position:
-        """Return up to where it is merged; `Stopped` ends a wait for room that a close overtook."""
+        """Return up to where it is merged; raises `Stopped` if closed while waiting for room."""
         if self._closing.locked():
             raise Stopped(f"publisher {self.name!r} is closed")
         return self._confirmations.read().merged
 
     def _close_session(self) -> Position:
-        """Write the last messages, and release the session even where they cannot be written."""
+        """Write the last messages, and release the session even if they cannot be written."""
         try:
             return self._publisher.flush(Level.WRITTEN).position
         finally:

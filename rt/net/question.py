@@ -10,7 +10,7 @@ from typing import Final
 from rt.errors import PeerError, Refused
 from rt.names import shown
 from rt.net.authority.identity import CertificateRole
-from rt.net.contexts import Contexts, asking
+from rt.net.contexts import Contexts, asking, offering
 from rt.net.exchange import decode_fields, receive_all, send_all
 from rt.net.tls import connect
 
@@ -30,8 +30,9 @@ def connect_about(
 ) -> ssl.SSLSocket:
     """Dial a node for a question about the stream that the contexts name.
 
-    The question is not sent to a node that does not serve the stream: an older version would answer
-    for the stream that it does serve.
+    A node that does not serve the stream is not sent the question: one of an earlier version
+    would answer for the stream that it does serve. If that is the stream asked about, which its
+    status says, the question is sent on a connection that names none.
 
     Args:
         address: host and port.
@@ -53,14 +54,19 @@ def connect_about(
         undo.enter_context(sock)
         if identity.role not in roles:
             raise PeerError(f"{identity.name!r} is not a node")
-        if contexts.stream and sock.selected_alpn_protocol() != f"{protocol}/{contexts.stream}":
-            raise _refusal(sock, address, contexts.stream)
-        undo.pop_all()
-    return sock
+        if not contexts.stream or sock.selected_alpn_protocol() == f"{protocol}/{contexts.stream}":
+            undo.pop_all()
+            return sock
+        if (refusal := _refusal(sock, address, contexts.stream)) is not None:
+            raise refusal
+    return connect(address, offering(contexts.current(), protocol), timeout_s, roles)[0]
 
 
-def _refusal(sock: ssl.SSLSocket, address: Address, stream: str) -> Refused | PeerError:
-    """Return why a node does not serve a stream, in its own words if its version gives them."""
+def _refusal(sock: ssl.SSLSocket, address: Address, stream: str) -> Refused | PeerError | None:
+    """Return why a node does not serve a stream: its own sentence, if it is of this version.
+
+    None if it does, and is of an earlier version, whose connections name no stream.
+    """
     where, end_s = f"{address[0]}:{address[1]}", time.monotonic() + _REFUSAL_S
     # a query that any version answers without changing anything
     request = {"do": "policy", "stream": stream}
@@ -75,7 +81,9 @@ def _refusal(sock: ssl.SSLSocket, address: Address, stream: str) -> Refused | Pe
         return Refused("stopping", f"{where}: {answer.get('error')}")
     if answer.get("code") == "stream":
         return Refused("stream", f"{where}: {answer.get('error')}")
-    if isinstance(own := answer.get("stream"), str):  # the answer is a status
+    if (own := answer.get("stream")) == stream:
+        return None
+    if isinstance(own, str):  # a status
         words = f"this node serves the stream {shown(own)}, and not {shown(stream)}"
         return Refused("stream", f"{where}: {words}")
     return Refused("stream", f"{where}: this node does not serve the stream {shown(stream)}")

@@ -76,9 +76,9 @@ class SessionLog:
         return start in self.log.manifest.archived
 
     def header_at(self, position: Position) -> bytes | None:
-        """Return the raw header at a position, short at the file's end; None without the file.
+        """Return the raw header at a position; shorter at the file's end, None without a file.
 
-        The file is closed again: the copy may not be read for long.
+        Opens and closes the file each time, since the copy may not be read again for long.
         """
         try:
             file = self.log.open_file(position.file)
@@ -90,7 +90,10 @@ class SessionLog:
             file.close()
 
     def ends_before(self, end: Position) -> bool:
-        """Whether a position's file was rolled before it, as of the last `is_archived`."""
+        """Whether the file that a position is in was rolled at an earlier end than the position.
+
+        Uses the manifest as of the last `is_archived`.
+        """
         if not self.log.is_there:
             self.log.refresh()  # closed since, because too many others were read
         rolled = self.log.manifest.rolled_end(end.file)

@@ -15,7 +15,7 @@ class Wants:
     """Wants: compares what all members hold on every look, and asks for what does not arrive."""
 
     def __init__(self, patience: int) -> None:
-        """Ask for a session after it has not grown here for `patience` looks, 1 or more."""
+        """Ask for a session after `patience` looks, at least 1, without growth here."""
         self._patience = patience
         self._behind: dict[str, tuple[Position, int]] = {}  # end here, looks since it grew
 

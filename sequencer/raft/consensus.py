@@ -224,7 +224,7 @@ class Status:
 
     Attributes:
         name: this node.
-        role: of this node.
+        role: the node's role.
         term: the newest term it knows.
         leader: the leader of that term, or "" if unknown.
         commit: the last entry known to be committed.
@@ -346,12 +346,12 @@ class Consensus(Protocol):
         """Whether this node accepts another as a voter; see `step`."""
 
     def announce(self, place: Place, seats: Configuration) -> None:
-        """Also accept the voters of a configuration while it is newer than this node's log has.
+        """Also accept the voters of an announced configuration that is newer than this node's log.
 
         A node that was away while others were replaced may not know its leader otherwise.
 
         Args:
-            place: term and index of its entry.
+            place: term and index of the configuration's entry.
             seats: the configuration.
         """
 
@@ -431,7 +431,7 @@ class Consensus(Protocol):
 
         Raises:
             Refused: `not-leader`, `changing`, `not-a-member`, `no-quorum`, or `leads`: this node
-                leads, and has to hand over first.
+                leads, and must hand over first.
         """
 
     def move(self, name: str, address: str) -> Entry:

@@ -113,7 +113,7 @@ class Core:
     Attributes:
         config: who this node is.
         term, voted_for: the ballot, which must be durable before it is acted on.
-        leader: of this term, or "".
+        leader: the leader of this term, or "".
         log: the entries.
         commit: the commit index: the last entry known to be committed.
         roster: which incarnation of each member counts.

@@ -1,4 +1,4 @@
-"""Linearizable reads: a majority confirms the leader after the read was requested."""
+"""Linearizable reads: a majority confirms the leader after each read is requested."""
 
 from typing import Final
 

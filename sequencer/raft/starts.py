@@ -121,6 +121,6 @@ def contradiction(memory: Memory, claim: Claim) -> str:
 
 
 def remembered(memory: Memory | None, claim: Claim) -> Memory:
-    """What to remember after a claim that does not contradict what was remembered."""
+    """The memory after a claim that does not contradict the previous one."""
     reach = claim.now if memory is None else claim.now.joined(memory.reach)
     return Memory(claim.incarnation, claim.chain.count, claim.chain.nonce, reach)

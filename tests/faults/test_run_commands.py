@@ -208,8 +208,9 @@ def test_a_second_node_is_refused_its_port_and_its_directory(site):
 
 def test_found_is_for_the_first_start_only(site):
     """A node that lost its state and founded its cluster again would vote twice."""
-    assert ended(site.node("--found"))[0] == 0
-    result = run("node", "--config", site.config, "--found")
+    assert run("node", "found", "--config", site.config).exit_code == 0
+    assert ended(site.node())[0] == 0
+    result = run("node", "found", "--config", site.config)
     assert result.exit_code == exits.BAD_USE
     assert result.stderr.endswith("a node that was founded before is only started, with rt node\n")
 

@@ -576,12 +576,17 @@ def test_two_connections_do_not_fill_one_session(site, publisher):
     second.stop()
 
 
+@pytest.fixture
+def hasty(monkeypatch):
+    """Give up a peer that does not greet within half a second."""
+    monkeypatch.setattr(link_module, "GREETING_S", 0.5)
+
+
 def test_plaintext_and_silence_end_at_the_deadline_and_others_are_served(
-    site, publisher, monkeypatch, caplog
+    site, publisher, hasty, caplog
 ):
     """A peer that never finishes its handshake holds a thread for 10 seconds, and nothing else."""
     site.server.use_limits(ServerLimits(handshake_s=0.5))
-    monkeypatch.setattr(link_module, "GREETING_S", 0.5)
     plain = [socket.create_connection(site.node) for _ in range(20)]
     for sock in plain[:10]:
         sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -604,9 +609,8 @@ def send_slowly(sock, data):
         time.sleep(0.1)
 
 
-def test_a_greeting_that_trickles_in_is_cut_off(site, publisher, monkeypatch):
+def test_a_greeting_that_trickles_in_is_cut_off(site, publisher, hasty):
     """A deadline for the whole greeting, not for each byte, stops a slow loris."""
-    monkeypatch.setattr(link_module, "GREETING_S", 0.4)
     sock, _ = connect(site.node, publisher.current())
     hello = encode(Hello(VERSION, VERSION, PUSH, STREAM, "slow"))
     with pytest.raises((OSError, ssl.SSLError)):

@@ -42,6 +42,14 @@ def anchors(text):
     }
 
 
+@pytest.mark.parametrize("path", WRITTEN)
+def test_a_picture_fits_a_window_of_1280_pixels(path):
+    """The site's column has 656 pixels there, 8.16 for a character; the rest needs scrolling."""
+    lines = (ROOT / path).read_text().splitlines()
+    drawn = [each for each in lines if each.startswith("    ") and re.search("[│─]", each)]
+    assert [each for each in drawn if len(each) - 4 > 80] == []
+
+
 def entries(nav):
     """The pages of a navigation, of its sections as well."""
     for each in nav:

@@ -32,6 +32,8 @@ def adopt_state(settings: NodeSettings, *, is_gone: bool) -> None:
     The command is refused while a node runs in the directory or answers at the node's address, and
     for a directory of another node or cluster.
 
+    The other options of rt node are taken as well.
+
     \b
     rt node adopt-state --config n1.toml --original-is-gone
     rt node adopt-state --root /mnt/new/rt --stream flights --name n1 --original-is-gone

@@ -23,12 +23,19 @@ def found_node(settings: NodeSettings) -> None:
     it would undo what the others have agreed on. Refused if the directory is not empty. The only
     node of a cluster founds itself.
 
+    The other options of rt node are taken as well.
+
     \b
     rt node found --config /etc/rt/n1.toml
     systemctl start rt-node-n1
     """  # noqa: D301 - click reads the backspace character
-    for each in settings.each_stream:
-        click.echo(f"node {each.name} of a new cluster is founded in {found_stream(each)}")
+    for directory in found_streams(settings):
+        click.echo(f"node {settings.name} of a new cluster is founded in {directory}")
+
+
+def found_streams(settings: NodeSettings) -> list[str]:
+    """Found the state of each stream of a node; return their directories; errors as of one."""
+    return [found_stream(each) for each in settings.each_stream]
 
 
 def found_stream(settings: NodeSettings) -> str:

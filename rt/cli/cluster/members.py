@@ -10,7 +10,8 @@ import click
 
 from rt.cli.common.completing import complete_asked
 from rt.cli.common.console import note, print_json, say
-from rt.cli.common.options import Seconds, click_options, json_option
+from rt.cli.common.link import link_options
+from rt.cli.common.options import Seconds, json_option
 from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse, Refused, RtError
 from rt.names import parse_node
@@ -152,7 +153,7 @@ class ChangeRequests:
 def member_command(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options that all changes of members share."""
     decorators = [
-        click_options(ConnectionSettings, "archive"),
+        link_options("archive"),
         click.option(
             "--timeout", "timeout_s", type=Seconds(), default=_TIMEOUT_S, show_default=True,
             metavar="S", help="Give up after this many seconds, with exit code 1.",

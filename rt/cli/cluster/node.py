@@ -33,9 +33,8 @@ _NAMED_MAX: Final = 10
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
 @click_options(NodeSettings, "node")
-@click.option("--found", is_flag=True, hidden=True)  # rt node found, and start; for old scripts
 @click.pass_context
-def node(context: click.Context, *, settings: NodeSettings, found: bool) -> None:
+def node(context: click.Context, *, settings: NodeSettings) -> None:
     """Serve a stream, or several: accept pushes, merge them, and let subscribers pull.
 
     A stream that fails stops, and the others continue; the node ends with the last one.
@@ -57,7 +56,7 @@ def node(context: click.Context, *, settings: NodeSettings, found: bool) -> None
     manager = ServiceManager()
     on_role = RoleCommand(command) if command else None
     with StopSignals(reloads=True) as signals:
-        running = StreamHost(settings, founding=found, on_role=on_role)
+        running = StreamHost(settings, on_role=on_role)
         if settings.web.http:
             running.own.lookout.pause_s = LIVE_S
         running.start()

@@ -9,6 +9,7 @@ from typing import Final
 import click
 
 from rt.cli.cluster.cluster import show_client_commands
+from rt.cli.cluster.found import found_streams
 from rt.cli.cluster.up_add import add_node
 from rt.cli.cluster.up_control import ControlRequest, ControlServer, ask_cluster
 from rt.cli.common.console import note, say
@@ -121,13 +122,10 @@ def start_nodes(
     # if a majority has a state, a node without one was emptied and must copy it, not found it
     there = sum(is_founded(root, place, stream) for place in places)
     is_new = len(places) > 1 and there <= len(places) // 2
-    started = [
-        _start(
-            children, place, page=pages.get(place.name, ""),
-            founds=is_new and _is_founder(root, place) and not is_founded(root, place, stream),
-        )
-        for place in places
-    ]  # fmt: skip
+    for place in places if is_new else ():
+        if _is_founder(root, place) and not is_founded(root, place, stream):
+            found_streams(load(NodeSettings, place.config, "node", environment={}))
+    started = [_start(children, place, pages.get(place.name, "")) for place in places]
     for child in started:
         child.first_line(_SERVES)
     return started
@@ -219,7 +217,7 @@ class LocalCluster:
         if name in self._running:
             raise Misuse(f"{name} is running already")
         place = self._places[name]
-        child = _start(self._children, place, founds=False, page=self._pages.get(name, ""))
+        child = _start(self._children, place, self._pages.get(name, ""))
         try:
             child.first_line(_SERVES)
         except RtError:
@@ -241,10 +239,9 @@ class LocalCluster:
         return f"rt up --root {self._root} --start {name}"
 
 
-def _start(children: Children, place: Place, *, founds: bool, page: str) -> Child:
-    first = ["--found"] if founds else []
+def _start(children: Children, place: Place, page: str) -> Child:
     shown = ["--http", page] if page else []
-    return children.start(place.name, "node", "--config", place.config, *first, *shown)
+    return children.start(place.name, "node", "--config", place.config, *shown)
 
 
 def _is_founder(root: str, place: Place) -> bool:

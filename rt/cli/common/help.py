@@ -76,8 +76,20 @@ def _broken(line: str, start: int, room: int) -> list[str]:
     return lines
 
 
+def _complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """Return the subcommands of the command that is named so far."""
+    here = context.find_root().command
+    for word in context.params.get("words") or ():
+        found = here.get_command(context, word) if isinstance(here, click.Group) else None
+        if found is None:
+            return []
+        here = found
+    names = here.list_commands(context) if isinstance(here, click.Group) else []
+    return [name for name in names if name.startswith(begun)]
+
+
 @click.command("help")
-@click.argument("words", metavar="[COMMAND]...", nargs=-1)
+@click.argument("words", metavar="[COMMAND]...", nargs=-1, shell_complete=_complete)
 @click.pass_context
 def show_help(context: click.Context, words: tuple[str, ...]) -> None:
     """Show the help of a command, as its option --help does.

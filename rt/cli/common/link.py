@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from rt.cli.common.console import note
-from rt.cli.common.options import Seconds, reloaded
+from rt.cli.common.options import Command, Seconds, click_options, reloaded
 from rt.cli.process.stop_signals import StopSignals
 from rt.client.readers.settings import ConnectionSettings
 from rt.config.settings import changed
@@ -21,6 +21,7 @@ from rt.node.settings.http import HttpSettings
 from rt.web.serving.server import WebServer
 
 _log: Final = logging.getLogger("rt.cli")
+_LISTED: Final = ("stream", "nodes", "certs", "identity")
 REPORT_S: Final = 5.0  # the least time between two reports of what a command waits for
 FIRST_S: Final = 1.0  # the time until the first report; most waits are shorter
 # how long to wait for connections to close when none was made: a dial may hang for seconds
@@ -34,6 +35,15 @@ class ServiceSettings(ConnectionSettings):
     """Settings of a long-running client: how to reach the nodes, and where to serve its page."""
 
     web: HttpSettings = field(default_factory=HttpSettings)
+
+
+def link_options(table: str) -> Callable[[Command], Callable[..., Any]]:
+    """Return the options of a command that asks nodes and reads no files of a stream.
+
+    Args:
+        table: the table of the file that belongs to this command.
+    """
+    return click_options(ConnectionSettings, table, _LISTED)
 
 
 def look(settings: ConnectionSettings, request: dict[str, Any]) -> dict[str, Any]:

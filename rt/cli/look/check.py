@@ -9,7 +9,7 @@ import click
 
 from rt.cli.common.asking import NodeAnswer, ask_nodes
 from rt.cli.common.exits import OUR_FAULT, exit_code, sentence
-from rt.cli.common.options import click_options
+from rt.cli.common.link import link_options
 from rt.cli.look.status import report_of
 from rt.cli.look.status_report import ClusterReport
 from rt.cli.look.status_tables import merged_sessions
@@ -102,10 +102,10 @@ def _level_option(name: str, default: float, words: str) -> Callable[[Run], Run]
 
 
 @click.command(cls=PluginCommand, epilog=_PLUGIN_CODES)
-@click_options(ConnectionSettings, "status")
-@_level_option("--lag-warning", 30, "Seconds that something received waits to be merged.")
+@link_options("status")
+@_level_option("--lag-warning", 30, "Maximum merge lag, in seconds.")
 @_level_option("--lag-critical", 300, "As --lag-warning.")
-@_level_option("--pull-warning", 60, "Seconds that a subscriber is behind.")
+@_level_option("--pull-warning", 60, "Maximum lag of a subscriber, in seconds.")
 @_level_option("--pull-critical", 3600, "As --pull-warning.")
 @_level_option("--days-warning", 7, "Days until a node's certificate expires.")
 @_level_option("--days-critical", 2, "As --days-warning.")
@@ -113,7 +113,7 @@ def _level_option(name: str, default: float, words: str) -> Callable[[Run], Run]
 def check(settings: ConnectionSettings, *, may_stop: str | None, **levels: float) -> None:
     """Check a stream for a monitoring system: one line with performance data, and an exit code.
 
-    For people, rt status shows more, and rt doctor says what to do.
+    A person uses rt status to see what goes on, and rt doctor to find out what to do.
 
     \b
     rt check --config flights/clients.toml

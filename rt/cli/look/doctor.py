@@ -8,7 +8,8 @@ import click
 from rt.cli.common.asking import NodeAnswer, ask_nodes
 from rt.cli.common.console import print_json, say
 from rt.cli.common.exits import FOUND_WRONG
-from rt.cli.common.options import click_options, json_option
+from rt.cli.common.link import link_options
+from rt.cli.common.options import json_option
 from rt.cli.look.diagnosis import Diagnosis, Grade, fine, problem, warning
 from rt.cli.look.doctor_cluster import cluster_findings
 from rt.cli.look.doctor_machine import descriptors, node_findings, own_certificate
@@ -21,7 +22,7 @@ from rt.text import counted
 
 
 @click.command()
-@click_options(ConnectionSettings, "status")
+@link_options("status")
 @click.option(
     "--node", "node_file", metavar="FILE",
     help="Look at this machine as the node of this file too; its certificate asks the others.",
@@ -40,7 +41,8 @@ def doctor(
     """Look for what is wrong with a cluster, or with a node's machine, and say what to do.
 
     It compares clocks, certificates, ports, disks, versions and configurations, and changes
-    nothing. The exit code is 1 if something is wrong.
+    nothing. The exit code is 1 if something is wrong. Use it when rt status or an alert shows
+    trouble, and after installing; for a monitoring system there is rt check.
 
     \b
     rt doctor --config flights/clients.toml

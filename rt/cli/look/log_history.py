@@ -3,13 +3,12 @@
 import os
 import sys
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 import click
 
 from rt.cli.common.console import note, table
-from rt.cli.common.options import parse_position
+from rt.cli.common.options import json_option, parse_position
 from rt.inspect.history import STATES, Row, history, selected
 from rt.inspect.history_text import HEADINGS, HistoryText
 from rt.log.files.gc_pause import uncollected
@@ -42,11 +41,7 @@ def _time(_context: Any, _parameter: Any, text: str | None) -> int | None:
     "--config", metavar="FILE", envvar="RT_CONFIG",
     help="With --node: TOML file with these three, table [pull].  [RT_CONFIG]",
 )  # fmt: skip
-@click.option("--json", "form", flag_value="json", help="An array of objects with all fields.")
-@click.option(
-    "--json-rt", "form", flag_value="json-rt", hidden=True,  # docs/COMING-FROM.md
-    help="The same, with only logPath, logTime, logPos, logAge and truncationTime.",
-)  # fmt: skip
+@json_option("all fields")
 @click.option(
     "--since", metavar="TIME", callback=_time, help="Files with messages of this time or later."
 )
@@ -72,7 +67,7 @@ def log_history(
     certs: str | None,
     identity: str | None,
     config: str | None,
-    form: str | None,
+    as_json: bool,
     since: int | None,
     until: int | None,
     begin: Position | None,
@@ -105,19 +100,19 @@ def log_history(
     text = HistoryText(directory, time.time_ns(), offloaded)
     if as_of:
         note(as_of)
-    if form is None:
+    if as_json:
+        _write_array(rows, text)
+    else:
         click.echo(table(HEADINGS, [text.cells(row) for row in rows]))
         note(f"{counted(len(rows), 'file')}, {counted(sum(row.messages for row in rows))}")
-    else:
-        _write_array(rows, text.json if form == "json" else text.json_rt)
 
 
-def _write_array(rows: list[Row], encoded: Callable[[Row], str]) -> None:
+def _write_array(rows: list[Row], text: HistoryText) -> None:
     """Write rows as a JSON array, piece by piece: 100,000 rows are 70 MB of text."""
     out = sys.stdout.buffer
     out.write(b"[\n" if rows else b"[")
     for start in range(0, len(rows), _ROWS_A_WRITE):
-        part = map(encoded, rows[start : start + _ROWS_A_WRITE])
+        part = map(text.json, rows[start : start + _ROWS_A_WRITE])
         out.write(((",\n" if start else "") + ",\n".join(part)).encode())
     out.write(b"\n]\n" if rows else b"]\n")
 

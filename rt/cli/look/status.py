@@ -8,7 +8,8 @@ import click
 
 from rt.cli.common.asking import NodeAnswer, ask_nodes
 from rt.cli.common.console import complain, print_json
-from rt.cli.common.options import click_options, json_option
+from rt.cli.common.link import link_options
+from rt.cli.common.options import json_option
 from rt.cli.look.status_report import ClusterReport, NodeReport, cluster_report, node_report
 from rt.cli.look.status_tables import Top, status_text
 from rt.client.readers.settings import ConnectionSettings
@@ -19,7 +20,7 @@ _REFRESH_S: Final = 1.0
 
 
 @click.command()
-@click_options(ConnectionSettings, "status")
+@link_options("status")
 @json_option("what each node answers")
 @click.option(
     "--top", type=click.Choice([each.value for each in Top]),
@@ -37,7 +38,8 @@ def status(
 ) -> None:
     """Show a stream's nodes, sessions and readers, as they are now.
 
-    To learn what to do about a problem, use rt doctor; from a monitoring system, use rt check.
+    For a person who wants to see what goes on. rt doctor looks deeper and says what to do; rt check
+    is for monitoring systems: one line, and their exit codes.
 
     \b
     rt status --nodes a:7420 --nodes b:7420 --nodes c:7420 --identity subscriber

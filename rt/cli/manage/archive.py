@@ -5,7 +5,8 @@ import click
 from archiver.policy import parse_limit
 from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.console import print_json, say
-from rt.cli.common.options import click_options, json_option
+from rt.cli.common.link import link_options
+from rt.cli.common.options import json_option
 from rt.cli.manage.offload import offload
 from rt.cli.manage.plan import plan
 from rt.cli.manage.policy import policy
@@ -27,7 +28,7 @@ def archive() -> None:
 
 
 @archive.command()
-@click_options(ConnectionSettings, "archive")
+@link_options("archive")
 @json_option("the outcome")
 def roll(settings: ConnectionSettings, *, as_json: bool) -> None:
     """End the active file of the merged log now, on every node.
@@ -47,7 +48,7 @@ def roll(settings: ConnectionSettings, *, as_json: bool) -> None:
 
 
 @archive.command()
-@click_options(ConnectionSettings, "archive")
+@link_options("archive")
 @click.option(
     "--from", "start", metavar="POSITION", default="0.0.0", show_default=True,
     help="Hold files from here on.",

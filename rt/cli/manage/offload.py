@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from rt.cli.common.console import ProgressBar, print_json, say
-from rt.cli.common.options import click_options, json_option
+from rt.cli.common.link import link_options
+from rt.cli.common.options import json_option
 from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse
 from rt.masking import demand_no_secret
@@ -19,7 +20,7 @@ from rt.text import counted, size_text
 
 
 @click.command(name="offload")
-@click_options(ConnectionSettings, "archive")
+@link_options("archive")
 @click.argument("target", metavar="DIR|URL", required=False)
 @click.option("--dir", "directory", metavar="DIR", help="Merged log to copy from; required.")
 @click.option("--tell", is_flag=True, help="Tell the nodes to wait for copies from now on.")

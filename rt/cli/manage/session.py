@@ -7,8 +7,8 @@ import click
 from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.completing import complete_asked
 from rt.cli.common.console import note, print_json, say, table
-from rt.cli.common.link import look
-from rt.cli.common.options import click_options, json_option
+from rt.cli.common.link import link_options, look
+from rt.cli.common.options import json_option
 from rt.client.readers.settings import ConnectionSettings
 from rt.config.kinds import show_seconds
 from rt.names import parse_peer
@@ -31,7 +31,7 @@ def session() -> None:
 
 
 @session.command("list")
-@click_options(ConnectionSettings, "session")
+@link_options("session")
 @json_option("the sessions")
 def list_sessions(settings: ConnectionSettings, *, as_json: bool) -> None:
     """List the sessions that the leader knows, and why any of them is not merged.
@@ -51,7 +51,7 @@ def list_sessions(settings: ConnectionSettings, *, as_json: bool) -> None:
 
 @session.command()
 @click.argument("name", shell_complete=complete_asked("sessions"))
-@click_options(ConnectionSettings, "session")
+@link_options("session")
 @json_option("the session")
 def show(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
     """Show one session: how much of it each node holds, and how much is merged.
@@ -69,7 +69,7 @@ def show(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
 
 @session.command()
 @click.argument("name", shell_complete=complete_asked("sessions"))
-@click_options(ConnectionSettings, "session")
+@link_options("session")
 @click.option("--at", metavar="POSITION", help="Start of the file to continue at, as in 0.3.0.")
 @json_option("the outcome")
 def adopt(settings: ConnectionSettings, *, name: str, at: str | None, as_json: bool) -> None:
@@ -87,7 +87,7 @@ def adopt(settings: ConnectionSettings, *, name: str, at: str | None, as_json: b
 
 @session.command()
 @click.argument("name", shell_complete=complete_asked("sessions"))
-@click_options(ConnectionSettings, "session")
+@link_options("session")
 @json_option("the outcome")
 def reset(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
     """Restart a session with another log, from sequence number 0.
@@ -106,7 +106,7 @@ def reset(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
 
 @session.command()
 @click.argument("name", shell_complete=complete_asked("sessions"))
-@click_options(ConnectionSettings, "session")
+@link_options("session")
 @json_option("the outcome")
 def forget(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
     """Remove an ended session's copies and records from the nodes.
@@ -123,7 +123,7 @@ def forget(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
 
 @session.command()
 @click.argument("name", shell_complete=complete_asked("sessions"))
-@click_options(ConnectionSettings, "session")
+@link_options("session")
 @click.option(
     "--owner",
     metavar="IDENTITY",
@@ -151,7 +151,7 @@ def take(
 
 
 @session.command()
-@click_options(ConnectionSettings, "session")
+@link_options("session")
 @click.option("--close", metavar="TIME", help="Silence after which a session is closed.")
 @click.option("--take", "take_", metavar="TIME", help="From then until another may take it over.")
 @click.option("--expire", metavar="TIME", help="From then until the nodes forget it, or never.")
@@ -187,7 +187,7 @@ def policy(
 
 @session.command()
 @click.argument("publisher", required=False)
-@click_options(ConnectionSettings, "session")
+@link_options("session")
 @click.option("--bytes", "bytes_s", metavar="SIZE", help="Most bytes a second, or none.")
 @click.option("--sessions", metavar="NUMBER", help="Most different sessions a day, or none.")
 @json_option("the quotas")

@@ -50,7 +50,6 @@ class CatchUp:
             others,
             contexts,
             disk=GuardedDisk(guard),
-            compares=False,
         )
         self._begin = begin
         self._pull.on_damage(suspect)

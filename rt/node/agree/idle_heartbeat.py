@@ -9,14 +9,17 @@ from contextvars import copy_context
 from typing import Final, NamedTuple
 
 from rt.errors import PeerError
+from rt.net.authority.certificates import CertificateFiles
 from rt.net.authority.identity import PeerIdentity
 from rt.net.loop.event_loop import EventLoop
+from rt.net.tls import Contexts, client_context, offering
 from rt.node.agree.heartbeat_codec import (
     BEAT_BYTES_MAX,
     decode_heartbeat,
     encode_heartbeat,
     group_of,
 )
+from rt.node.settings.agreement import AgreementSettings
 from sequencer.peers.connections import PeerIn, PeerOut
 from sequencer.peers.dialling import Address, PeerDialer
 from sequencer.peers.message_reader import MessageReader
@@ -27,6 +30,16 @@ PULSE_ALPN: Final = "rt-pulse/1"
 # A node shows at each step where it is calm, every 10 s; one that hangs is listed no more.
 SHOWN_S: Final = 14.0
 _Line = tuple[str, tuple[Address, ...]]  # a node's name and possible addresses
+
+
+def process_heartbeat(
+    loop: EventLoop, timing: AgreementSettings, files: CertificateFiles
+) -> "ProcessHeartbeat":
+    """Return the pulse of a node's process: as often as a leader's heartbeat of a busy stream."""
+    contexts = Contexts(files, lambda *paths: offering(client_context(*paths), PULSE_ALPN))
+    return ProcessHeartbeat(
+        loop, contexts.current, beat_s=timing.heartbeat_s, lost_s=timing.election_s
+    )
 
 
 class HeardHeartbeats:

@@ -133,7 +133,7 @@ class IdlePolicy:
         )
 
     def _calm_place(self) -> Quiescence | None:
-        """Where nothing here needs time to pass; None if something does.
+        """Where this node is calm; None while anything here needs time to pass.
 
         A node keeps ticking until a snapshot covers everything it has executed.
         """

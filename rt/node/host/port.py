@@ -6,10 +6,10 @@ from replicator.serve.server import Server
 from replicator.serve.streams import ServedStream, Streams
 from replicator.sink.columns_check import ColumnsCheck
 from replicator.sink.late_check import LateChecker
-from rt.net.authority.certificates import CertificateFiles, certificate_files
+from rt.net.authority.certificates import certificate_files
 from rt.net.loop.event_loop import EventLoop
-from rt.net.tls import Contexts, client_context, offering, server_context
-from rt.node.agree.idle_heartbeat import PULSE_ALPN, ProcessHeartbeat, StreamHeartbeat
+from rt.net.tls import Contexts, offering, server_context
+from rt.node.agree.idle_heartbeat import PULSE_ALPN, StreamHeartbeat, process_heartbeat
 from rt.node.settings.node import NodeSettings
 
 
@@ -31,7 +31,7 @@ class NodePort:
         self.own_stream = settings.stream
         self.streams = Streams()
         self.loop = EventLoop()
-        self.pulse = _pulse_of(self.loop, settings, files)
+        self.pulse = process_heartbeat(self.loop, settings.agreement, files)
         self.streams.shared = {PULSE_ALPN: self.pulse.serve}
         contexts = Contexts(
             files, lambda *paths: offering(server_context(*paths), *self.streams.protocols)
@@ -63,14 +63,6 @@ class NodePort:
     def close(self) -> None:
         """End the event loop; the streams have stopped."""
         self.loop.stop()
-
-
-def _pulse_of(loop: EventLoop, settings: NodeSettings, files: CertificateFiles) -> ProcessHeartbeat:
-    agreement = settings.agreement
-    contexts = Contexts(files, lambda *paths: offering(client_context(*paths), PULSE_ALPN))
-    return ProcessHeartbeat(
-        loop, contexts.current, beat_s=agreement.heartbeat_s, lost_s=agreement.election_s
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

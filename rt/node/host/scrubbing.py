@@ -47,7 +47,7 @@ def node_scrubber(
         return sessions if merged is None else [merged, *sessions]
 
     def report(damage: CorruptLog, log: Appender) -> None:
-        """Have a session's copy set aside, if other nodes have it; alone, keep what there is."""
+        """Have a session's damaged copy set aside; on a node alone, keep it."""
         if not pipeline.member.is_alone:
             pipeline.sequencer.mend(DamageFound(damage, log, scrubbed=True))
 

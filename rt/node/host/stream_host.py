@@ -4,7 +4,6 @@ import logging
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Final
 
 from rt.about import speaking
@@ -32,9 +31,7 @@ class StreamHost:
         guards.
     """
 
-    def __init__(
-        self, settings: NodeSettings, *, founding: bool = False, on_role: OnRole | None = None
-    ) -> None:
+    def __init__(self, settings: NodeSettings, *, on_role: OnRole | None = None) -> None:
         """Recover what is on disk; `start` begins to serve. Arguments as for `Node`.
 
         Raises:
@@ -48,7 +45,7 @@ class StreamHost:
         self._port: NodePort | None = None  # opened after a directory is locked
         self._opening = threading.Lock()
         with ThreadPoolExecutor(_AT_ONCE, "start") as pool:
-            made = list(pool.map(partial(self._made, founding=founding), settings.each_stream))
+            made = list(pool.map(self._made, settings.each_stream))
         for each, node in zip(settings.each_stream, made, strict=True):
             self._keep(each.stream, node)
         if not self.nodes:
@@ -137,14 +134,13 @@ class StreamHost:
             self._port.stop()
             self._port.close()
 
-    def _made(self, settings: NodeSettings, *, founding: bool) -> Node | Exception:
+    def _made(self, settings: NodeSettings) -> Node | Exception:
         """Return a stream's node, or the error; several threads may call it at once."""
         try:
             about = f"stream {settings.stream}: " if self.settings.streams else ""
             with speaking(about):
                 return Node(
-                    settings, founding=founding, on_role=self._on_role, port=self._open_port,
-                    about=about,
+                    settings, on_role=self._on_role, port=self._open_port, about=about,
                 )  # fmt: skip
         except (RtError, OSError) as error:
             return error
@@ -158,7 +154,7 @@ class StreamHost:
     def _begin(self, settings: NodeSettings) -> None:
         kept = {name: why for name, why in self.failures.items() if name != settings.stream}
         self.failures = kept
-        self._keep(settings.stream, self._made(settings, founding=False))
+        self._keep(settings.stream, self._made(settings))
         if node := self.nodes.get(settings.stream):
             self._see(settings.stream, node, _started(node))
         if settings.stream in self.nodes:

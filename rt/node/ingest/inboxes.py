@@ -297,7 +297,7 @@ class Inboxes:
 
         Raises:
             Refused: the disk is nearly full, the session belongs to another stream, another log has
-                its name, its id is no id, or another peer fills it.
+                its name, its id is malformed, or another peer fills it.
             Misuse: the session's name, or its group's, is not valid.
             CorruptLog: the copy is damaged.
         """

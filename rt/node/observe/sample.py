@@ -1,4 +1,4 @@
-"""NodeSample: everything that may be shown of a node, as it was at one moment."""
+"""NodeSample: everything that may be shown of a node, as of one moment."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

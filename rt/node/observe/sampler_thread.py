@@ -101,7 +101,7 @@ class SamplerThread:
 
 
 def statistics(before: NodeSample, now: NodeSample) -> str:
-    """Return one line about the time between two samples."""
+    """Return a log line with the statistics between two samples."""
     seconds = max(1e-3, now.at_s - before.at_s)
     rates = []
     for verb in ("received", "merged", "sent"):

@@ -75,4 +75,4 @@ class ClaimsHeard:
 
 
 class _Free(float):
-    """When a claim without a holder may be handed out; a plain float is a time of hearing."""
+    """When a claim without a holder may be handed out, unlike a time when it was heard."""

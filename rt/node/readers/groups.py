@@ -55,7 +55,7 @@ class Worked(NamedTuple):
     Attributes:
         group: the group afterwards.
         handed_out: numbers of the claims that the member received.
-        lost: numbers in the request that are not claims any more.
+        lost: numbers in the request that are no longer claims.
         is_agreed: whether a compare-and-set has proved that this node knew the group's current
             state.
     """

@@ -277,7 +277,7 @@ class Retention:
         return len(self._member.holdings.voters)
 
     def _look_at_disks(self, living: dict[str, RetentionReport]) -> None:
-        """Log it when this node's disk exceeds the policy and most others do not."""
+        """Log an error when this node's disk exceeds the policy and most others do not."""
         disks, limit = self._disks(living), self.policy.disk
         own = next(disk for disk in disks if disk.node == self._member.name)
         is_alone_full = own.excess(limit) > 0 >= agreed_excess(disks, limit, self._nodes)
