@@ -234,7 +234,7 @@ class PeerOut:
 
 
 class Listener(Protocol):
-    """Who is told what other nodes send, by the loop."""
+    """Listener: hears what other nodes send; the loop calls all of it."""
 
     loop: EventLoop
 

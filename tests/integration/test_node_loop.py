@@ -62,7 +62,7 @@ def test_clients_and_other_nodes_have_no_threads_of_their_own(tmp_path):
             return [each.name.split()[0] for each in threading.enumerate()]
 
         # what is left of a connection's thread is its handshake's
-        assert eventually(lambda: "serve" not in names(), 30), names()
+        assert eventually(lambda: "serve" not in names(), 60), names()
         assert not {"sequence", "pulse", "to"} & set(names())
 
 
@@ -180,7 +180,7 @@ class Waiting(Steady):
         self.underway += 1
         assert self.underway == 1, "two steps at once"
         if self.steps and not self.is_quick:
-            assert self.gate.wait(10)
+            assert self.gate.wait(60)
         stepped = super().step(now_s, mail)
         self.underway -= 1
         return stepped
@@ -196,16 +196,16 @@ def test_while_a_disk_is_slow_a_streams_steps_leave_the_loop_free(loop):
     sequencer = NodeSequencer(duties)
     turns = DutyTurns(loop, sequencer, lambda work: work(), lambda _error: None, slow_s=0.0)
     turns.join()  # the first step took longer than no time at all
-    assert eventually(lambda: duties.underway, 10)
+    assert eventually(lambda: duties.underway, 60)
     free = Counter()
     loop.call(lambda: loop.mark(free))
-    assert eventually(lambda: free.turns, 10)
+    assert eventually(lambda: free.turns, 60)
     turns.ring()  # meanwhile: for the next step
     loop.call(lambda: None)
     assert duties.steps == 1
     duties.is_quick = True
     gate.set()
-    assert eventually(lambda: duties.steps > 3, 10)
+    assert eventually(lambda: duties.steps > 3, 60)
     sequencer.stop()
     turns.leave()
     steps = duties.steps
@@ -228,7 +228,7 @@ def test_after_a_step_that_was_quick_again_the_loop_steps_itself(loop):
     turns = DutyTurns(loop, sequencer, lambda work: work(), lambda _error: None, slow_s=60.0)
     turns.is_slow = True
     turns.join()
-    assert eventually(lambda: len(threads) > 3, 10)
+    assert eventually(lambda: len(threads) > 3, 60)
     sequencer.stop()
     turns.leave()
     assert threads[0] is False

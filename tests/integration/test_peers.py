@@ -238,13 +238,13 @@ def test_a_member_that_hangs_up_and_listens_no_more_has_ended(peers_of, how):
     if how == "this node stops":
         peers.stop()
     theirs.close()
-    assert left.wait(10)
+    assert left.wait(60)
     if how == "it ended":
-        assert eventually(lambda: gone == ["n2"], 10)
+        assert eventually(lambda: gone == ["n2"], 60)
     else:
         asked = [each for each in threading.enumerate() if each.name == "gone n2"]
         for each in asked:
-            each.join(10)
+            each.join(60)
         assert gone == []
     listener.close()
 
@@ -263,7 +263,7 @@ def served(peers_of, version, data):
     assert eventually(lambda: heard or left.is_set())
     versions, is_connected = peers.versions(), not left.is_set()
     theirs.close()
-    assert left.wait(10)
+    assert left.wait(60)
     assert peers.versions() == {}
     return versions, heard, is_connected
 

@@ -781,7 +781,7 @@ def test_stop_ends_all_threads_at_once(site, publisher, subscriber):
     assert pull.wait_caught_up(60)
     began = time.monotonic()
     push.stop(), pull.stop()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     assert eventually(lambda: len(threads()) <= before)
 
 

@@ -233,7 +233,7 @@ class ProcessHeartbeat:
         }
 
     def ready(self) -> None:
-        """Beat, and look who is silent."""
+        """Send a heartbeat, and look for processes that are silent."""
         now_s = time.monotonic()
         self.loop.deadlines.set(self, now_s + self._timing[0])
         self._beat(now_s)

@@ -34,8 +34,8 @@ class Question(NamedTuple):
 class NodeSequencer:
     """Collects what arrives for a node's `Duties`, and does them when an event loop says so.
 
-    Whoever brings something rings; the loop calls `step` at the end of its turn, once for all that
-    has arrived (`rt.node.agree.duty_turns.DutyTurns`).
+    A thread that brings something rings; the loop calls `step` at the end of its turn, once for
+    all that has arrived (`rt.node.agree.duty_turns.DutyTurns`).
 
     Threads:
         _busy: held while the duties are done. Its holder may use `_duties`, and all that the

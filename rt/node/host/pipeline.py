@@ -136,9 +136,7 @@ class NodePipeline:
         )  # fmt: skip
         duties = Duties(self.member, ports, timing_of(settings))
         self.sequencer = NodeSequencer(duties, demand_note)
-        self._syncing = threading.Thread(
-            target=carried(ending.guarded), args=(self._sync,), name="sync", daemon=True
-        )
+        self._syncing = _thread(ending, "sync", self._sync)
         self._duty_turns = DutyTurns(loop, self.sequencer, ending.guarded, ending.fail)
 
     def start(self) -> list[str]:
@@ -267,3 +265,8 @@ class NodePipeline:
             self.feeds.grown(end)
         else:
             self.feeds.go_on()
+
+
+def _thread(ending: Ending, name: str, work: Callable[[], object]) -> threading.Thread:
+    """Return a thread that stops the node if its work fails."""
+    return threading.Thread(target=carried(ending.guarded), args=(work,), name=name, daemon=True)
