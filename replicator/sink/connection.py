@@ -15,6 +15,8 @@ from replicator.wire.codec import HEADERS_VERSION, encode
 from replicator.wire.link import Link, refusal_of
 from replicator.wire.messages import (
     BEHIND,
+    CHANNELS_MAX,
+    CLOSED,
     CONNECTION,
     ArchivedNotice,
     CaughtUpNotice,
@@ -28,9 +30,6 @@ from rt.errors import CorruptLog, ManifestError, Misuse, PeerError, Refused
 from rt.format.manifest import LogIdentity
 
 _log: Final = logging.getLogger(__name__)
-# A node serves 1,000 sessions; one connection may bring all of them, and as many again that ended.
-CHANNELS_MAX: Final = 4096
-
 # What a node does for one of these, in messages of 20 us: a file is two files, lines and syncs. One
 # without a frame is left by a publisher that was killed, so few are honest. A session is opened in
 # 0.4 ms; one that is new in 3 ms, for its directory, its manifest and their syncs.
@@ -312,6 +311,8 @@ class SinkConnection:
 
     def _report(self, log: str, why: Refused) -> None:
         """Log why a log is not taken; once, though it may be offered again every half second."""
+        if why.code == CLOSED:
+            return
         if self._last_codes.get(log) != why.code:
             self._last_codes[log] = why.code
             level = logging.INFO if why.code == BEHIND else logging.WARNING  # it will catch up

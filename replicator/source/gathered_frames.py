@@ -15,7 +15,7 @@ class GatheredFrames:
     They are a hint. A sender compares where they begin with what it has sent, and reads the file
     where they do not fit, for example because frames of two threads came in the wrong order.
 
-    Threads: threads that publish call `add`, the watcher's thread the rest. A frame that is added
+    Threads: threads that publish call `add`, the loop the rest. A frame that is added
     to a list just taken is lost, and then read from the file.
     """
 
