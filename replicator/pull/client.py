@@ -301,7 +301,7 @@ class PullClient:
         return self._side.take_aside if self._side is not None and self._side.has_aside else None
 
     def end(self) -> None:
-        """Let go of the copy."""
+        """Release the copy."""
         side, self._side = self._side, None
         try:
             if side is not None:

@@ -41,6 +41,9 @@ class PushClient:
 
     What the nodes confirm goes into a file in each session's directory, where its publisher reads
     it. So this may run in the publisher's process or in one of its own.
+
+    Threads: any thread may call any method, but the owner `start` and `stop`. The loop calls
+    `_leave` and `_announce`; the threads that sync sessions call `_names` and `_look_at`.
     """
 
     def __init__(

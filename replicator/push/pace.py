@@ -34,8 +34,8 @@ class SessionRounds:
     It does so in the threads that sync the sessions of a process (`rt.log.write.sync_threads`),
     since what it does may wait for their disk.
 
-    Threads: `turn` is called by one of these threads at a time, and `stop` by the owner; both
-    hold `_turn`, and so does whoever wants to act on a session between two looks.
+    Threads: one of these threads at a time calls `turn`, which holds `_turn`; a caller that must
+    not act during a look takes it with `between`. The owner calls `start` and `stop`.
     """
 
     def __init__(self, names: Callable[[], Sequence[str]], look_at: Callable[[str], None]) -> None:

@@ -117,7 +117,10 @@ class RequestedSessions:
 
 
 class Relay:
-    """Keeps a connection to one node while that lacks something; remembers nothing."""
+    """Keeps a connection to one node while that lacks something; remembers nothing.
+
+    Threads: any thread may call `want`, the owner `stop`. `_starting` guards `_loop`.
+    """
 
     def __init__(
         self,

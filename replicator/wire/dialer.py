@@ -85,7 +85,7 @@ class Served(Protocol):
         """Return what the turn has left to a thread that may wait for a disk."""
 
     def end(self) -> None:
-        """Let go of the connection."""
+        """Release what the connection used."""
 
 
 class Dialer:
