@@ -112,10 +112,15 @@ class PushClient:
         if self._loop is not None:
             self._loop.post(partial(self._announce, session))
 
-    def ship(self, session: str) -> None:
-        """Ship this session from now on, too, if sessions are chosen."""
+    def ship(self, session: str, heard: Callable[[], None] = lambda: None) -> None:
+        """Ship this session from now on, too, if sessions are chosen.
+
+        Args:
+            session: its name.
+            heard: is called by the loop, and must not wait, once more of it is confirmed.
+        """
         self._guard.demand_owner()
-        self._in_loop(partial(self._book.choose, session))
+        self._in_loop(partial(self._book.choose, session, heard))
 
     def leave(self, session: str) -> None:
         """Ship a chosen session no more; another program may, once this returns."""

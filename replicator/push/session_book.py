@@ -62,7 +62,7 @@ class SessionBook:
         self.stream = stream
         self._root = root
         self._globs = None if globs is None else tuple(globs)
-        self._chosen: Mapping[str, None] = {}  # in order
+        self._chosen: Mapping[str, Callable[[], None]] = {}  # with what hears of confirmations
         self._found = Subdirectories(self.directory, self.ships)
         self._nodes = nodes
         self._release = release
@@ -84,13 +84,13 @@ class SessionBook:
         """Whether this is the name of a session that is to be shipped."""
         return name in self._chosen if self._globs is None else _is_shipped(name, self._globs)
 
-    def choose(self, session: str) -> None:
-        """Ship this session, too."""
-        self._chosen = {**self._chosen, session: None}
+    def choose(self, session: str, heard: Callable[[], None]) -> None:
+        """Ship this session, too; `heard` is called once more of it is confirmed and noted."""
+        self._chosen = {**self._chosen, session: heard}
 
     def leave(self, session: str) -> None:
         """Ship this session no more."""
-        self._chosen = {each: None for each in self._chosen if each != session}
+        self._chosen = {each: heard for each, heard in self._chosen.items() if each != session}
 
     def forget(self, session: str) -> None:
         """Forget what is known of a session that was left; the file beside it has the rest."""
@@ -148,6 +148,8 @@ class SessionBook:
     def note(self, session: str, *, whole: bool) -> None:
         """Write down for the publisher what was confirmed; `OSError` if that failed."""
         self.progress(session).note(whole=whole)
+        if not whole and (heard := self._chosen.get(session)) is not None:
+            heard()
 
     def rest(self, session: str) -> None:
         """Hold nothing open for a session while nothing happens."""

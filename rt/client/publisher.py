@@ -108,7 +108,7 @@ class ClientPublisher:
             self._receipts = Receipts(self._publisher, self._confirmations)
             undo.callback(self._receipts.close)
             self._push = push
-            push.ship(session)
+            push.ship(session, self._receipts.heard)
             undo.pop_all()
         self._headers_awaited = False  # what the nodes say does not change within seconds
         self._closing = threading.Lock()
