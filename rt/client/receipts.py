@@ -78,8 +78,8 @@ class Receipts:
     Threads:
         `_new`, `_closing`, `_is_idle` and `_is_told` are guarded by `_news`, which any thread may
         take through `future`, `heard`, `wait_idle` and `close`. `_waiting`, `_drops` and
-        `_complaint` belong to the thread of `_run` alone. It alone sets a future's `end`, and completes the future outside the lock, so
-        a callback may publish again.
+        `_complaint` belong to the thread of `_run` alone. It alone sets a future's `end`, and
+        completes the future outside the lock, so a callback may publish again.
     """
 
     def __init__(self, publisher: Publisher, confirmations: ConfirmationsFile) -> None:

@@ -11,7 +11,7 @@ from replicator.source import connection as source_module
 from rt.errors import FlushTimeout
 
 PATIENCE_S = 60
-_OF_A_PUBLISHER = 2  # one resolves its futures, and one writes its batches
+_OF_A_PUBLISHER = 1  # it resolves the futures
 
 
 @pytest.fixture(scope="module")
