@@ -191,15 +191,19 @@ class EventLoop:
         if not self._thread.is_alive():
             words = "the longest turn of the event loop took %.0f ms, and ran for %.0f of them"
             _log.info(words, self.longest_s * 1000, self.longest_ran_s * 1000)
-            self._epoll.close()
-            os.close(self._bell)
-            self._is_rung = True  # whatever is still posted must not write there
+            self._release()
 
     def _abandon(self) -> None:
         """In a forked child: release the descriptors, which the parent still uses."""
-        self._is_over = self._is_rung = True  # so that nothing is written there
+        self._is_over = True
+        self._release()
+
+    def _release(self) -> None:
+        self._is_rung = True  # whatever is still posted must not write there
         self._epoll.close()
-        os.close(self._bell)
+        bell, self._bell = self._bell, -1  # its number may soon be another file's
+        if bell >= 0:
+            os.close(bell)
 
     def _run(self) -> None:
         try:
