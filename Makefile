@@ -18,15 +18,18 @@ PYTEST := $(BIN)/pytest -n $(WORKERS)
 demo: .venv/demo
 	$(BIN)/rt demo
 
-# The types are checked beside the tests, and said last.
+# The types are checked beside the tests, and said last. In a new .venv the tests are collected once
+# before all workers do so, or each of them would compile every module that a test imports.
 test: .venv/dev .venv/raftos
 	$(BIN)/ruff format --check . && $(BIN)/ruff check .
-	$(BIN)/mypy >.venv/types 2>&1 & types=$$!; \
+	($(BIN)/mypy && $(BIN)/python -m tests.document_types) >.venv/types 2>&1 & types=$$!; \
+	[ .venv/collected -nt .venv/dev ] || $(BIN)/pytest --collect-only -q >.venv/collected; \
 	$(PYTEST) -m "not faults"; tests=$$?; \
 	wait $$types; code=$$?; cat .venv/types; [ $$code = 0 ] && exit $$tests
 
 check: .venv/dev .venv/raftos
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy
+	$(BIN)/python -m tests.document_types
 	$(PYTEST) -q -m "not faults" tests/unit
 
 faults: .venv/dev

@@ -39,7 +39,7 @@ class SteadyClock:
         return bool(self._wall_ns)
 
     def at(self, monotonic_ns: int) -> int:
-        """Return the time to use at a later moment, without looking at the clock again.
+        """Return the time to use at a later moment, without reading the clock again.
 
         >>> clock = SteadyClock()
         >>> clock.now_ns(wall_ns=1_000, monotonic_ns=5), clock.at(monotonic_ns=25)
@@ -48,7 +48,7 @@ class SteadyClock:
         return self._wall_ns + monotonic_ns - self._monotonic_ns
 
     def now_ns(self, wall_ns: int, monotonic_ns: int) -> int:
-        """Look at the clock, and return the time to use.
+        """Follow the clock, and return the time to use.
 
         Args:
             wall_ns: the clock to follow.

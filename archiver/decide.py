@@ -43,7 +43,7 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """How many of the oldest files each rule wants archived, and how many no lease holds."""
+    """Demands: how many of the oldest files each rule archives, and where leases begin."""
 
     time: int
     limit: int
@@ -82,9 +82,9 @@ def decide(
         policy: the rules.
         files: the rolled files that are not archived, oldest first.
         active_bytes: size of the active file, which counts for the limit but is never archived.
-        disks: of the nodes that have reported lately.
+        disks: disks of the nodes that reported lately.
         now_ns: the current time.
-        leases: of readers; they hold files against the rules time and limit, but not disk.
+        leases: readers' leases, which hold files against the rules time and limit, but not disk.
         nodes: how many nodes the stream has; the rule disk needs reports from a majority.
     """
     wants = wanted(policy, files, active_bytes, disks, now_ns=now_ns, leases=leases, nodes=nodes)
@@ -120,7 +120,7 @@ def wanted(
 
 
 def agreed_excess(disks: Sequence[DiskReport], percent: int, nodes: int) -> int:
-    """Return how many bytes a majority of the nodes has to free; 0 or less if most have room.
+    """Return how many bytes a majority of the nodes must free; 0 or less if most have room.
 
     A file is archived on every node. One disk that something else has filled must not cost the
     others their files: its node stops accepting data until there is room.

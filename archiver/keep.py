@@ -1,4 +1,4 @@
-"""Keep: whether a copy of a merged log keeps what the nodes keep, or more, or less."""
+"""Keep: whether a copy of a merged log keeps as much as the nodes do, or more, or less."""
 
 import math
 import time
@@ -36,7 +36,7 @@ class Keep:
         return not self.follows
 
     def sweep(self, log: Appender) -> int:
-        """Archive what its own policy asks for; return how many files."""
+        """Archive by its own policy; return how many files were archived."""
         if self.policy is None:
             return 0
         known, now_ns = log.manifest, time.time_ns()

@@ -13,11 +13,11 @@ from rt.position import Position
 LEASE_S_MAX: Final = 7 * 24 * 3600  # a job that takes longer than a week renews its lease
 LEASES_MAX: Final = 64  # maximum for one stream
 _NS: Final = 1_000_000_000
-# What Python raises for the fields of hostile JSON, whatever is done with them.
+# What Python may raise for the fields of hostile JSON.
 UNREADABLE: Final = (
     ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError,
 )  # fmt: skip
-_PINS: Final = ("cursor", "group")  # with the name of one they are a holder, as a peer's name is
+_PINS: Final = ("cursor", "group")  # kinds of holders, followed by a dot and the name
 
 
 class RolledFile(NamedTuple):
@@ -30,7 +30,7 @@ class RolledFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What `holder` has yet to read: from the file of `start` on, up to `bytes_max` bytes.
+    """Lease: what `holder` has yet to read: up to `bytes_max` bytes from the file of `start` on.
 
     It protects files from the rules time and limit. Nothing protects them from the rule disk.
     """
@@ -81,7 +81,7 @@ def parse_lease(text: str) -> Lease:
 
 
 def whole_position(value: object) -> Position:
-    """Return a position that JSON spells as a number; `Misuse` if it is none.
+    """Return a position given as a JSON number; `Misuse` if it is not one.
 
     >>> whole_position(64)
     Position(64)

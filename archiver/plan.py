@@ -29,7 +29,7 @@ def rolled_files(
     """Return the rolled files that are not archived, oldest first.
 
     Args:
-        manifest: of the merged log.
+        manifest: the merged log's manifest.
         archived_to: all files before this one are archived.
         end: the active file, if there is one; it and everything after it is left out.
     """
@@ -44,14 +44,14 @@ def archived_to(manifest: Manifest) -> Position:
 
 
 class Prospect(NamedTuple):
-    """All that a plan is made of, as of one moment.
+    """Prospect: the input of a plan, as of one moment.
 
     Attributes:
         now_ns: the time that retention used then.
         policy: the rules.
-        files: the rolled files that are not archived, oldest first, none younger than it is known.
+        files: the rolled files that are not archived, oldest first, with ages corrected by `Ages`.
         kept: the files that a plan lists, and how many messages each has.
-        active_bytes: as of `archiver.decide.decide`, and so are the rest.
+        active_bytes, disks, leases, nodes: as in `archiver.decide.decide`.
     """
 
     now_ns: int
@@ -71,7 +71,7 @@ class Prospect(NamedTuple):
         )  # fmt: skip
 
     def plan(self, at_ns: int) -> list[Planned]:
-        """Return what would become of each file at a time."""
+        """Return what would happen to each file at a time."""
         return _planned(self.policy, self.kept, self.decisions(at_ns))
 
 
@@ -80,7 +80,7 @@ def plan(policy: Policy, manifest: Manifest, decisions: Sequence[Decision]) -> l
 
     Args:
         policy: the rules that the decisions follow.
-        manifest: of the merged log.
+        manifest: the merged log's manifest.
         decisions: from `archiver.decide.decide`.
     """
     return _planned(policy, kept_files(manifest), decisions)

@@ -81,7 +81,7 @@ def node(place: Place, ready: Connection, *, decides: bool = False) -> None:
     """Receive on one connection, sync, merge; the first node sends on another connection.
 
     Args:
-        place: of the node.
+        place: the place of the node.
         ready: is sent the port.
         decides: whether the decision is also synced before merging, as a node must do to merge the
             same again after a crash.
@@ -142,9 +142,9 @@ def latencies(
 
     Args:
         spawn: the context that makes processes.
-        size: of a message, bytes.
+        size: the size of a message, bytes.
         count: messages.
-        rate: of them, a second.
+        rate: messages a second.
         nodes: that all are sent to.
         work: of a node, in a process of its own.
     """

@@ -182,7 +182,7 @@ def _looking(count: int, rounds: int) -> tuple[float, float]:
     and one percent is lost in that. So the threads that serve those who look are timed themselves.
 
     Args:
-        count: of messages in a turn.
+        count: the number of messages in a turn.
         rounds: how many turns there are of each kind.
 
     Returns:

@@ -13,8 +13,11 @@ from typing import Final
 from benchmarks.log import directory
 from benchmarks.report import Row
 from benchmarks.stream import STREAM, processor_s
+from rt.cli.cluster.found import found_streams
 from rt.cli.process.children import Child, Children
+from rt.config.settings import load
 from rt.node.founding.cluster_files import Place, init_local_cluster
+from rt.node.settings.node import NodeSettings
 from rt.node.settings.stream_list import with_streams
 
 STREAMS: Final = 100
@@ -90,9 +93,10 @@ def _running(root: str, nodes: int, count: int) -> Iterator[tuple[list[Place], l
 
 def _start(children: Children, root: str, place: Place, nodes: int) -> Child:
     """Start a node that logs to a file of its own."""
-    founding = ["--found"] if nodes > 1 else []
+    if nodes > 1:
+        found_streams(load(NodeSettings, place.config, "node", environment={}))
     return children.start(
-        place.name, "-v", "--log-format", "json", "node", "--config", place.config, *founding,
+        place.name, "-v", "--log-format", "json", "node", "--config", place.config,
         prefix=["sh", "-c", 'exec "$@" 2>>"$0"', _log_of(root, place)],
     )  # fmt: skip
 

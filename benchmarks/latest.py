@@ -43,7 +43,7 @@ def measured(size: int, file_bytes: int) -> tuple[float, int]:
 
     Args:
         size: what the stream holds before, more or less.
-        file_bytes: of a file of the merged log.
+        file_bytes: the size of a file of the merged log.
     """
     with directory() as root, nodes(root, 1, f"file_bytes = {file_bytes}\nreserve = 0\n"):
         config = os.path.join(root, "clients.toml")

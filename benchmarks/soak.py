@@ -24,8 +24,8 @@ def soak(run_s: float, file_bytes: int, limit: int) -> list[Row]:
 
     Args:
         run_s: how long.
-        file_bytes: of a merged file.
-        limit: of the policy.
+        file_bytes: the size of a merged file.
+        limit: the limit of the policy.
     """
     with directory() as root:
         stream = Stream(root, file_bytes=file_bytes, snapshot_s=5.0)

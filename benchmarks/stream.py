@@ -34,7 +34,7 @@ def nodes(root: str, count: int, more: str = "") -> Iterator[tuple[list[Place], 
 
     Args:
         root: directory of everything.
-        count: of nodes.
+        count: the number of nodes.
         more: lines of each node's settings, beside the usual ones.
     """
     places = init_local_cluster(root, STREAM, count)
@@ -85,8 +85,8 @@ def run(
 
     Args:
         root: directory of everything.
-        size: of a message, in bytes.
-        count: of messages.
+        size: the size of a message, in bytes.
+        count: the number of messages.
         rate: messages a second; 0 is as many as go.
         members: how many nodes.
         more: lines of each node's settings, beside the usual ones.

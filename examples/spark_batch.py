@@ -1,4 +1,4 @@
-"""Spark reads a log: messages and bytes of each session, and what a window of time holds.
+"""Spark reads a log: counts messages and bytes of each session, and of a window of time.
 
     python examples/spark_batch.py [DIRECTORY OF A LOG]
 

@@ -23,7 +23,7 @@ BODY_BYTES_MAX = 1 << 20
 async def answer(
     reader: StreamReader, values: LastValue, publisher: aio.AsyncPublisher
 ) -> tuple[HTTPStatus, bytes]:
-    """Read one request, and do what it says."""
+    """Read one request, and answer it."""
     head = await reader.readuntil(b"\r\n\r\n")
     request, *lines = head.split(b"\r\n")
     method, path, _ = request.split(b" ")

@@ -1,4 +1,4 @@
-"""Host: what a server needs of the node it is part of."""
+"""Host: what a server needs from the node that it is part of."""
 
 from typing import Protocol
 
@@ -14,10 +14,10 @@ from rt.traffic import Traffic
 
 
 class Bell(Protocol):
-    """What a host rings when something that a connection waits for has changed; any thread may."""
+    """A bell that the host rings, from any thread, when a connection must check for news."""
 
     def set(self) -> None:
-        """Make the connection look again soon. It is cheap, and may be rung any number of times."""
+        """Have the connection check again soon. Cheap; may be called any number of times."""
 
 
 class Inbox(Protocol):
@@ -32,10 +32,10 @@ class Inbox(Protocol):
         """What was appended; the connection's thread adds to it."""
 
     def written(self) -> None:
-        """Take note that bytes were appended: sync them in time, then ring the bell."""
+        """Record that bytes were appended: the host syncs them in time, then rings the bell."""
 
     def confirmed(self) -> Confirmations:
-        """Return how far it has come; `received` is what a sync here made durable."""
+        """Return the session's progress; `received` is what a sync here made durable."""
 
     def keeps(self, entry: Archived) -> bool:
         """Return whether to keep the bytes of a whole file that the source has archived."""
@@ -44,43 +44,43 @@ class Inbox(Protocol):
         """Return whether bytes of the log's last file, up to `end`, are still needed."""
 
     def doubted(self, why: str) -> None:
-        """Take note that the source's bytes differ from the copy's: check the copy for damage."""
+        """Check the copy for damage, because the source's bytes differ from it."""
 
     @property
     def leave(self) -> Refused | None:
-        """Why this connection has to leave the log, if it has to; the bell is rung for it."""
+        """Why this connection must leave the log, or None; the bell is rung when it is set."""
 
     def release(self) -> None:
         """Release the log, so that another connection may claim it. Called once."""
 
 
 class Feed(Protocol):
-    """A log that is served to others."""
+    """A log that is served to sinks."""
 
     @property
     def directory(self) -> str:
-        """Where it is."""
+        """The log's directory."""
 
     @property
     def damaged(self) -> DamagedFiles:
         """The files that are not served."""
 
     def end(self) -> Position:
-        """Return where serving ends now; no byte after it is sent.
+        """Return the end of what may be served now; no byte after it is sent.
 
         Raises:
-            Refused: nothing is served any more; the connection ends.
+            Refused: nothing will be served again; the connection ends.
         """
 
     def is_whole(self) -> bool:
-        """Return whether nothing is missing at that end, as far as is known here."""
+        """Return whether, as far as this node knows, nothing is missing up to that end."""
 
     def release(self) -> None:
-        """Take note that this sink is gone. Called once."""
+        """Record that this sink is gone. Called once."""
 
 
 class Host(Protocol):
-    """A node, as far as its server is concerned. Any thread may call all of it."""
+    """A node as its server sees it. Any thread may call all of it."""
 
     @property
     def stream(self) -> str:
@@ -90,20 +90,20 @@ class Host(Protocol):
         """Whether the node of this name belongs to the cluster; strangers are not served."""
 
     def quota(self, publisher: PeerName) -> Quota:
-        """What a publisher may take of the stream now; asked on every turn of its connections."""
+        """The publisher's present quota in the stream; asked on every turn of its connections."""
 
     def claim(self, identity: LogIdentity, peer: str, wake: Bell, *, relays: bool) -> Inbox:
         """Return the inbox of a session for a peer that may push it.
 
         Args:
-            identity: of the session's log at the source; its names were checked.
+            identity: identity of the session's log at the source; its names were checked.
             peer: the name in the certificate.
             wake: to be rung when `confirmed` has changed.
-            relays: the peer is a node, which passes on what a publisher has brought to it.
+            relays: whether the peer is a node, relaying what a publisher pushed to it.
 
         Raises:
-            Refused: `busy` (another connection has it; it is asked for again soon), `other-log`,
-                `reserve`, or another reason of the node's.
+            Refused: `busy` (another connection has it, so retry soon), `other-log`, `reserve`, or
+                another reason of the node.
         """
 
     def why_no_headers(self) -> str:
@@ -111,10 +111,10 @@ class Host(Protocol):
 
     @property
     def is_first(self) -> bool:
-        """Whether it merges before the others, so that publishers wait for its acknowledgement."""
+        """Whether it merges before other nodes, so that publishers wait for its acknowledgement."""
 
     def settle(self) -> None:
-        """Take note that a connection has appended everything that had arrived.
+        """Record that a connection has appended everything that had arrived.
 
         The host may sync it, and act on that, before it returns.
         """
@@ -124,16 +124,16 @@ class Host(Protocol):
 
         Args:
             wake: to be rung when `end` has changed, or a file was rolled or archived.
-            relays: whether the peer is a node, to which whatever is here is of use.
+            relays: whether the peer is a node, which can use an incomplete log.
 
         Raises:
             Refused: the node does not serve now.
         """
 
     def damaged(self, error: CorruptLog, growing: bool) -> None:
-        """Take note that the merged log was found damaged while it was served.
+        """Record that the merged log was found damaged while it was served.
 
         Args:
-            error: where, and what is wrong.
-            growing: whether that file is the active one; others are rolled.
+            error: what is wrong, and where.
+            growing: whether the file is the active one; others are rolled.
         """

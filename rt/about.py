@@ -1,4 +1,4 @@
-"""About: which stream a thread works for, so that its log lines name that stream.
+"""About: prefixes a thread's log lines with the stream that it works for.
 
 A process may serve many streams with the same code. Log lines of a stream's threads begin with
 `stream NAME: `, whichever module logs them and wherever they are shown, on stderr or on the page.
@@ -16,7 +16,7 @@ _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 _about: Final[ContextVar[str]] = ContextVar("about", default="")
 _installing: Final = threading.Lock()
-# the factory in place before ours; empty until needed
+# the log record factory before ours; empty until needed
 _before: list[Callable[..., logging.LogRecord]] = []
 
 
@@ -49,7 +49,7 @@ def carried(work: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result
 
 
 def _install() -> None:
-    """Prefix records when they are made: they are formatted later, by threads of other streams."""
+    """Add the prefix when a record is made: other streams' threads may format it later."""
     with _installing:
         if not _before:
             _before.append(logging.getLogRecordFactory())
@@ -58,7 +58,7 @@ def _install() -> None:
 
 def _named(*arguments: Any, **more: Any) -> logging.LogRecord:
     record, about = _before[0](*arguments, **more), _about.get()
-    if about and not _begins_with(record, about):  # a repeated line has the prefix already
+    if about and not _begins_with(record, about):  # repeated lines have the prefix already
         record.msg = about + str(record.msg)
     return record
 

@@ -8,7 +8,7 @@ from rt.position import Position
 
 
 def spoken(error: BaseException) -> str:
-    """Return an error's message for people; without the number of an operating system error.
+    """Return an error's message for people, without the number of an operating system error.
 
     >>> spoken(FileNotFoundError(2, "No such file or directory", "x.log"))
     'x.log: no such file or directory'
@@ -38,8 +38,9 @@ class PeerError(RtError):
     """The other side of a connection broke the protocol; nothing of that message was accepted."""
 
 
-NAME_TAKEN: Final = "name-taken"  # the code of a session's refusal that waiting does not mend
-NO_HEADERS: Final = "headers"  # the code of the refusal of headers that not all nodes can read
+# refusal code of a session whose name another log has; waiting does not cure it
+NAME_TAKEN: Final = "name-taken"
+NO_HEADERS: Final = "headers"  # refusal code of headers that not all nodes can read
 
 
 class Refused(RtError):  # noqa: N818
@@ -98,7 +99,7 @@ class PoisonError(CorruptLog):
 
 
 class ReplacedLog(CorruptLog):
-    """The log being read is gone; in its place is an older copy of it, or a new log.
+    """The log being read is gone; an older copy of it or a new log has taken its place.
 
     Positions and numbers after `position` may now belong to other messages. To read those, start
     again from `earliest` or from a position that you trust.
@@ -113,7 +114,7 @@ class ReplacedLog(CorruptLog):
 
 
 class Diverged(CorruptLog):
-    """Two copies of one log differ; the process that finds it stops, and both copies are kept."""
+    """Two copies of one log differ; the process that finds it stops, and keeps both copies."""
 
 
 class SessionDiverged(CorruptLog):
@@ -143,13 +144,13 @@ class ManifestError(RtError):
     """A manifest line is damaged or contradicts another; the caller knows which log it is in."""
 
 
-_HERE: Final = ("written", "synced")  # levels that do not depend on nodes
+_HERE: Final = ("written", "synced")  # levels that are reached without any node
 
 
 class FlushTimeout(RtError, TimeoutError):  # noqa: N818
     """A level was not reached in time; the messages stay in the log, and shipping continues.
 
-    `reason` says what holds them up, according to the process that ships the session; "" if
+    `reason` says what delays them, according to the process that ships the session; "" if
     unknown.
     """
 
@@ -182,12 +183,12 @@ class Fenced(RtError):  # noqa: N818
 
 
 class ClaimLost(RtError):  # noqa: N818
-    """A member's range of a group's messages went to another, so its acknowledgement is refused.
+    """A member's range went to another member of its group; its acknowledgement is refused.
 
     Attributes:
-        group: its name.
-        position: of what was to be acknowledged: everything in the range before it.
-        may_count: whether it may have counted before, in a request whose answer was lost.
+        group: the group's name.
+        position: where the refused acknowledgement ends; it covers everything before in the range.
+        may_count: whether an earlier request, whose answer was lost, may have acknowledged it.
     """
 
     def __init__(self, group: str, position: Position, *, may_count: bool) -> None:

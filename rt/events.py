@@ -92,11 +92,11 @@ class BeyondEnd:
 class Poisoned:
     """A frame is whole, but its messages cannot be decoded: its publisher is faulty or hostile.
 
-    Its CRCs are right, so every copy has the same bytes, and nothing can repair it.
+    Its CRCs match, so every copy has the same bytes, and no copy can repair it.
 
     Args:
         session: the session that published it.
-        position: of the frame, in the log being read.
+        position: the frame's position, in the log being read.
         end: where reading continues after it.
         messages: how many messages the frame claims to hold.
         reason: what is wrong with its columns.
@@ -136,11 +136,11 @@ class SessionEvent:
     Args:
         change: what they decided.
         session: its name.
-        position: of the event, in the merged log.
+        position: the position of the event, in the merged log.
         before: how far the session was merged until then, in its own log.
         after: where it continues, in its own log.
         time_ns: when it was decided, ns since the epoch.
-        number: of the next message of the merged stream.
+        number: the number of the next message of the merged stream.
         owner: the certificate name of the publisher that opened, resumed or took it over; "" if
             unknown, or if the name is free.
     """
@@ -190,7 +190,8 @@ class Dropped:
         first: sequence number of the first.
         next: the number after the last.
         at_ns: when the last of them were dropped, ns since the epoch.
-        position: of the notice, in the log being read; None if the publisher itself reports it.
+        position: the position of the notice, in the log being read; None if the publisher itself
+            reports it.
     """
 
     session: str
@@ -203,7 +204,7 @@ class Dropped:
 
     @property
     def messages(self) -> int:
-        """How many numbers it covers, including those skipped by `skip_to`."""
+        """Return how many numbers it covers, including those skipped by `skip_to`."""
         return self.next - self.first
 
     def __str__(self) -> str:
@@ -216,18 +217,18 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class NoMatch:
-    """All that is there was read, and what was asked for has matched none of it so far.
+    """Everything in the log was read, and what was asked for has matched none of it so far.
 
     The name may be misspelt, or its first message may be yet to come. It is reported again only
-    when more is known.
+    when more sessions are known.
 
     Args:
-        sessions: names and globs that no session met since `begin` matches; empty where the
-            sessions match, and a condition on keys or payloads has passed over every message.
-        nearest: the session met that is most like the first of them; "" if none is.
+        sessions: names and globs that match no session seen since `begin`; empty if the sessions
+            match, but a condition on keys or payloads has excluded every message.
+        nearest: the session most like the first of them; "" if none is.
         begin: where reading began.
-        position: the end of the log; of a member of a group, what the group had handled.
-        group: of which the reader is a member, which knows only what it was handed itself; or "".
+        position: the end of the log; for a member of a group, what the group had handled.
+        group: the reader's group, if it is a member, which sees only its own share; otherwise "".
     """
 
     sessions: tuple[str, ...]
@@ -250,13 +251,13 @@ class NoMatch:
 
 @dataclass(frozen=True, slots=True)
 class RangeLost:
-    """A member of a group lost a range: it gave no sign of life for too long, or the group moved.
+    """A member of a group lost a range: it was silent for too long, or the group was moved.
 
-    What it acknowledged of the range since does not count; other members are handed it.
+    Acknowledgements in this range no longer count; other members will receive it.
 
     Args:
-        group: its name.
-        begin: what precedes this position in the range counts as handled.
+        group: the group's name.
+        begin: everything in the range before this position counts as handled.
         end: where the range ends.
     """
 

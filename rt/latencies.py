@@ -1,11 +1,11 @@
-"""Latencies: durations, counted in buckets."""
+"""Latencies: a histogram of durations."""
 
 import threading
 from bisect import bisect_left
 from collections import deque
 from typing import Final, NamedTuple
 
-_NEW_MAX: Final = 1024  # observations that wait to be sorted into buckets
+_NEW_MAX: Final = 1024  # observations that may wait to be sorted into buckets
 # 0.1 ms to 3.28 s. A good disk syncs in less than 1 ms, so short times need several buckets.
 BOUNDS_S: Final = tuple(0.0001 * 2**power for power in range(16))
 
@@ -54,7 +54,7 @@ class Latencies:
     def counted(self) -> LatencyCounts:
         """Return the observations so far."""
         with self._lock:
-            for _ in range(len(self._new)):  # nothing else takes items out
+            for _ in range(len(self._new)):  # no other code removes items
                 seconds = max(0.0, self._new.popleft())
                 self._counts[bisect_left(BOUNDS_S, seconds)] += 1
                 self._sum_s += seconds

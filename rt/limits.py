@@ -28,7 +28,7 @@ READ_BYTES: Final = MIB
 # record, which a socket has room for.
 SMALL_BYTES: Final = 8 * KIB
 
-# zstd states its window; no honest body needs one larger than itself.
+# zstd frames state their window; no honest body needs a larger one than itself.
 ZSTD_WINDOW_BYTES_MAX: Final = BODY_BYTES_MAX
 
 # A manifest line is a short JSON object; we never write a longer one.

@@ -1,4 +1,4 @@
-"""Masking: text without the passwords and tokens that may be in it."""
+"""Masking: removes passwords and tokens from text."""
 
 import re
 from typing import Any, Final
@@ -9,8 +9,8 @@ HIDDEN: Final = "(left out)"
 _WORD: Final = r"(?:passw(?:or)?d|passphrase|pwd|secret|token|signature|credential|\bsig\b"
 _WORD_KEY: Final = _WORD + r"|(?:api|access|account|private|shared)[-_ ]?key)"
 _VALUE: Final = r"""(?:"(?:[^"\\]|\\.)*"(?=[\s,;&})\]]|$)|'(?:[^'\\]|\\.)*'(?=[\s,;&})\]]|$)|\S+)"""
-# Of an address, everything up to the last `@`: a password may contain slashes and quotes, and one
-# that contains `@` itself is not to leave its end behind. That hides too much of `a://b/c@d`.
+# Everything in an address up to its last `@`: a password may contain slashes and quotes, and if it
+# contains `@`, no part of it may be left. This hides too much of `a://b/c@d`.
 _USER: Final = re.compile(r"://\S*@")
 _NAMED: Final = re.compile(
     rf"""({_WORD_KEY}[\w.-]{{0,40}}["']?\s*(?:=|:(?!//))\s*){_VALUE}""", re.IGNORECASE
@@ -29,7 +29,7 @@ _ELSEWHERE: Final = (
 
 
 def without_secrets(text: str) -> str:
-    """Return a text without what looks like a password or token; it may lose more than that.
+    """Return a text without anything that looks like a password or token; it may lose more.
 
     >>> without_secrets("s3://me:p/w@x@store/a  password=hunter2  Bearer abc.def")
     's3://(left out)@store/a  password=(left out)  Bearer (left out)'
@@ -43,7 +43,7 @@ def without_secrets(text: str) -> str:
 
 
 def masked(value: Any) -> Any:
-    """Return what JSON is made of, each text in it without secrets."""
+    """Return a JSON value with the secrets in its texts left out."""
     if isinstance(value, str):
         return without_secrets(value)
     if isinstance(value, dict):
@@ -52,16 +52,16 @@ def masked(value: Any) -> Any:
 
 
 def demand_no_secret(address: str) -> None:
-    """Refuse the address of copies if it has credentials in it.
+    """Refuse the address of a store if it contains credentials.
 
     Raises:
-        Misuse: it has; the sentence does not repeat them.
+        Misuse: it does; the message does not repeat them.
 
     >>> demand_no_secret("s3://bucket/flights@2026")
     """
     scheme, is_url, rest = address.partition("://")
     user, at, _ = rest.rpartition("@")
-    has_user = at and ("/" not in user or ":" in user)  # else the `@` is of a path
+    has_user = at and ("/" not in user or ":" in user)  # otherwise the `@` belongs to a path
     _, _, query = rest.partition("?")
     if is_url and (has_user or "=" in query):
         where = f"{without_secrets(scheme)}://{HIDDEN}"

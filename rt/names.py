@@ -17,7 +17,7 @@ NameGlob = NewType("NameGlob", str)  # a name in which `*` matches any character
 MERGED_NAME: Final = "out"  # name of a merged log and its directory
 # a DNS label, so that a name can be used as a host or a Kubernetes label
 NAME_LENGTH_MAX: Final = 63
-# characters of a refused text shown in a message: enough to recognise, little to abuse
+# characters of a refused text shown in a message: enough to recognise it
 SHOWN_LENGTH_MAX: Final = 40
 
 # unambiguous, so matching never backtracks
@@ -53,7 +53,7 @@ def parse_session(text: str) -> SessionName:
     return SessionName(_parse("session", text))
 
 
-@lru_cache(4096)  # 0.2 KB each; nodes name their sessions to each other in every report
+@lru_cache(4096)  # 0.2 KB each; nodes send each other their sessions' names in every report
 def decode_session(data: bytes) -> SessionName:
     """Decode and check a session name sent by a peer.
 
@@ -188,7 +188,7 @@ def shown(text: object) -> str:
 def _parse(noun: str, text: object) -> str:
     if isinstance(text, str) and len(text) <= NAME_LENGTH_MAX:
         if _is_name(text):
-            return intern(str(text))  # a node has some ten copies of a name
+            return intern(str(text))  # a node holds some ten copies of each name
         if _NAME.fullmatch(text):
             raise Misuse(f"not a {noun} name: {shown(text)} is reserved; choose another")
     raise Misuse(f"not a {noun} name: {shown(text)}{_reason(text)}; {_RULE}")

@@ -52,12 +52,12 @@ class Position(int):
 
     @property
     def run(self) -> int:
-        """Which start of the writer it belongs to: x in `log.x.y`."""
+        """Return the run, which is one start of the writer: x in `log.x.y`."""
         return self >> (ROLL_BITS + OFFSET_BITS)
 
     @property
     def roll(self) -> int:
-        """Which file of that run: y in `log.x.y`."""
+        """Return the file's number in that run: y in `log.x.y`."""
         return (self >> OFFSET_BITS) & (ROLL_END - 1)
 
     @property
@@ -73,7 +73,8 @@ class Position(int):
     @property
     def file_name(self) -> str:
         """The name of the file, `log.x.y`."""
-        # Not from `run` and `roll`, which are slower: a history may name 100,000 files.
+        # Slices of the integer, since `run` and `roll` are slower: a history may name 100,000
+        # files.
         place = self >> OFFSET_BITS
         return f"log.{place >> ROLL_BITS}.{place & (ROLL_END - 1)}"
 
@@ -103,7 +104,7 @@ class Position(int):
 START: Final = Position(0)
 
 
-@lru_cache(maxsize=4096)  # the names in a directory, which is listed often
+@lru_cache(maxsize=4096)  # cached, since directories are listed often
 def file_position(name: str) -> Position | None:
     """Return where the file called `name` starts; None if it is not a log file."""
     match = _FILE_NAME.fullmatch(name)

@@ -20,7 +20,14 @@ from rt.log.notify.headers_note import UNKNOWN, HeadersNote
 from rt.log.notify.in_process_notify import WrittenFrame
 from rt.log.notify.shipping import ShippingNote
 from rt.log.write.batcher import Batcher, Batching
-from rt.log.write.checked import Bytes, as_bytes, checked_list, checked_seconds, checked_times
+from rt.log.write.checked import (
+    Bytes,
+    as_bytes,
+    checked_list,
+    checked_seconds,
+    checked_times,
+    demand_kind,
+)
 from rt.log.write.disk_room import DiskLimit, DiskRoom
 from rt.log.write.dropping import dropped_spans
 from rt.log.write.frame_gate import FrameGate, Room
@@ -31,8 +38,9 @@ from rt.position import Position
 
 _POLL_FIRST_S: Final = 0.0001
 _POLL_LAST_S: Final = 0.02
-_ASK_S: Final = 1.0  # a pusher renews its note as often
-_CLOSED: Final = -1  # as the largest size allowed: one test for that and for a closed publisher
+_ASK_S: Final = 1.0  # as often as a pusher renews its note
+# as the largest size allowed, so that one comparison checks both size and closed state
+_CLOSED: Final = -1
 
 
 class Publisher:
@@ -90,6 +98,9 @@ class Publisher:
                 the disk, or a session of a group is to drop messages.
             CorruptLog: the session's log is damaged.
         """
+        demand_kind("writer", writer, WriterSettings)
+        demand_kind("batching", batching, Batching)
+        demand_kind("disk_limit", disk_limit, DiskLimit)
         batching = batching or Batching()
         self.name = session
         self._writer = SessionWriter(
@@ -99,16 +110,16 @@ class Publisher:
         self._confirmations = ConfirmationsFile(self._writer.directory)
         self._linger_ns = int(batching.linger_s * 1e9)
         self._size_max = batching.message_bytes_max
-        # A message at or after this time is alone, and is written at once. It is counted from the
-        # previous message, not from its write; otherwise each message that waits would make the
-        # next one wait.
+        # A message at or after this time follows a pause, and is written at once. The pause is
+        # counted from the previous message, not from its write; otherwise each message that waits
+        # would make the next one wait.
         self._alone_after_ns = 0
-        self._ask_after_s = 0.0  # when to look again whether the nodes refuse the session for good
-        self._ask_headers_s = 0.0  # and whether they can all read headers
+        self._ask_after_s = 0.0  # when to check again whether the nodes refuse the session for good
+        self._ask_headers_s = 0.0  # when to check again whether they can all read headers
         self._next_sequence = self._writer.next_sequence
         self._lock = threading.Lock()
         frame_bytes = batching.frame_bytes
-        if disk_limit is not None:  # a frame that has been begun may exceed it
+        if disk_limit is not None:  # a frame that has been started may exceed the limit
             frame_bytes = min(frame_bytes, disk_limit.frame_bytes_max)
         self._pending = PendingFrame(frame_bytes)
         self._batcher = Batcher(
@@ -133,7 +144,7 @@ class Publisher:
         payload: Bytes,
         key: Bytes | None = None,
         time_ns: int | None = None,
-        headers: Headers | None = None,  # by keyword it would cost 30 ns a message
+        headers: Headers | None = None,  # keyword-only would cost 30 ns a message
     ) -> int:
         """Publish one message and return its sequence number.
 
@@ -149,12 +160,12 @@ class Publisher:
             The message's number in its session; numbers are consecutive, from 0.
 
         Raises:
-            Misuse: wrong type, too large, not a time, or inherited by a forked process.
+            Misuse: an argument has a wrong type or is too large, or this is a forked child's copy.
             Stopped: the publisher is closed.
             WriterFailed: the disk failed; nothing more can be published.
             SessionFull: the disk limit is reached; nothing was taken.
-            Refused: `name-taken`: another directory uses the session's name, as the nodes say;
-                `headers`: not all nodes can read headers yet. Nothing was taken.
+            Refused: `name-taken` if the nodes report that another directory uses the session's
+                name; `headers` if not all nodes can read headers yet. Nothing was taken.
             OSError: the disk is full; this message was not taken, earlier ones still are.
         """
         if type(payload) is not bytes:
@@ -187,7 +198,8 @@ class Publisher:
             elif self._batcher.is_idle:
                 self._batcher.rouse()
         if is_alone:
-            self._writer.news.grown_alone(frame)  # without the lock: this call may send the message
+            # without the lock, since this call may send the message
+            self._writer.news.grown_alone(frame)
         return sequence
 
     def publish_many(
@@ -204,7 +216,7 @@ class Publisher:
             payloads: the messages.
             keys: one for each message, or None for no keys.
             times_ns: one for each message, ns since the epoch, or None for now.
-            headers: of each message, as for `publish`, or None for none.
+            headers: the headers of each message, as for `publish`, or None for none.
 
         Returns:
             Their consecutive numbers; an empty range if there were no messages.
@@ -285,7 +297,7 @@ class Publisher:
             MessagesDropped: some messages were dropped, and the rest have reached the level; each
                 drop is reported once.
             Stopped: the publisher is closed.
-            Refused: `name-taken`: no node will take what was published here; see `publish`.
+            Refused: `name-taken` if no node will ever accept these messages; see `publish`.
             WriterFailed: the disk failed.
         """
         wanted = level if isinstance(level, Level) else Level.parse(level)
@@ -306,10 +318,10 @@ class Publisher:
         return confirmed
 
     def demand_name(self) -> None:
-        """Raise `Refused` if the nodes say that another directory uses the session's name.
+        """Raise `Refused` if the nodes report that another directory uses the session's name.
 
-        Any thread may call this; it looks at the pusher's note once a second at most. A note that
-        cannot be read says nothing: publishing depends on no other process.
+        Any thread may call this; it reads the pusher's note once a second at most. An unreadable
+        note is ignored: publishing depends on no other process.
         """
         now_s = time.monotonic()
         if now_s >= self._ask_after_s:
@@ -328,19 +340,19 @@ class Publisher:
 
     @property
     def drops(self) -> tuple[DroppedSpan, ...]:
-        """What this object has dropped, in a new tuple after each drop; any thread may ask."""
+        """What this object has dropped, a new tuple after each drop; any thread may call this."""
         return () if self._writer.dropping is None else self._writer.dropping.spans
 
     def kept(self, position: Position) -> Position:
         """Return the end of the last messages up to a position, not counting dropped ones."""
-        with self._lock:  # the lock makes sure that it includes everything `drops` has named
+        with self._lock:  # with the lock, the result includes everything that `drops` has named
             return self._writer.kept(position)
 
     def close(self) -> None:
         """Write and sync what was published, and release the session. Idempotent.
 
         Raises:
-            OSError: the disk does not take what `publish` had taken; it names those messages.
+            OSError: the disk refuses messages that `publish` had accepted; the error names them.
             WriterFailed: the disk failed.
         """
         with self._lock:
@@ -351,13 +363,18 @@ class Publisher:
         try:
             self._write_pending()
         except OSError as error:
-            with suppress(OSError):  # it is full for the manifest, too; the session is released
+            # the disk is too full even for the manifest; the session is released anyway
+            with suppress(OSError):
                 self._writer.close()
             raise self._unwritten(error) from error
         except BaseException:
             self._writer.close()
             raise
         self._writer.close()
+
+    def __repr__(self) -> str:
+        closed = ", closed" * self._is_closed()
+        return f"<Publisher of session {self.name!r} in {self._writer.directory}{closed}>"
 
     def __enter__(self) -> Self:
         return self
@@ -373,11 +390,11 @@ class Publisher:
 
     @property
     def taken(self) -> Room:
-        """Messages in the session, and bytes of payloads and keys that this object has written."""
+        """Messages in the session, and bytes of payloads and keys that this object wrote."""
         return self._next_sequence, self._pending.taken
 
     def _gate_of(self, limit: DiskLimit | None) -> FrameGate | None:
-        """Return a gate that enforces the limit; on an error, the session is released first."""
+        """Return a gate that enforces the limit; releases the session if that fails."""
         if limit is None:
             return None
         try:
@@ -394,11 +411,14 @@ class Publisher:
         return self._size_max == _CLOSED
 
     def _held_bytes(self) -> int:
-        """Bytes in the session's files and about to be written to them."""
+        """Return the bytes in the session's files, including those about to be written to them."""
         return self._writer.held_bytes + self._pending.waiting
 
     def _make_room(self) -> bool:
-        """Drop the oldest file, if wanted; return whether one was dropped. May roll a file."""
+        """Drop the oldest file, if the limit says so; return whether one was dropped.
+
+        May roll a file.
+        """
         with self._lock:
             if self._is_closed():
                 return False
@@ -411,9 +431,9 @@ class Publisher:
     def _checked(
         self, key: Bytes | None, time_ns: int | None, headers: Headers | None, size: int
     ) -> tuple[Any, int | None, int]:
-        """Return the key with any headers, the time, and the size with the headers.
+        """Return the key with any headers, the time, and the size including the headers.
 
-        Headers travel with the key: a message that has neither takes no further step for them.
+        Headers travel with the key, so a message with neither takes no extra step.
         """
         if time_ns is not None:
             time_ns = checked_times([time_ns])[0]
@@ -427,9 +447,10 @@ class Publisher:
         return cells
 
     def _demand_headers(self) -> None:
-        """Raise `Refused` unless the nodes can read headers, as far as is known here.
+        """Raise `Refused` if the nodes cannot read headers, as far as is known here.
 
-        What was never shipped may have them: nodes that cannot read them yet do not take it.
+        A session that was never shipped may have headers: nodes that cannot read them refuse it
+        later.
         """
         why_not = HeadersNote(os.path.dirname(self._writer.directory)).read()
         if why_not is None and self._confirmations.read().received:
@@ -449,7 +470,7 @@ class Publisher:
             raise
 
     def _write_pending(self, *, alone: bool = False) -> WrittenFrame | None:
-        """Write what waits; with `alone`, the caller announces it later, without the lock."""
+        """Write what is pending; with `alone`, the caller announces it later, without the lock."""
         pending = self._pending
         if not pending.payloads:
             return None
@@ -463,7 +484,7 @@ class Publisher:
         return frame
 
     def _unwritten(self, error: OSError) -> OSError:
-        """Return the error of a disk with the messages that are lost by it."""
+        """Return a disk error that names the messages lost by it."""
         last, count = self._next_sequence - 1, len(self._pending.payloads)
         lost = f"message {last}" if count == 1 else f"messages {last - count + 1} to {last}"
         words = f"{error.strerror}: session {self.name!r} is closed without {lost}; publish again"
@@ -499,7 +520,7 @@ class Publisher:
                 raise MessagesDropped([each.event(self.name) for each in untold])
 
     def _abandon(self) -> None:
-        """In a forked child: discard what the parent will write, and locks its threads may hold."""
+        """In a forked child: drop the parent's pending messages, and locks its threads may hold."""
         self._lock = threading.Lock()
         self._size_max = _CLOSED
         self._pending.clear()

@@ -118,7 +118,7 @@ class Subscriber:
         self._follow = follow
         self._waiter = _Waiter(self.directory, watch)
         self._current: Iterator[Message] = iter(())
-        self._places: Iterator[int] = iter(())  # of the messages that `_current` has still to yield
+        self._places: Iterator[int] = iter(())  # of the messages left in `_current`
         self._places_end = Position(0)
         self._unheard: BaseException | None = None  # an error that a cancelled caller missed
         self._use = InUse(partial(_release, self._follower, self._waiter))
@@ -183,7 +183,7 @@ class Subscriber:
 
     def next_batch(self, timeout_s: float | None = None) -> Batch | None:
         """Return the messages of the next frame, or None where `batches` would end."""
-        self._follower.has_matched = True  # what its messages match is for the caller to see
+        self._follower.has_matched = True  # the caller selects messages itself
         return self._next(_deadline(timeout_s))
 
     def _next(self, deadline: float | None) -> Batch | None:
@@ -221,7 +221,8 @@ class Subscriber:
             try:
                 found = await asyncio.shield(looking)
             except asyncio.CancelledError:
-                await asyncio.wait([looking])  # what it finds is kept for the next iteration
+                # what the thread finds is kept for the next iteration
+                await asyncio.wait([looking])
                 if not looking.cancelled():
                     self._unheard = looking.exception()
                 raise
@@ -242,14 +243,23 @@ class Subscriber:
         if not self._guard.is_copy:
             self._use.close()
 
+    def __repr__(self) -> str:
+        stopped = ", stopped" * self._use.is_stopped
+        return f"<Subscriber of {self.directory} at {self.position}{stopped}>"
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        # No thread uses it any more. `close` takes locks, and the collector runs in any thread.
+        if hasattr(self, "_guard"):
+            self._abandon()
+
     def _abandon(self) -> None:
-        """In a forked child: close inherited files, so that only the parent has them open."""
+        """Close the files without taking a lock: in a forked child, those that are the parent's."""
         self._use.stop()
         self._current = iter(())
         self._follower.close()
@@ -323,7 +333,7 @@ class _Waiter:
         self._mode = mode
         self._watch: Watch | None = None
         self._listens = False
-        self._end: Position | None = None  # of the log, as announced by its writer
+        self._end: Position | None = None  # end of the log, as announced by its writer
         self._wake = Wake()
 
     def wait(self, deadline_s: float | None) -> Position | None:

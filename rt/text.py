@@ -3,7 +3,7 @@
 import json
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
@@ -60,7 +60,7 @@ def counted(number: int, noun: str = "message") -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the known name that `name` may have been meant to be; "" if none is like it.
+    """Return the known name most like `name`; "" if none is similar.
 
     >>> nearest("sloww", ["fast", "slow"]), nearest("zzz", ["fast", "slow"])
     ('slow', '')
@@ -155,7 +155,7 @@ def text_field(name: str, value: bytes) -> dict[str, str]:
 
 
 def headers_fields(headers: Mapping[str, bytes]) -> dict[str, dict[str, str]]:
-    r"""Return headers as fields: `headers`, and `headers_base64` of values that are not UTF-8.
+    r"""Return headers as fields: `headers`, and `headers_base64` for values that are not UTF-8.
 
     >>> headers_fields({"a": b"1", "b": b"\xff"}), headers_fields({})
     ({'headers': {'a': '1'}, 'headers_base64': {'b': '/w=='}}, {})
@@ -171,3 +171,12 @@ def json_noun(value: Any) -> str:
     """Return the JSON name of a value's type."""
     nouns = {bool: "boolean", int: "number", float: "number", str: "string", list: "array"}
     return "null" if value is None else nouns.get(type(value), "object")
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as prose.
+
+    >>> listed(["n1"]), listed(["n1", "n2", "n3"])
+    ('n1', 'n1, n2 and n3')
+    """
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -1,13 +1,13 @@
-"""Traffic: how much data has passed a point."""
+"""Traffic: counts the data that has passed a point."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class Traffic:
-    """Bytes, messages and frames that have passed; one thread at a time adds, any may read.
+    """Counts bytes, messages and frames; one thread at a time adds, any may read.
 
-    A reader may see the bytes of a frame before its messages; the next look agrees.
+    A reader may see a frame's bytes before its messages; its next read agrees.
     """
 
     bytes: int = 0
@@ -21,5 +21,5 @@ class Traffic:
         self.frames += frames
 
     def take(self, other: "Traffic") -> None:
-        """Add what has passed another point."""
+        """Add the counts of another point."""
         self.add(other.bytes, other.messages, other.frames)

@@ -1,6 +1,6 @@
-"""The version of the package, and how peers introduce themselves."""
+"""The package's version, and the name by which it introduces itself to peers."""
 
 from typing import Final
 
 __version__: Final = "0.1.0"
-SOFTWARE: Final = f"rt {__version__}"  # how peers introduce themselves
+SOFTWARE: Final = f"rt {__version__}"  # sent to peers

@@ -1,4 +1,4 @@
-"""Departed: the nodes that this one knows to have been removed from its cluster."""
+"""Departed: the nodes known to have been removed from the cluster."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -6,10 +6,10 @@ from sequencer.raft.consensus import LastChange
 
 
 class Departed:
-    """Names that the log has listed once, and lists no more; kept across restarts.
+    """Departed: nodes that a decided configuration once listed and no longer does.
 
-    The log forgets its older entries, and the configuration file of a node is never changed, so
-    neither says that a name which it does not list, or still does, was removed.
+    The names are kept across restarts. The log forgets its older entries, and a node's
+    configuration file never changes, so neither can show that a node was removed.
     """
 
     def __init__(
@@ -22,20 +22,20 @@ class Departed:
         """Start with the names that were saved last.
 
         Args:
-            names: of the nodes.
+            names: the removed nodes.
             save: makes the names durable; an `OSError` ends the node.
-            founders: the members with which the log of this node begins; none of a node that
-                joined, whose configuration file says only who the members were then.
+            founders: the members at the beginning of this node's log; empty if the node joined
+                later, since its configuration file only says who the members were then.
         """
         self.names = frozenset(names)
         self._save = save
-        self._listed = set(founders)  # by decided configurations of the log
+        self._listed = set(founders)  # in decided configurations of the log
 
     def follow(self, change: LastChange) -> None:
-        """Take note of a configuration, once it is decided; a name in it has not departed.
+        """Record a decided configuration; its nodes have not departed.
 
         Args:
-            change: of the log; of index 0 before that says anything.
+            change: the log's last change; of index 0 if there was none.
         """
         if not change.index or change.before:
             return

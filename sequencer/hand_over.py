@@ -1,4 +1,4 @@
-"""HandOver: when a leader lets another member lead, because it cannot plan what others hold."""
+"""HandOver: moves leadership to another member when this leader cannot plan what others hold."""
 
 from typing import Final
 
@@ -12,21 +12,21 @@ _DOUBLED_MAX: Final = 8  # the patience of 2 s becomes 8.5 minutes
 
 
 class HandOver:
-    """Hands leadership to a member that holds the bytes which this leader lacks.
+    """HandOver: hands leadership to a member that holds the bytes this leader lacks.
 
-    That helps if the other can merge them. Where it cannot either, since the copies of a session
-    contradict each other, leadership would move to and fro for as long as the session waits: each
-    time in vain doubles the patience of this node with it.
+    If that member cannot merge them either, because copies of a session contradict each other,
+    leadership would bounce for as long as the session waits. So each failed attempt for a session
+    doubles this node's patience.
     """
 
     def __init__(
         self, engine: Consensus, holdings: Holdings, proposals: Proposals, patience_ticks: int
     ) -> None:
-        """Wait for `patience_ticks` before leadership moves."""
+        """Wait `patience_ticks` before moving leadership."""
         self._engine, self._holdings, self._proposals = engine, holdings, proposals
         self._patience_ticks = patience_ticks
         self._short_ticks: dict[str, int] = {}  # how long a majority has held more of a session
-        # How often leadership moved for a session, and where that stood the last time.
+        # By session, how often leadership moved for it, and its merged end and epoch at that time.
         self._moved: dict[str, tuple[int, tuple[Position, int]]] = {}
 
     def tick(self) -> None:
@@ -50,11 +50,11 @@ class HandOver:
         try:
             self._engine.transfer(best)
         except Refused:
-            return  # it does not lead any more, or `best` does not count yet: nothing was tried
+            return  # no longer the leader, or `best` is not eligible yet: nothing was tried
         times, _ = self._moved.get(short, (0, None))
         self._moved[short] = times + 1, place(short)
 
     def _patience(self, session: str) -> int:
-        """How many ticks this node goes on leading while it cannot plan a session."""
+        """Return how many ticks this node keeps leading while it cannot plan a session."""
         times, _ = self._moved.get(session, (0, None))
         return self._patience_ticks << min(times, _DOUBLED_MAX)

@@ -1,4 +1,4 @@
-"""Member: one node's sequencer: an engine and its journal, proposals, and their execution."""
+"""Member: one node's sequencer: engine, journal, proposals and execution."""
 
 import struct
 from collections.abc import Callable, Sequence
@@ -28,22 +28,22 @@ _HOLDINGS: Final = b"\x02"
 _DIGEST: Final = b"\x03"
 _WANT_STATE: Final = b"\x04"
 _STATE: Final = b"\x05"
-REPORT: Final = b"\x06"  # kinds that others handle; see `Member.handlers`
+REPORT: Final = b"\x06"  # REPORT and WANT are for `Member.handlers`
 WANT: Final = b"\x07"
 _HELLO: Final = b"\x08"
 _MEMBERS: Final = b"\x09"
 DIGEST_TICKS: Final = 5  # as often as a heartbeat
-_UNHEARD_MAX: Final = 64  # senders that are counted one by one; all others together
+_UNHEARD_MAX: Final = 64  # senders counted individually; the rest are counted together
 HAND_OVER_TICKS: Final = 100  # 2 s: a publisher that can reach this node has done so by then
-WHOLE_REPORT_TICKS: Final = 20  # reports may be lost, so everything is repeated this often
+WHOLE_REPORT_TICKS: Final = 20  # reports may be lost, so full ones are sent this often
 
 
 class Member:
-    """Does a node's sequencing duties, each when it is called.
+    """Member: does a node's sequencing work when called.
 
-    It has no thread, clock or socket of its own, so that a simulation drives it as a node does.
-    One thread at a time calls it; `order`, `has_orders` and `is_executing` may be called by any,
-    and `reads` says itself who may use it.
+    It has no thread, clock or socket of its own, so a simulation drives it as a node does. One
+    thread at a time may call it, except that any thread may use `order`, `has_orders` and
+    `is_executing`; `reads` states its own rules.
     """
 
     def __init__(
@@ -63,23 +63,23 @@ class Member:
         dial: Dial = lambda _addresses: None,
         departed: Departed | None = None,
     ) -> None:
-        """Put the parts together; nothing happens before the first call.
+        """Connect the parts; nothing happens before the first call.
 
         Args:
             name: this node.
             members: all nodes, until the first call of `run`; then those of the engine's log.
             engine: started from what `journal` recovered.
             journal: makes the engine's state durable.
-            greeting: until it is over, this node takes no part in the consensus.
+            greeting: the restart check; this node joins the consensus once it is over.
             executor: started from the same snapshot.
             planner: reads this node's copies of sessions.
-            send: takes a message for a member; may lose it.
-            now_ns: the clock that merge times are taken from.
-            readers: of the merged log here.
-            hand_over_ticks: how long this node goes on leading while a majority holds bytes that
-                it lacks.
+            send: sends a message to a member; may lose it.
+            now_ns: the clock for merge times.
+            readers: readers of the merged log on this node.
+            hand_over_ticks: how long this node keeps leading while a majority holds bytes that it
+                lacks.
             dial: takes the addresses of all other nodes, by name, whenever they change.
-            departed: the nodes that were removed; none that are known if None.
+            departed: the nodes that were removed; None if none are known.
         """
         self.name = name
         self.engine = engine
@@ -94,55 +94,49 @@ class Member:
         self.membership = Membership(
             name, engine, self.holdings, greeting, dial, departed=departed or Departed()
         )
-        self.unheard: dict[str, int] = {}  # by sender, the messages that were refused
+        self.unheard: dict[str, int] = {}  # number of refused messages by sender
         self._hand_over = HandOver(engine, self.holdings, self.proposals, hand_over_ticks)
         self._leader = ""
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is no other member; any thread may ask."""
+        """Whether there is no other member; safe from any thread."""
         return not self.engine.members.keys() - {self.name}
 
     @property
     def is_executing(self) -> bool:
-        """Whether something was proposed or committed that was not executed here yet."""
+        """Whether a proposed or committed instruction is not executed here yet."""
         return bool(self.execution.queue) or self.proposals.is_undecided
 
     @property
     def is_behind(self) -> bool:
-        """Whether something committed was not executed here yet, or what it made is not here."""
+        """Whether committed entries are not executed yet, or part of the merged log is missing."""
         return bool(self.execution.queue) or self.executor.lacks_log
 
     def receive(self, session: str) -> None:
-        """This node was sent more of `session`, and has not synced it."""
+        """Record that this node received more of `session`, not synced yet."""
         if self.engine.leads:
             self.proposals.waiting.notice([session])
 
     def hold(self, session: str, end: Position) -> None:
-        """This node now holds `session` durably up to `end`."""
+        """Record that this node holds `session` durably up to `end`."""
         self.holdings.hold(session, end)
         self.execution.copies.hold(session)
         self.proposals.waiting.notice([session])
 
     def lose(self, session: str) -> None:
-        """This node's copy of `session` was damaged, or differed, and was set aside."""
+        """Record that this node's copy of `session` was set aside, as damaged or different."""
         self.executor.forget(session)
         self.proposals.forget(session)
         self.execution.copies.lose(session)
         self.hold(session, START)
 
-    @property
-    def has_ended_or_owned(self) -> bool:
-        """Whether `take_dropped` or `take_owned` would return any session."""
-        copies = self.execution.copies
-        return bool(copies.dropped or copies.owned)
-
     def hear(self, sender: str, data: bytes) -> None:
-        """Take another node's message; after a `PeerError` nothing of it was taken.
+        """Handle another node's message; a `PeerError` leaves everything unchanged.
 
         Raises:
-            UnheardError: the sender is no member, or has no say in what it sent; it was counted.
-            WriterFailed: this node is an older copy of itself; it has to end.
+            UnheardError: the sender is not a member, or may not send this; it was counted.
+            WriterFailed: this node runs on an older copy of its own data and must stop.
         """
         kind, body = data[:1], data[1:]
         try:
@@ -194,14 +188,14 @@ class Member:
             self._hand_over.tick()
 
     def gone(self, member: str) -> None:
-        """Learn that a member's process has ended; if it led, another is elected soon."""
+        """Record that a member's process has ended; if it led, an election follows soon."""
         if self.greeting.is_over:
             self.engine.gone(member)
 
     def order(self, instruction: Instruction, *, first: bool = False) -> None:
-        """Have an instruction proposed soon; check whether it was executed, and order it again.
+        """Queue an instruction for proposal; it may get lost, so check and order it again.
 
-        Any thread may call it. The thread that proposes may put it `first`.
+        Any thread may call this. Only the proposing thread may set `first`.
 
         Raises:
             Refused: this node does not lead.
@@ -209,46 +203,59 @@ class Member:
         self.proposals.order(instruction, first=first)
 
     def send(self, member: str, kind: bytes, body: bytes) -> None:
-        """Send a message to the handler of its kind at another member; it may be lost."""
+        """Send a message to another member's handler for its kind; it may be lost."""
         self._send(member, kind + body)
 
     def run(self) -> list[str]:
-        """Do everything that can be done now; return the sessions merged further, or found right.
+        """Do all pending work; return the sessions merged further, or whose copies passed a check.
 
         Raises:
-            WriterFailed: the journal's disk failed; this node has to end.
+            WriterFailed: the journal's disk failed; this node must stop.
             SessionDiverged: a session's copy is not what the nodes agreed on.
             CorruptLog: a session's copy or the merged log is damaged.
             OSError: the merged log cannot be written; call again when it can.
         """
-        self.execution.copies.check()
+        engine, execution, proposals = self.engine, self.execution, self.proposals
+        if execution.copies.unchecked:
+            execution.copies.check()
         if self.membership.follow():
             self.executor.alone = self.is_alone
-        self._follow_leader()
-        self._report_changes()
+        if engine.leader != self._leader or self.holdings.unreported:
+            self._report_changes()
         while True:
-            self.proposals.propose()
-            ready = self.engine.ready()
+            if proposals.waiting.due or proposals.orders:
+                proposals.propose()
+            ready = engine.ready()
+            if ready is not None:
+                self._take_ready(ready)
+            if execution.queue:
+                self._execute()
             if ready is None:
                 break
-            self.membership.follow()  # before anything is sent to a member that is new
-            if ready.early:
-                self._post(ready.early)
-            # a reader here waits for it; the leader can do with the reply of another member
-            settled = ready.settled if self.execution.readers.are_there() else ()
-            try:
-                if settled:
-                    self._take_committed(settled)
-                    self._execute()
-            finally:
-                self._perform(ready, len(settled))
-            self.reads.take(ready.reads)
-            self._execute()
-        if self.membership.greeting.is_due:
+        if self.greeting.is_due:
             self._greet()
-        self._execute()
-        self.execution.copies.check()
-        return [*self.execution.take_sessions(), *self.execution.copies.take_passed()]
+        return execution.take_sessions()
+
+    def _take_ready(self, ready: Ready) -> None:
+        """Speak early, persist and speak; execute first what a reader here waits for.
+
+        The leader can do with the reply of another member meanwhile.
+        """
+        if ready.entries or ready.snapshot is not None:
+            self.membership.follow()  # before anything is sent to a member that is new
+        if ready.early:
+            self._post(ready.early)
+        settled: Sequence[Entry] = ()
+        if ready.committed and self.execution.readers.are_there():
+            settled = ready.settled
+        try:
+            if settled:
+                self._take_committed(settled)
+                self._execute()
+        finally:
+            self._perform(ready, len(settled))
+        if ready.reads:
+            self.reads.take(ready.reads)
 
     def plan_snapshot(self) -> SnapshotPlan | None:
         """Return the state to snapshot, if anything was executed since the last snapshot."""
@@ -256,14 +263,14 @@ class Member:
         return plan if plan is not None and self.engine.may_compact(plan.index) else None
 
     def save_snapshot(self, plan: SnapshotPlan) -> None:
-        """Save a planned snapshot; the merged log is durable up to its end."""
+        """Save a planned snapshot; call this once the merged log is durable up to its end."""
         snapshot = self.engine.compact(plan.index, plan.data)
         if snapshot is not None:
             self._journal.save_snapshot(snapshot)
         self.execution.saved(plan)
 
     def _perform(self, ready: Ready, taken: int) -> None:
-        """Persist, then speak, then take what was committed, but for the first so many entries."""
+        """Persist, then send, then queue committed entries, except the first `taken`."""
         if ready.must_persist:
             self._journal.persist(ready)  # a crash here repeats: nothing was promised yet
         self.engine.persisted(ready)
@@ -284,10 +291,10 @@ class Member:
         finally:
             self.proposals.executed(self.execution.done_index)
 
-    # What nodes send each other
+    # Messages between nodes
 
     def _greet(self) -> None:
-        """Say how far this node's disk has come; everything the engine holds is durable now."""
+        """Send how far this node's disk has come; everything the engine holds is durable now."""
         status = self.engine.status()
         self.greeting.advance(Reach(status.term, min(status.commit, status.durable)))
         for member in self.holdings.others:
@@ -300,23 +307,22 @@ class Member:
             self._journal.disown(self.greeting.finding)
 
     def _took_part(self) -> bool:
-        """Whether a leader may have been elected or followed with this node since it started.
+        """Whether this node has taken part in consensus since it started.
 
-        An older copy of a node that has done so is part of the majority that moved on. What it
-        undid is lost already, and if it left now, there might be no majority at all.
+        If an older copy of a node has, a leader may have been elected or followed with it, so it
+        belongs to the majority that moved on. What it undid is already lost, and stopping it could
+        leave no majority.
         """
         status = self.engine.status()
         is_later = status.term > self.greeting.claim.begun.term
         return self.greeting.is_over and (is_later or bool(status.leader))
 
-    def _follow_leader(self) -> None:
-        leader = self.engine.leader
-        if leader != self._leader:
-            self._leader = leader
+    def _report_changes(self) -> None:
+        """Report what is held to the leader; all of it to all members if there is another one."""
+        if self.engine.leader != self._leader:
+            self._leader = self.engine.leader
             self.proposals.change_leader()
             self._report_all()
-
-    def _report_changes(self) -> None:
         is_led = self._leader and self._leader != self.name
         for report in self.holdings.changes() if is_led else ():
             self._send(self._leader, self._holdings(report))
@@ -326,7 +332,7 @@ class Member:
             self._send_all(self._holdings(report))
 
     def _holdings(self, report: bytes) -> bytes:
-        """Return a report with the instruction up to which it is true; see `_take_holdings`."""
+        """Prefix a report with the last instruction executed here; see `_take_holdings`."""
         return _HOLDINGS + _INDEX.pack(self.executor.done_index) + report
 
     def _take_holdings(self, sender: str, body: bytes) -> None:
@@ -339,17 +345,17 @@ class Member:
         self.proposals.waiting.notice_reported(reported)
 
     def _request_state(self) -> None:
-        """Ask every member: the leader need not be the one that has the state."""
+        """Ask every member: the leader may not have the state."""
         if self.execution.needs_state:
             self._send_all(_WANT_STATE)
 
     def _take_state(self, sender: str, body: bytes) -> None:
-        if not self.engine.elects(sender):  # a learner has it from those that do
+        if not self.engine.elects(sender):  # a learner only has a voter's state
             raise UnheardError(f"{sender!r} does not vote, as far as this node knows")
         self.execution.adopt(body)
 
     def _send_state(self, member: str) -> None:
-        """Send what was executed here: it was decided, and is the same on every node."""
+        """Send this node's state: it was decided, so it is the same on every node."""
         state = self.execution.state()
         if state is not None:
             self._send(member, _STATE + state)

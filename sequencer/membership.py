@@ -1,4 +1,4 @@
-"""Membership: which nodes this one talks to and listens to, as the configuration changes."""
+"""Membership: which nodes this node dials and accepts as the configuration changes."""
 
 import struct
 from collections.abc import Callable, Mapping
@@ -20,21 +20,21 @@ from sequencer.raft.consensus import (
 from sequencer.raft.entries import pack_configuration, unpack_configuration
 
 Dial = Callable[[Mapping[str, str]], None]
-ANNOUNCEMENTS: Final = 25  # 10 s: a removed node that lives has been sent its removal by then
-# 2 s without a word of any voter that this node knows, who each say something every 0.4 s: those
-# that it knows are gone.
+ANNOUNCEMENTS: Final = 25  # 10 s: a removed node that is up has heard of it by then
+# 2 s. Voters send something every 0.4 s, so the known voters are gone if none was heard for so
+# long.
 CUT_OFF_TICKS: Final = 100
-_PLACE: Final = struct.Struct("<QQ")  # term and index of the entry that made the configuration
+_PLACE: Final = struct.Struct("<QQ")  # term and index of the configuration's entry
 
 
 class Announced(NamedTuple):
-    """A configuration that another node has announced.
+    """Announced: a configuration that another node announced.
 
     Attributes:
-        place: of the entry that made it.
+        place: term and index of its entry.
         seats: the configuration.
-        sender: who announced it.
-        is_vouched: whether that was a voter by this node's log, or by what such a one announced.
+        sender: the node that announced it.
+        is_vouched: whether the sender votes by this node's log, or by a vouched announcement.
     """
 
     place: Place = (0, 0)
@@ -44,16 +44,16 @@ class Announced(NamedTuple):
 
 
 class Doors(NamedTuple):
-    """Whom a node lets in, by the name in a node's certificate. Any thread may read it.
+    """Doors: which nodes a node admits, by the name in their certificates. Any thread may read it.
 
     Attributes:
-        members: the members by the log, and before its last change while that is undecided.
-        voters: those of them that vote.
-        peers: who may speak the protocol between nodes: the members, and those that were announced.
-        departed: who was removed.
-        leaving: those of them that are still told so, on connections that they had.
-        is_open: whether any other node may speak that protocol, to announce its configuration:
-            there is no leader, and no voter that this node knows is heard.
+        members: the members by the log, also those before its last change while that is undecided.
+        voters: the members that vote.
+        peers: nodes that may speak the protocol between nodes: members and announced ones.
+        departed: removed nodes.
+        leaving: removed nodes that are still informed, over connections they already had.
+        is_open: whether any other node may speak that protocol to announce its configuration,
+            because there is no leader and too few known voters are heard.
     """
 
     members: frozenset[str] = frozenset()
@@ -69,12 +69,12 @@ class Doors(NamedTuple):
 
 
 class Membership:
-    """Follows the configuration of a node's log, and announces it to the other nodes.
+    """Membership: follows the configuration in a node's log and announces it to other nodes.
 
-    A node whose log is behind may not know where its leader is, and could not reply to it. So it
-    also talks and listens to the nodes of the newest configuration that a voter it knows has told
-    it of. That one says only whom to dial, to greet and to hear: votes, acknowledgements and
-    holdings count by this node's own log.
+    A node whose log lags may not know its leader's address, and could not reply to it. So it also
+    dials and accepts the nodes of the newest configuration that a known voter announced. That
+    configuration only decides whom to dial, greet and hear: votes, acknowledgements and holdings
+    count by this node's own log.
     """
 
     def __init__(
@@ -87,13 +87,13 @@ class Membership:
         *,
         departed: Departed,
     ) -> None:
-        """Follow nothing yet.
+        """Start without having read any configuration.
 
         Args:
             name: this node.
-            engine: whose log holds the configuration.
-            holdings: of all members.
-            greeting: of all voters.
+            engine: its log has the configuration.
+            holdings: what all members hold.
+            greeting: the restart check with all voters.
             dial: takes the addresses of all other nodes, by name, whenever they change.
             departed: the nodes that were removed.
         """
@@ -102,20 +102,20 @@ class Membership:
         self.greeting = greeting
         self._followed: Configuration | None = None
         self._is_undecided = False
-        self._announced = Announced()  # the newest, by others
+        self._announced = Announced()  # the newest of other nodes
         self._dialled: dict[str, str] = {}
-        self._leaving: dict[str, int] = {}  # removed nodes, and how often to announce before a cut
+        self._leaving: dict[str, int] = {}  # announcements left by removed node
         self._departed = departed
-        self._heard: dict[str, int] = {}  # when each voter that is known last said something
+        self._heard: dict[str, int] = {}  # when each known voter was last heard
         change = engine.last_change  # what the engine has before the first step
-        self.doors = Doors()  # replaced whole
+        self.doors = Doors()  # replaced, never changed
         self._open_doors({**change.before, **change.now}, {})
 
     def follow(self) -> bool:
-        """Take up the configuration of the log, if it has changed or was decided.
+        """Adopt the log's configuration if it changed or was decided.
 
         Returns:
-            Whether it has changed.
+            Whether it changed.
         """
         is_new = self._engine.members is not self._followed
         if not (is_new or self._is_undecided or self._announced.sender):
@@ -132,16 +132,16 @@ class Membership:
         return self._is_undecided and not self._engine.last_change.before
 
     def tick(self) -> None:
-        """Let a unit of time pass: the doors open and close with it."""
+        """Let a unit of time pass, which may open or close `doors`."""
         is_open = self._is_open
         if is_open != self.doors.is_open:
             self.doors = self.doors._replace(is_open=is_open)
 
     @property
     def _is_open(self) -> bool:
-        """Whether too few of the voters that this node knows are there to elect a leader.
+        """Whether too few known voters are heard to elect a leader.
 
-        Several that were away while the others were replaced hear each other, and no one else.
+        Several nodes that were away while the others were replaced hear only each other.
         """
         since = self.greeting.ticks - CUT_OFF_TICKS
         if since < 0 or self._engine.leader:
@@ -150,10 +150,10 @@ class Membership:
         return heard + 1 < len(self.doors.voters) // 2 + 1 or not heard
 
     def announcement(self) -> bytes:
-        """What to tell the other nodes, now and then.
+        """Return the configuration to announce to other nodes.
 
-        What this node has only from its configuration file was decided by none, and is not told:
-        that of a node which joins seven others lists one more than may vote.
+        A configuration that comes only from this node's file was never decided and is not
+        announced: a joining node's file lists one member too many.
         """
         self._leaving = {name: left - 1 for name, left in self._leaving.items()}
         for name in [name for name, left in self._leaving.items() if not left]:
@@ -165,10 +165,10 @@ class Membership:
         return _PLACE.pack(change.term, change.index) + pack_configuration(decided)
 
     def take(self, sender: str, body: bytes) -> None:
-        """Take another node's announcement.
+        """Handle another node's announcement.
 
         Raises:
-            UnheardError: it is a stranger's, and this node knows better.
+            UnheardError: the sender is not a member, and this node has a better source.
             PeerError: it is malformed.
         """
         try:
@@ -180,7 +180,7 @@ class Membership:
             raise PeerError("malformed list of members: a tail")
         announced = Announced((place[0], place[1]), seats, sender, self._is_known(sender))
         if announced.place == Announced().place:
-            return  # nothing was decided there: it waits to be added
+            return  # the sender has no decided configuration: it waits to be added
         if not self._believes(announced):
             raise UnheardError(f"{sender!r} is not a member, as far as this node knows")
         if announced.place > self._announced.place:
@@ -188,7 +188,7 @@ class Membership:
             self._apply()
 
     def _is_known(self, name: str) -> bool:
-        """Whether a node votes by this node's log, or by what a node that does has announced."""
+        """Whether a node votes by this node's log, or by a vouched announcement."""
         change, known = self._engine.last_change, self._announced
         lists = [change.now, change.before, known.seats if known.is_vouched else {}]
         return any(seats[name].votes for seats in lists if name in seats)
@@ -196,10 +196,10 @@ class Membership:
     def _believes(self, announced: Announced) -> bool:
         """Whether to act on an announcement.
 
-        That of a node which this log does not list as a voter is needed only while no voter is
-        left that could tell: all that this node knows were replaced, or are down. A removed node
-        is never believed, and one that was replaced unknown to this node only until a member leads;
-        one of its list that this log does not know either may lead.
+        A non-voter's is needed only while no known voter can tell, because all were replaced or are
+        down. A removed node is never believed. A voter that was replaced unknown to this node is
+        believed only until a known voter leads, but also while a node of its list leads that this
+        log does not know.
         """
         sender, leader = announced.sender, self._engine.leader
         if not sender or announced.is_vouched:
@@ -211,17 +211,17 @@ class Membership:
         return self.doors.is_open and not leader
 
     def note(self, sender: str) -> None:
-        """Take note that a node has said something."""
+        """Record that a node was heard."""
         if sender in self.doors.voters or self._is_known(sender):
             self._heard[sender] = self.greeting.ticks
 
     def demand(self, sender: str) -> None:
-        """Raise `UnheardError` unless a node is a member, as far as is known."""
+        """Raise `UnheardError` unless a node is a known member."""
         if sender not in self._holdings.others:
             raise UnheardError(f"{sender!r} is not a member, as far as this node knows")
 
     def _apply(self) -> None:
-        """Talk to the members by the log and, if it is behind, to those of the announcement."""
+        """Dial and accept the log's members and, if the log lags, the announced ones."""
         change, announced = self._engine.last_change, self._announced
         is_behind = announced.place > (change.term, change.index)
         newest = announced.seats if is_behind else change.now
@@ -244,7 +244,7 @@ class Membership:
         )  # fmt: skip
 
     def _redial(self, addresses: Mapping[str, str]) -> None:
-        """Dial these nodes, and for a while those that were removed, which have to learn of it."""
+        """Dial these nodes, and for a while removed nodes, which must learn of their removal."""
         gone = self._dialled.keys() - addresses.keys()
         self._leaving = {name: self._leaving.get(name, ANNOUNCEMENTS) for name in gone}
         self._dialled = {**{name: self._dialled[name] for name in gone}, **addresses}

@@ -1,4 +1,4 @@
-"""Proposals: what a leader proposes next, and what became of its last proposal."""
+"""Proposals: what a leader proposes next, and the outcome of its last proposal."""
 
 import logging
 from collections import deque
@@ -21,7 +21,7 @@ _TIMES_KEPT: Final = 1000  # for `rt status`
 
 
 class Proposals:
-    """One proposal at a time: whatever arrives while it is under way goes into the next.
+    """Proposals: one proposal at a time; whatever arrives meanwhile goes into the next.
 
     Orders (instructions an operator or the archiver asked for) and merges take turns, so that
     neither delays the other.
@@ -40,12 +40,12 @@ class Proposals:
         Args:
             engine: takes the proposals.
             holdings: what every member holds of each session.
-            execution: whose state the next instruction is planned on.
-            planner: turns what a majority holds into an instruction.
-            now_ns: the clock that merge times are taken from.
+            execution: its state is what the next instruction is planned on.
+            planner: plans an instruction from what a majority holds.
+            now_ns: the clock for merge times.
         """
-        self.agreed_ns: deque[int] = deque(maxlen=_TIMES_KEPT)  # each from proposed to committed
-        self.agreement = Latencies()  # all of them
+        self.agreed_ns: deque[int] = deque(maxlen=_TIMES_KEPT)  # ns from proposal to commit
+        self.agreement = Latencies()  # all such times
         self.unreadable = 0  # committed entries, since the start
         self._engine = engine
         self._holdings = holdings
@@ -53,37 +53,37 @@ class Proposals:
         self._planner = planner
         self._now_ns = now_ns
         self.waiting = WaitingSessions(holdings)
-        self._orders: deque[Instruction] = deque()
+        self.orders: deque[Instruction] = deque()
         self._order_was_last = False
         self._undecided: tuple[Entry, Instruction] | None = None
         self._proposed_ns = 0
 
     @property
     def is_undecided(self) -> bool:
-        """Whether a proposal of this node was not executed here yet."""
+        """Whether a proposal of this node is not executed here yet."""
         return self._undecided is not None
 
     @property
     def has_orders(self) -> bool:
-        """Whether an order was not proposed yet, or not executed."""
+        """Whether an order is not proposed or not executed yet."""
         is_order = self._undecided is not None and not isinstance(self._undecided[1], Merge)
-        return bool(self._orders) or is_order
+        return bool(self.orders) or is_order
 
     @property
     def carries(self) -> bool:
-        """Whether small updates are merged before they are synced: instructions carry them.
+        """Whether instructions carry small updates, which are then merged before they are synced.
 
-        On a follower, as far as the last instruction that merged any tells.
+        On a follower, whether the last merge did.
         """
         return self._planner.carrier.is_allowed() if self._engine.leads else self._execution.carries
 
     @property
     def stuck(self) -> Mapping[str, Stuck]:
-        """The sessions that this node cannot merge, and why, while it leads."""
+        """The sessions that this node cannot merge, and why; empty unless it leads."""
         return self._planner.stuck if self._engine.leads else {}
 
     def forget(self, session: str) -> None:
-        """The copy of a session was set aside."""
+        """Forget a session's copy: it was set aside."""
         self._planner.forget(session)
 
     def order(self, instruction: Instruction, *, first: bool = False) -> None:
@@ -99,28 +99,26 @@ class Proposals:
                 f"{leader} leads the stream; ask it" if leader else "no node leads now",
             )
         if first:
-            self._orders.appendleft(instruction)
+            self.orders.appendleft(instruction)
         else:
-            self._orders.append(instruction)
+            self.orders.append(instruction)
 
     def change_leader(self) -> None:
-        """Begin again: the leader has changed."""
-        self._undecided = None  # if it is committed after all, its slices are checked then
+        """Start over: the leader has changed."""
+        self._undecided = None  # if it is committed after all, execution checks its slices
         self._planner.stuck.clear()
         if self._engine.leads:
             self._planner.ready_index = self._engine.status().last
             self.waiting.wake()
         else:
-            self._orders.clear()
+            self.orders.clear()
 
     def propose(self) -> None:
         """Propose the next instruction, if this node leads and nothing is under way."""
-        if not (self.waiting or self._orders) or self._undecided is not None:
-            return
-        if not self._engine.leads or self._execution.queue:
+        if self._undecided is not None or not self._engine.leads or self._execution.queue:
             return
         if self._execution.done_index < self._planner.ready_index:
-            return  # what it had when it was elected may have dropped copies it would plan from
+            return  # entries it had when elected may drop copies that it would plan from
         instruction = self._next_instruction()
         if instruction is None:
             return
@@ -131,17 +129,18 @@ class Proposals:
             return
         try:
             entry = self._engine.propose(command)
-        except Refused:  # leadership moved or is moving; the next leader plans the same
-            if self._order_was_last:  # if it stays here, the order is still waited for
-                self._orders.appendleft(instruction)
+        except Refused:  # leadership is moving; the next leader plans the same
+            if self._order_was_last:  # if leadership stays here, the order must not be lost
+                self.orders.appendleft(instruction)
             return
         self._undecided, self._proposed_ns = (entry, instruction), self._now_ns()
+        self._execution.executor.proposed = self._planner.carrier.frames
 
     def decode(self, entry: Entry) -> Committed:
-        """Return a committed entry with its instruction; our own proposal need not be decoded.
+        """Return a committed entry with its instruction; this node's own proposal is not decoded.
 
-        One that cannot be read is executed as nothing, so that it ends no node: all nodes decode
-        alike, and a leader proposes nothing that it cannot read itself.
+        An unreadable entry is executed as a no-op and stops no node: all nodes decode alike, and a
+        leader proposes only what it can read.
         """
         if self._undecided is not None and self._undecided[0] == entry:
             return Committed(*self._undecided)
@@ -156,42 +155,42 @@ class Proposals:
             return Committed(entry, None)
 
     def committed(self, index: int) -> None:
-        """Everything up to `index` is committed."""
+        """Record that everything up to `index` is committed."""
         if self._proposed_ns and self._undecided and self._undecided[0].index <= index:
             self.agreed_ns.append(self._now_ns() - self._proposed_ns)
             self.agreement.observe(self.agreed_ns[-1] / 1e9)
             self._proposed_ns = 0  # counted once, however long its execution takes
 
     def executed(self, index: int) -> None:
-        """Everything up to `index` was executed here."""
+        """Record that everything up to `index` was executed here."""
         if self._undecided is not None and self._undecided[0].index <= index:
             self._undecided = None
 
     def short_sessions(self) -> list[str]:
-        """Return the sessions a majority holds more of than this node can plan."""
-        short = self._holdings.short(self.waiting)
+        """Return the sessions of which a majority holds more than this node can plan."""
+        short = self._holdings.short(self.waiting.due)
         return [each for each in short if self._holdings.agreed(each) > self.merged_to(each)]
 
     def merged_to(self, session: str) -> Position:
-        """Return up to where a session is merged here."""
+        """Return a session's merged end here."""
         return self._execution.executor.ledger.merged_to(session)
 
     def place(self, session: str) -> tuple[Position, int]:
-        """Return up to where a session is merged here, and which instruction last dropped it."""
+        """Return a session's merged end here, and the instruction that last dropped its copies."""
         return self.merged_to(session), self._execution.executor.ledger.begun.get(session, (0, ""))[
             0
         ]
 
     def _next_instruction(self) -> Instruction | None:
-        """Take orders and merges in turn, so that neither delays the other."""
-        merge = None if self._orders and not self._order_was_last else self._next_merge()
-        self._order_was_last = merge is None and bool(self._orders)
-        return self._orders.popleft() if self._order_was_last else merge
+        """Alternate between orders and merges, so that neither delays the other."""
+        merge = None if self.orders and not self._order_was_last else self._next_merge()
+        self._order_was_last = merge is None and bool(self.orders)
+        return self.orders.popleft() if self._order_was_last else merge
 
     def _next_merge(self) -> Merge | None:
         ledger, planner, own = self._execution.executor.ledger, self._planner, self._holdings.own
         is_checked = self._execution.copies.is_checked
-        agreed = {session: self._holdings.agreed(session) for session in self.waiting}
+        agreed = {session: self._holdings.agreed(session) for session in self.waiting.due}
         carried = planner.carrier.ends(agreed, own, ledger.merged_to, is_checked)
         due = dict[str, Position]()
         for session, held in agreed.items():
@@ -206,6 +205,6 @@ class Proposals:
         # The planner reads headers, so it plans only what is here.
         mine = planner.readable(due, own, is_checked)
         merge = planner.plan(ledger, mine, self._now_ns())
-        # Of others, this node waits for its copy to grow.
-        self.waiting.rest(each for each in planner.idle if mine[each] >= due[each])
+        if planner.idle:  # of others, this node waits for its copy to grow
+            self.waiting.rest(each for each in planner.idle if mine[each] >= due[each])
         return merge and planner.carrier.fill(merge, agreed)

@@ -98,8 +98,8 @@ class RaftosRaft(Raft):
 
     @property
     def calm(self) -> Quiescence | None:
-        """Where nothing is left to do, of a node alone: raftos' timers know of no rest."""
-        return super().calm if self._core.roster.now.keys() == {self._core.name} else None
+        """The quiescence of a node alone; None in a cluster, since raftos' timers never rest."""
+        return super().calm if self.core.roster.now.keys() == {self.core.name} else None
 
     def _begin(self) -> None:
         self._roles = _Roles(self)
@@ -111,17 +111,17 @@ class RaftosRaft(Raft):
         self._roles.state.election_timer.reset()
 
     def _become_follower(self, term: int, leader: str) -> None:
-        if term != self._core.term:
-            self._core.set_ballot(term, "")
+        if term != self.core.term:
+            self.core.set_ballot(term, "")
         self._roles.to_follower()
-        self._core.leader = leader
+        self.core.leader = leader
 
     def _follow_leader(self, sender: str) -> None:
         super()._follow_leader(sender)
         self._roles.state.follow_leader()
 
     def _campaign(self, *, pre_vote: bool, transfer: bool = False) -> None:
-        self._core.leader = ""
+        self.core.leader = ""
         self._roles.election = pre_vote, transfer
         self._roles.to_candidate()
         self._check_election()
@@ -139,13 +139,13 @@ class RaftosRaft(Raft):
 
     def time_out(self) -> None:
         """The election timeout passed without a leader; a learner keeps waiting."""
-        self._core.leader = ""
-        if self._core.is_voter and self._candidacy.may_campaign():
+        self.core.leader = ""
+        if self.core.is_voter and self._candidacy.may_campaign():
             self._campaign(pre_vote=True)
 
     def open_election(self, *, pre_vote: bool, transfer: bool) -> None:
         """Become a candidate."""
-        self._election = Election(self._core, pre_vote=pre_vote, transfer=transfer)
+        self._election = Election(self.core, pre_vote=pre_vote, transfer=transfer)
 
     def close_election(self) -> None:
         """Stop being a candidate."""
@@ -153,11 +153,11 @@ class RaftosRaft(Raft):
 
     def open_leadership(self) -> None:
         """Become the leader."""
-        self._leader = Leader(self._core)
+        self._leader = Leader(self.core)
 
     def close_leadership(self) -> None:
         """Stop being the leader; the next one is not known."""
-        self._leader, self._core.leader = None, ""
+        self._leader, self.core.leader = None, ""
 
     def heartbeat(self) -> None:
         """Send heartbeats."""
@@ -170,7 +170,7 @@ class RaftosRaft(Raft):
 
     def is_majority(self, count: int) -> bool:
         """Whether this many members are a quorum."""
-        return count >= self._core.roster.majority
+        return count >= self.core.roster.majority
 
     @property
     def settings(self) -> Settings:
@@ -180,11 +180,11 @@ class RaftosRaft(Raft):
     @property
     def name(self) -> str:
         """This node."""
-        return self._core.name
+        return self.core.name
 
 
 class _Handle:
-    """What a timer may cancel: as much of `asyncio.TimerHandle` as raftos uses."""
+    """Cancels a timer: the part of `asyncio.TimerHandle` that raftos uses."""
 
     __slots__ = ("callback", "due", "waiting")
 
@@ -196,7 +196,7 @@ class _Handle:
 
 
 class _TickLoop:
-    """As much of an event loop as raftos' `Timer` uses, counting ticks instead of seconds."""
+    """The part of an event loop that raftos' `Timer` uses, counting ticks instead of seconds."""
 
     def __init__(self) -> None:
         self._now = 0
@@ -210,13 +210,13 @@ class _TickLoop:
     def tick(self) -> None:
         self._now += 1
         for handle in [handle for handle in self._waiting if handle.due <= self._now]:
-            if handle in self._waiting:  # unless one that was due with it cancelled it
+            if handle in self._waiting:  # another timer due now may have cancelled it
                 handle.cancel()
                 handle.callback()
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Be the running loop that a `Timer` finds when it is made."""
+        """Act as the running loop while a `Timer` is made."""
         loop: Any = self
         before = asyncio._get_running_loop()
         asyncio._set_running_loop(loop)
@@ -227,7 +227,7 @@ class _TickLoop:
 
 
 class _Intervals(Configuration):
-    """raftos' configuration: one per engine, in ticks, and without a key for a wire of its own."""
+    """raftos' configuration: one per engine, in ticks, and without a key for a wire protocol."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -260,7 +260,7 @@ class _Roles(raftos.State):
         self.storage = self.log = self.state_machine = None
         self.loop = _TickLoop()
         self.config = _Intervals(engine.settings)
-        self.election = True, False  # of the next one: is it a pre-vote, and is it a transfer
+        self.election = True, False  # the next election: whether a pre-vote, whether a transfer
         with self.loop.running():
             self.state = _Follower(self)
 
@@ -273,7 +273,7 @@ class _Roles(raftos.State):
 
 
 class _Electing:
-    """What followers and candidates share: a timeout drawn from the engine's own randomness."""
+    """What followers and candidates share: a timeout from the engine's own random source."""
 
     state: Any
 
@@ -316,7 +316,7 @@ class _Leader(raftos.Leader):
 
     def __init__(self, state: _Roles) -> None:
         super().__init__(state)
-        # raftos would take them from its one configuration per process.
+        # raftos would use its process-wide configuration.
         self.heartbeat_timer.interval = state.config.heartbeat_interval
         self.step_down_timer.interval = state.config.step_down_interval
         self._heard: set[str] = set()
@@ -326,11 +326,11 @@ class _Leader(raftos.Leader):
         self.state.engine.close_leadership()
 
     def init_log(self) -> None:
-        """Begin to lead, knowing nothing of the followers; raftos calls this first."""
+        """Begin to lead without knowing any follower's state; raftos calls this first."""
         self.state.engine.open_leadership()
 
     def heartbeat(self) -> None:
-        """Send heartbeats; a cluster of one has thereby heard its majority."""
+        """Send heartbeats; in a cluster of one, that counts as hearing the majority."""
         self.state.engine.heartbeat()
         if self.step_down_timer.is_active:  # not yet at the first heartbeat, which starts it
             self.hear(())

@@ -1,4 +1,4 @@
-"""A stream of small files in this process: nodes, a pusher and a puller, for tests of retention."""
+"""A stream of small files in this process: nodes, a pusher and a puller, to test retention."""
 
 import json
 import os
@@ -30,7 +30,7 @@ class ArchiveCluster:
 
     def __init__(self, root, nodes=1, *, clients=None, founded=(), **settings):
         self.root = str(root)
-        self.clients = str(clients or root)  # where publishers and pullers have their files
+        self.clients = str(clients or root)  # the directory of publishers and pullers
         self.settings = {**NODE, **settings}
         self.places = init_local_cluster(self.root, STREAM, nodes, founded)
         self.nodes = {}
@@ -50,19 +50,19 @@ class ArchiveCluster:
         self.nodes.pop(name).stop()
 
     def contexts(self, who):
-        """Return the TLS contexts of a certificate, for questions about the stream."""
+        """Return the TLS contexts of a certificate, to ask about the stream."""
         files = certificate_files(os.path.join(self.root, "certs"), who)
         return Contexts(files, client_context, STREAM)
 
     @property
     def addresses(self):
-        """Where the nodes are meant to listen."""
+        """Return the addresses on which the nodes should listen."""
         return [(host, int(port)) for host, port in
                 (each.address.split(":") for each in self.places)]  # fmt: skip
 
     def ask(self, request, who="n1"):
         """Ask the leader; retry while there is none."""
-        end = time.monotonic() + 15
+        end = time.monotonic() + 60
         while True:
             try:
                 return ask_any(self.addresses, self.contexts(who), request)
@@ -72,12 +72,12 @@ class ArchiveCluster:
                 time.sleep(0.1)
 
     def set_policy(self, **fields):
-        """Set the stream's policy; rules that are not named are off."""
+        """Set the stream's policy; rules that are not given are off."""
         policy = Policy(**{"time": 0, "disk": 100, **fields})
         return self.ask({"do": "set-policy", "policy": json.loads(policy.text())})
 
     def push(self, nodes=None, **extra):
-        """Start to push all sessions, to all nodes or to those at these addresses."""
+        """Start to push all sessions, to all nodes or to the given addresses."""
         push = PushClient(
             os.path.join(self.clients, "pub"), STREAM, nodes or self.addresses,
             self.contexts("publisher"), **extra,
@@ -106,16 +106,16 @@ class ArchiveCluster:
         return publisher
 
     def out(self, name):
-        """The merged log of a node or a puller."""
+        """Return the directory of a node's or puller's merged log."""
         root = self.root if name in {place.name for place in self.places} else self.clients
         return os.path.join(root, name, STREAM, "out")
 
     def rows(self, name):
-        """The history of a node's or puller's merged log."""
+        """Return the history of a node's or puller's merged log."""
         return history(self.out(name))
 
     def ledger(self, name):
-        """The state of a node."""
+        """Return the state of a node."""
         return self.nodes[name].pipeline.member.executor.ledger
 
     def close(self):
@@ -132,7 +132,7 @@ class ArchiveCluster:
 
 
 def held_bytes(directory):
-    """Return the bytes of the log files in a directory, indexes left out."""
+    """Return the bytes of a directory's log files, without indexes."""
     return sum(
         os.path.getsize(os.path.join(directory, name))
         for name in os.listdir(directory)

@@ -9,23 +9,23 @@ from click.testing import CliRunner
 from rt.cli.program import rt
 from rt.publisher import Publisher
 
-PATIENCE_S = 60  # a test that waits this long has failed
+PATIENCE_S = 60  # a test that waits longer has failed
 
 
-def run(*arguments, env=None):
+def run(*arguments, env=None, program=rt):
     """Run `rt` here and return what it said."""
-    return CliRunner(env=env).invoke(rt, [str(each) for each in arguments])
+    return CliRunner(env=env).invoke(program, [str(each) for each in arguments])
 
 
 def start(*arguments, **options):
-    """Start `rt` as a process of its own, with pipes for what is not given."""
+    """Start `rt` as a process of its own, with pipes by default."""
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
     command = [sys.executable, "-m", "rt", *(str(each) for each in arguments)]
     return Process(command, env=clean_environment(), **options)
 
 
 class Process(subprocess.Popen):
-    """A process that a failed test kills, where `with` would wait for it to end by itself."""
+    """A process that is killed if the test fails, where `with` would wait for it."""
 
     def __exit__(self, kind, value, traceback):
         """Wait for it to end; kill it first if the test has failed."""

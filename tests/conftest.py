@@ -8,22 +8,42 @@ from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
+from rt.net.authority.certificates import init_authority, issue
+from rt.net.authority.identity import CertificateRole
+
 # No deadline: a busy machine is not a fault of the code.
 settings.register_profile("rt", deadline=None)
 settings.load_profile("rt")
 
-# A shell lets a job in the background ignore SIGINT (nohup: SIGHUP), and programs inherit that: a
-# test that interrupts one would wait for ever.
+# A shell makes background jobs ignore SIGINT (nohup: SIGHUP), and programs inherit that: a test
+# that interrupts one would wait for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 for number in (signal.SIGTERM, signal.SIGHUP):
     signal.signal(number, signal.SIG_DFL)
 
 FAULTS_TIMEOUT_S = 1800
 SPARK = "tests/spark"
-# What waits goes first; what only computes fills the gaps at the end.
+# Tests that wait go first; tests that only compute fill the gaps at the end.
 ORDER = (
     SPARK, "tests/integration", "tests/faults", "tests/sim", "tests/transcripts", "tests/unit"
 )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def client_certificates(tmp_path_factory):
+    """A directory with the certificates of a publisher and a subscriber."""
+    directory = str(tmp_path_factory.mktemp("certs"))
+    init_authority(directory)
+    for role in (CertificateRole.PUBLISHER, CertificateRole.SUBSCRIBER):
+        issue(directory, role.value, role)
+    return directory
+
+
+@pytest.fixture
+def certified(client_certificates, monkeypatch):
+    """Have commands that ask nodes present a subscriber's certificate, unless they say whose."""
+    monkeypatch.setenv("RT_CERTS", client_certificates)
+    monkeypatch.setenv("RT_IDENTITY", "subscriber")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-timeout reads the marks
@@ -37,7 +57,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item, nextitem):
-    """End the process of a test that waits on although its deadline has failed it.
+    """End the process of a test that still waits after its deadline has failed it.
 
     It may wait for a child, without end, on its way out.
     """
@@ -59,18 +79,18 @@ class FileScheduling(LoadScopeScheduling):
         return SPARK if path.startswith(SPARK) else path
 
     def remove_node(self, node):
-        """Return the test that a worker ended in, which is not given to another one."""
+        """Return the test during which a worker ended, and do not give it to another worker."""
         for unit in self.assigned_work[node].values():
             for nodeid, is_done in unit.items():
                 if not is_done:
                     unit[nodeid] = True
-                    super().remove_node(node)  # which gives the rest to others
+                    super().remove_node(node)  # gives the rest to other workers
                     return nodeid
         return super().remove_node(node)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Make it, in the order of the collection."""
+    """Make the scheduler, which keeps the order of collection."""
     config.option.loadscopereorder = False
     return FileScheduling(config, log)

@@ -54,7 +54,7 @@ def fuzz_ballot(chance):
 
 
 class Archiver:
-    """A node's retention as far as requests reach it."""
+    """A node's retention, as far as requests reach it."""
 
     now_ns, leases = 10**18, ()
 
@@ -76,7 +76,7 @@ class Confirmed:
         return 1
 
     def ask(self, ticket):
-        """It is confirmed already."""
+        """Do nothing: it is confirmed already."""
 
     forget = ask
 
@@ -103,7 +103,7 @@ class Sequencer:
                 name: text for name, text in self.view.notes.items() if name != instruction.name
             }
             changed = {instruction.name: instruction.text} if instruction.text else {}
-            self.view.notes = rest | changed  # replaced whole, as a ledger's are
+            self.view.notes = rest | changed  # replaced as a whole, as a ledger's are
         else:
             self.view.end = Position.of(0, self.view.end.roll + 1, 64)
 
@@ -112,7 +112,7 @@ class Sequencer:
 
 
 def node_admin(audit=None, archiver=None):
-    """Return the admin desk of such a leader."""
+    """Return the admin endpoint of such a leader."""
     settings = SimpleNamespace(name="n1", stream="flights")
     appender = SimpleNamespace(directory="nowhere", is_open=False)
     executor = SimpleNamespace(appender=appender)
@@ -121,7 +121,7 @@ def node_admin(audit=None, archiver=None):
 
 
 def fuzz_request(admin, chance):
-    """Any request is answered with a JSON object: what was asked for, or an error with a code."""
+    """Send any request: it is answered with a JSON object, the result or an error with a code."""
     request = dict(chance.choice(REQUESTS))
     for _ in range(chance.randrange(3)):
         request[chance.choice([*request, "do", "x"])] = chance.choice(VALUES)
@@ -135,7 +135,7 @@ def fuzz_request(admin, chance):
 
 
 def fuzz_history(chance):
-    """Any answer of a node is read, or refused as the peer's fault."""
+    """Parse any answer of a node: it is read, or refused as the peer's fault."""
     head = dict(HEAD)
     for _ in range(chance.randrange(1, 3)):
         head[chance.choice(list(head))] = chance.choice(VALUES)
@@ -153,7 +153,7 @@ def fuzz_history(chance):
 
 
 def _damaged(fields, chance):
-    """Return an object as JSON, now and then with a few wrong bytes."""
+    """Return an object as JSON, sometimes with a few wrong bytes."""
     data = bytearray(json.dumps(fields).encode())
     if chance.random() < 0.3:
         for _ in range(chance.randrange(1, 4)):

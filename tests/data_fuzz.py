@@ -1,4 +1,4 @@
-"""Hostile bytes for every decoder of what peers and disks hold, with checksums that are right."""
+"""Hostile bytes with correct checksums, for every decoder of data from peers and disks."""
 
 from collections.abc import Callable
 from random import Random
@@ -65,7 +65,7 @@ SNAPSHOT = Snapshot(9, 3, (("n1", Seat(1, True, "a:1")),), b"data")
 
 
 def mutated(chance: Random, data: bytes, times: int = 6) -> bytearray:
-    """Return bytes of which a few were replaced, left out or put in."""
+    """Return the bytes with a few replaced, removed or inserted."""
     found = bytearray(data)
     for _ in range(chance.randrange(1, times)):
         at = chance.randrange(len(found) + 1)
@@ -104,7 +104,7 @@ def fuzz_range(chance: Random) -> None:
 
 
 def resealed(line: bytes) -> bytes:
-    """Return the line of a manifest, with the checksum of what it says now."""
+    """Return a manifest line with the checksum corrected."""
     text = line.rpartition(b" ")[0]
     return b"%s %08x" % (text, crc32(text))
 
@@ -122,7 +122,7 @@ def fuzz_wire(chance: Random) -> None:
     """A message, and the manifest lines in it, is decoded or a `PeerError`."""
     data = wire.encode(chance.choice(WIRE))
     body = bytes(mutated(chance, data[5:]))
-    if chance.random() < 0.5:  # so that what is inside of the lines is reached
+    if chance.random() < 0.5:  # so that the lines themselves are decoded
         head, *lines = body.split(b'{"rt"')
         body = head + b"".join(
             resealed(b'{"rt"' + line.removesuffix(b"\n")) + b"\n" for line in lines
@@ -182,7 +182,7 @@ def fuzz_ledger(chance: Random) -> None:
 
 
 def fuzz_identity(chance: Random) -> None:
-    """The identity of a state directory is decoded or known to be damaged."""
+    """The identity of a state directory is decoded, or recognised as damaged."""
     line = bytes(mutated(chance, encode_identity(IDENTITY).partition(b"\n")[0])).replace(b"\n", b"")
     decode_identity(b"%s\n%08x\n" % (line, crc32(line)))
 

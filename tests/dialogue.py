@@ -1,4 +1,4 @@
-"""A source and a sink that talk over a pipe in memory, which a test cuts, alters and repeats."""
+"""A source and a sink connected by a pipe in memory, which a test cuts, alters and repeats."""
 
 import os
 
@@ -25,7 +25,7 @@ SESSION_ID = LogIdentity(SESSION, "flights", "jfk", "a" * 32, 1)
 
 
 class FastFile(OsFile):
-    """Nothing is made durable: these tests break connections, not disks."""
+    """A file that is never synced: these tests break connections, not disks."""
 
     __slots__ = ()
 
@@ -55,7 +55,7 @@ class Log:
         self.appender = Appender(DISK, self.directory, identity)
         self.appender.recover()
         self.sequence = self.appender.next_number
-        self.salt = 0  # of what is in the messages
+        self.salt = 0  # varies the messages' contents
         self.time_ns = TIME_NS
 
     def write(self, *sizes):
@@ -75,7 +75,7 @@ class Log:
         return self
 
     def roll(self):
-        """End the file."""
+        """Roll the file."""
         self.appender.roll(7)
         return self
 
@@ -85,13 +85,13 @@ class Log:
         return self
 
     def archive(self, file):
-        """Give up the bytes of a file."""
+        """Archive a file."""
         self.appender.archive(Archived(Position.parse(file), 9, "time"))
         return self
 
 
 class Inbox:
-    """A copy on the sink's side; each turn makes durable what arrived."""
+    """A copy on the sink's side; each turn makes durable what has arrived."""
 
     needed = False
 
@@ -125,7 +125,7 @@ class Inbox:
 
 
 class NoWake:
-    """Counts how often it was set: these tests do not wait."""
+    """Counts how often it was set; nothing waits for it."""
 
     sets = 0
 
@@ -173,7 +173,7 @@ class Pipe:
         decoder = self.decoder
         while True:
             while (message := decoder.next()) is not None:
-                yield message  # who takes no more of them has the rest the next time
+                yield message  # if the receiver stops early, it gets the rest next time
             if not self.came:
                 return
             space = decoder.space()
@@ -238,7 +238,7 @@ class Dialogue:
 
 
 def with_the_rest(turn):
-    """Take what had come through before the cut."""
+    """Let a side process what came through before the cut."""
     try:
         turn()
     except HungUp:
@@ -251,13 +251,13 @@ def copy_all(source, sink, **rooms):
 
 
 def assert_equal(source, sink):
-    """Both have the same files and the same history."""
+    """Assert that both have the same files and the same history."""
     assert log_bytes(sink) == log_bytes(source)
     assert manifest_lines(sink) == manifest_lines(source)
 
 
 def assert_prefix(source, sink):
-    """The sink holds whole frames, the source's, and nothing else."""
+    """Assert that the sink holds whole frames of the source, and nothing else."""
     theirs = log_bytes(source)
     for name, data in log_bytes(sink).items():
         assert theirs[name].startswith(data)

@@ -1,6 +1,6 @@
-"""How many private names and patched attributes each test uses: what a change inside breaks.
+"""Counts the private names and patched attributes in each test, which internal changes break.
 
-    python -m tests.doors     # records where there are fewer by now, in tests/doors.txt
+    python -m tests.doors     # records lower counts in tests/doors.txt
 
 A name counts that begins with an underscore, of something other than the test's own `self` and
 `cls`; so does a call that replaces an attribute. `tests/unit/test_style.py` lets no file have more
@@ -15,8 +15,8 @@ from tests.layout import ROOT, python_files, tree
 RECORD = ROOT / "tests" / "doors.txt"
 PRIVATE = re.compile(
     r"_(?!_|replace$|asdict$|fields$|make$|exit$)"
-)  # those of named tuples, and os._exit
-PATCHES = {"setattr", "patch", "object"}  # of monkeypatch, and of unittest.mock
+)  # methods of named tuples, and os._exit
+PATCHES = {"setattr", "patch", "object"}  # methods of monkeypatch, and of unittest.mock
 
 
 def count(path):
@@ -42,19 +42,19 @@ def _is_patch(node):
 
 
 def counts():
-    """Return the files that have any, with how many."""
+    """Return the files that have any, with their counts."""
     found = {path: count(path) for path in python_files("tests")}
     return {path: number for path, number in found.items() if number}
 
 
 def recorded():
-    """Return how many a file may have."""
+    """Return the recorded maximum of each file."""
     rows = (line.split() for line in RECORD.read_text(encoding="utf-8").splitlines())
     return {path: int(number) for number, path in rows}
 
 
 def main():
-    """Record fewer; more are left to the test to refuse."""
+    """Record lower counts; higher ones make the style test fail."""
     found, before = counts(), recorded() if RECORD.exists() else None
     kept = found if before is None else {
         path: min(number, found[path]) for path, number in before.items() if found.get(path)

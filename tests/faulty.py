@@ -1,4 +1,4 @@
-"""FaultyDisk: the real file system behind the seam, where any call can be made to fail."""
+"""FaultyDisk: the real file system with injected errors: any call can be made to fail."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ class FaultyFile(OsFile):
         try:
             self._disk.step("append")
         except OSError:
-            super().append([data[: len(data) // 2]])  # what a real one leaves behind
+            super().append([data[: len(data) // 2]])  # as a real disk may leave it
             raise
         room = self._disk.room
         if room is not None and len(data) > room:

@@ -1,4 +1,4 @@
-"""Writes a session by docs/LOG_FORMAT.md alone, without our code: ROOT STREAM SESSION TEXT..."""
+"""Writes a session following docs/LOG_FORMAT.md, without our code: ROOT STREAM SESSION TEXT..."""
 
 import json
 import os

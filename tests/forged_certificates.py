@@ -1,4 +1,4 @@
-"""An authority that can be told to sign what it never should, for tests."""
+"""An authority that signs invalid certificates, for tests."""
 
 import inspect
 import os
@@ -18,7 +18,7 @@ LOCAL = (x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1")))
 
 
 class Authority:
-    """A certificate authority that can be told to sign what it never should."""
+    """A certificate authority that signs whatever it is told to."""
 
     def __init__(self, directory):
         self.directory = directory
@@ -46,7 +46,7 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         issuer, issuer_key = signer or (self.certificate.subject, self.key)
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-        if issuer is None:  # signed by itself
+        if issuer is None:  # self-signed
             issuer, issuer_key = subject, key
         start = datetime.now(UTC) + timedelta(days=start_days)
         builder = x509.CertificateBuilder(

@@ -23,7 +23,7 @@ NOT_COMMITTED = {"lock"}
 
 @contextmanager
 def fixed():
-    """Replace the clock and randomness that a log uses by fixed values."""
+    """Replace the clock and randomness that a log uses with fixed values."""
     with (
         mock.patch("time.time_ns", return_value=TIME_NS),
         mock.patch("secrets.token_hex", lambda count: "0f" * count),
@@ -49,7 +49,7 @@ def write_session(root, *, level=0):
 
 
 def write_headers(root):
-    """Write a session with headers: beside keys and without, packed and not, and none."""
+    """Write a session with headers: with and without keys, compressed or not, and without any."""
     settings = WriterSettings(fsync=Fsync.NEVER, compression=0)
     writer = SessionWriter(root, "flights", "jfk", settings)
     some = encode_headers({"content-type": b"text/plain", "empty": b"", "\u00fc": b"\xff\x00"})

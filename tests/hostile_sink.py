@@ -1,7 +1,7 @@
-"""`python -m tests.hostile_sink CERTS NODE LIE PORT...`: takes every session as a node, and lies.
+"""`python -m tests.hostile_sink CERTS NODE LIE PORT...`: a node that takes every session and lies.
 
-It keeps nothing. LIE is `impossible`, the greatest position there is, or `possible`: all that it
-was sent is durable, replicated and merged.
+It stores nothing. LIE is `impossible`, the greatest position there is, or `possible`: everything
+that it was sent is durable, replicated and merged.
 """
 
 import socket
@@ -35,7 +35,7 @@ def main():
 
 
 def listen(listening, context, lie):
-    """Serve one connection after another."""
+    """Serve one connection after another on a port."""
     while True:
         plain, _ = listening.accept()
         with suppress(RtError, OSError):
@@ -58,7 +58,7 @@ def serve(link, lie):
 
 
 def answer(link, message, lie):
-    """Welcome a session at its start, and acknowledge what comes of it."""
+    """Welcome a session at its start, and acknowledge what it sends."""
     if isinstance(message, Open):
         link.send(encode(Standing(message.channel, START)))
         if lie == "impossible":

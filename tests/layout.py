@@ -1,6 +1,6 @@
 """The layout of the code: packages, imports between them, cycles, sizes. `python -m tests.layout`.
 
-The table of ranks is here; `tests/unit/test_style.py` holds the code to it.
+`tests/unit/test_style.py` enforces the table of ranks below.
 """
 
 import ast
@@ -37,36 +37,36 @@ RANKS: list[tuple[str, ...]] = [
     ("rt/demo/",),
     ("rt/__init__.py", "rt/__main__.py"),
 ]  # fmt: skip
-# Imports nothing until a name is asked of it.
+# Imports a module only when one of its names is requested.
 LAZY = "rt/__init__.py"
 
 
 def python_files(*folders: str) -> list[str]:
-    """The Python files below these folders, relative to the project."""
+    """Return the Python files below these folders, relative to the project."""
     found = (path for folder in folders for path in (ROOT / folder).rglob("*.py"))
     return sorted(str(path.relative_to(ROOT)) for path in found if ".venv" not in path.parts)
 
 
 def documents() -> list[str]:
-    """The documents, relative to the project; the changelog may name what is gone."""
+    """Return the documents, relative to the project; the changelog may name what is gone."""
     found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     return sorted(str(path.relative_to(ROOT)) for path in found if path.name != "CHANGELOG.md")
 
 
 @functools.cache
 def source(path: str) -> str:
-    """The text of a file."""
+    """Return the text of a file."""
     return (ROOT / path).read_text(encoding="utf-8")
 
 
 @functools.cache
 def tree(path: str) -> ast.Module:
-    """The syntax tree of a file."""
+    """Return the syntax tree of a file."""
     return ast.parse(source(path))
 
 
 def imports(path: str) -> set[str]:
-    """The modules that a file imports, by their full names."""
+    """Return the modules that a file imports, by their full names."""
     found: set[str] = set()
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
@@ -77,14 +77,14 @@ def imports(path: str) -> set[str]:
 
 
 def our_imports(path: str) -> set[str]:
-    """The files of ours that a file imports."""
+    """Return the files of ours that a file imports."""
     names = {each for each in imports(path) if each.split(".")[0] in PACKAGES}
     found = {file for each in names if (file := path_of(each)) is not None}
     return found - {path, LAZY}
 
 
 def path_of(module: str) -> str | None:
-    """The file of a module, or None if it is not a module of ours."""
+    """Return the file of a module; None if it is not ours."""
     stem = module.replace(".", "/")
     return next(
         (each for each in (f"{stem}.py", f"{stem}/__init__.py") if (ROOT / each).exists()), None
@@ -92,24 +92,24 @@ def path_of(module: str) -> str | None:
 
 
 def room(path: str) -> tuple[int, str]:
-    """The rank of a file, and the entry of the table that gives it."""
+    """Return the rank of a file, and the table's entry that gives it."""
     rows = [(rank, entry) for rank, row in enumerate(RANKS) for entry in row]
     return max((row for row in rows if path.startswith(row[1])), key=lambda row: len(row[1]))
 
 
 def functions(path: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """The functions of a file."""
+    """Return the functions of a file."""
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
     return [node for node in ast.walk(tree(path)) if isinstance(node, kinds)]
 
 
 def classes(path: str) -> list[ast.ClassDef]:
-    """The classes of a file."""
+    """Return the classes of a file."""
     return [node for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef)]
 
 
 def fields(owner: ast.ClassDef) -> set[str]:
-    """What the instances of a class remember: annotated in its body, or assigned to `self`."""
+    """Return the fields of a class: annotated in its body, or assigned to `self`."""
     declared = {
         node.target.id
         for node in owner.body
@@ -135,13 +135,13 @@ def _targets(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def package_of(path: str) -> str:
-    """The folder of a file, or the file itself at the top of rt/."""
+    """Return the folder of a file, or the file itself at the top of rt/."""
     folder = os.path.dirname(path)
     return path if folder == "rt" else folder
 
 
 def package_imports() -> dict[str, set[str]]:
-    """Which packages each package imports."""
+    """Return the packages that each package imports."""
     found: dict[str, set[str]] = {}
     for path in python_files(*PACKAGES):
         mine = package_of(path)
@@ -151,7 +151,7 @@ def package_imports() -> dict[str, set[str]]:
 
 
 def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Groups of nodes that reach each other."""
+    """Return groups of nodes that reach each other."""
     reached = {node: _reached(graph, node) for node in graph}
     groups = {
         frozenset(other for other in reached[node] if node in reached.get(other, set()))

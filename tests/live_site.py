@@ -1,4 +1,4 @@
-"""A node that speaks every protocol, without a cluster, for tests of certificates."""
+"""A single node that serves every protocol, to test certificates."""
 
 import logging
 import os
@@ -20,11 +20,11 @@ from tests.control_fuzz import node_admin
 from tests.forged_certificates import Authority
 from tests.replicator_host import DiskHost
 
-PEER_ALPN = alpn_of("flights", 7)  # of the version in which nothing comes before a message
+PEER_ALPN = alpn_of("flights", 7)  # of the version in which messages come first
 
 
 class Site:
-    """A node that speaks every protocol, and two directories of certificates: its own, ours."""
+    """A node that serves every protocol, and two directories of certificates: its own and ours."""
 
     def __init__(self, top, status=None):
         self.top, self.messages = str(top), []

@@ -1,4 +1,4 @@
-"""Logs for tests: made by the code that makes real ones, with times that are fixed."""
+"""Logs for tests: written by the real code, with fixed times."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -44,7 +44,7 @@ def make_frame(
 
 
 class Row(NamedTuple):
-    """What a reader must say of one message."""
+    """The expected fields of one message."""
 
     session: str
     sequence: int
@@ -56,7 +56,7 @@ class Row(NamedTuple):
 
 
 def rows(messages):
-    """Return messages as rows, to be compared with what was expected."""
+    """Return messages as rows, for comparison."""
     return [
         Row(m.session, m.sequence, m.number, m.key, m.payload, m.time_ns, m.merge_time_ns)
         for m in messages
@@ -65,7 +65,7 @@ def rows(messages):
 
 @dataclass
 class Source:
-    """A session that exists only in the frames merged of it."""
+    """A session that exists only in the frames merged from it."""
 
     position: Position = START
     sequence: int = 0
@@ -73,7 +73,7 @@ class Source:
 
 @dataclass
 class MergedLog:
-    """A merged log, range by range, as a sequencer writes it; `expected` is what it holds."""
+    """A merged log, written range by range as by a sequencer; `expected` is its contents."""
 
     directory: str
     disk: Disk = field(default_factory=OsDisk)

@@ -1,10 +1,10 @@
-"""What nodes answer about themselves, for tests of the commands that ask them."""
+"""Status answers of nodes, to test the commands that ask for them."""
 
 SECOND_NS = 1_000_000_000
 
 
 def answer(name, **changed):
-    """Return what a healthy node of three answers, with some of it changed."""
+    """Return the answer of a healthy node of three, with some fields changed."""
     number = int(name[1:])
     return {
         "node": name, "stream": "flights", "cluster": "c" * 32, "members": ["n1", "n2", "n3"],
@@ -20,7 +20,7 @@ def answer(name, **changed):
 
 
 def held(name, pushed_by="publisher", **changed):
-    """Return one session as a node answers it."""
+    """Return one session as in a node's answer."""
     return {
         "session": name, "pushed_by": pushed_by, "durable": "0.0.300", "merged": "0.0.300",
         "stuck": "", "bytes": 2048, "messages": 2, "bytes_per_s": 0, "last_ns": 0, "waiting_s": 0.0,
@@ -28,7 +28,7 @@ def held(name, pushed_by="publisher", **changed):
 
 
 def busy(name, **changed):
-    """Return the answer of a node with sessions and clients, some of it changed."""
+    """Return the answer of a node with sessions and clients, with some fields changed."""
     now_ns = 1_700_000_100 * SECOND_NS
     puller = {"peer": "spark", "kind": "pull", "address": "10.0.0.7:4000", "waiting_s": 4.2,
               "since_ns": now_ns - 3600 * SECOND_NS, "position": "0.0.96", "lag_bytes": 4000,

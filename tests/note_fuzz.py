@@ -51,7 +51,7 @@ RAW = ["", "null", "7", '"x"', "[" * 20_000, "{" * 2000, '{"a":' * 2000, "1e999"
 
 
 def hostile(chance: Random, text: str) -> str:
-    """A text like this one, with other values, keys, or characters."""
+    """Return a text like this one, with other values, keys, or characters."""
     if chance.random() < 0.05:
         return chance.choice(RAW)
     try:
@@ -62,7 +62,7 @@ def hostile(chance: Random, text: str) -> str:
         for _ in range(chance.randrange(3)):
             _change(chance, fields)
         text = json.dumps(fields)
-        if chance.random() < 0.3:  # what `json.dumps` would not write
+        if chance.random() < 0.3:  # as `json.dumps` would not write it
             text = text.replace(str(chance.choice([0, 1, 64, 7, 9])), "1e999", 1)
     if chance.random() < 0.2 and text:
         place = chance.randrange(len(text))
@@ -89,7 +89,7 @@ def _change(chance: Random, fields: dict[str, Any]) -> None:
 
 
 def fuzz_notes(chance: Random) -> None:
-    """Whatever the notes of a ledger say, each is read as something, on every node alike."""
+    """Parse any notes of a ledger: they are read, and alike on every node."""
     notes = {name: hostile(chance, text) for name, text in TEXTS.items() if chance.random() < 0.5}
     policy_of_notes(notes).text()
     for lease in leases_of_notes(notes):
@@ -106,7 +106,7 @@ def fuzz_notes(chance: Random) -> None:
 
 
 def fuzz_proposed_note(chance: Random) -> None:
-    """A note is refused before it is proposed, or every reader of it can read it."""
+    """Propose any note: it is refused, or every reader can read it."""
     name, text = chance.choice([*TEXTS.items()])
     text = hostile(chance, text)
     try:
@@ -122,7 +122,7 @@ def fuzz_proposed_note(chance: Random) -> None:
 
 
 def fuzz_requested_lease(chance: Random) -> None:
-    """What a reader asks for is a lease, or misuse."""
+    """Parse any lease request: it is a lease, or misuse."""
     fields = {"holder": "spark", "start": "0.0.64", "seconds": 60, "bytes": 1000}
     _change(chance, fields)
     try:
@@ -132,7 +132,7 @@ def fuzz_requested_lease(chance: Random) -> None:
 
 
 def fuzz_founded(chance: Random) -> None:
-    """What is known of the log that a cluster was founded from is text of a note too."""
+    """Parse any note about the log that a cluster was founded from."""
     text = '{"log": "a", "time_ns": 5, "groups": ["red"], "dropped": ["jfk"], "partial": true}'
     ledger = Ledger(notes={FOUNDED_NOTE: hostile(chance, text)})
     obstacle(ledger, "jfk", "red", 3)

@@ -1,4 +1,4 @@
-"""Hostile bytes for what nodes say of themselves, and hostile instructions that can be read."""
+"""Hostile bytes in nodes' reports, and hostile instructions that can be decoded."""
 
 import json
 import struct
@@ -59,7 +59,7 @@ PLACES = [0, 64, 88, 1 << 30, 1 << 44, (1 << 30) - 8, 16383 << 30, 16384 << 30, 
 
 
 def fuzz_greeting(chance: Random) -> None:
-    """A greeting is taken or a `PeerError`, and does not keep this node from answering it."""
+    """A greeting is accepted or a `PeerError`, and never prevents an answer to it."""
     greeting = RestartCheck(("n2", "n3"), CLAIM, {}, lambda _memories: None)
     try:
         greeting.take("n2", bytes(mutated(chance, GREETING)))
@@ -69,7 +69,7 @@ def fuzz_greeting(chance: Random) -> None:
 
 
 def fuzz_announcement(chance: Random) -> None:
-    """An announced configuration is followed, to whatever addresses, or a `PeerError`."""
+    """An announced configuration is followed, whatever its addresses, or is a `PeerError`."""
     settings: Any = SimpleNamespace(name="n1", addresses={"n2": ("b", 2)})
     now = {name: Seat(0) for name in ("n1", "n2", "n3")}
     engine: Any = SimpleNamespace(
@@ -94,7 +94,7 @@ def fuzz_announcement(chance: Random) -> None:
 
 
 def fuzz_retention_report(chance: Random) -> None:
-    """What a node says of its disk is a report or a `PeerError`."""
+    """A report of a node's disk is accepted or is a `PeerError`."""
     try:
         decode_retention_report(bytes(mutated(chance, REPORT)), sender="n2", heard_s=1.0)
     except PeerError:
@@ -102,7 +102,7 @@ def fuzz_retention_report(chance: Random) -> None:
 
 
 def fuzz_presence(chance: Random) -> None:
-    """What a node says of its publishers is a report or a `PeerError`."""
+    """A report of a node's publishers is accepted or is a `PeerError`."""
     try:
         decode_part(bytes(mutated(chance, PART)))
     except PeerError:
@@ -120,7 +120,7 @@ def fuzz_digest(chance: Random) -> None:
 
 
 def fuzz_beat(chance: Random) -> None:
-    """A beat says where streams rest, or is a `PeerError`."""
+    """A heartbeat says where streams are idle, or is a `PeerError`."""
     try:
         decode_heartbeat(bytes(mutated(chance, BEAT)))
     except PeerError:
@@ -145,7 +145,7 @@ def fuzz_state(chance: Random) -> None:
 
 
 def drawn_instruction(chance: Random) -> Instruction:
-    """An instruction with numbers, names and texts at the limits of what can be said."""
+    """Return an instruction with numbers, names and texts at their limits."""
 
     def place() -> Position:
         return Position(chance.choice(PLACES))
@@ -181,7 +181,7 @@ def drawn_instruction(chance: Random) -> Instruction:
 
 
 def fuzz_execution(chance: Random) -> None:
-    """What can be read can be executed, or waits for bytes; and the state can be saved."""
+    """A decoded instruction can be executed, or waits for bytes; and the state can be saved."""
     disk = SimDisk(Random(1))
     identity = LogIdentity(MERGED, "flights", "merged", "a" * 32, 0)
     ledger = Ledger(file_bytes_max=chance.choice([600, 2000]))
@@ -189,7 +189,8 @@ def fuzz_execution(chance: Random) -> None:
     for index in range(1, 4):
         try:
             instruction = decode_instruction(encode_instruction(drawn_instruction(chance)))
-        except (PeerError, Misuse, struct.error):  # the last two at the node that proposes
+        # the last two are raised by the node that proposes
+        except (PeerError, Misuse, struct.error):
             continue
         if not (isinstance(instruction, Merge) and executor.lacking(instruction)):
             executor.execute(index, 1, instruction)

@@ -1,8 +1,8 @@
-"""How much of raftos runs: the statements of its functions that are executed, file by file.
+"""Measures how much of raftos runs: the executed statements of its functions, file by file.
 
     python -m tests.raftos_share
 
-First while it is imported, then while 20 simulated clusters of the engine live through their
+First while it is imported, then while 20 simulated clusters of the engine run through their
 faults. Statements outside functions (definitions, imports) are not counted, nor are docstrings.
 """
 

@@ -13,7 +13,7 @@ HABITS: dict[str, int] = {
     r"\bin words\b": 16,
     r"\bis told\b": 2,
     r"\bwho is\b": 0,
-    r"\bnobody\b": 3,
+    r"\bnobody\b": 2,
     r"\bas who\b": 0,
     r"\blets? go of\b": 0,
     r"\bwhat is (much|little)\b": 0,

@@ -1,4 +1,4 @@
-"""Groups of readers for tests: a ledger, the nodes that lead, and the peers that ask them."""
+"""Groups of readers for tests: a ledger, its leaders, and the peers that send requests."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -18,14 +18,14 @@ ALICE = PeerIdentity("alice", CertificateRole.OPERATOR)
 
 
 class Nodes:
-    """A ledger, leaders of it, and the merged log that they hand out."""
+    """A ledger, its leaders, and the merged log that they divide."""
 
     def __init__(self, directory, end, number):
         self.ledger, self.now_s = Ledger(), 100.0
         self.directory, self.end, self.number = str(directory), end, number
-        self.barriers = 0  # how often a leader waited for the latest
-        self.behind = None  # what a leader knows that has not executed its log: notes, end, number
-        self.between = lambda: None  # what happens after a leader has looked, before it decides
+        self.barriers = 0  # how often a leader waited for the latest state
+        self.behind = None  # what a leader that has not executed its log knows: notes, end, number
+        self.between = lambda: None  # called after a leader has looked, before it decides
 
     def view(self):
         known = dict(self.ledger.notes), self.end, self.number
@@ -38,21 +38,21 @@ class Nodes:
         yield Until(is_done)
 
     def latest(self):
-        """Let a leader learn what it has not executed yet."""
+        """Let a leader execute what it has not executed yet."""
         self.barriers += 1
         self.behind = None
         yield from ()
 
     def carry_out(self, need):
-        """Carry out what a leader waits for."""
+        """Execute what a leader waits for."""
         if isinstance(need, Order):
             self.ledger.carry_out(decode_instruction(encode_instruction(need.instruction)))
-            self.behind = None  # what is executed follows all that was decided before
+            self.behind = None  # executing implies everything committed before
         elif isinstance(need, Until):
             assert need.is_over()
 
     def grow(self, end, number):
-        """Have merged up to here."""
+        """Extend the merged log up to here."""
         self.end, self.number = end, number
 
     def leader(self):
@@ -67,7 +67,7 @@ class Nodes:
 
 
 class Leader:
-    """A node that leads: it answers requests, one after the other."""
+    """A leader that answers requests, one after another."""
 
     def __init__(self, nodes, groups):
         self.nodes, self.groups = nodes, groups

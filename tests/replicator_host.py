@@ -1,4 +1,4 @@
-"""A node that syncs and does nothing else, certificates, and logs to ship, for tests."""
+"""A node that only syncs, certificates, and logs to ship, for tests."""
 
 import os
 import threading
@@ -76,8 +76,8 @@ class DiskHost:
     """Keeps copies under `root/<stream>/in`, serves `root/<stream>/out`; syncs in a thread."""
 
     is_first = True
-    members = None  # every node is one
-    quotas = NO_QUOTA  # of every publisher
+    members = None  # every node is a member
+    quotas = NO_QUOTA  # for every publisher
     no_headers = ""  # why no message may have headers
 
     def is_member(self, name):
@@ -161,7 +161,7 @@ class DiskHost:
 
 
 class HostEnd:
-    """Says where the merged log of a test node ends (`replicator.pull.end_asks.EndAsks`)."""
+    """Answers where the merged log of a test node ends (`replicator.pull.end_asks.EndAsks`)."""
 
     def __init__(self, host):
         self.host = host
@@ -177,7 +177,7 @@ class HostEnd:
 
 
 class Merge:
-    """Writes a merged log out of sessions' frames, a range for each frame."""
+    """Writes a merged log from sessions' frames, a range for each frame."""
 
     def __init__(self, directory, stream=STREAM, log_id="0" * 32, disk=None):
         identity = LogIdentity(MERGED, stream, "out", log_id, 0)
@@ -220,7 +220,7 @@ class Merge:
 
 
 def frames(data):
-    """Cut a file's bytes into frames."""
+    """Split a file's bytes into frames."""
     offset = 0
     while offset < len(data):
         try:
@@ -280,9 +280,9 @@ def eventually(check, timeout_s=60.0):
 
 
 def first_answer(sock, beside=(Hello,)):
-    """Return the first message that a node sends, beside those of some kinds.
+    """Return the first message that a node sends, ignoring some kinds.
 
-    Whether messages may have headers is said at any time, and answers nothing.
+    Whether messages may have headers is announced at any time, and is never an answer.
     """
     decoder = Decoder()
     sock.settimeout(60)

@@ -16,7 +16,7 @@ def flip_bit(path, offset, bit=0):
 
 
 def rolled_files(directory):
-    """The paths of the rolled files of a log that have their bytes, oldest first, with sizes."""
+    """Return paths and sizes of a log's rolled files that have their bytes, oldest first."""
     log = LogDirectory(directory)
     log.refresh()
     known = log.manifest
@@ -39,7 +39,7 @@ def rot(directory, chance: Random, flips):
 
 
 def contents(directory):
-    """The bytes of all rolled files of a log, by name."""
+    """Return the bytes of all rolled files of a log, by name."""
     found = {}
     for path, size in rolled_files(directory):
         with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""A node that shows itself over HTTP, in this process, for tests."""
+"""A node with an HTTP port in this process, for tests."""
 
 import http.client
 import json
@@ -46,7 +46,7 @@ class Port:
         }
 
     def metric(self, name, **labels):
-        """Return the value of one series, whatever stream it is of."""
+        """Return the value of one series, whatever its stream."""
         found = [
             value
             for (each, *rest), value in self.samples().items()
@@ -60,7 +60,7 @@ class ShownNode(Port):
     """A cluster whose first node has an HTTP port."""
 
     def __init__(self, root, nodes=1, settings=None, **options):
-        """Start it; `stop` ends it."""
+        """Start the cluster; `stop` ends it."""
         self.undo = ExitStack()
         self.cluster = ArchiveCluster(root, nodes, **options)
         self.undo.callback(self._stop_nodes)
@@ -79,14 +79,14 @@ class ShownNode(Port):
         self.cluster.close()
 
     def publish(self, count=100, session="jfk"):
-        """Publish to a session, and have the node look at itself."""
+        """Publish to a session, and take a sample of the node."""
         publisher = self.cluster.publisher(session)
         publisher.publish_many([b"x" * 100] * count)
-        publisher.flush("merged", 20)
+        publisher.flush("merged", 60)
         self.node.lookout.look()
 
     def stop(self):
-        """End it."""
+        """End the cluster."""
         self.undo.close()
 
 
@@ -104,16 +104,16 @@ class ShownProcess(Port):
 
     @property
     def nodes(self):
-        """The node of each stream."""
+        """Return the node of each stream."""
         return self.process.host.nodes
 
     def look(self):
-        """Have every stream look at itself."""
+        """Take a sample of every stream."""
         for node in self.nodes.values():
             node.lookout.look()
 
     def stop(self):
-        """End it."""
+        """End the process's streams."""
         self.site.stop()
         self.web.stop()
         forget_events(self.events)
@@ -122,7 +122,7 @@ class ShownProcess(Port):
 
 @contextmanager
 def shown(root, nodes=1, **options):
-    """Run a node that shows itself for the length of a block."""
+    """Run a node with an HTTP port until the block ends."""
     made = ShownNode(root, nodes, **options)
     try:
         yield made
@@ -132,7 +132,7 @@ def shown(root, nodes=1, **options):
 
 @contextmanager
 def shown_streams(root):
-    """Run a process that shows its streams for the length of a block, with a message in each."""
+    """Run a process with several streams until the block ends, with a message in each."""
     made = ShownProcess(root)
     try:
         for name in NAMES:

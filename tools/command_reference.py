@@ -1,4 +1,4 @@
-"""The reference of the commands as Markdown, made from their own help."""
+"""The command reference as Markdown, made from the commands' own help."""
 
 import inspect
 from collections.abc import Iterator
@@ -9,13 +9,13 @@ import click
 from rt.cli.common.exits import CODES_HELP
 from rt.cli.program import rt
 
-# Options of every command, told once.
+# options of every command, described once
 COMMON: Final = frozenset({"verbose", "debug", "log_format", "help"})
 
 
 def command_reference() -> str:
-    """Return the page: what all commands have in common, then each of them."""
-    context = click.Context(rt, info_name="rt")
+    """Return the page: the common options, then each command."""
+    context = program_context()
     parts = ["# Commands", _prose(rt), "## Options of every command"]
     parts += [
         _options(rt, context, all_of=True),
@@ -28,6 +28,14 @@ def command_reference() -> str:
         if not isinstance(command, click.Group):
             parts += [_code_block(_usage(command, inner)), _options(command, inner)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def program_context() -> click.Context:
+    """Return a context of `rt` as its command line makes it.
+
+    A command remembers the help option of the first context that asks for it.
+    """
+    return click.Context(rt, info_name="rt", **rt.context_settings)
 
 
 def commands(
@@ -72,7 +80,7 @@ def _cell(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return plain text as Markdown that shows it."""
+    """Return plain text escaped for Markdown."""
     return "".join(f"\\{each}" if each in "*[]<`|" else each for each in text)
 
 

@@ -16,8 +16,8 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 LOWEST_PYTHON: Final = "3.11"
-# What builds the packages that come as source; installed first, because a build that pip isolates
-# fetches its tools without looking at hashes.
+# Tools that build packages from source; installed first, because a build that pip isolates fetches
+# its tools without checking hashes.
 BUILD: Final = "setuptools>=68\nwheel\n"
 # The second consensus engine. Its own requirements are left out: it pins a cryptography of 2016.
 RAFTOS: Final = "raftos==0.2.6\nmsgpack\n"
@@ -28,7 +28,7 @@ LOCKS: Final = {
     "peers": ("peers",),
 }
 HEAD: Final = "# Made by `python tools/lock.py`. No index is named: pip asks the one it is given.\n"
-# Options of pip that uv knows by another name.
+# pip's options that uv names differently
 _OPTIONS: Final = {
     "global.index-url": "UV_DEFAULT_INDEX",
     "global.cert": "SSL_CERT_FILE",

@@ -1,4 +1,4 @@
-"""Docstrings as the site shows them: without the block that says which thread may touch what."""
+"""Removes from the site's docstrings the block that says which thread may touch what."""
 
 import re
 from typing import Any, Final

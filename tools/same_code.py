@@ -1,8 +1,8 @@
-"""Names the files whose code differs between two revisions; docstrings and comments do not count.
+"""Names the files whose code differs between two revisions, ignoring docstrings and comments.
 
     python tools/same_code.py BASE [HEAD]
 
-HEAD is the work tree if it is left out. Exits with 1 if any file differs, was added or was removed.
+HEAD is the work tree by default. Exits with 1 if any file differs, was added or was removed.
 """
 
 import ast

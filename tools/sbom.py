@@ -76,7 +76,7 @@ def _wanted(requirements: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _extra(requirement: str) -> str:
-    """Return the extra that a requirement is of; "" if it is of none."""
+    """Return the extra that a requirement belongs to; "" if none."""
     match = _EXTRA.search(requirement)
     return normal(match[1]) if match else ""
 
@@ -133,7 +133,7 @@ def table() -> str:
 
 
 def main() -> int:
-    """Print one or the other."""
+    """Print the bill of materials or the licences."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--licenses", action="store_true", help="a table instead of the bill")
     if parser.parse_args().licenses:

@@ -36,7 +36,8 @@ def main() -> None:
     target = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/images")
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as root, ExitStack() as undo:
-        logging.getLogger().addHandler(logging.NullHandler())  # the pictures are what is wanted
+        # hide log lines: only the pictures are wanted
+        logging.getLogger().addHandler(logging.NullHandler())
         events = keep_events()
         cluster = ArchiveCluster(root, 3, file_bytes=1 << 20)
         undo.callback(cluster.close)
@@ -51,7 +52,8 @@ def main() -> None:
         undo.callback(site.stop)
         publish(cluster, undo)
         take(cluster, web.url, target)
-    gc.collect()  # or what is left of that cluster would complain that its certificates are gone
+    # otherwise leftovers of that cluster would complain that their certificates are gone
+    gc.collect()
     with tempfile.TemporaryDirectory() as root, shown_streams(root) as streams:
         take_streams(streams, target)
 
@@ -85,7 +87,7 @@ def publish(cluster: ArchiveCluster, undo: ExitStack) -> None:
 
 
 def take(cluster: ArchiveCluster, url: str, target: Path) -> None:
-    """Take a picture of the whole page in each state, and on a phone in the dark."""
+    """Take a picture of the whole page in each state, and of a phone in dark mode."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
         wide = browser.new_page(viewport={"width": 1280, "height": 900})
@@ -112,7 +114,8 @@ def take(cluster: ArchiveCluster, url: str, target: Path) -> None:
 
 def take_streams(streams: ShownProcess, target: Path) -> None:
     """Take a picture of the list of streams, one of which has failed."""
-    logging.getLogger("replicator.dialer").disabled = True  # publishers, in this process only here
+    # publishers are in this process only here
+    logging.getLogger("replicator.dialer").disabled = True
     streams.nodes["ships"]._ending.fail(OSError(errno.EIO, os.strerror(errno.EIO)))
     streams.process.host.turn()
     with sync_playwright() as playwright:
@@ -125,14 +128,14 @@ def take_streams(streams: ShownProcess, target: Path) -> None:
 
 
 def show(page: Page, url: str | None, level: str) -> None:
-    """Open the page, and wait until it says how the stream is."""
+    """Open the page, and wait until it shows this level."""
     if url is not None:
         page.goto(url)
     page.get_by_text(level, exact=True).wait_for(timeout=30_000)
 
 
 def save(page: Page, path: Path) -> None:
-    """Save a picture of all of the page, or of what is seen first."""
+    """Save a picture of the whole page, or of its visible part."""
     page.screenshot(path=str(path), full_page=path.stem in {"page", "page-degraded"})
     print(path)
 

@@ -1,7 +1,7 @@
 """Pages of the documentation site that are not files under docs/; mkdocs.yml names this as a hook.
 
-The README is the first page, and the two references are made from the code: commands from their
-options, the Python interface by mkdocstrings from the names that are listed here.
+The README is the first page, and the two references are made from the code: the commands from their
+options, and the Python interface by mkdocstrings from the names listed here.
 """
 
 import posixpath
@@ -65,7 +65,7 @@ _LINK: Final = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
 
 
 def on_config(config: Any) -> Any:
-    """Add each decision to the navigation, as mkdocs calls it: a new one is named nowhere else."""
+    """Add each decision to the navigation, so that none is listed by hand; mkdocs calls it."""
     config["nav"] = with_decisions(config["nav"])
     return config
 
@@ -100,7 +100,7 @@ def on_files(files: "Files", config: Any) -> "Files":
 
 
 def pages() -> dict[str, str]:
-    """Return each page that is made, by its path in the site."""
+    """Return each generated page, by its path in the site."""
     return {
         "index.md": "---\nhide: [navigation]\n---\n" + _moved("README.md"),
         "CHANGELOG.md": _moved("CHANGELOG.md"),
@@ -113,7 +113,7 @@ def pages() -> dict[str, str]:
 
 
 def _moved(name: str) -> str:
-    """Return a page of the project's root with its links as seen from docs/."""
+    """Return a page of the project's root with its links adapted to docs/."""
     text = (ROOT / name).read_text(encoding="utf-8")
     return _LINK.sub(lambda found: _target(found[1]), text)
 

@@ -13,7 +13,7 @@ class Part(NamedTuple):
     """A part of the report.
 
     Attributes:
-        nodes: of the clusters it runs on; a system that has no cluster of a size is left out.
+        nodes: cluster sizes to run on; a system that has no cluster of a size is left out.
         cases: yields them; is sent what the last one reached, in messages a second.
         only: names of systems, by how they begin; empty: all.
     """

@@ -1,4 +1,4 @@
-"""How much the holders of one certificate may take.
+"""Limits on what the holders of one certificate name may use.
 
 Imports `wire`; imported by `serve` and nodes.
 """

@@ -1,4 +1,4 @@
-"""Admission: which connections a server takes, before and after it has seen their certificates."""
+"""Admission: which connections a server accepts, before and after it knows their certificates."""
 
 import threading
 import time
@@ -14,36 +14,37 @@ from rt.errors import Misuse, Refused
 from rt.limits import GIB, MIB
 from rt.net.authority.identity import CertificateRole, PeerIdentity
 
-_BURST_S: Final = 10.0  # connections of so many seconds may come at once
+_BURST_S: Final = 10.0  # the connections of so many seconds may come at once
 _REQUEST_TOKENS: Final = 0.125  # of a connection: 0.6 ms of processor time, of 5 ms
-_NODE_MESSAGES: Final = 5  # times what others may send: it relays a thousand sessions
-# Of a processor, for the answers to one name's questions: status, sessions, cursors, history.
+_NODE_MESSAGES: Final = 5  # a node may send so many times more: it relays many sessions
+# Share of a processor for answering one name's questions: status, sessions, cursors, history.
 _ANSWER_SHARE: Final = 0.05
-_ANSWER_HELD_S: Final = 3.0  # at most, before an answer; who asks for a status waits 10 s for it
-_PREFIX_BITS: Final = 64  # of an IPv6 address; its holder has all addresses below it
+_ANSWER_HELD_S: Final = 3.0  # maximum delay of an answer; clients wait 10 s for a status
+_PREFIX_BITS: Final = 64  # of an IPv6 address; one holder has a whole /64
 _RESERVED_ROLES: Final = frozenset({CertificateRole.NODE, CertificateRole.OPERATOR})
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """How much of a server strangers, and the holders of one certificate, may take.
+    """ServerLimits: how much of a server unknown peers, and holders of one name, may use.
 
     Attributes:
-        connections: all that are served at once: a thread and 100 KiB each, or 2 MiB while a
-            backlog passes.
-        reserved: of them, for the nodes of the cluster and its operators.
-        identity_connections: of the holders of one certificate's name.
-        identity_connects_s: new ones a second, of one name; ten seconds' worth may come at once.
+        connections: connections served at once: a thread and 100 KiB each, or 2 MiB during a
+            backlog.
+        reserved: connections reserved for the cluster's nodes and operators.
+        identity_connections: connections of one certificate name.
+        identity_connects_s: new connections per second of one name; ten seconds' worth may come at
+            once.
         identity_sessions: different sessions that one name may push within a day.
-        identity_bytes_s: bytes a second that one name may send and receive, over all of its
-            connections; it is slowed down to that.
-        identity_messages_s: messages a second that one name may send on pushing and pulling
-            connections; it is slowed down to that. A short one takes 2 to 50 us of a processor. A
-            node of the cluster may send five times as many, of any size.
-        identity_memory_bytes: of messages on their way from one name, over all of its connections;
-            beyond them a connection is refused. A node may use twice as much for a moment.
-        handshakes: connections whose certificate has not been seen yet.
-        address_handshakes: of them, from one address (one /64 of IPv6).
+        identity_bytes_s: bytes per second that one name may send and receive over all of its
+            connections; beyond that it is slowed down.
+        identity_messages_s: messages per second that one name may send on pushing and pulling
+            connections; beyond that it is slowed down. A short one takes 2 to 50 us of a processor.
+            A node of the cluster may send five times as many, of any size.
+        identity_memory_bytes: bytes of arriving messages of one name, over all of its connections;
+            beyond that a connection is refused. A node may briefly use twice as much.
+        handshakes: connections whose certificate is not known yet.
+        address_handshakes: of these, connections from one address (one /64 of IPv6).
         handshake_s: seconds that a handshake may take.
     """
 
@@ -75,7 +76,7 @@ class ServerLimits:
 
 @dataclass(slots=True)
 class _Account:
-    """What the holders of one name have taken."""
+    """What the holders of one name have used."""
 
     connections: int = 0
     tokens: float = 0.0  # connections that may be begun now
@@ -83,15 +84,15 @@ class _Account:
     sessions: DaySessions = field(default_factory=DaySessions)
     budget: Budget = field(default_factory=Budget)  # of bytes and messages
     answers: Budget = field(default_factory=Budget)
-    answer_s: float = 0.0  # of `answers`, that the last one took
+    answer_s: float = 0.0  # the last answer's cost, charged to `answers`
 
 
 class AnswerTurn(NamedTuple):
-    """When a question may be answered.
+    """AnswerTurn: when a question may be answered.
 
     Attributes:
         held_s: seconds to wait first.
-        expected_s: of the budget for answers, what was charged in advance.
+        expected_s: the seconds charged in advance to the budget for answers.
     """
 
     held_s: float
@@ -99,14 +100,14 @@ class AnswerTurn(NamedTuple):
 
 
 class Admission:
-    """Counts places, and decides which connections go without one.
+    """Admission: counts places, and decides which connections get none.
 
-    A newcomer is never refused for want of a handshake slot: the oldest handshake of the address
-    that has most ends instead. So a flood pushes out its own connections; a genuine handshake
-    takes milliseconds, and would have to be the oldest of its address to be among them.
+    A new connection is never refused for lack of a handshake slot: instead, the oldest handshake of
+    the address that has most is ended. So a flood pushes out its own connections; a genuine
+    handshake takes milliseconds, and is pushed out only while it is the oldest of its address.
 
-    Threads: any thread may call any method; `_lock` guards all fields but `limits`,
-    which is replaced as a whole.
+    Threads: any thread may call any method; `_lock` guards all fields except `limits`, which is
+        replaced as a whole.
     """
 
     def __init__(self, limits: ServerLimits, clock: Callable[[], float] = time.monotonic) -> None:
@@ -121,11 +122,11 @@ class Admission:
         """Count a new handshake.
 
         Args:
-            key: of the connection, for the other methods.
+            key: the connection's key, for the other methods.
             host: the address it comes from.
 
         Returns:
-            The key of the handshake that has to end to make room, if any.
+            The key of the handshake that must end to make room, if any.
         """
         address = network_of(host)
         with self._lock:
@@ -140,7 +141,7 @@ class Admission:
 
         Raises:
             Refused: `displaced` (its handshake was ended for another), or `busy`: there is no
-                place, or this name has too many or takes them too fast.
+                place, or this name has too many connections, or connects too often.
         """
         with self._lock:
             if key not in self._handshakes:
@@ -154,7 +155,7 @@ class Admission:
             del self._handshakes[key]
 
     def leave(self, key: object) -> None:
-        """Give back what a connection had; does nothing if it had nothing."""
+        """Release a connection's place; does nothing if it has none."""
         with self._lock:
             self._handshakes.pop(key, None)
             holder = self._admitted.pop(key, None)
@@ -162,12 +163,12 @@ class Admission:
                 self._accounts[holder].connections -= 1
 
     def spend(self, identity: PeerIdentity, size: int, messages: int) -> float:
-        """Count what has passed; return for how many seconds to let nothing pass.
+        """Charge for traffic; return for how many seconds to pause the connection.
 
         Args:
-            identity: of the peer.
+            identity: the peer's identity.
             size: bytes in both directions.
-            messages: that the peer has sent.
+            messages: how many messages the peer has sent.
         """
         limits = self.limits
         if identity.is_node:
@@ -178,9 +179,9 @@ class Admission:
             return self._account(_holder(identity)).budget.spend(cost_s, self._clock())
 
     def request(self, identity: PeerIdentity) -> float:
-        """Count a request on a connection that was kept; return for how many seconds to hold it.
+        """Charge for a request on a kept connection; return for how many seconds to delay it.
 
-        It takes a part of what a new connection takes, of the same budget.
+        It costs part of what a new connection costs, from the same budget.
         """
         with self._lock:
             account = self._account(_holder(identity))
@@ -188,10 +189,10 @@ class Admission:
             return max(0.0, -account.tokens / self.limits.identity_connects_s)
 
     def ask(self, identity: PeerIdentity) -> AnswerTurn:
-        """Count a question that is about to be answered; `answered` has to follow.
+        """Charge in advance for a question; `answered` must follow.
 
-        What the last answer took is charged at once, so those who ask at the same time come in
-        turn and not together.
+        The cost of the last answer is charged at once, so that simultaneous questions of one name
+        are answered in turn.
         """
         with self._lock:
             account = self._account(_holder(identity))
@@ -203,10 +204,10 @@ class Admission:
         """Charge for an answer.
 
         Args:
-            identity: of the peer.
+            identity: the peer's identity.
             turn: from `ask`.
-            seconds: of processor time that it took.
-            size: in bytes.
+            seconds: the processor time it took.
+            size: its size in bytes.
         """
         cost_s = max(seconds / _ANSWER_SHARE, size / self.limits.identity_bytes_s)
         with self._lock:
@@ -222,7 +223,7 @@ class Admission:
             Refused: `sessions`: its name has pushed too many different ones within a day.
         """
         if identity.is_node:
-            return  # it passes on what publishers were granted
+            return  # a node relays sessions that publishers were granted
         now_s, most = self._clock(), self.limits.identity_sessions
         with self._lock:
             sessions = self._account(_holder(identity)).sessions
@@ -268,7 +269,7 @@ def _holder(identity: PeerIdentity) -> str:
 
 
 def network_of(host: str) -> str:
-    """Return what addresses of one holder have in common."""
+    """Return the part of an address that all addresses of one holder share."""
     host = host.partition("%")[0]  # the zone of a link-local address
     if ":" not in host:
         return host

@@ -1,15 +1,15 @@
-"""Budgets: what the holders of one name have spent of a rate, and of a number of sessions a day."""
+"""Budgets: what the holders of one name have used of a rate, and of daily sessions."""
 
 from dataclasses import dataclass, field
 from typing import Final
 
-_SAVED_S: Final = 1.0  # of a budget that was not used; it may be spent at once
+_SAVED_S: Final = 1.0  # unused budget that may be spent at once
 _SESSION_S: Final = 86_400.0  # a session counts for a day after it was last claimed
 
 
 @dataclass(slots=True)
 class Budget:
-    """How far beyond a rate someone is, in seconds of it.
+    """Budget: how far beyond a rate a peer is, in seconds at that rate.
 
     >>> budget = Budget()
     >>> budget.spend(1.5, now_s=1.0), budget.spend(0.0, now_s=1.25)
@@ -20,11 +20,11 @@ class Budget:
     metered_s: float = 0.0
 
     def spend(self, cost_s: float, now_s: float) -> float:
-        """Count what has passed; return for how many seconds to let nothing pass.
+        """Charge for traffic; return for how many seconds to pause.
 
         Args:
-            cost_s: what passed, divided by the rate.
-            now_s: by a clock that only goes forward.
+            cost_s: the traffic divided by the rate.
+            now_s: a monotonic clock, in seconds.
         """
         left_s = self.spent_s - (now_s - self.metered_s)
         self.spent_s, self.metered_s = max(-_SAVED_S, left_s) + cost_s, now_s
@@ -33,12 +33,12 @@ class Budget:
 
 @dataclass(slots=True)
 class DaySessions:
-    """The different sessions that someone has claimed within a day."""
+    """DaySessions: the different sessions that a name has claimed within a day."""
 
     claimed_s: dict[str, float] = field(default_factory=dict)  # when each was claimed last
 
     def claim(self, session: str, most: int, now_s: float) -> bool:
-        """Count a session; return False, and do not, if it is one too many.
+        """Count a session; return False, without counting it, if it is one too many.
 
         >>> sessions = DaySessions()
         >>> [sessions.claim(each, most=1, now_s=0.0) for each in ("jfk", "lga", "jfk")]

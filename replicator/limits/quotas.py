@@ -1,4 +1,4 @@
-"""Quotas: what each publisher may take of one stream, beside what it may take of a node."""
+"""Quotas: what each publisher may use of one stream, besides its limits at a node."""
 
 import threading
 import time
@@ -15,10 +15,10 @@ from rt.text import size_text
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What one publisher may take of a stream, at each node; None is no limit but the node's.
+    """Quota: what one publisher may use of a stream, at each node; None for the node's limit.
 
     Attributes:
-        bytes_s: bytes a second over all of its connections.
+        bytes_s: bytes per second over all of its connections.
         sessions: different sessions within a day.
     """
 
@@ -33,7 +33,7 @@ class Quota:
             raise Misuse(f"sessions is {self.sessions}; use a number above 0")
 
     def __str__(self) -> str:
-        """Return it for a reader.
+        """Return the quota as text for people.
 
         >>> str(Quota(bytes_s=4 << 20)), str(Quota(sessions=3))
         ('4.00 MiB a second', '3 sessions a day')
@@ -48,7 +48,7 @@ NO_QUOTA: Final = Quota()
 
 @dataclass(slots=True)
 class _Account:
-    """What one publisher has taken of a stream."""
+    """What one publisher has used of a stream."""
 
     quota: Quota
     budget: Budget
@@ -56,7 +56,7 @@ class _Account:
 
 
 class Quotas:
-    """Holds the publishers of one stream to their quotas, which may change at any time.
+    """Quotas: enforces the quotas of one stream's publishers, which may change at any time.
 
     Threads: any thread may call any method; `_lock` guards `_accounts`.
     """
@@ -67,8 +67,8 @@ class Quotas:
         """Prepare.
 
         Args:
-            quota: returns the quota that a publisher has now; any thread may call it.
-            clock: only goes forward.
+            quota: returns a publisher's present quota; any thread may call it.
+            clock: a monotonic clock, in seconds.
         """
         self.quota = quota
         self._clock = clock
@@ -76,7 +76,7 @@ class Quotas:
         self._accounts: dict[PeerName, _Account] = {}  # at most one for each certificate's name
 
     def spend(self, publisher: PeerName, size: int) -> float:
-        """Count bytes that have passed; return for how many seconds to let nothing pass."""
+        """Charge for bytes; return for how many seconds to pause."""
         quota = self.quota(publisher)
         if quota.bytes_s is None:
             return 0.0
@@ -98,7 +98,7 @@ class Quotas:
                 raise Refused("sessions", f"{words}; its quota allows no more (rt session quota)")
 
     def _account(self, publisher: PeerName, quota: Quota) -> _Account:
-        """Return an account; what was spent of another rate is forgiven."""
+        """Return an account; a changed rate starts a new budget."""
         account = self._accounts.get(publisher)
         if account is None:
             account = _Account(quota, Budget(), DaySessions())

@@ -1,4 +1,4 @@
-"""Copying a merged log from a node, and serving the copy to others.
+"""Copies a merged log from a node, and serves the copy to others.
 
 Imports `sink`, `serve` and `wire`; imported by nodes, clients and commands.
 """

@@ -1,4 +1,4 @@
-"""PullClient: keeps a copy of a merged log, from whichever node will give it."""
+"""PullClient: keeps a copy of a merged log, pulled from one of several nodes."""
 
 import logging
 import os
@@ -34,28 +34,28 @@ from rt.position import START, Position
 from rt.traffic import Traffic
 
 _log: Final = logging.getLogger(__name__)
-LAGGING: Final = "lagging"  # why this side leaves a node
+LAGGING: Final = "lagging"  # code: this side leaves a node
 _STOP_S: Final = 2.0
-_LOOK_S: Final = 0.5  # how often to see whether a look at a node is due
+_LOOK_S: Final = 0.5  # how often to check whether a question to a node is due
 
 
 @dataclass(frozen=True, slots=True)
 class PullStatus:
-    """The status of a copy.
+    """PullStatus: the status of a copy.
 
     Attributes:
-        node: where it is copied from; "" while there is no connection.
-        position: up to where it is copied.
+        node: the node it is copied from; "" while there is no connection.
+        position: the end of the copy.
         next_place: where it continues: `position`, or the next file.
-        durable: up to where it is durable.
-        has_all: whether the node has said, on this connection, that it has nothing more.
-        is_ahead: whether the node that answered last had less than the copy.
-        error: why there is no connection, or why the copy has ended by itself.
-        complete_to: everything that was merged at `asked_ns` is before this place, and copied; None
-            before that was asked (`PullClient.ask_end`).
-        asked_ns: when that was, in ns since the epoch.
-        furthest: the furthest end that any node has named of late.
-        lag: how far the node lags behind another one; "" if that is not known.
+        durable: the durable end of the copy.
+        has_all: whether the node has reported, on this connection, that it has nothing more.
+        is_ahead: whether the last node that answered had less than the copy.
+        error: why there is no connection, or why the copy has stopped.
+        complete_to: everything merged at `asked_ns` is copied, and ends here; None if that was not
+            asked (`PullClient.ask_end`).
+        asked_ns: when it was asked, ns since the epoch.
+        furthest: the furthest end that any node has reported lately.
+        lag: how far the node lags another one; "" if unknown.
     """
 
     node: str
@@ -72,7 +72,7 @@ class PullStatus:
 
     @property
     def caught_up(self) -> bool:
-        """Whether the node has nothing more, and no other node is known to have."""
+        """Whether the node has nothing more, and no other node is known to have more."""
         return self.has_all and self.next_place >= self.furthest
 
 
@@ -102,7 +102,6 @@ class PullClient:
         grown: Callable[[Position], object] | None = None,
         disk: Disk | None = None,
         asks: EndAsks | None = None,
-        compares: bool = True,
         loop: EventLoop | None = None,
     ) -> None:
         """Dial nothing before `start` is called.
@@ -111,7 +110,7 @@ class PullClient:
             root: directory under which streams live.
             stream: name of the stream.
             nodes: host and port of each node; one is used at a time.
-            contexts: of `rt.net.tls.client_context`.
+            contexts: contexts made by `rt.net.tls.client_context`.
             keep: whether to keep the bytes of a file that the cluster has archived.
             sweep: is called about once a second to give up what is not to be kept.
             start: where a new copy begins: at the file that holds this place. One that holds
@@ -119,7 +118,6 @@ class PullClient:
             grown: is called with the end of the copy whenever it has moved, for one that is served.
             disk: where; the real one if not given.
             asks: asks nodes where the stream ends; with `contexts` if not given.
-            compares: whether to look at other nodes; False for a copy that takes what one has.
             loop: serves the connection; one of its own if not given.
 
         Raises:
@@ -138,7 +136,6 @@ class PullClient:
         self._watch: LagWatch[str] = LagWatch(map(address_text, self._nodes))
         self._watching = threading.Lock()
         self._stopped = threading.Event()
-        self._compares = compares and len(self._nodes) > 1
         directory = os.path.join(stream_directory(root, stream), MERGED_NAME)
         self._is_new = not os.path.exists(os.path.join(directory, FILE_NAME))
         destination = Destination(self._nodes, contexts, PULL, stream)
@@ -159,17 +156,17 @@ class PullClient:
         self._loop = self._loop or EventLoop(pool_threads=1)
         self._dialer.start(self._loop)
         self._copy.start()
-        if self._compares:
+        if len(self._nodes) > 1:
             threading.Thread(target=carried(self._look), name="look", daemon=True).start()
 
     def ask_end(self, hops: int = HOPS_MAX) -> EndWait:
-        """Ask where the stream ends now; to be closed.
+        """Ask where the stream ends now; the caller closes the result.
 
         Args:
-            hops: over how many mirrors the question may go on.
+            hops: how many mirrors the question may pass.
 
         Returns:
-            What waits until the copy has everything that was merged by now.
+            A wait that ends when the copy has everything that was merged by now.
         """
         self._guard.demand_owner()
         asks = partial(self._asks.latest, hops=hops)
@@ -184,7 +181,7 @@ class PullClient:
         """End the connection, sync the copy, and release the directory.
 
         Args:
-            wait_s: how long to wait for a dial, or a write, that is under way.
+            wait_s: how long to wait for a running dial or write.
 
         Returns:
             Whether it has ended. If not, the directory is still locked: call again.
@@ -212,11 +209,11 @@ class PullClient:
 
     @property
     def log(self) -> Appender | None:
-        """The copy's log; None before a node has said which it is."""
+        """The copy's log; None until a node has identified it."""
         return None if self._copy.log is None else self._copy.log.appender
 
     def on_damage(self, suspect: Callable[[CorruptLog], None]) -> None:
-        """Have damage in a rolled file reported; before `start`."""
+        """Have damage in rolled files reported; call before `start`."""
         self._copy.suspect = suspect
 
     @property
@@ -226,7 +223,7 @@ class PullClient:
 
     @property
     def is_served_nowhere(self) -> bool:
-        """Whether every node has answered last that it does not serve the stream."""
+        """Whether every node's last answer was that it does not serve the stream."""
         known = [self._dialer.codes.get(node) for node in self._nodes]
         return all(code == NO_SUCH_STREAM for code in known)
 
@@ -326,11 +323,11 @@ class PullClient:
         return START if log is None else log.appender.next_place
 
     def _is_sound(self) -> bool:
-        """Whether a node has found the copy to be one of its log; a new, empty one is."""
+        """Whether a node has accepted the copy as a prefix of its log, or it is new and empty."""
         return self._is_accepted or (self._is_new and not self._next_place())
 
     def _completed(self, end: Position, asked_ns: int) -> None:
-        """Take note that the copy has everything that was merged at a time."""
+        """Record that the copy has everything that was merged at a time."""
         if asked_ns >= self._complete[1]:
             self._complete = end, asked_ns
 
@@ -340,7 +337,7 @@ class PullClient:
             self._watch.connected(node or None, time.monotonic())
 
     def _look(self) -> None:
-        """Look at a node whenever that is due, and have one left that lags."""
+        """Ask a node when that is due, and leave the current node if it lags."""
         by_text = {address_text(each): each for each in self._nodes}
         while not self._stopped.wait(_LOOK_S):
             now_s = time.monotonic()

@@ -20,11 +20,11 @@ Address = tuple[str, int]
 
 
 class NoEnd(NamedTuple):
-    """Why a node has not said where the stream ends.
+    """NoEnd: why a node has not answered where the stream ends.
 
     Attributes:
-        why: in a sentence.
-        members: of the cluster, where it may be better to ask.
+        why: a sentence.
+        members: members of the cluster, which may be better to ask.
         for_good: whether it is useless to ask the node again.
     """
 
@@ -34,14 +34,14 @@ class NoEnd(NamedTuple):
 
 
 class EndAsks:
-    """Asks with the certificate of a puller. Any thread may call any method."""
+    """EndAsks: asks with a puller's certificate. Any thread may call any method."""
 
     def __init__(self, contexts: Contexts) -> None:
         """Ask nothing yet.
 
         Args:
-            contexts: of `rt.net.tls.client_context`; those of questions are made of its files, as
-                a question is named in the context that it is asked with.
+            contexts: contexts made by `rt.net.tls.client_context`; questions need contexts of their
+                own, made from the same files.
         """
         self._files, self._stream = contexts.files, contexts.stream
         self._made: Contexts | None = None
@@ -54,15 +54,16 @@ class EndAsks:
         return made
 
     def close(self) -> None:
-        """Forget the certificate, whose files may be removed now. Idempotent."""
+        """Forget the certificate, whose files may now be removed. Idempotent."""
         self._made = None
 
     def latest(self, node: Address, hops: int = HOPS_MAX) -> Position | NoEnd:
         """Return where the stream ends: everything that was confirmed merged by now is before it.
 
         Args:
-            node: whom to ask. A node has a majority confirm that it leads; a mirror asks its nodes.
-            hops: over how many mirrors the question may go on.
+            node: the node or mirror to ask. A node has a majority confirm that it leads; a mirror
+                asks its nodes.
+            hops: how many mirrors the question may pass.
         """
         try:
             return self._ask(node, {"latest": True, "hops": hops}, _LATEST_S)
@@ -77,9 +78,9 @@ class EndAsks:
             return NoEnd(f"{_text(node)}: {spoken(error)}")
 
     def served(self, node: Address) -> Position | None:
-        """Return up to where a node or mirror serves the merged log now; None if it does not say.
+        """Return the end that a node or mirror serves now; None if it does not answer.
 
-        That may be less than was merged. The question costs a handshake.
+        It may be less than was merged. The question costs a handshake.
         """
         try:
             return self._ask(node, {}, _SERVED_S)

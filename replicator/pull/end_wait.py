@@ -12,14 +12,14 @@ from rt.errors import RtError
 from rt.position import Position
 
 _ROUND_S: Final = 0.2  # after all nodes were asked in vain, as during an election
-_LOOK_FIRST_S, _LOOK_S = 0.001, 0.05  # at how far the copy has come
+_LOOK_FIRST_S, _LOOK_S = 0.001, 0.05  # between checks of the copy's progress
 
 
 class EndWait:
-    """One question where the stream ends, and the copy that has to come there.
+    """EndWait: asks where the stream ends, and waits until the copy has reached that end.
 
-    Threads: its own thread asks and looks at the copy, until `close`; any may call the rest.
-        `_lock` guards `_question`; `_error` is set before `_is_over`.
+    Threads: its own thread asks and checks the copy, until `close`; any may call the rest. `_lock`
+        guards `_question`; `_error` is set before `_is_over`.
     """
 
     def __init__(
@@ -33,11 +33,11 @@ class EndWait:
         """Begin to ask.
 
         Args:
-            nodes: that are asked in turn, nodes or mirrors.
+            nodes: nodes or mirrors, asked in turn.
             asks: asks one of them, as `EndAsks.latest`.
             place: returns where the copy continues now.
-            reached: takes the end, and when the question was asked, once the copy is there.
-            is_accepted: returns whether a node has found the copy to be one of its log; a copy of
+            reached: called with the end and the time of the question once the copy has reached it.
+            is_accepted: whether a node has found the copy to be a prefix of its log; a copy of
                 another log, or one that ends in damage, may be as long.
         """
         self.asked_s, self._asked_ns = time.monotonic(), time.time_ns()
@@ -52,30 +52,30 @@ class EndWait:
 
     @property
     def end(self) -> Position | None:
-        """Where the stream ended at some time since this began; None if no node has said so."""
+        """Where the stream ended at some time since this began; None if no node has answered."""
         return self._question.end
 
     @property
     def is_reached(self) -> bool:
-        """Whether the copy has come to the end."""
+        """Whether the copy has reached the end."""
         return self._reached.is_set()
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes of it: the copy is there, or it was asked in vain."""
+        """Whether the wait has ended: the copy is complete, or asking has failed for good."""
         return self._is_over.is_set()
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether no node can say where the stream ends, however often it is asked."""
+        """Whether no node can ever answer where the stream ends."""
         with self._lock:
             return self._question.is_hopeless
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the copy is complete; False if it is not in time, or no node can say so.
+        """Wait until the copy is complete; False if it is not in time, or no node can answer.
 
         Raises:
-            RtError: the copy cannot be looked at; `OSError` if the disk says so.
+            RtError: the copy cannot be read; `OSError` if the disk fails.
         """
         self._is_over.wait(timeout_s)
         if self._error is not None:
@@ -83,19 +83,19 @@ class EndWait:
         return self.is_reached
 
     def wait_answered(self, timeout_s: float) -> Position | None:
-        """Wait until the end is known; None if it is not in time, or no node can say it."""
+        """Wait until the end is known; None if it is not in time, or no node can answer."""
         self._answered.wait(timeout_s)
         return self.end
 
     def why_not(self) -> str:
-        """Say what is left, or why that is not known."""
+        """Return what the copy still lacks, or why that is unknown."""
         with self._lock:
             if self._question.is_reached(self._place()) and not self._is_accepted():
                 return "no node has compared the copy with its log yet"
             return self._question.why_not(self._place())
 
     def close(self) -> None:
-        """Ask and look no more. Idempotent."""
+        """Stop asking and checking. Idempotent."""
         self._closing.set()
 
     def _run(self) -> None:
@@ -123,7 +123,7 @@ class EndWait:
         return False
 
     def _follow(self) -> None:
-        """Look at the copy until it is there."""
+        """Check the copy until it has reached the end."""
         self._answered.set()
         pause_s = _LOOK_FIRST_S
         while not (self._question.is_reached(self._place()) and self._is_accepted()):

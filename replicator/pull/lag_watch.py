@@ -1,4 +1,4 @@
-"""LagWatch: decides whether the node that a copy comes from lags, compared with the others."""
+"""LagWatch: decides whether the node that a copy comes from lags the other nodes."""
 
 from collections.abc import Hashable, Iterable
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -7,15 +7,15 @@ from rt.position import START, Position
 
 Node = TypeVar("Node", bound=Hashable)
 
-# Between two looks at a node. Each is a handshake, of some 3 ms at the node: 100 readers of three
+# Between two questions. Each is a handshake, of some 3 ms at the node: 100 readers of three
 # nodes cost each node a thirtieth of a processor.
 LOOK_S: Final = 3.0
 LAG_S: Final = 5.0  # nodes merge within milliseconds; an election takes one or two seconds
-AVOID_S: Final = 60.0  # after so long a node that lagged may be tried again, whatever it says
+AVOID_S: Final = 60.0  # after so long a node that lagged may be tried again in any case
 
 
 class _Target(NamedTuple):
-    """An end that some node had at a time, and the current one has not shown to have."""
+    """An end that some node had at a time, and that the current node is not known to have."""
 
     end: Position
     node: Hashable
@@ -23,64 +23,64 @@ class _Target(NamedTuple):
 
 
 class _Heard(NamedTuple):
-    """How far a node's merged log went, and when it was last asked; `end` never goes back."""
+    """A node's last known end, and when it was last asked; `end` never decreases."""
 
     end: Position
     asked_s: float
-    is_silent: bool  # it did not answer when it was last asked
+    is_silent: bool  # whether it left the last question unanswered
 
 
 class LagWatch(Generic[Node]):
-    """Compares the merged logs of all nodes that a puller knows, by a cheap question now and then.
+    """LagWatch: compares the merged logs of the nodes that a puller knows, by occasional questions.
 
     The current node is left if another one had an end that the current one still lacks `lag_s`
-    later, by its own answer; or, if it gives no answer, if the copy has not grown for so long. A
-    copy that is far behind a node which has everything is no reason to leave it. A node that was
-    left is avoided until it has what it lacked, or for `AVOID_S`. Nothing is left if no other node
-    is known to have more.
+    later, by its own answer; or, if it does not answer, if the copy has not grown for so long. A
+    copy that lags a node which has everything is no reason to leave that node. A node that was left
+    is avoided until it has what it lacked, or for `AVOID_S`. No node is left unless another is
+    known to have more.
 
-    Pure: the caller says what time it is.
+    Pure: the caller passes the time.
     """
 
     def __init__(
         self, nodes: Iterable[Node], *, look_s: float = LOOK_S, lag_s: float = LAG_S
     ) -> None:
-        """Look at nothing before a node is connected.
+        """Ask nothing before a node is connected.
 
         Args:
-            nodes: all that may be copied from.
-            look_s: between two looks.
+            nodes: all nodes that may be copied from.
+            look_s: time between two questions.
             lag_s: how long a node may lack what another has.
         """
         self._nodes = list(dict.fromkeys(nodes))
         self._look_s, self._lag_s = look_s, lag_s
         self._heard: dict[Node, _Heard] = {}
-        self._answered: Node | None = None  # since `why_leave` was asked
+        self._answered: Node | None = None  # the node heard since the last `why_leave`
         self._avoided: dict[Node, tuple[Position, float]] = {}  # what it lacked, and until when
         self._current: Node | None = None
         self._since_s = 0.0  # when it was connected
         self._place, self._grown_s = START, 0.0  # of the copy
         self._target: _Target | None = None
-        self._next_s = 0.0  # when to look again
+        self._next_s = 0.0  # when to ask again
         self._turn = 0
 
     @property
     def furthest(self) -> Position:
-        """The furthest end that any node has named."""
+        """The furthest end that any node has reported."""
         return max((each.end for each in self._heard.values()), default=START)
 
     def connected(self, node: Node | None, now_s: float) -> None:
-        """Take note of the node that the copy comes from now, None if there is none."""
+        """Record the node that the copy comes from now; None if there is none."""
         self._current, self._target = node, None
         self._since_s = self._grown_s = now_s
 
     def grown(self, place: Position, now_s: float) -> None:
-        """Take note of where the copy continues now."""
+        """Record where the copy continues now."""
         if place > self._place:
             self._place, self._grown_s = place, now_s
 
     def due(self, now_s: float) -> Node | None:
-        """Return the node to look at now, if it is time to."""
+        """Return the node to ask now; None if it is not time."""
         if self._current is None or len(self._nodes) < 2 or now_s < self._next_s:
             return None
         self._next_s = now_s + self._look_s
@@ -92,7 +92,7 @@ class LagWatch(Generic[Node]):
         return nodes[self._turn % len(nodes)]
 
     def heard(self, node: Node, end: Position | None, now_s: float) -> None:
-        """Take a node's answer, None if it has given none."""
+        """Record a node's answer; None if it gave none."""
         known = self._heard.get(node, _Heard(START, now_s, is_silent=False))
         self._answered = node
         self._heard[node] = _Heard(max(known.end, end or START), now_s, end is None)
@@ -102,10 +102,10 @@ class LagWatch(Generic[Node]):
         self._aim()
 
     def why_leave(self, now_s: float) -> str:
-        """Say why the current node is to be left now; "" if it is not.
+        """Return why the current node is to be left now, or "".
 
-        That is decided when it has just answered, as it may come further at any time. The node is
-        avoided from then on.
+        It is decided only when the node has just answered, since it may catch up at any time. From
+        then on the node is avoided.
         """
         answered, self._answered = self._answered, None
         why = "" if answered is None or answered != self._current else self.lag(now_s)
@@ -116,7 +116,7 @@ class LagWatch(Generic[Node]):
         return f"{why}; another node is asked instead"
 
     def lag(self, now_s: float) -> str:
-        """Say how far the current node lags; "" if it is not known to lag for `lag_s`."""
+        """Return how far the current node lags; "" if it has not lagged for `lag_s`."""
         self._aim()
         target, current = self._target, self._current
         if target is None or current is None or not self._is_overdue(now_s):
@@ -137,7 +137,7 @@ class LagWatch(Generic[Node]):
         return lacked is not None and now_s < lacked[1]
 
     def _has_answered_late(self) -> bool:
-        """Whether the current node was asked, while it is connected, after the time that it has."""
+        """Whether the current node, while connected, has been asked after its time was up."""
         own = None if self._current is None else self._heard.get(self._current)
         if own is None or self._target is None:
             return False
@@ -147,7 +147,7 @@ class LagWatch(Generic[Node]):
         return self._target is not None and now_s >= self._target.heard_s + self._lag_s
 
     def _has_better(self, target: _Target, now_s: float) -> bool:
-        """Whether another node answers that has what the current one lacks."""
+        """Whether another node answers and has what the current one lacks."""
         return any(
             node != self._current
             and known.end >= target.end
@@ -157,7 +157,7 @@ class LagWatch(Generic[Node]):
         )
 
     def _aim(self) -> None:
-        """Keep the oldest end that is not shown to be at the current node."""
+        """Keep the oldest end that the current node is not known to have."""
         if self._current is None:
             return
         own = self._heard.get(self._current)

@@ -23,11 +23,11 @@ from rt.position import Position
 from rt.traffic import Traffic
 
 _log: Final = logging.getLogger(__name__)
-_SYNC_S: Final = 1.0  # what a power cut takes from a copy is fetched again
+_SYNC_S: Final = 1.0  # what a copy loses in a power cut is fetched again
 
 
 class PulledLog:
-    """The subscriber's copy as its connection sees it (`replicator.host.Inbox`)."""
+    """PulledLog: a subscriber's copy as its connection sees it (`replicator.host.Inbox`)."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class PulledLog:
         self.news = Announcer(appender.directory)
         self._keep = keep
         self._bell: Bell | None = None
-        self.damage: CorruptLog | None = None  # in what the copy ends with
+        self.damage: CorruptLog | None = None  # damage at the copy's end
 
     def claim(self, bell: Bell) -> "PulledLog":
         """Ring this bell from now on."""
@@ -67,11 +67,11 @@ class PulledLog:
         return self._keep(entry)
 
     def needs(self, _end: Position) -> bool:
-        """Nothing is merged from a copy."""
+        """Return False: nothing is merged from a copy."""
         return False
 
     def doubted(self, _why: str = "") -> None:
-        """Check what the node compared: the copy's end, which the disk may have lost."""
+        """Check the part that the node compared: the copy's end, which the disk may have lost."""
         known = self.appender.manifest
         try:
             self.appender.verify(known.frames_end(self.appender.end.file))
@@ -83,7 +83,7 @@ class PulledLog:
         self._bell = None
 
     def sync(self) -> None:
-        """Make durable what has arrived; `OSError` if that failed, which is final."""
+        """Make everything received durable; `OSError` if that fails, which is final."""
         durable = self.appender.sync()
         if durable != self.durable:
             self.durable, bell = durable, self._bell
@@ -113,19 +113,19 @@ class LocalCopy:
         """Lock the directory, creating it if need be.
 
         Args:
-            directory: of the copy.
+            directory: directory of the copy.
             keep: whether to keep the bytes of a file that the cluster has archived.
-            sweep: is called about once a second to give up what is not to be kept.
-            disk: where.
-            failed: is called when the copy has ended by itself.
-            grown: is called with the end of the copy whenever it has moved.
+            sweep: called about once a second to archive files that need not be kept.
+            disk: the disk.
+            failed: called when the copy has stopped because of an error.
+            grown: called with the end of the copy whenever it has grown.
 
         Raises:
             Misuse: another process pulls into it.
         """
         self.directory = directory
-        self.log: PulledLog | None = None  # once a node has said which log it is
-        self.failure = ""  # why the copy has ended by itself
+        self.log: PulledLog | None = None  # set once a node has identified the log
+        self.failure = ""  # why the copy has stopped
         self.suspect: Callable[[CorruptLog], None] = _say_damaged  # of a rolled file
         self._keep = keep
         self._sweep = sweep
@@ -140,7 +140,7 @@ class LocalCopy:
         self._thread = threading.Thread(target=carried(self._run), name="sync copy", daemon=True)
 
     def open(self) -> None:
-        """Open a copy that is also served, as nodes may be away; before a connection claims it."""
+        """Open a copy that is also served, since nodes may be away; call before any claim."""
         if self._grown is not None and self.log is None:
             with closing(LogDirectory(self.directory, self._disk)) as log:
                 log.refresh()
@@ -180,12 +180,12 @@ class LocalCopy:
         return not self._thread.is_alive()
 
     def sync(self) -> None:
-        """Make durable what has arrived, unless that has failed before."""
+        """Make everything received durable, unless that has failed before."""
         if self._lock_fd >= 0 and self.log is not None and not self.failure:
             self.log.sync()
 
     def close(self) -> None:
-        """Release the files and the directory, when no thread uses them any more; idempotent."""
+        """Release the files and the directory once no thread uses them; idempotent."""
         if self._lock_fd < 0:
             return
         try:
@@ -216,7 +216,7 @@ class LocalCopy:
             raise
 
     def _mend(self, log: PulledLog, damage: CorruptLog) -> None:
-        """Set the active file aside if it is damaged, so that it is copied again."""
+        """Set a damaged active file aside, so that it is copied again."""
         log.damage = None
         if not set_end_aside(log.appender, damage):
             self.suspect(damage)
@@ -248,7 +248,7 @@ def set_end_aside(copy: Appender, damage: CorruptLog) -> bool:
         damage: in one of its files.
 
     Returns:
-        Whether it was done: not if a file is damaged that has ended.
+        Whether it was done; False if the damaged file has ended.
     """
     file = damage.position.file
     if file in copy.manifest.rolled:

@@ -31,12 +31,12 @@ from rt.position import Position
 
 _log: Final = logging.getLogger(__name__)
 _REQUEST_BYTES_MAX: Final = 4 << 10
-_REQUEST_S: Final = 10.0  # for a request to come, and for its answer to be taken
-_UPSTREAM_S: Final = 10.0  # for a node to answer; the reader waits for a little longer
+_REQUEST_S: Final = 10.0  # to receive a request, and to send the answer
+_UPSTREAM_S: Final = 10.0  # for a node's answer; the reader waits a little longer
 
 
 class MirrorFeed:
-    """The copy as one connection sees it: complete once that was proven since it connected."""
+    """MirrorFeed: the copy as a connection sees it; complete once proven since it connected."""
 
     def __init__(self, feed: LogFeed, began_s: float, proven: Callable[[float], bool]) -> None:
         self.directory, self.damaged = feed.directory, feed.damaged
@@ -45,21 +45,21 @@ class MirrorFeed:
         self._proven = proven
 
     def is_whole(self) -> bool:
-        """Whether the copy has had, since this connection, all that was merged when it began."""
+        """Whether the copy is proven to have all that was merged when this connection began."""
         return self._proven(self._began_s)
 
 
 class Mirror:
-    """The host of a server that only lets subscribers pull (`replicator.host.Host`).
+    """Mirror: the host of a server that only lets subscribers pull (`replicator.host.Host`).
 
-    Its certificate says `mirror`: publishers refuse it, and it can push, vote and operate nowhere.
-    It answers no further than it is sure of: asked where the stream ends, it asks its own nodes,
-    and it calls no copy complete before its own has come to such an end.
+    Its certificate says `mirror`: publishers refuse it, and it cannot push, vote or operate
+    anywhere. It answers only what it is sure of: asked where the stream ends, it asks its own
+    nodes, and it calls no copy complete before its own has reached such an end.
 
-    Threads: connections call the host's methods; `grown` is called by the thread that fills the
-    copy. `_feeds` has rules of its own; `suspect` and `ask_end` are set before `start`. `_proving`
-    guards `_proof`. `_asking` guards `_asked`, and is held while that is answered: all that came
-    meanwhile share the next question. The other fields never change.
+    Threads: connections call the host's methods; the thread that fills the copy calls `grown`.
+        `_feeds` has rules of its own; `suspect` and `ask_end` are set before `start`. `_proving`
+        guards `_proof`. `_asking` guards `_asked`, and is held while that is answered, so that all
+        requests that come meanwhile share the next question. The other fields never change.
     """
 
     is_first = False  # nothing is merged here
@@ -76,21 +76,21 @@ class Mirror:
 
         Args:
             address: host and port to listen on; port 0 takes a free one, see `address`.
-            contexts: of `rt.net.tls.server_context`, with a mirror's certificate.
-            stream: the one that is served.
-            directory: of the copy, which another object fills.
-            limits: how much strangers, and the holders of one certificate, may take.
+            contexts: contexts made by `rt.net.tls.server_context`, with a mirror's certificate.
+            stream: the served stream.
+            directory: directory of the copy, which another object fills.
+            limits: how much unknown peers, and holders of one certificate name, may use.
 
         Raises:
             OSError: the address is not available.
         """
         self.stream = stream
-        self.suspect: Callable[[CorruptLog], None] = lambda _damage: None  # has it repaired
-        self.ask_end: Callable[[int], EndWait] | None = None  # of what fills the copy
+        self.suspect: Callable[[CorruptLog], None] = lambda _damage: None  # has damage repaired
+        self.ask_end: Callable[[int], EndWait] | None = None  # `PullClient.ask_end`
         self._feeds = LogFeeds(directory)
         self._proving, self._asking = threading.Lock(), threading.Lock()
         self._proof: EndWait | None = None  # the last question whether the copy is complete
-        self._asked: EndWait | None = None  # the last one where the stream ends
+        self._asked: EndWait | None = None  # the last question where the stream ends
         record = ServerRecord(logging.getLogger("replicator.server"))
         served = ServedStream(self, record, questions={ADMIN_ALPN: self._serve_question})
         streams = Streams(served)
@@ -120,11 +120,11 @@ class Mirror:
         self.stop()
 
     def grown(self, end: Position) -> None:
-        """Serve up to this position, and let all connections know."""
+        """Serve up to this position, and notify all connections."""
         self._feeds.grown(end)
 
     def is_member(self, name: str) -> bool:  # noqa: ARG002 - the host's
-        """Return False: a mirror knows no cluster, so no node may have anything of it."""
+        """Return False: a mirror knows no cluster, so it serves no nodes."""
         return False
 
     def quota(self, publisher: PeerName) -> Quota:  # noqa: ARG002 - the host's
@@ -155,13 +155,13 @@ class Mirror:
 
     @property
     def barred(self) -> DamagedFiles:
-        """The files that are not served; the scrubber of the copy adds to them."""
+        """The files that are not served; the copy's scrubber adds to them."""
         return self._feeds.damaged
 
     # Where the stream ends
 
     def _is_proven(self, since_s: float) -> bool:
-        """Whether the copy has all that was merged at some time after `since_s`; ask, if not."""
+        """Whether the copy has all that was merged at some time after `since_s`; if not, ask."""
         with self._proving:
             proof = self._proof
             if proof is not None and covers(proof.asked_s, since_s) and proof.is_reached:
@@ -171,7 +171,7 @@ class Mirror:
         return False
 
     def _serve_question(self, sock: ssl.SSLSocket, peer: PeerIdentity) -> None:
-        """Answer one request: where the stream ends. Nothing else is known here."""
+        """Answer one request where the stream ends; a mirror answers no others."""
         with sock:
             line = receive_line(sock, _REQUEST_BYTES_MAX, time.monotonic() + _REQUEST_S)
             answer = self._answer(decode_request(line) or {}, peer)
@@ -192,10 +192,10 @@ class Mirror:
             return {"error": spoken(error), "code": "undecided"}
 
     def _latest(self, hops: object) -> Position:
-        """Return where the stream ends, as the nodes say it now.
+        """Return where the stream ends, as its nodes report now.
 
         Raises:
-            Refused: they do not, or too many mirrors copy from each other.
+            Refused: they do not answer, or too many mirrors copy from each other.
         """
         left = hops - 1 if isinstance(hops, int) and 0 < hops <= HOPS_MAX else 0
         if not left:

@@ -11,7 +11,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class ChannelErrors:
-    """The failures of one connection's channels, by session.
+    """ChannelErrors: the failures of one connection's channels, by session.
 
     Threads: the loop calls all methods; any thread may call `get` and `code`.
     """
@@ -20,11 +20,11 @@ class ChannelErrors:
         """Start without a failure.
 
         Args:
-            node: what to call the other side in the log.
+            node: the other side's name in log lines.
         """
         self._node = node
         self._reasons: dict[str, str] = {}
-        self._codes: dict[str, str] = {}  # of those that are refusals
+        self._codes: dict[str, str] = {}  # codes of refusals
         self._complaints: dict[str, Complaint] = {}
         self._retry_at_s: dict[str, float] = {}
 
@@ -47,7 +47,7 @@ class ChannelErrors:
         found.say(str(why), why.code)
 
     def note(self, session: str, reason: str) -> None:
-        """Record trouble that does not end the channel; "" clears it."""
+        """Record a problem that does not end the channel; "" clears it."""
         self._codes.pop(session, None)
         if reason:
             self._reasons[session] = reason
@@ -59,7 +59,7 @@ class ChannelErrors:
         return time.monotonic() >= self._retry_at_s.get(session, 0.0)
 
     def progressed(self, session: str) -> None:
-        """Record that the session moves again, so that the next failure is logged."""
+        """Record that the session makes progress, so that the next failure is logged."""
         self._complaints.pop(session, None)
 
     def forget(self, session: str) -> None:

@@ -26,14 +26,14 @@ from rt.net.loop.event_loop import EventLoop
 from rt.net.tls import TIMEOUT_S, Contexts
 from rt.traffic import Traffic
 
-# Refusals that last until somebody does something about them.
+# Refusals that last until an operator or publisher acts.
 _LASTING: Final = frozenset({
     "corrupt", "diverged", "name", NAME_TAKEN, "not-a-member", "other-log", "other-stream",
     "owned", "poisoned", "role", "session", "sessions", "stream", "too-large",
 })  # fmt: skip
 _DRAIN_POLL_S: Final = 0.01
 _STOP_S: Final = 2.0
-_BLOCKED_S: Final = 3.0  # a node that has just started says what it has merged within a second
+_BLOCKED_S: Final = 3.0  # a node that has just started reports its merges within a second
 
 
 class PushClient:
@@ -104,9 +104,9 @@ class PushClient:
         self._rounds.start(self._book.directory)
 
     def wake(self, session: str | None = None) -> None:
-        """Announce that a session was written to, or any of them.
+        """Announce that a session, or any of them, was written to.
 
-        A publisher in the same process saves the wait for the file system's notification.
+        This saves a publisher in the same process the wait for the file system's notification.
         """
         self._guard.demand_owner()
         if self._loop is not None:
@@ -165,7 +165,7 @@ class PushClient:
         """End all connections.
 
         Args:
-            drain_s: how long to go on until a majority of the nodes have synced everything.
+            drain_s: how long to wait for a majority of the nodes to sync everything.
             wait_s: how long to wait then for a dial that is under way.
 
         Returns:
@@ -200,8 +200,8 @@ class PushClient:
         """Whether a majority of the nodes have synced, or merged, everything in the sessions.
 
         Args:
-            merged: whether to ask for what is merged, and not for what is synced.
-            but: sessions that do not count.
+            merged: whether everything must be merged, not only synced.
+            but: sessions to ignore.
         """
         self._guard.demand_owner()
         return all(
@@ -211,7 +211,7 @@ class PushClient:
         )
 
     def blocked(self) -> list[str]:
-        """Return the sessions that cannot be merged, since no node knows their archived beginning.
+        """Return the sessions that cannot be merged because no node has their archived beginning.
 
         They were shipped to another cluster before, or this one has lost its state.
         """
@@ -224,13 +224,13 @@ class PushClient:
         return [each for each in lacking if now_s - self._blocked_since_s[each] >= _BLOCKED_S]
 
     def refused(self) -> list[str]:
-        """Return the sessions that no majority takes until somebody does something about them."""
+        """Return the sessions that no majority accepts until an operator or publisher acts."""
         return [each for each in self._book.names() if self._is_refused(each, _LASTING)]
 
     def is_shipped_elsewhere(self) -> bool:
-        """Whether all that is not known to be merged is shipped by another program.
+        """Whether another program ships everything that is not known to be merged.
 
-        The nodes take a session from one connection at a time, and this one hears nothing of it.
+        The nodes accept a session from one connection at a time, and this one hears nothing of it.
         """
         left = [each for each in self._book.names() if not self._is_drained(each, merged=True)]
         return bool(left) and all(self._is_refused(each, frozenset({"busy"})) for each in left)
@@ -270,7 +270,7 @@ class PushClient:
             connection.dialer.abandon()
 
     def _is_drained(self, session: str, *, merged: bool) -> bool:
-        """Whether a majority of the given nodes have it, and one says that a majority of all do."""
+        """Whether most given nodes have a session, and one reports that of a majority of all."""
         progress, settled = self._book.progress(session), set()
         for connection in self._connections:
             end = connection.all_sent(session)
@@ -304,7 +304,7 @@ class PushClient:
         )
 
     def _errors(self, session: str) -> dict[str, str]:
-        """Return, by node, why a session is not shipped to it; "" where it is."""
+        """Return, by node, why a session is not shipped to it, or ""."""
         errors = {each.name: each.error(session) for each in self._connections}
         if self._lacks(session):
             for each in self._connections:

@@ -25,12 +25,12 @@ from rt.traffic import Traffic
 
 
 class ShippedSessions(Protocol):
-    """Which sessions a connection ships, and where its news of them goes.
+    """Which sessions a connection ships, and where their acknowledgements go.
 
     All of it may be called from any thread.
     """
 
-    look_s: float | None  # how often to look at all sessions; None where `look` is called for it
+    look_s: float | None  # how often to check all sessions; None if `look` is called instead
 
     def is_wanted(self) -> bool:
         """Whether a connection is needed at all; it is closed when not."""
@@ -39,16 +39,16 @@ class ShippedSessions(Protocol):
         """Return the sessions to ship now."""
 
     def open(self, session: str) -> tuple[LogDirectory, Callable[[], Position] | None] | None:
-        """Return a session's log and up to where it may be sent now; None if it is gone."""
+        """Return a session's log and the end of what may be sent now; None if it is gone."""
 
     def answered(self, node: str, holder: str) -> None:
-        """Learn whose certificate answered at the address of a node."""
+        """Record the name in the certificate that a node's address answered with."""
 
     def acked(self, session: str, node: str, ack: Ack, log: str) -> bool:
-        """Take an acknowledgement of the log of this id; return whether it says anything new."""
+        """Record an acknowledgement of the log of this id; return whether it says anything new."""
 
     def note(self, session: str, *, whole: bool) -> None:
-        """Write down what was acknowledged; `OSError` if that failed.
+        """Write down what was acknowledged; `OSError` if that fails.
 
         Args:
             session: its name.
@@ -56,10 +56,10 @@ class ShippedSessions(Protocol):
         """
 
     def rest(self, session: str) -> None:
-        """Hold nothing open for a session while nothing happens."""
+        """Close what is open for a session, because it is idle."""
 
     def refused(self, session: str, why: Refused) -> float:
-        """Take a refusal; return after how many seconds to offer the session again."""
+        """Record a refusal; return after how many seconds to offer the session again."""
 
 
 class PushConnection:
@@ -95,13 +95,13 @@ class PushConnection:
         self.dialer = Dialer(destination, self)
         self._errors = ChannelErrors(f"node {self.name}" if destination.member else self.name)
         self._channels: dict[str, SourceChannel] = {}  # by session
-        self._hints: set[str] = set()  # sessions to be looked at
+        self._hints: set[str] = set()  # sessions to check
         self._sweep = SessionSweep()  # over all of them
         self.traffic = Traffic()  # what was sent
         self._side: SourceConnection | None = None
 
     def offer(self, session: str, frame: WrittenFrame | None = None) -> None:
-        """Announce that this session may have grown, and by what if that is known."""
+        """Announce that this session may have grown, with the new frame if it is known."""
         if self._side is None or self._sent_now(session, frame):
             return  # all are looked at as soon as it is connected
         if session in self._channels or not self._errors.get(session):
@@ -125,7 +125,7 @@ class PushConnection:
         self._errors.forget(session)
 
     def all_sent(self, session: str) -> Position | None:
-        """Return where the session's frames end, if all of them were sent; else None."""
+        """Return the end of the session's frames, if all of them were sent; otherwise None."""
         channel = self._channels.get(session)
         if channel is None or channel.has_news():
             return None
@@ -133,12 +133,12 @@ class PushConnection:
         return channel.log.manifest.frames_end(channel.position)
 
     def sent(self, session: str) -> tuple[Position | None, int]:
-        """Return up to where a session was sent, if it is, and how much of its file is left."""
+        """Return the end of what was sent, or None, and how many bytes of the file are left."""
         channel = self._channels.get(session)
         return (None, 0) if channel is None else (channel.position, channel.bytes_left())
 
     def archived_to(self, session: str) -> Position:
-        """Return where the last file ends that was archived here, the start if there is none."""
+        """Return the end of the last file that was archived here; `START` if there is none."""
         channel = self._channels.get(session)
         if channel is None:
             return START
@@ -147,11 +147,11 @@ class PushConnection:
         return Position(last + (known.rolled_end(last) or 0)) if last in known.archived else START
 
     def error(self, session: str) -> str:
-        """Return why a session is not shipped; "" if it is."""
+        """Return why a session is not shipped, or ""."""
         return self._errors.get(session) or self.dialer.error
 
     def refusal(self, session: str) -> str:
-        """Return the code with which the node refuses a session; "" if it does not."""
+        """Return the code with which the node refuses a session, or ""."""
         return self._errors.code(session)
 
     # What the dialer calls (`replicator.wire.dialer.Served`)
@@ -230,7 +230,7 @@ class PushConnection:
         self._sweep.begin(new, self._channels)
 
     def _look_at_some(self, side: SourceConnection) -> None:
-        """Find what changed without a notification, and what is new, at a few sessions."""
+        """Find unannounced changes and new sessions, at a few sessions."""
         for session in self._sweep.some():
             channel = self._channels.get(session)
             if channel is None:
@@ -269,7 +269,7 @@ class PushConnection:
             self._note(session, whole=False)
 
     def _note(self, session: str, *, whole: bool) -> None:
-        """Let the publisher know what was confirmed; a failure is retried at the next look."""
+        """Write for the publisher what was confirmed; a failure is retried at the next check."""
         try:
             self._book.note(session, whole=whole)
         except OSError as error:
@@ -278,9 +278,9 @@ class PushConnection:
             self._errors.note(session, "")
 
     def _note_whole(self, session: str, channel: SourceChannel) -> None:
-        """Note all that was confirmed, unless the session's directory was put back from a backup.
+        """Write all that was confirmed, unless the session's directory was restored from a backup.
 
-        Then its publisher learns nothing of what was there before.
+        In that case the confirmations of the old directory must not reach its publisher.
         """
         if channel.is_in_place():
             self._note(session, whole=True)

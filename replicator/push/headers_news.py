@@ -1,4 +1,4 @@
-"""HeadersNews: what the nodes say of headers, noted for the publishers of a stream."""
+"""HeadersNews: the nodes' answers about headers, written down for the stream's publishers."""
 
 import threading
 from contextlib import suppress
@@ -7,7 +7,7 @@ from rt.log.notify.headers_note import HeadersNote
 
 
 class HeadersNews:
-    """One yes is enough: the nodes agree on it together, once every one can read headers.
+    """HeadersNews: whether headers are allowed: one node's yes suffices, since all agree first.
 
     Threads: any; `_lock` guards all fields.
     """
@@ -16,28 +16,28 @@ class HeadersNews:
         """Begin without an answer.
 
         Args:
-            directory: of the stream; it may be made later.
+            directory: directory of the stream; it may be created later.
         """
         self._lock = threading.Lock()
         self._file = HeadersNote(directory)
-        self._said: dict[str, str] = {}  # why not, by node; "" is a yes
+        self._said: dict[str, str] = {}  # reason against headers by node; "" is a yes
         self._noted: str | None = None
 
     def begin(self) -> None:
-        """Remove a no of an earlier run, which may be outdated."""
+        """Remove a refusal of an earlier run, which may be outdated."""
         with self._lock, suppress(OSError):
             if self._file.read():
                 self._file.remove()
 
     def take(self, node: str, why_not: str) -> None:
-        """Take what a node says; a note that cannot be written now is written by `note`."""
+        """Record a node's answer; if it cannot be written now, the next `note` writes it."""
         with self._lock:
             self._said[node] = why_not
         with suppress(OSError):
             self.note()
 
     def note(self) -> None:
-        """Write the answer down if it has changed; `OSError` if that failed."""
+        """Write the answer if it has changed; `OSError` if that fails."""
         with self._lock:
             if not self._said:
                 return

@@ -1,4 +1,4 @@
-"""Pace: looks at many sessions, again and again, without delaying a message meanwhile."""
+"""Pace: checks many sessions repeatedly without delaying messages."""
 
 import logging
 import os
@@ -84,7 +84,7 @@ class SessionRounds:
 
 
 class SessionSweep:
-    """A look at all sessions of a connection, a few in each of its turns.
+    """SessionSweep: a check of all sessions of a connection, a few in each of its turns.
 
     Threads: the loop's own.
     """
@@ -98,16 +98,16 @@ class SessionSweep:
         self._rest_s = self._due_s = 0.0
 
     def ask(self, *, urgent: bool) -> None:
-        """Have all looked at; it is urgent if some may have grown without a notification."""
+        """Request a check of all sessions; urgent if some may have grown without a notification."""
         self._is_urgent = self._is_urgent or urgent
         self.is_asked = True
 
     def answer(self) -> None:
-        """Take what was asked for, before the names are read: more may be asked meanwhile."""
+        """Accept the request, before the names are read: another may come meanwhile."""
         self.is_asked = False
 
     def begin(self, new: Iterable[str], known: Collection[str]) -> None:
-        """Plan to look at all: at new ones first, then at what is left of the last sweep."""
+        """Plan to check all: new sessions first, then the rest of the last sweep."""
         self._new = dict.fromkeys(new)
         left = [each for each in self._left if each in known]
         if self._is_urgent:
@@ -120,11 +120,11 @@ class SessionSweep:
         self._left = dict.fromkeys(left)
 
     def add(self, new: str) -> None:
-        """Look at a new session next."""
+        """Check a new session next."""
         self._new[new] = None
 
     def some(self) -> list[str]:
-        """Take the sessions to look at now: new ones, or others once it has rested."""
+        """Take the sessions to check now: new ones, or others after a rest."""
         now_s = time.monotonic()
         if not self._new:
             if not self._left or now_s < self._due_s:
@@ -137,7 +137,7 @@ class SessionSweep:
         return taken
 
     def wait_s(self, longest_s: float) -> float:
-        """Return how long to wait for the next turn, if nothing else is to be done."""
+        """Return how long to wait for the next turn if nothing else is pending."""
         if self._new:
             return 0.0
         return min(max(0.0, self._due_s - time.monotonic()), longest_s) if self._left else longest_s

@@ -1,4 +1,4 @@
-"""SessionProgress: what each node has confirmed of a session, and what follows from all of it."""
+"""SessionProgress: what each node has confirmed of a session, and what follows from that."""
 
 import threading
 from collections.abc import Iterable
@@ -12,19 +12,19 @@ from rt.position import START, Position
 
 
 class Release(Enum):
-    """When the rolled files of a publisher's session are archived where it published them."""
+    """Release: when the rolled files of a publisher's session are archived on its machine."""
 
     MERGED = "merged"  # when a majority of the nodes it is shipped to has merged them
     ALL = "all"  # when every node has merged them
     NEVER = "never"
 
     def voices(self, nodes: int) -> int:
-        """How many nodes have to say so."""
+        """Return how many nodes must have merged them."""
         return nodes if self is Release.ALL else nodes // 2 + 1
 
 
 def merged_confirmations(known: Confirmations, ack: Ack) -> Confirmations:
-    """Return what is known after one more acknowledgement; no level goes back.
+    """Return the confirmations after one more acknowledgement; no level decreases.
 
     >>> from rt.position import Position as P
     >>> ack = Ack(0, P(9), P(8), P(8), P(0), P(0))
@@ -42,15 +42,15 @@ def merged_confirmations(known: Confirmations, ack: Ack) -> Confirmations:
 
 
 class NodeReached(NamedTuple):
-    """How far one node has come with a session, by its own acknowledgements."""
+    """NodeReached: how far one node has come with a session, by its own acknowledgements."""
 
     durable: Position = START
     replicated: Position = START  # on a majority of the nodes, as far as this one knows
     merged: Position = START
-    released: Position = START  # merged, of the bytes that were sent to this node from here
+    released: Position = START  # merged, as far as this publisher sent the bytes to this node
 
     def after(self, ack: Ack) -> "NodeReached":
-        """Return how far it has come after one more acknowledgement; nothing goes back."""
+        """Return the state after one more acknowledgement; nothing decreases."""
         said = (ack.durable, ack.replicated, ack.merged, min(ack.merged, ack.durable))
         return NodeReached(*map(max, self, said))
 
@@ -59,7 +59,7 @@ _NOTHING: Final = NodeReached()
 
 
 def agreed(ends: Iterable[Position], voices: int) -> Position:
-    """Return the greatest position that so many of `ends` have reached.
+    """Return the greatest position that at least `voices` of `ends` have reached.
 
     >>> agreed([Position(8), Position(32), Position(16)], 2)
     Position('0.0.16')
@@ -69,18 +69,18 @@ def agreed(ends: Iterable[Position], voices: int) -> Position:
 
 
 class SessionProgress:
-    """One session: what each node said of it, and the file that its publisher reads.
+    """SessionProgress: each node's confirmations of a session, and the file its publisher reads.
 
-    Threads: any thread may call any method. `_lock` guards changes of `_known`, which is
-    replaced as a whole, `_noted` and both ids;
-    `_reached` and `_holders` are changed under it too, one whole entry at a time, and read without.
+    Threads: any thread may call any method. `_lock` guards changes of `_known`, which is replaced
+        as a whole, `_noted` and both ids. `_reached` and `_holders` are changed under it too, one
+        whole entry at a time, and read without it.
     """
 
     def __init__(self, directory: str, nodes: int = 1, release: Release = Release.MERGED) -> None:
-        """Read what was noted before.
+        """Read what was written before.
 
         Args:
-            directory: of the session.
+            directory: directory of the session.
             nodes: how many nodes it is shipped to.
             release: when its rolled files may be archived.
         """
@@ -89,8 +89,8 @@ class SessionProgress:
         self._voices = release.voices(nodes)
         self._releases = release is not Release.NEVER
         self._reached: dict[str, NodeReached] = {}  # by node
-        self._holders: dict[str, str] = {}  # by node: whose certificate said so last
-        self._log = self._last_log = ""  # ids: of the log that is shipped, and of the one before
+        self._holders: dict[str, str] = {}  # by node, the name in its last certificate
+        self._log = self._last_log = ""  # ids of the shipped log, and of the one before it
         self._lock = threading.Lock()
 
     def reached(self, node: str) -> NodeReached:
@@ -98,22 +98,22 @@ class SessionProgress:
         return self._reached.get(node, _NOTHING)
 
     def is_replicated(self, end: Position) -> bool:
-        """Whether a node has said that a majority of all nodes holds everything up to `end`.
+        """Whether a node has reported that a majority of all nodes holds everything up to `end`.
 
-        Only a node knows how many there are: a publisher may have been given one of three.
+        Only a node knows how many nodes there are: a publisher may know one of three.
         """
         nodes = self._reached.copy().values()
         return not end or any(max(each.replicated, each.merged) >= end for each in nodes)
 
     @property
     def known(self) -> Confirmations:
-        """What the nodes have confirmed, at their best."""
+        """What the nodes have confirmed, the best of each level."""
         return self._known
 
     def lacks_beginning(self, archived_to: Position) -> bool:
         """Whether nodes hold the session but none has merged what is archived here.
 
-        Those bytes are gone, unless a node that has not answered yet has merged them.
+        Those bytes are lost, unless a node that has not answered yet has merged them.
         """
         nodes = self._reached.copy().values()
         merged = max((each.merged for each in nodes), default=START)
@@ -121,26 +121,26 @@ class SessionProgress:
 
     @property
     def released(self) -> Position:
-        """Up to where the session's rolled files may be archived."""
+        """The end up to which the session's rolled files may be archived."""
         with self._lock:
             self._release()
             return self._known.released
 
     def take(self, node: str, ack: Ack, log: str = "", holder: str = "") -> bool:
-        """Take an acknowledgement of a node; return whether it says anything new.
+        """Record a node's acknowledgement; return whether it says anything new.
 
         Args:
             node: the node.
             ack: what it has confirmed.
-            log: the id of the log that it means: a session's directory may be made again, and what
-                was confirmed of the last log says nothing of the next.
-            holder: whose certificate it has, which has one voice however many addresses it
-                answers at; "" is a node of its own.
+            log: the id of the acknowledged log: a session's directory may be made again, and
+                confirmations of the old log do not apply to the new one.
+            holder: the name in its certificate, which has one vote however many addresses it
+                answers at; "" if unknown, to count the node by itself.
         """
         with self._lock:
             if log != self._log:
                 if log == self._last_log:
-                    return False  # it is late
+                    return False  # it is of the log before
                 self._begin(log)
             before = self._reached.get(node, _NOTHING)
             after = before.after(ack)
@@ -151,7 +151,7 @@ class SessionProgress:
         return True
 
     def _release(self) -> None:
-        """Bring `released` up to date; nothing waits for it, so not at each acknowledgement."""
+        """Update `released`; nothing waits for it, so not at each acknowledgement."""
         if not self._releases:
             return
         by_holder: dict[str, Position] = {}
@@ -163,15 +163,15 @@ class SessionProgress:
             self._known = self._known._replace(released=released)
 
     def forget(self) -> None:
-        """Forget what the nodes said: another copy of the log was put in its place.
+        """Forget all confirmations: another copy of the log was put in its place.
 
-        What they merged of the last one says nothing of this one, whose positions are the same.
+        They do not apply to it, although its positions are the same.
         """
         with self._lock:
             self._begin(self._log)
 
     def _begin(self, log: str) -> None:
-        """Forget what is known: another log is shipped."""
+        """Forget all confirmations: another log is shipped."""
         if log != self._log:
             self._log, self._last_log = log, self._log
         self._file.close()  # the directory may be another one
@@ -179,7 +179,7 @@ class SessionProgress:
         self._reached = {}
 
     def note(self, *, whole: bool = True) -> None:
-        """Write down what is new; after an `OSError` it is still new, and is tried again.
+        """Write what is new; after an `OSError` the next call tries again.
 
         Args:
             whole: whether to write also if only `released` is new. Nothing waits for that, and a
@@ -188,7 +188,7 @@ class SessionProgress:
         with self._lock:
             if whole:
                 self._release()
-                if self._file.is_replaced():  # and what was noted is gone with it
+                if self._file.is_replaced():  # what was written is gone too
                     self._file.close()
                     self._noted = Confirmations()
             known, noted = self._known, self._noted
@@ -197,25 +197,25 @@ class SessionProgress:
                 self._noted = known
 
     def rest(self) -> None:
-        """Close the file: it is open only while its session is busy."""
+        """Close the file, which is open only while its session is busy."""
         with self._lock:
             self._file.close()
 
 
 @dataclass(frozen=True, slots=True)
 class SessionStatus:
-    """One session on its way to one node.
+    """SessionStatus: the shipping of one session to one node.
 
     Attributes:
-        session: its name.
+        session: the session's name.
         node: `host:port`.
-        connected: whether there is a connection that carries it.
-        position: up to where it was sent.
-        durable: up to where the node has synced it.
-        lag_bytes: of the current file, not sent yet; without a connection, not received by it, or
-            by any node if it was never heard from.
-        error: why it is not sent, "" if it is.
-        replicated: up to where a majority of all nodes holds the session, as far as is known here.
+        connected: whether a connection carries it.
+        position: the end of what was sent.
+        durable: the end of what the node has synced.
+        lag_bytes: bytes of the current file not sent yet; without a connection, not received by
+            the node, or by any node if this one was never heard from.
+        error: why it is not sent, or "".
+        replicated: the end that a majority of all nodes holds, as far as is known here.
     """
 
     session: str

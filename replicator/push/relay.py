@@ -28,12 +28,12 @@ _DOUBTFUL: Final = frozenset({"corrupt", "diverged"})  # our own copy may be the
 
 
 class HeldCopy(NamedTuple):
-    """A node's copy of a session.
+    """HeldCopy: a node's copy of a session.
 
     Attributes:
-        directory: where it is.
-        durable: returns up to where it may be relayed now; `Refused` if it was set aside.
-        doubted: is called when the copy was found damaged, or different from another.
+        directory: the copy's directory.
+        durable: returns the end that may be relayed now; `Refused` if the copy was set aside.
+        doubted: called when the copy was found damaged, or different from another.
     """
 
     directory: str
@@ -42,7 +42,7 @@ class HeldCopy(NamedTuple):
 
 
 class RequestedSessions:
-    """The sessions that one other node has requested, up to where this node holds them durably.
+    """RequestedSessions: the sessions that another node requested, up to their durable ends here.
 
     Threads: any thread may call any method; `_lock` guards all three dictionaries.
     """
@@ -62,7 +62,7 @@ class RequestedSessions:
         self._copies: dict[str, HeldCopy] = {}  # by session that was opened
 
     def request(self, session: str) -> bool:
-        """Take a request, unless the session was refused a moment ago; return whether it counts."""
+        """Record a request; return False, ignoring it, if the session was refused a moment ago."""
         now_s = time.monotonic()
         with self._lock:
             if now_s < self._not_before_s.get(session, 0.0):
@@ -90,10 +90,10 @@ class RequestedSessions:
         return LogDirectory(copy.directory), copy.durable
 
     def answered(self, _node: str, _holder: str) -> None:
-        """Nothing: the certificate has to be the member's."""
+        """Do nothing: the certificate must be the member's."""
 
     def acked(self, session: str, _node: str, _ack: Ack, _log: str) -> bool:
-        """Keep relaying a session that the other node is taking."""
+        """Keep relaying a session that the other node accepts."""
         with self._lock:
             self._needed_s[session] = time.monotonic()
         return True
@@ -102,7 +102,7 @@ class RequestedSessions:
         """Write nothing: the publisher hears from the node that it pushes to."""
 
     def rest(self, session: str) -> None:
-        """Nothing: nothing is written."""
+        """Do nothing: nothing is open."""
 
     def refused(self, session: str, why: Refused) -> float:
         """Drop the request; the other node repeats it while it lacks the session."""
@@ -133,9 +133,9 @@ class Relay:
         """Dial nothing before `want`.
 
         Args:
-            name: of the node, which its certificate has to prove.
+            name: the node's name, which its certificate must prove.
             address: where it listens.
-            contexts: of `rt.net.tls.client_context`.
+            contexts: contexts made by `rt.net.tls.client_context`.
             stream: name of the stream.
             copy_of: returns the copy of a session; None if there is none.
         """
@@ -148,7 +148,7 @@ class Relay:
         self._loop: EventLoop | None = None  # while there is something to relay, or was
 
     def want(self, session: str) -> None:
-        """Push this session to the node, which lacks it; repeated as long as it does.
+        """Push this session to the node; call it repeatedly while the node lacks it.
 
         Any thread may call it.
         """

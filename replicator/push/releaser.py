@@ -37,7 +37,7 @@ class Releaser:
         self._book = book
         self._release = release
         self._disk = OsDisk()
-        self._done: dict[str, Position] = {}  # by session: up to where it was archived
+        self._done: dict[str, Position] = {}  # by session, the end up to which it was archived
         self._seen: dict[str, Position] = {}  # by session: what was released at the last look
 
     def look_at(self, session: str, *, last: bool = False) -> None:

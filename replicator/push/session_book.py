@@ -26,7 +26,7 @@ from rt.position import Position, file_position
 
 _log: Final = logging.getLogger(__name__)
 _BUSY_RETRY_S: Final = 0.5  # the node may still hold the connection that we have lost
-_REFUSED_RETRY_S: Final = 30.0  # something has to be repaired first
+_REFUSED_RETRY_S: Final = 30.0  # something must be repaired first
 _SOON: Final = frozenset({"busy", "reserve", "behind"})
 _HEADERS_RETRY_S: Final = 5.0  # nodes that were updated agree within this time that they may be
 
@@ -49,7 +49,7 @@ class SessionBook:
         nodes: int = 1,
         release: Release = Release.MERGED,
     ) -> None:
-        """Look nothing up yet.
+        """Read nothing yet.
 
         Args:
             root: directory under which streams live.
@@ -102,7 +102,7 @@ class SessionBook:
         return session_directory(self._root, self.stream, session)
 
     def open(self, session: str) -> tuple[LogDirectory, Callable[[], Position] | None] | None:
-        """Return a session's log, all of which may be shipped; None if it is not to be."""
+        """Return a session's log, all of which may be shipped; None if it is not to be shipped."""
         if not self.ships(session):
             return None
         return LogDirectory(self.path(session)), None
@@ -115,9 +115,9 @@ class SessionBook:
             return False
 
     def bytes_after(self, session: str, position: Position) -> int:
-        """Return the bytes after a position; at least those of the last file, if one lies between.
+        """Return the bytes after a position; only the last file's if the position is in another.
 
-        For a session that no connection carries, and whose log is therefore not open.
+        For a session that no connection carries, so that its log is not open.
         """
         path = self.path(session)
         files = (file_position(name) for name in OsDisk().names(path))
@@ -130,7 +130,7 @@ class SessionBook:
         return 0
 
     def answered(self, node: str, holder: str) -> None:
-        """Learn whose certificate answered at the address of a node; each holder has one voice."""
+        """Record the name in the certificate at a node's address; each name has one vote."""
         self._holders[node] = holder
         others = [each for each, who in self._holders.copy().items() if who == holder]
         if len(others) > 1:
@@ -138,11 +138,11 @@ class SessionBook:
             _log.warning(words, " and ".join(sorted(others)))
 
     def holder(self, node: str) -> str:
-        """Return whose certificate answered at the address of a node; the address if none did."""
+        """Return the name in the certificate at a node's address; the address if none answered."""
         return self._holders.get(node, node)
 
     def acked(self, session: str, node: str, ack: Ack, log: str) -> bool:
-        """Take a node's acknowledgement of a log; return whether it says anything new."""
+        """Record a node's acknowledgement of a log; return whether it says anything new."""
         return self.progress(session).take(node, ack, log, self.holder(node))
 
     def note(self, session: str, *, whole: bool) -> None:
@@ -152,7 +152,7 @@ class SessionBook:
             heard()
 
     def rest(self, session: str) -> None:
-        """Hold nothing open for a session while nothing happens."""
+        """Close what is open for a session, because it is idle."""
         known = self._progress.get(session)
         if known is not None:
             known.rest()
@@ -166,7 +166,7 @@ class SessionBook:
         return _BUSY_RETRY_S if why.code in _SOON else _REFUSED_RETRY_S
 
     def progress(self, session: str) -> SessionProgress:
-        """Return what is known of a session; the same for all nodes."""
+        """Return a session's progress, which is shared by all nodes."""
         known = self._progress.get(session)
         if known is None:
             made = SessionProgress(self.path(session), self._nodes, self._release)

@@ -71,7 +71,7 @@ class ShippingNotes:
             self._noted.discard(session)
 
     def _code(self, session: str) -> str:
-        """Return `NAME_TAKEN` if a majority refuses the session for that; one node may lag."""
+        """Return `NAME_TAKEN` if a majority refuses the session with it, since one node may lag."""
         refusing = sum(each.refusal(session) == NAME_TAKEN for each in self._connections)
         return NAME_TAKEN if refusing > len(self._connections) // 2 else ""
 
@@ -84,7 +84,7 @@ class ShippingNotes:
         return "; ".join(said) or self._standstill(session)
 
     def _standstill(self, session: str) -> str:
-        """Say what a session waits for that is shipped, but was merged no further for a look."""
+        """Explain why a shipped session made no merge progress since the last check."""
         progress = self._book.progress(session)
         merged = max(progress.reached(each.name).merged for each in self._connections)
         before, self._merged[session] = self._merged.get(session), merged

@@ -1,4 +1,4 @@
-"""Finding damaged files and replacing them by another node's copy.
+"""Detects damaged files and replaces them with another node's copy.
 
 Imports `pull` and `wire`; imported by nodes and commands.
 """

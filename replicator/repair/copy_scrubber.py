@@ -1,4 +1,4 @@
-"""CopyScrubber: what reads a subscriber's copy, and fetches what its disk has lost."""
+"""CopyScrubber: scrubs a subscriber's copy, and fetches what its disk has lost."""
 
 import threading
 import time
@@ -27,15 +27,15 @@ def copy_scrubber(
     *,
     every_s: float = SCRUB_EVERY_S,
 ) -> Scrubber:
-    """Return what scrubs the copy that a client keeps; it has to be started.
+    """Return a scrubber for a client's copy; not started yet.
 
     Args:
         client: not started yet.
-        nodes: where files are fetched from.
-        contexts: of `rt.net.tls.client_context`.
-        bytes_s: how much is read each second; 0 reads only what is found damaged otherwise.
-        barred: files that are not served while they are damaged, if the copy is served.
-        every_s: from the end of one round to the beginning of the next.
+        nodes: the nodes to fetch files from.
+        contexts: contexts made by `rt.net.tls.client_context`.
+        bytes_s: bytes to read per second; 0 reads only files reported as damaged.
+        barred: the damaged files, which are not served; for a copy that is served.
+        every_s: time from the end of a round to the start of the next.
     """
     stopping = threading.Event()
     fetch = FileFetch(client.directory, lambda: nodes, contexts, OsDisk(), stopping.is_set)

@@ -22,16 +22,16 @@ from rt.names import MERGED_NAME, stream_directory
 from rt.net.contexts import Contexts
 from rt.position import Position
 
-DIRECTORY: Final = "repair"  # inside the log's: one file system, and no program reads it
-_QUIET_S: Final = 10.0  # a node that has sent nothing for so long is passed over
+DIRECTORY: Final = "repair"  # inside the log's directory, so on its file system
+_QUIET_S: Final = 10.0  # a node that sends nothing for so long is skipped
 _LOOK_S: Final = 0.02
 
 
 class FileFetch:
-    """Fetches files for one log directory (`replicator.repair.mend.FileSource`).
+    """FileFetch: fetches files for one log directory (`replicator.repair.mend.FileSource`).
 
-    The file is pulled as any subscriber would pull it, into a log of its own that seems to have
-    passed over everything before: the node proves by its line of the file before that its log is
+    The file is pulled as a subscriber would pull it, into a log of its own that seems to have
+    skipped everything before: the line of the file before proves to both sides that the logs are
     the same. One thread uses it.
     """
 
@@ -46,10 +46,10 @@ class FileFetch:
         """Prepare, and remove what an earlier process left.
 
         Args:
-            directory: of the log.
-            nodes: returns where other nodes, or mirrors, are reached now.
-            contexts: of `rt.net.tls.client_context`.
-            disk: where the copy is written.
+            directory: directory of the log.
+            nodes: returns the present addresses of other nodes, or mirrors.
+            contexts: contexts made by `rt.net.tls.client_context`.
+            disk: the disk to write the copy to.
             is_stopping: whether to give up.
         """
         self._directory = os.path.join(directory, DIRECTORY)
@@ -57,11 +57,11 @@ class FileFetch:
         self._contexts = contexts
         self._disk = disk
         self._is_stopping = is_stopping
-        self._ending: PullClient | None = None  # has not ended yet, and holds descriptors
+        self._ending: PullClient | None = None  # still ending, and holding descriptors
         self.clear()
 
     def nodes(self) -> Sequence[str]:
-        """Return the addresses of all that may be asked."""
+        """Return the addresses of all nodes that may be asked."""
         return [address_text(each) for each in self._addresses()]
 
     def fetch(self, node: str, log: Appender, line: Rolled) -> str:
@@ -83,7 +83,6 @@ class FileFetch:
             [address],
             self._contexts,
             disk=self._disk,
-            compares=False,
         )
         try:
             client.start()
@@ -91,7 +90,7 @@ class FileFetch:
         except RuntimeError as error:
             raise Refused("busy", f"the system allows no further thread: {error}") from error
         finally:
-            self._ending = None if client.stop() else client  # a dial may take its time
+            self._ending = None if client.stop() else client  # a dial may take a while to end
         self._demand_ended()
         with closing(LogDirectory(directory, self._disk)) as got:
             got.refresh()
@@ -100,20 +99,20 @@ class FileFetch:
         return os.path.join(directory, line.file.file_name)
 
     def clear(self) -> None:
-        """Remove what was fetched and is not used."""
+        """Remove fetched files that are not used."""
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _demand_ended(self) -> None:
-        """Release what the last connection held; raise `Refused` while it still ends."""
+        """Release the last connection's resources; raise `Refused` while it is still ending."""
         if self._ending is not None and not self._ending.stop():
             raise Refused("busy", "the last connection has not ended yet")
         self._ending = None
 
     def _wait(self, client: PullClient, line: Rolled) -> None:
-        """Wait until the file is here; raise `Refused` when the node does not give it."""
+        """Wait until the file is here; raise `Refused` if the node does not send it."""
         began_s = since_s = time.monotonic()
         reached = Position(0)
-        idle = client.status().error  # what it says before it has dialled
+        idle = client.status().error  # its text before the first dial
         while (status := client.status()).next_place <= line.file + line.end:
             if self._is_stopping():
                 raise Stopped("the repair was stopped")

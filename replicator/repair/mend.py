@@ -1,4 +1,4 @@
-"""Mend: replaces a damaged rolled file by another node's copy, once that is proven."""
+"""Mend: replaces a damaged rolled file with another node's copy, after verifying the copy."""
 
 import os
 from collections.abc import Sequence
@@ -16,26 +16,26 @@ class FileSource(Protocol):
     """Where copies of a log's files come from."""
 
     def nodes(self) -> Sequence[str]:
-        """Return what may be asked, by name or address."""
+        """Return the nodes that may be asked, by name or address."""
 
     def fetch(self, node: str, log: Appender, line: Rolled) -> str:
         """Copy a rolled file from a node; return its path, on the log's file system, synced.
 
         Raises:
-            Refused: the node does not give it.
-            Stopped: it was told to give up.
+            Refused: the node does not send it.
+            Stopped: the repair was stopped.
             OSError: the disk failed, or is full.
         """
 
     def clear(self) -> None:
-        """Remove what was fetched and is not used."""
+        """Remove fetched files that are not used."""
 
 
 class Mended(NamedTuple):
-    """How a file was repaired.
+    """Mended: how a file was repaired.
 
     Attributes:
-        node: which node gave the copy.
+        node: the node that sent the copy.
         kept: the name under which the damaged file is kept, or "".
     """
 
@@ -47,8 +47,8 @@ def mend_file(source: FileSource, log: Appender, line: Rolled) -> Mended | None:
     """Replace a damaged rolled file of a merged log; None if it was archived meanwhile.
 
     Raises:
-        Refused: no node has the file whole; the message says what each answered.
-        Stopped: it was told to give up.
+        Refused: no node has the file undamaged; the message has each node's answer.
+        Stopped: the repair was stopped.
         OSError: it could not be written.
     """
     reasons = []
@@ -67,7 +67,7 @@ def mend_file(source: FileSource, log: Appender, line: Rolled) -> Mended | None:
 
 
 def _demand_agreed(log: Appender, line: Rolled, fresh: str) -> None:
-    """Prove a copy by the manifest here, which no damage to the file can have changed.
+    """Verify a copy against the manifest here, which damage to the file cannot have changed.
 
     Raises:
         Refused: it is another file.
@@ -75,7 +75,7 @@ def _demand_agreed(log: Appender, line: Rolled, fresh: str) -> None:
     try:
         check_rolled(log.disk, fresh, log.identity, log.manifest, line)
         with closing(log.disk.open_read(fresh)) as file:
-            if file.size() > line.end:  # the digest says nothing of what follows
+            if file.size() > line.end:  # the digest does not cover what follows
                 raise CorruptLog(fresh, line.file, "it is longer than that")
     except CorruptLog as error:
         name = os.path.basename(fresh)

@@ -1,4 +1,4 @@
-"""Scrub: reads rolled files again and again, and has the damaged ones replaced."""
+"""Scrub: reads rolled files in rounds, and has damaged ones replaced."""
 
 import logging
 import os
@@ -18,7 +18,7 @@ from rt.log.write.rolled_check import RolledCheck
 from rt.position import Position
 
 _log: Final = logging.getLogger(__name__)
-_RETRY_S: Final = 30.0  # until a file that no node could give is asked for again
+_RETRY_S: Final = 30.0  # until the next attempt to fetch a file that no node had
 _SUSPECTS_MAX: Final = 1024  # more are found by the next round
 
 Place = tuple[str, Position]  # a log's directory, and a file of it
@@ -26,13 +26,13 @@ Place = tuple[str, Position]  # a log's directory, and a file of it
 
 @dataclass(frozen=True, slots=True)
 class ScrubState:
-    """What scrubbing has come to; never changed once made.
+    """ScrubState: the results of scrubbing; never changed once made.
 
     Attributes:
-        finished_ns: when all rolled files had last been read; 0 if they never were.
-        files: how many were read since the start.
+        finished_ns: when the last round ended, ns since the epoch; 0 if none did.
+        files: how many files were read since the start.
         corrupt: how many of them were damaged.
-        repaired: how many of these are whole again.
+        repaired: how many of these were repaired.
         unrepaired: by path, why a damaged file is not repaired yet.
     """
 
@@ -45,12 +45,12 @@ class ScrubState:
 
 @dataclass(frozen=True, slots=True)
 class ScrubPorts:
-    """What a scrub reads, and what becomes of what it finds.
+    """ScrubPorts: what a scrub reads, and how damage is handled.
 
     Attributes:
-        logs: returns the open logs; it reads their rolled files. Merged logs come first.
+        logs: returns the open logs whose rolled files to read, merged logs first.
         mend: replaces a damaged file of a merged log; `Refused` if no node has it.
-        report: takes damage in the copy of a session, which is repaired elsewhere.
+        report: called with damage in the copy of a session, which is repaired elsewhere.
         barred: the damaged files of the merged log, which are not served.
         now_ns: returns the time.
     """
@@ -81,12 +81,12 @@ class _Reading(NamedTuple):
 
 
 class Scrub:
-    """Checks what is suspected, what could not be repaired before, then one file after another.
+    """Scrub: checks suspected files first, then retries repairs, then reads the next file.
 
     It has no thread, clock or socket, so a simulation can drive it.
 
     Threads: any thread may call `suspect` and read `state`, a value that is replaced and never
-    changed. One thread calls the rest.
+        changed. One thread calls the rest.
     """
 
     def __init__(self, ports: ScrubPorts, record: ScrubRecord, *, every_s: float | None) -> None:
@@ -94,38 +94,38 @@ class Scrub:
 
         Args:
             ports: what to read, and how to repair.
-            record: how far it had come before a restart.
-            every_s: from the end of one round to the beginning of the next; None begins none,
-                and reads only what is suspected.
+            record: the progress before a restart.
+            every_s: time from the end of a round to the start of the next; None for no rounds:
+                only suspected files are read.
         """
         self.state = ScrubState(record.finished_ns)
         self._ports = ports
         self._record = record
         self._every_s = every_s
         self._suspects: deque[Place] = deque(maxlen=_SUSPECTS_MAX)
-        self._todo: deque[Place] | None = None  # of this round; None between two
+        self._todo: deque[Place] | None = None  # files left in this round; None between rounds
         self._next_round_s: float | None = None
         self._reading: _Reading | None = None
         self._bad: dict[Place, _Bad] = {}
-        self._awaited: dict[str, Position] = {}  # by directory of a session's copy, set aside
-        self._has_retried = False  # instead of going on with the round
+        self._awaited: dict[str, Position] = {}  # by directory of session copies set aside
+        self._has_retried = False  # whether the last turn retried a repair
 
     def suspect(self, damage: CorruptLog) -> None:
-        """Check a file soon, because someone else met damage in it."""
+        """Have a file checked soon, because damage was met in it."""
         place = (os.path.dirname(damage.path), damage.position.file)
         if place not in self._suspects and place not in self._bad:
             self._suspects.append(place)
 
     def turn(self, now_s: float, bytes_max: int) -> bool:
-        """Read a little further; return whether there was something to read.
+        """Read the next part; return whether there was anything to read.
 
         Args:
-            now_s: by a clock that only goes forward.
-            bytes_max: how much to read; a repair copies a whole file at once.
+            now_s: a monotonic clock, in seconds.
+            bytes_max: bytes to read; a repair copies a whole file at once.
 
         Raises:
-            Stopped: it was told to stop during a repair.
-            OSError: a file cannot be read, and not because it is damaged.
+            Stopped: it was stopped during a repair.
+            OSError: a file cannot be read, for a reason other than damage.
         """
         if self._reading is None:
             logs = {log.directory: log for log in self._ports.logs() if not log.is_closed}
@@ -139,7 +139,7 @@ class Scrub:
         return True
 
     def close(self) -> None:
-        """Release the file that is being read, and save how far it came."""
+        """Close the file being read, and save the progress."""
         self._drop_reading()
         self._record.save()
 
@@ -162,7 +162,7 @@ class Scrub:
         return None
 
     def _retry(self, now_s: float, logs: Mapping[str, Appender]) -> Place | None:
-        """Return the damaged file that has waited longest for another attempt, if one is due.
+        """Return the damaged file whose retry is longest overdue, if any is due.
 
         An attempt may take longer than the pause after it: the file is read again, and copied.
         """
@@ -183,7 +183,7 @@ class Scrub:
         return now_s >= self._next_round_s
 
     def _places(self, logs: Iterable[Appender]) -> Iterator[Place]:
-        """Return all rolled files that have their bytes, from where the last process ended."""
+        """Return all rolled files that are not archived, from where the last process stopped."""
         for log in logs:
             known = log.manifest
             files = list(known.order)
@@ -202,7 +202,7 @@ class Scrub:
         log = logs.get(directory)
         line = None if log is None else log.manifest.rolled.get(file)
         if log is None or line is None:
-            return None  # it is closed, or was copied again and is not so far yet
+            return None  # closed, or being copied again and shorter than this
         if file in log.manifest.archived:
             self._forget(place)
             return None
@@ -244,7 +244,7 @@ class Scrub:
             bad = self._bad[place] = _Bad(log, end, "", now_s + _RETRY_S)
             self.state = replace(self.state, corrupt=self.state.corrupt + 1)
             _log.error("%s", damage, extra={"event": "corrupt"})
-        bad.log, bad.retry_s = log, now_s + _RETRY_S  # it may have been closed, and opened again
+        bad.log, bad.retry_s = log, now_s + _RETRY_S  # the log may have been reopened
         if log.identity.merged:
             self._ports.barred.bar(damage)
             self._mend(place, bad, line)
@@ -274,9 +274,9 @@ class Scrub:
             _log.error("%s is damaged and not repaired: %s; it is tried again", path, why)
 
     def _follow(self, logs: Mapping[str, Appender]) -> None:
-        """Forget damage that is archived; watch copies of sessions that were set aside.
+        """Forget damage that was archived; watch copies of sessions that were set aside.
 
-        Those are repaired once they reach as far as before.
+        Those count as repaired once they are as long as before.
         """
         for place, bad in list(self._bad.items()):
             log = logs.get(place[0])
@@ -293,7 +293,7 @@ class Scrub:
                 _log.warning("%s: copied again", directory, extra={"event": "repaired"})
 
     def _forget(self, place: Place, *, repaired: bool = False) -> None:
-        """Serve a file again, if it was damaged: it is whole, or archived."""
+        """Serve a damaged file again: it is repaired, or archived."""
         bad = self._bad.pop(place, None)
         if bad is not None:
             if bad.log.identity.merged:

@@ -1,4 +1,4 @@
-"""ScrubRecord: how far scrubbing a directory has come, kept from one process to the next."""
+"""ScrubRecord: the progress of scrubbing a directory, kept across processes."""
 
 import json
 import os
@@ -8,13 +8,13 @@ from typing import Any, Final
 from rt.log.files.disk import open_small, read_small
 from rt.position import START, Position, file_position
 
-NAME: Final = "scrub"  # in the log's directory, whose other names no reader looks at
+NAME: Final = "scrub"  # in the log's directory, where readers ignore it
 _BYTES_MAX: Final = 1024
-_NOTES_A_SAVE: Final = 64  # files; so many are read again after a crash
+_NOTES_A_SAVE: Final = 64  # files between saves; as many are read again after a crash
 
 
 class ScrubRecord:
-    """A file of two facts. It is not synced, and one that cannot be read is one that is not there.
+    """ScrubRecord: a small file, not synced; if it cannot be read, it counts as missing.
 
     One thread uses it.
     """
@@ -28,7 +28,7 @@ class ScrubRecord:
         self._notes = 0
 
     def place(self, directory: str) -> Position:
-        """Return the file of a log at which this round goes on."""
+        """Return the file of a log at which this round continues."""
         return self._next if directory == self._directory else START
 
     def note(self, directory: str, file: Position) -> None:
@@ -45,7 +45,7 @@ class ScrubRecord:
         self.save()
 
     def save(self) -> None:
-        """Write the record; a disk that is full loses it, and nothing else."""
+        """Write the record; if the disk is full, only the record is lost."""
         if not self._directory:
             return
         path = os.path.join(self._directory, NAME)

@@ -1,4 +1,4 @@
-"""Scrubber: the thread that scrubs at a set rate."""
+"""Scrubber: the thread that scrubs at a given rate."""
 
 import logging
 import threading
@@ -14,15 +14,15 @@ _log: Final = logging.getLogger(__name__)
 SCRUB_BYTES_S: Final = 4 * MIB  # a day for 350 GB, and under 1 % of a core
 SCRUB_EVERY_S: Final = 86_400.0
 _TURN_BYTES: Final = 256 * KIB
-_IDLE_S: Final = 5.0  # how soon it looks again when there is nothing to read
+_IDLE_S: Final = 5.0  # pause when there is nothing to read
 _FAILED_S: Final = 30.0  # after an error of the disk
 
 
 class Scrubber:
-    """Runs a `Scrub`.
+    """Scrubber: the thread that runs a `Scrub`.
 
     Threads: the thread that `start` starts uses `_scrub`, except for what any thread may use of it.
-    `stopping` is an event, and so is `_news`, which ends a pause. Any thread may call `suspect`
+        `stopping` is an event, and so is `_news`, which ends a pause. Any thread may call `suspect`
         and read `state`.
     """
 
@@ -31,8 +31,8 @@ class Scrubber:
 
         Args:
             scrub: decides what is read.
-            bytes_s: how much is read each second; 0 reads only what is suspected.
-            stopping: ends it; what repairs looks at it too.
+            bytes_s: bytes to read per second; 0 reads only suspected files.
+            stopping: ends it, and a running repair.
         """
         self._scrub = scrub
         self._bytes_s = bytes_s or SCRUB_BYTES_S
@@ -42,20 +42,20 @@ class Scrubber:
 
     @property
     def state(self) -> ScrubState:
-        """What it has come to."""
+        """The results so far."""
         return self._scrub.state
 
     def suspect(self, damage: CorruptLog) -> None:
-        """Check a file soon, because someone else met damage in it."""
+        """Have a file checked soon, because damage was met in it."""
         self._scrub.suspect(damage)
         self._news.set()
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start reading."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End; a repair under way is given up."""
+        """Stop; a running repair is abandoned."""
         self.stopping.set()
         self._news.set()
         if self._thread.is_alive():

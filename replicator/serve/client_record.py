@@ -15,8 +15,8 @@ from rt.version import SOFTWARE
 
 PUSHES: Final = "push"
 PULLS: Final = "pull"
-# Reasons of refusals that are counted one by one; a peer can invent others, which are counted as
-# `OTHER`: each would be a series of its own for ever.
+# Reasons of refusals that are counted separately. A peer can invent others, which are counted as
+# `OTHER`, since each would be a permanent series of its own.
 REASONS: Final = (
     "behind", "busy", "corrupt", "disk", "displaced", "diverged", "foreign", "memory", "name",
     "name-taken", "not-a-member", "other-log", "other-stream", "owned", "poisoned", "protocol",
@@ -24,12 +24,12 @@ REASONS: Final = (
 )  # fmt: skip
 OTHER: Final = "other"
 KEPT_NS: Final = 24 * 3600 * 1_000_000_000  # a client that has left is shown for a day
-_LEFT_MAX: Final = 1000  # of them; a client that reconnects all the time must not fill memory
+_LEFT_MAX: Final = 1000  # so that clients that keep reconnecting do not fill memory
 
 
 @dataclass(frozen=True, slots=True)
 class ClientView:
-    """One connection of a client, as it is now or was when it ended.
+    """ClientView: one connection of a client, as it is now or was when it ended.
 
     Attributes:
         peer: the name in its certificate.
@@ -37,10 +37,10 @@ class ClientView:
         address: host:port.
         began_ns: when it was admitted.
         ended_ns: when it ended; None while it lasts.
-        position: up to where the merged log was sent; None for one that pushes.
-        sent: bytes of the merged log.
-        waiting_s: how long the oldest bytes that it lacks have waited, if that was measured.
-        software: what it says it runs.
+        position: the end of the merged log sent to it; None for one that pushes.
+        sent: bytes of the merged log sent to it.
+        waiting_s: how long the oldest bytes that it lacks have waited, if measured.
+        software: the software it reports.
     """
 
     peer: str
@@ -76,24 +76,24 @@ class ServedClient:
 
 
 class ServerRecord:
-    """Knows the clients of a server, and counts what was sent to them and what was refused.
+    """ServerRecord: a server's clients, with counts of what was sent to them and of refusals.
 
-    Threads: any thread may call any method; `_lock` guards all fields but `lines`, which has a lock
-    of its own, and `about`, which never changes.
+    Threads: any thread may call any method; `_lock` guards all fields except `lines`, which has a
+        lock of its own, and `about`, which never changes.
     """
 
     def __init__(self, log: logging.Logger, about: str = "") -> None:
-        """Log to `log` who joins and leaves, in lines that begin with `about`."""
+        """Log clients that join and leave to `log`, in lines that begin with `about`."""
         self.lines = RepeatedLines(log)
         self.about = about
         self._lock = threading.Lock()
         self._clients: dict[ServedClient, None] = {}
         self._left: deque[ClientView] = deque(maxlen=_LEFT_MAX)
-        self._sent = Traffic()  # to those that have left
+        self._sent = Traffic()  # to clients that have left
         self._refused: Counter[str] = Counter()
 
     def join(self, client: ServedClient) -> None:
-        """Take note of a client that was admitted."""
+        """Record a client that was admitted."""
         with self._lock:
             self._clients[client] = None
         other = "" if client.software in ("", SOFTWARE) else f"; it runs {client.software}"
@@ -101,7 +101,7 @@ class ServerRecord:
         self.lines.say(logging.INFO, f"joined {client.peer} {client.kind}", words)
 
     def leave(self, client: ServedClient) -> None:
-        """Take note of a client that has left; does nothing if it never joined."""
+        """Record that a client has left; does nothing if it never joined."""
         now_ns = time.time_ns()
         view = client.view(now_ns)
         with self._lock:
@@ -120,7 +120,7 @@ class ServerRecord:
             self._refused[code if code in REASONS else OTHER] += 1
 
     def refused(self) -> dict[str, int]:
-        """Return how often each reason was given; every reason is there from the start."""
+        """Return how often each reason was given, including reasons never given."""
         with self._lock:
             return {reason: self._refused[reason] for reason in (*REASONS, OTHER)}
 

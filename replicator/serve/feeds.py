@@ -1,4 +1,4 @@
-"""LogFeeds: the merged log as the pulling connections see it, and how they learn of more."""
+"""LogFeeds: the merged log as pulling connections see it, and how they learn of more."""
 
 import threading
 from collections.abc import Callable, Iterable
@@ -10,12 +10,12 @@ from rt.errors import Refused
 from rt.log.files.damaged_files import DamagedFiles
 from rt.position import START, Position
 
-# Each is sent to by the thread that merges, in 0.1 ms, while the publisher waits to hear of it.
+# The merging thread sends to so many, in 0.1 ms each, while the publisher waits for its Ack.
 _AT_ONCE: Final = 4
 
 
 class LogFeed:
-    """The merged log as one connection sees it (`replicator.host.Feed`)."""
+    """LogFeed: the merged log as one connection sees it (`replicator.host.Feed`)."""
 
     def __init__(self, feeds: "LogFeeds", wake: Bell, *, relays: bool) -> None:
         self.directory = feeds.directory
@@ -25,10 +25,10 @@ class LogFeed:
         self._relays = relays
 
     def end(self) -> Position:
-        """Serve no byte past this: it may yet be cut and written again after a crash.
+        """Return the end to serve: later bytes may yet be cut and rewritten after a crash.
 
         Raises:
-            Refused: this node serves nothing any more.
+            Refused: this node no longer serves anything.
         """
         self._feeds.demand_open()
         return self._feeds.end
@@ -36,7 +36,7 @@ class LogFeed:
     def is_whole(self) -> bool:
         """Whether a copy up to the end is complete; not while more was decided than is here.
 
-        A node takes what there is: this one may be waiting for something that it has.
+        True for a node, which takes what there is: this one may be waiting for its bytes.
         """
         return self._relays or self._feeds.is_whole()
 
@@ -46,12 +46,12 @@ class LogFeed:
 
 
 class LogFeeds:
-    """The feeds of all pulling connections of a node or mirror.
+    """LogFeeds: the feeds of all pulling connections of a node or mirror.
 
     Threads:
         `open` and `forget` are called by connections and replace `_feeds` under `_lock`; `grown`,
-        `begin`, `go_on` and `refuse` are called by the one thread that appends, and read whichever
-        set is there, without the lock. `end`, `_left` and `_refusal` are written by that thread
+        `begin`, `go_on` and `refuse` are called by the one thread that appends, and read the
+        current set without the lock. `end`, `_left` and `_refusal` are written by that thread
         alone; `end` only grows.
         `damaged` has a lock of its own; `is_whole` and `_closed` are never replaced.
     """
@@ -65,9 +65,9 @@ class LogFeeds:
         """Prepare to serve a merged log.
 
         Args:
-            directory: where it is.
-            closed: returns why no connection is taken now, if so; any thread may call it.
-            is_whole: returns whether nothing is missing at its end; any thread may call it.
+            directory: the log's directory.
+            closed: returns why new connections are refused now, or None; any thread may call it.
+            is_whole: whether nothing is missing up to its end; any thread may call it.
         """
         self.directory = directory
         self.is_whole = is_whole
@@ -76,7 +76,7 @@ class LogFeeds:
         self.end: Position = START
         self._refusal: Refused | None = None
         self._feeds: frozenset[LogFeed] = frozenset()
-        self._left: Iterable[LogFeed] = ()  # to be told of what has grown
+        self._left: Iterable[LogFeed] = ()  # feeds not yet notified of the growth
         self._lock = threading.Lock()
 
     @property
@@ -85,11 +85,12 @@ class LogFeeds:
         return bool(self._feeds)
 
     def open(self, wake: Bell, *, relays: bool = False) -> LogFeed:
-        """Return the feed of a new connection; `Refused` if nothing is served any more, or now.
+        """Return the feed of a new connection; `Refused` if none is served now, or ever again.
 
         Args:
-            wake: of the connection.
-            relays: whether the peer is a node; one is refused only if nothing is served any more.
+            wake: the connection's bell.
+            relays: whether the peer is a node, which is refused only if nothing will be served
+                again.
         """
         self.demand_open()
         if not relays and (why := self._closed()) is not None:
@@ -105,7 +106,7 @@ class LogFeeds:
             self._feeds -= {feed}
 
     def demand_open(self) -> None:
-        """Raise `Refused` if nothing is served any more."""
+        """Raise `Refused` if nothing will be served again."""
         if self._refusal is not None:
             raise self._refusal
 
@@ -115,19 +116,19 @@ class LogFeeds:
         self.go_on()
 
     def grown(self, end: Position) -> None:
-        """Let all connections know at once that there is more, or that something was rolled."""
+        """Notify all connections that there is more, or that a file was rolled."""
         self.begin(end)
         self.go_on()
 
     def begin(self, end: Position) -> None:
-        """Let the first few connections know that there is more; `go_on` has to follow soon."""
+        """Notify the first few connections that there is more; `go_on` must follow soon."""
         self.end = end
         self._left = iter(self._feeds)
         for feed in islice(self._left, _AT_ONCE):
             feed.wake.set()
 
     def go_on(self) -> None:
-        """Let the connections know that `begin` has left."""
+        """Notify the connections that `begin` has not."""
         left, self._left = self._left, ()
         for feed in left:
             feed.wake.set()

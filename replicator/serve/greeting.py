@@ -1,4 +1,4 @@
-"""Greeting: answers the first message of a peer that dialled us, if it may proceed."""
+"""Greeting: answers the first message of a peer that dialled this node, if it may proceed."""
 
 from replicator.serve.streams import ServedStream, Streams
 from replicator.wire.codec import VERSION, VERSION_MIN, encode
@@ -11,13 +11,13 @@ from rt.version import SOFTWARE
 
 
 def answer_hello(link: Link, streams: Streams, peer: PeerIdentity) -> tuple[Hello, ServedStream]:
-    """Receive the greeting of a peer that dialled us, and answer it if the peer may proceed.
+    """Receive the greeting of a peer that dialled this node, and answer it if it may proceed.
 
     Returns:
-        What it said, and the stream that it names.
+        Its Hello, and the stream that it names.
 
     Raises:
-        Refused: it may not.
+        Refused: it may not proceed.
         PeerError: it does not speak the protocol.
     """
     hello = link.expect(Hello)

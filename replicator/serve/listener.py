@@ -9,11 +9,11 @@ _BACKLOG: Final = 128
 
 
 def listen_at(address: tuple[str, int], accept_s: float) -> socket.socket:
-    """Listen at host and port, of which 0 takes a free one.
+    """Listen at a host and port; port 0 picks a free one.
 
     Args:
-        address: where.
-        accept_s: after this long an `accept` gives up with a `TimeoutError`.
+        address: host and port.
+        accept_s: seconds after which an `accept` gives up with a `TimeoutError`.
 
     Raises:
         OSError: the address is not available.

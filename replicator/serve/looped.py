@@ -12,11 +12,11 @@ from rt.log.notify.watch import Wake
 
 
 class Hold(NamedTuple):
-    """For how long nothing may pass on a connection.
+    """Hold: how long to pause a connection.
 
     Attributes:
-        seconds: how long; 0 if it may.
-        is_over: whether it may before that, since its quota was changed.
+        seconds: how long; 0 for not at all.
+        is_over: whether the pause ends early, because the quota was changed.
     """
 
     seconds: float
@@ -30,12 +30,12 @@ class LoopedConnection:
     Attributes:
         link: it sends without waiting for the peer.
         wake: set by any thread when the connection has something to do.
-        fills: takes what a pusher sends.
+        fills: receives what a pusher sends.
         feeds: sends the merged log to a puller.
-        held: accounts for what has passed; to be called when `link.is_metered`.
+        held: charges for traffic; to be called when `link.is_metered`.
         is_ended: whether this side has ended it; any thread may ask.
-        left: takes note that the client has left. Called once.
-        about: the node that the connection is about.
+        left: records that the client has left. Called once.
+        about: the node that serves the connection.
     """
 
     link: Link
@@ -55,5 +55,5 @@ class LoopedConnection:
             self.feeds.close()
 
 
-Over = Callable[[Exception | None], None]  # takes why a connection has ended; may wait for the peer
+Over = Callable[[Exception | None], None]  # takes why a connection ended; may wait
 Adopt = Callable[[LoopedConnection, Over], None]

@@ -19,10 +19,10 @@ from rt.position import START, Position
 from rt.traffic import Traffic
 
 _log: Final = logging.getLogger(__name__)
-# A sink is silent while it looks at its copy, and after 15 s of that it is taken for dead anyway.
+# A sink is silent while it reads its copy, and counts as dead after 15 s anyway.
 BEGIN_S: Final = 30.0
-CATCHING_UP_BYTES: Final = 4 * MIB  # more than a peer that keeps up lacks in a flood
-_POLL_S: Final = 1.0  # how often to look at the log even if the host never rang
+CATCHING_UP_BYTES: Final = 4 * MIB  # more than a peer that keeps up lacks during a flood
+_POLL_S: Final = 1.0  # how often to check the log without the bell
 
 
 class PullConnection:
@@ -48,12 +48,12 @@ class PullConnection:
         """Serve what `feed` returns to the peer of `link`, which waits for `wake`.
 
         Args:
-            link: both sides have greeted.
-            wake: the one that the link waits for.
+            link: a link on which both sides have greeted.
+            wake: the wake that the link waits for.
             feed: returns the log to serve.
             damaged: as `replicator.host.Host.damaged`.
             traffic: counts what is sent.
-            clock: a clock that only goes forward.
+            clock: a monotonic clock, in seconds.
 
         Raises:
             Refused: the host does not serve now.
@@ -75,7 +75,7 @@ class PullConnection:
 
     @property
     def position(self) -> Position:
-        """Up to where the log was sent; the start before that is known. Any thread may ask."""
+        """The end of what was sent; `START` before that is known. Any thread may ask."""
         channel = self._channel  # read once: the connection's thread may end it
         return START if channel is None else channel.position
 
@@ -94,7 +94,7 @@ class PullConnection:
 
         Args:
             is_stopping: whether to end.
-            held_s: for how many seconds nothing more may pass; asked once when enough has passed.
+            held_s: charges for traffic; returns for how many seconds to pause.
 
         Raises:
             PeerError: the peer broke the protocol, or has gone.
@@ -112,7 +112,7 @@ class PullConnection:
 
     @property
     def is_catching_up(self) -> bool:
-        """Whether the next turn may read what the page cache has not, as an old file's bytes."""
+        """Whether the next turn may read bytes not in the page cache, as from an old file."""
         channel = self._channel
         if channel is None or not channel.has_begun:
             return True
@@ -127,7 +127,7 @@ class PullConnection:
         return bool(self._refused)
 
     def turn(self) -> float:
-        """Take what has arrived and send what is new; return for how long nothing more is due.
+        """Handle what has arrived and send what is new; return when to call again, in seconds.
 
         Raises:
             As `run`.
@@ -143,7 +143,7 @@ class PullConnection:
             self._link.beat()
 
     def close(self) -> None:
-        """Release the log, and say why it is not sent any more."""
+        """Release the log, and send the peer the reason."""
         for why in self._refused:
             level = logging.INFO if why.code == BEHIND else logging.WARNING
             _log.log(level, "%s: %s", self._link.name, why)
@@ -154,12 +154,12 @@ class PullConnection:
             self._log.close()
 
     def _hold_back(self, wait_s: float, is_stopping: Callable[[], bool]) -> None:
-        """Let nothing pass for so long but heartbeats."""
+        """Pause for so long, sending only heartbeats."""
         for _ in pauses(wait_s, is_stopping):
             self.beat()
 
     def _look(self) -> None:
-        """Look at the log; open the channel once the log is there."""
+        """Check the log for growth; open the channel once the log exists."""
         if self._channel is not None:
             self._demand_begun(self._channel)
             self._side.mark(self._channel)
@@ -168,7 +168,7 @@ class PullConnection:
             self._begin_by_s = self._clock() + BEGIN_S
 
     def _demand_begun(self, channel: SourceChannel) -> None:
-        """Refuse a peer that was offered the log and does not say from where on it wants it."""
+        """Refuse a peer that was offered the log and does not say where to begin."""
         if not channel.has_begun and self._clock() > self._begin_by_s:
             words = f"it did not say within {BEGIN_S:g} s where its copy of the log ends"
             raise Refused("protocol", words)
@@ -181,7 +181,7 @@ class PullConnection:
         return self._log.is_there
 
     def _report(self, error: CorruptLog) -> None:
-        """Pass on what was found, and whether the file still grows."""
+        """Report damage, and whether its file still grows."""
         self._damaged(error, error.position.file not in self._log.manifest.rolled)
 
     def _send_now(self) -> bool:

@@ -41,10 +41,10 @@ from rt.text import printable, size_text
 
 _log: Final = logging.getLogger(__name__)
 _STOP_S: Final = 2.0
-_FLUSH_S: Final = 1.0  # how often summaries of repeated log lines are looked at
+_FLUSH_S: Final = 1.0  # how often summaries of repeated log lines are written
 _NO_RESOURCE_S: Final = 0.1
-# A handshake costs a millisecond of processor time, so a peer that is refused, and dials again
-# at once, is refused slowly.
+# A handshake costs a millisecond of processor time, so refusals are delayed to slow down peers that
+# dial again at once.
 _REFUSAL_S: Final = 0.5
 _PATIENCE_S: Final = 0.01  # a leader that is not overloaded has merged by then
 _LATER_S: Final = 0.025  # another node, which merges at its next tick at the latest, too
@@ -61,14 +61,14 @@ class ServedConnection:
     is_ended: bool = False  # by us; its thread may not know yet
     is_kept: bool = False  # by an event loop, which goes on with it after its thread has ended
     is_admitted: bool = False  # its certificate was seen, and is good
-    alpn: str = ""  # what it speaks besides the wire, once that is known
-    stream: str = ""  # that it is about, once that is known
+    alpn: str = ""  # its protocol, once known; "" for replication
+    stream: str = ""  # the stream it is about, once known
     about: str = ""  # what its log lines begin with from then on, if there are several streams
 
 
 @dataclass(frozen=True, slots=True)
 class Reception:
-    """What peers and their frames are checked by; the parts have locks of their own."""
+    """Reception: what checks peers and their frames; the parts have locks of their own."""
 
     contexts: Contexts
     grants: Grants
@@ -102,12 +102,12 @@ class Server:
 
         Args:
             address: host and port to listen on; port 0 takes a free one, see `address`.
-            contexts: of `rt.net.tls.server_context`.
+            contexts: contexts made by `rt.net.tls.server_context`.
             streams: that are served.
             limits: how much strangers, and the holders of one certificate, may take, whatever
                 streams they are about.
             columns: looks into the frames of publishers; one of its own if None.
-            adopt: goes on with a connection once both sides have greeted; if None, its thread does.
+            adopt: takes over a connection once both sides have greeted; None to keep its thread.
 
         Raises:
             OSError: the address is not available.
@@ -149,7 +149,7 @@ class Server:
         self._await_gone(kept)
 
     def end(self, stream: str) -> None:
-        """End the connections that are about a stream, which is served no more."""
+        """End the connections that are about a stream which is no longer served."""
         with self._lock:
             about = {each: thread for each, thread in self._connections.items()
                      if each.stream == stream}  # fmt: skip
@@ -166,13 +166,13 @@ class Server:
             self._gone.wait_for(lambda: self._connections.keys().isdisjoint(kept), _STOP_S)
 
     def use_limits(self, limits: ServerLimits) -> None:
-        """Use other limits for connections that begin from now on."""
+        """Apply other limits to connections that begin from now on."""
         self._admission.limits = limits
         self._large.share_bytes = limits.identity_memory_bytes
 
     @property
     def admission(self) -> Admission:
-        """What the holders of one certificate's name may take."""
+        """The limits of certificate names, and their use."""
         return self._admission
 
     @property
@@ -199,7 +199,7 @@ class Server:
             served.record.lines.flush()
 
     def _is_about(self, connection: ServedConnection, stream: str) -> None:
-        """Take note of a connection's stream; it ends if that was dropped meanwhile."""
+        """Record a connection's stream; the connection ends if the stream was dropped meanwhile."""
         with self._lock:
             connection.stream = stream
         if stream:
@@ -227,7 +227,7 @@ class Server:
 
     @property
     def _threads_max(self) -> int:
-        """Handshakes that were ended for others take a moment to go, so they count twice."""
+        """The maximum number of threads; displaced handshakes end a bit later, so count twice."""
         limits = self._admission.limits
         return limits.connections + 2 * limits.handshakes
 
@@ -239,7 +239,7 @@ class Server:
             self._lines.warn(kind, f"{connection.name}: its handshake was ended for a newer one")
 
     def _drop(self, connection: ServedConnection) -> None:
-        """Release all that a connection has."""
+        """Release all resources of a connection."""
         self._admission.leave(connection)
         with self._gone:
             self._connections.pop(connection, None)
@@ -265,7 +265,7 @@ class Server:
         kept(partial(self._drop, connection))
 
     def _report(self, connection: ServedConnection, error: Exception) -> None:
-        """Log why a connection has ended; of one that its peer ended, the record has said it."""
+        """Log why a connection has ended, unless the peer ended it, which is recorded elsewhere."""
         if isinstance(error, HungUp) or connection.is_ended:
             return
         self._count(connection, error)
@@ -274,10 +274,10 @@ class Server:
         self._lines.warn(f"{connection.host} {words}", line)
 
     def _count(self, connection: ServedConnection, error: Exception) -> None:
-        """Count why a peer was turned away; a connection that broke later is not a refusal.
+        """Count why a peer was refused; a connection that broke later is not a refusal.
 
-        It counts for its stream, or for the first one if it came to none, so that a sum over the
-        streams counts it once.
+        It counts for the connection's stream, or for the first stream if it reached none, so that a
+        sum over the streams counts it once.
         """
         code = error.code if isinstance(error, Refused) else "tls"
         if isinstance(error, Refused) or not connection.is_admitted:
@@ -287,7 +287,7 @@ class Server:
                 served.record.refuse(code)
 
     def _talk(self, connection: ServedConnection) -> Kept | None:
-        """Serve a connection; return what goes on with it, if something does."""
+        """Serve a connection; return what takes it over, if anything does."""
         sock, peer = accept(
             connection.sock, self._reception.contexts.current(),
             self._admission.limits.handshake_s,
@@ -311,7 +311,7 @@ class Server:
         return kept
 
     def _take_over(self, connection: ServedConnection, sock: ssl.SSLSocket) -> None:
-        """Replace the plain socket, which is empty now: ending the connection takes this one."""
+        """Replace the plain socket, now empty, so that ending the connection shuts this one."""
         with self._lock:
             connection.sock = sock
             if connection.is_ended:
@@ -331,7 +331,7 @@ class Server:
             raise
 
     def _has_left(self, connection: ServedConnection, peer: PeerIdentity) -> str:
-        """Return why a node that was let in is not any more; "" if it is, or is not a node."""
+        """Return why an admitted node is no longer admitted, or ""."""
         if not peer.is_node:
             return ""
         alpn, stream = connection.alpn, connection.stream
@@ -375,7 +375,7 @@ class Server:
         served: ServedStream,
         client: ServedClient,
     ) -> LoopedConnection:
-        """Return what an event loop needs to go on with a connection."""
+        """Return what an event loop needs to take over a connection."""
         fills = feeds = None
         if client.kind == PUSHES:
             fills = self._sink_of(connection, link, peer, served)
@@ -397,7 +397,7 @@ class Server:
     def _hand_over(
         self, connection: ServedConnection, looped: LoopedConnection, drop: Callable[[], None]
     ) -> None:
-        """Let an event loop go on with a connection, and end it as its thread would."""
+        """Let an event loop take over a connection, and end it as its thread would."""
 
         def over(error: Exception | None) -> None:
             try:
@@ -446,13 +446,13 @@ class Server:
     def _hold_back(
         self, side: SinkConnection, link: Link, peer: PeerIdentity, served: ServedStream
     ) -> None:
-        """Let nothing pass until a pusher has kept to its limits, or has another quota."""
+        """Pause a pusher until it has kept to its limits, or its quota is changed."""
         hold = self._held(link, peer, served)
         for _ in pauses(hold.seconds, lambda: self._stopping or hold.is_over()):
             side.beat()
 
     def _held(self, link: Link, peer: PeerIdentity, served: ServedStream) -> Hold:
-        """Account for what has passed from a pusher; return for how long nothing more may pass."""
+        """Charge a pusher for its traffic; return for how long to pause it."""
         passed, quotas = link.take_passed(), served.quotas
         held_s, quota = self._charge(peer, passed), quotas.quota(peer.name)
         if not peer.is_node and (quota_s := quotas.spend(peer.name, passed.bytes)):
@@ -462,7 +462,7 @@ class Server:
         return Hold(held_s, lambda: quotas.quota(peer.name) != quota)
 
     def _charge(self, peer: PeerIdentity, passed: Passed) -> float:
-        """Return for how many seconds nothing more may pass on a connection."""
+        """Charge for traffic; return for how many seconds to pause the connection."""
         held_s = self._admission.spend(peer, passed.bytes, passed.messages)
         if held_s:
             limits = self._admission.limits
@@ -517,13 +517,13 @@ def _join(threads: Iterable[threading.Thread]) -> None:
 
 
 def _end(connection: ServedConnection) -> None:
-    """End what its thread does with a connection; the server's lock is held."""
+    """End a connection, waking its thread; call with the server's lock held."""
     connection.is_ended = True
     shut(connection.sock)
 
 
 def _say_why(link: Link, error: Refused | PeerError) -> None:
-    """Tell a peer why its connection ends; one that hung up is not told."""
+    """Send a peer the reason why its connection ends, unless it hung up."""
     if isinstance(error, Refused):
         link.refuse(error.code, str(error))
     elif not isinstance(error, HungUp):

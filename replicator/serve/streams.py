@@ -1,4 +1,4 @@
-"""Streams: which streams a server serves, and which of them a connection is about."""
+"""Streams: the streams a server serves, and which stream a connection is about."""
 
 import json
 import logging
@@ -18,7 +18,7 @@ from rt.names import shown
 from rt.net.authority.identity import NodeObjection, PeerIdentity
 from rt.net.exchange import send_all
 
-# Takes over a connection after its thread; what it is given is to be called once that has ended.
+# Takes over a connection from its thread; calls its argument once the connection has ended.
 Kept = Callable[[Callable[[], None]], None]
 Handler = Callable[[ssl.SSLSocket, PeerIdentity], Kept | None]
 _log: Final = logging.getLogger("replicator.server")
@@ -27,18 +27,18 @@ _ANSWER_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ServedStream:
-    """One stream of a server.
+    """ServedStream: one stream of a server.
 
     Attributes:
         host: the node that has it.
-        record: of its clients, and of what was refused.
-        others: serves a connection that speaks another protocol, by its ALPN name.
-        greets: those of them that nodes speak, and may that this one has not heard of yet.
-        questions: serves a connection that asks about a stream, by the ALPN name of the question;
+        record: its clients, and its refusals.
+        others: handlers of other protocols, by ALPN name.
+        greets: the ALPN names of those protocols that unknown nodes may speak.
+        questions: handlers of questions about a stream, by the ALPN name of the question;
             `NAME/STREAM` asks about that stream, and `NAME` about the only one.
-        is_own: whether a publisher may push to it that is granted no stream by name.
-        door: why a node is not let in; the host's members are if it is None.
-        quotas: that its publishers are held to.
+        is_own: whether publishers without a grant for a named stream may push to it.
+        door: returns why a node is not admitted; if None, the host's members are admitted.
+        quotas: the quotas of its publishers.
     """
 
     host: Host
@@ -54,12 +54,12 @@ class ServedStream:
         object.__setattr__(self, "quotas", Quotas(self.host.quota))
 
     def objection(self, peer: PeerIdentity, alpn: str = "", *, is_live: bool = False) -> str:
-        """Return why a node is not let in; "" if it is.
+        """Return why a node is not admitted, or "".
 
         Args:
             peer: the node.
-            alpn: the protocol that it speaks; "" for the wire.
-            is_live: whether it was let in before.
+            alpn: the protocol that it speaks; "" for the replication protocol.
+            is_live: whether it was admitted before.
         """
         if self.door is not None:
             return self.door(peer, greets=alpn in self.greets, is_live=is_live)
@@ -72,29 +72,29 @@ class _Routes:
     """Where connections go; never changed, replaced as a whole."""
 
     streams: Mapping[str, ServedStream] = field(default_factory=dict)
-    failed: Mapping[str, str] = field(default_factory=dict)  # why it is served no more, by name
+    failed: Mapping[str, str] = field(default_factory=dict)  # why a stream is no longer served
     by_alpn: Mapping[str, tuple[str, Handler]] = field(default_factory=dict)  # stream and handler
 
 
 def only(host: Host) -> "Streams":
-    """Return the streams of a server that has a single one, and speaks nothing but the wire."""
+    """Return the streams of a server that has one, and speaks only the replication protocol."""
     return Streams(ServedStream(host, ServerRecord(_log)))
 
 
 class Streams:
-    """The streams of a server, which may come and go while it serves.
+    """Streams: the streams of a server, which may come and go while it serves.
 
     Threads: any thread may call any method. `_lock` is held while `_routes` is replaced, which any
-    thread may read. `changed` and `shared` are set before the first stream is added.
+        thread may read. `changed` and `shared` are set before the first stream is added.
     """
 
     def __init__(self, *served: ServedStream) -> None:
         """Serve these; `add` adds others."""
-        self.changed: Callable[[], None] = lambda: None  # called when `protocols` may be others
-        self.shared: Mapping[str, Handler] = {}  # by ALPN, what is about all streams, for any node
+        self.changed: Callable[[], None] = lambda: None  # called when `protocols` may have changed
+        self.shared: Mapping[str, Handler] = {}  # by ALPN, handlers for all streams, for any node
         self._lock = threading.Lock()
         self._routes = _Routes()
-        self._has_several = False  # once true, a question has to name its stream
+        self._has_several = False  # once true, questions must name their stream
         for each in served:
             self.add(each)
 
@@ -102,7 +102,7 @@ class Streams:
         """Serve a stream from now on.
 
         Raises:
-            Misuse: it is served already, or its nodes' protocol has the name of another's.
+            Misuse: it is already served, or its nodes' ALPN name is that of another stream's.
         """
         name = served.host.stream
         with self._lock:
@@ -117,7 +117,7 @@ class Streams:
         self.changed()
 
     def drop(self, name: str, why: str = "") -> None:
-        """Serve a stream no more; `why` is what peers that ask for it are answered."""
+        """Stop serving a stream; peers that ask for it later receive `why`."""
         with self._lock:
             now = self._routes
             streams = {each: served for each, served in now.streams.items() if each != name}
@@ -131,15 +131,15 @@ class Streams:
 
     @property
     def protocols(self) -> tuple[str, ...]:
-        """The names, for ALPN, of all that is spoken besides the wire, in order of preference."""
+        """The ALPN names of all protocols besides replication, in order of preference."""
         return tuple(self._routes.by_alpn)
 
     def named(self, name: str, peer: PeerIdentity | None = None) -> ServedStream:
-        """Return a stream; `Refused` if it is not served, for what reason only some peers learn.
+        """Return a stream; `Refused` if it is not served, with the reason for some peers only.
 
         Args:
-            name: of the stream, as the peer said it.
-            peer: that asks.
+            name: the name that the peer sent.
+            peer: the peer that asks.
         """
         routes = self._routes
         found = routes.streams.get(name)
@@ -153,7 +153,7 @@ class Streams:
         raise Refused("stream", f"this node serves no stream {shown(name)}")
 
     def speaking(self, alpn: str | None) -> tuple[str, Handler] | None:
-        """Return the stream that a protocol is about, "" for any, and what serves it."""
+        """Return the stream of a protocol ("" for any) and its handler; None if unknown."""
         return self._routes.by_alpn.get(alpn or "")
 
     def objection(
@@ -163,9 +163,9 @@ class Streams:
 
         Args:
             peer: the node.
-            alpn: the protocol; "" for the wire.
-            stream: that it is about, if that is known; otherwise what the protocol says, or any.
-            is_live: whether it was let in before.
+            alpn: the protocol; "" for the replication protocol.
+            stream: the stream, if known; otherwise the protocol's, or any.
+            is_live: whether it was admitted before.
         """
         routes = self._routes
         named = stream or routes.by_alpn.get(alpn, ("", None))[0]
@@ -177,7 +177,7 @@ class Streams:
         return why
 
     def _replace(self, streams: Mapping[str, ServedStream], failed: Mapping[str, str]) -> None:
-        """Route to these streams; the lock is held."""
+        """Route to these streams; call with the lock held."""
         self._has_several = self._has_several or len(streams) + len(failed) > 1
         routes: dict[str, tuple[str, Handler]] = {}
         unnamed: dict[str, tuple[str, Handler]] = {}  # last: a peer may offer both
@@ -190,7 +190,7 @@ class Streams:
         self._routes = _Routes(streams, failed, routes | shared | unnamed)
 
     def _refuse(self, sock: ssl.SSLSocket, peer: PeerIdentity) -> None:
-        """Answer a question about a stream that is not served, or that is not named."""
+        """Answer a question about a stream that is not served, or not named."""
         routes = self._routes
         words = "this node serves several streams, and not the one that is asked for"
         for name, why in routes.failed.items():
@@ -202,7 +202,7 @@ class Streams:
 
 
 def _not_served(name: str, why: str, peer: PeerIdentity | None) -> str:
-    """Say that a stream has failed, and why to those who may mend it: `why` may name files."""
+    """Return that a stream has failed, with the reason only for operators: it may name files."""
     if peer is not None and peer.may_operate:
         return f"stream {name!r} is not served now: {why}"
     return f"stream {name!r} is not served now; the node's log says why"

@@ -1,4 +1,4 @@
-"""The receiving side of one log: what it decides, checks and appends.
+"""The receiving side of one log: its decisions, its checks, and appending.
 
 Imports `wire`; imported by `pull` and `serve`.
 """

@@ -1,4 +1,4 @@
-"""AckSchedule: which channels of a connection are to be acknowledged, and when."""
+"""AckSchedule: which channels of a connection must be acknowledged, and when."""
 
 import time
 from collections.abc import Callable
@@ -8,15 +8,15 @@ from typing import Final
 from replicator.host import Bell
 from replicator.sink.channel import SinkChannel
 
-_PAUSE_LEAST_S: Final = 0.001  # what is due may have to wait for a peer that reads nothing
-_PAUSE_FULL_S: Final = 0.02  # between two looks whether such a peer has made room
+_PAUSE_LEAST_S: Final = 0.001  # a due Ack may have to wait for a peer that reads nothing
+_PAUSE_FULL_S: Final = 0.02  # between two checks whether such a peer has made room
 
 
 class ChannelBell:
-    """Tells the connection that a channel has news (`replicator.host.Bell`).
+    """ChannelBell: signals a channel's news to its connection (`replicator.host.Bell`).
 
-    The thread that rings acknowledges the channel itself if it can, so that a lone message costs
-    the connection's thread no second wake-up.
+    The thread that rings acknowledges the channel itself if it can, so that a lone message does not
+    have to wake the connection's thread again.
 
     Threads: any thread may ring it.
     """
@@ -34,10 +34,10 @@ class ChannelBell:
 
         Args:
             channel: its number.
-            schedule: of the connection, whose thread this is.
+            schedule: the connection's schedule.
             acknowledge: acknowledges the channel from another thread, or returns False.
-            thread: the connection's own, which looks before it waits: this one if not given, 0 if
-                it has none.
+            thread: id of the connection's own thread, which checks before it waits; the current
+                thread if not given, 0 if there is none.
         """
         self._channel = channel
         self._schedule = schedule
@@ -45,10 +45,10 @@ class ChannelBell:
         self._thread = get_ident() if thread is None else thread
 
     def set(self) -> None:
-        """Acknowledge the channel, or make the connection look at it."""
+        """Acknowledge the channel, or wake the connection to do so."""
         schedule = self._schedule
         if not schedule.note(self._channel) or get_ident() == self._thread:
-            return  # the connection's own thread looks before it waits
+            return  # the connection's own thread checks before it waits
         if schedule.is_woken or self._acknowledge(self._channel):
             return
         schedule.is_woken = True
@@ -56,13 +56,13 @@ class ChannelBell:
 
 
 class AckSchedule:
-    """Delays acknowledgements briefly, so that one says what several would.
+    """AckSchedule: delays acknowledgements briefly, so that one replaces several.
 
     Threads: `note` may be called from any thread; everything else while the connection's `turn` is
-    held. `_news` is a set that one side adds to and the other removes from, both atomic; `note`
-    only tests for membership of `_waiting`. `is_woken` is set before the wake, by a thread that has
-    noted its news, and cleared by `look` before the news is read: a thread that finds it set need
-    not wake the connection.
+        held. `_news` is a set that one side adds to and the other removes from, both atomic; `note`
+        only tests for membership of `_waiting`. `is_woken` is set before the wake, by a thread that
+        has noted its news, and cleared by `look` before the news is read, so a thread that finds it
+        set need not wake the connection.
     """
 
     def __init__(
@@ -76,24 +76,24 @@ class AckSchedule:
         """Schedule nothing yet.
 
         Args:
-            wake: the one that the connection waits for.
-            patience_s: how long what is durable may wait to be acknowledged as merged too. Most
-                often it is merged soon, and one acknowledgement serves for both.
-            is_first: whether the source learns of merges from this node before any other; if not,
-                all acknowledgements wait, and one serves for many merges.
-            later_s: how long they wait then; `patience_s` if not given.
+            wake: the wake that the connection waits for.
+            patience_s: how long durable bytes wait to be acknowledged as merged too. They are
+                usually merged soon, and one acknowledgement serves both.
+            is_first: whether the source learns of merges from this node first; if not, all
+                acknowledgements wait, and one serves many merges.
+            later_s: how long they wait in that case; `patience_s` if not given.
         """
         self.wake = wake
         self.turn = Lock()
-        self.is_woken = False  # and has not looked since
+        self.is_woken = False  # woken, and has not called `look` since
         self._patience_s = patience_s
         self._later_s = patience_s if later_s is None else later_s
         self._is_first = is_first
         self._news: set[int] = set()
-        self._waiting: dict[int, float] = {}  # channels to acknowledge at a time, if not before
+        self._waiting: dict[int, float] = {}  # latest time to acknowledge, by channel
 
     def look(self) -> bool:
-        """Return whether something is to be acknowledged; for the connection's own thread."""
+        """Return whether something must be acknowledged; for the connection's own thread."""
         self.is_woken = False  # first: news from now on wakes it again
         return bool(self._news or self._waiting)
 
@@ -101,8 +101,7 @@ class AckSchedule:
     def pause_s(self) -> float:
         """How long until something is due; infinite if nothing is scheduled.
 
-        After a turn there is news only if the peer had no room for it, or if the connection was
-        woken for it since.
+        After a turn, news is left only if the peer had no room, or if it came since.
         """
         pause_s = _PAUSE_FULL_S if self._news else float("inf")
         if not self._waiting:
@@ -110,11 +109,11 @@ class AckSchedule:
         return min(pause_s, max(_PAUSE_LEAST_S, min(self._waiting.values()) - time.monotonic()))
 
     def note(self, channel: int) -> bool:
-        """Record that a channel has news; return whether the connection has to be woken for it."""
+        """Record that a channel has news; return whether the connection must be woken."""
         if channel in self._waiting and not self._is_first():
-            return False  # it is acknowledged in time without a look at it
+            return False  # it is already due to be acknowledged
         if channel in self._news:
-            return False  # the connection has not looked since, and will
+            return False  # the connection has yet to check, and will
         self._news.add(channel)
         return True
 
@@ -136,7 +135,7 @@ class AckSchedule:
         return due + late
 
     def take(self, channel: SinkChannel) -> bool:
-        """Take a single channel off the schedule, to be acknowledged now; False if it can wait."""
+        """Remove a channel from the schedule, to acknowledge it now; False if it can wait."""
         if self._patience_s and self._can_wait(channel):
             return False
         self._news.discard(channel.channel)

@@ -1,4 +1,4 @@
-"""SinkChannel: takes what a source sends of one log, checks it, and appends it to a copy."""
+"""SinkChannel: receives a source's log, checks it, and appends it to a copy."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
@@ -33,11 +33,11 @@ from rt.log.files.directory import LogDirectory
 from rt.log.write.appender import Appender
 from rt.position import START, Position
 
-_MESSAGES: Final = int(FrameKind.MESSAGES)  # a member of an enumeration takes 0.1 us to look up
+_MESSAGES: Final = int(FrameKind.MESSAGES)  # looking up a member takes 0.1 us
 
 
 class SinkChannel:
-    """One channel's sink side: the end of a copy, which only this appends to."""
+    """SinkChannel: a channel's sink side: a copy that only this appends to."""
 
     def __init__(
         self,
@@ -52,11 +52,10 @@ class SinkChannel:
         Args:
             channel: its number on the connection.
             inbox: the copy.
-            start: where a reader's copy is to begin if it holds nothing; "" is the oldest file.
-                None for other copies.
-            columns: checks that the messages of frames can be decoded; None to take them as is.
-            no_headers: returns why no message may have headers, "" if they may; None to take them
-                as is.
+            start: where a reader's empty copy is to begin; "" is the oldest file. None for other
+                copies.
+            columns: checks that messages can be decoded; None to skip the check.
+            no_headers: returns why messages may not have headers, or ""; None to skip the check.
         """
         self.channel = channel
         self.inbox = inbox
@@ -70,7 +69,7 @@ class SinkChannel:
         """Return where the copy ends, and proof of what it holds.
 
         Raises:
-            Refused: a frame of it cannot be decoded, which was found after it was taken.
+            Refused: one of its frames proved undecodable after it was accepted.
         """
         appender = self._appender
         if self._columns is not None:
@@ -81,17 +80,17 @@ class SinkChannel:
         spans = last_spans(known, end, appender.last_frame)
         try:
             tail = b"".join(self._read(span.position, span.length) for span in spans)
-        except FileNotFoundError:  # a power cut left only the file's line, which is the proof
+        except FileNotFoundError:  # a power cut left only the file's line, which is proof enough
             spans, tail = (), b""
         start = (self._start or "") if _holds_nothing(appender) else ""
         return Standing(self.channel, end, archived_to, rolled, spans, crc32(tail), start)
 
     def take_data(self, message: Data) -> None:
-        """Append frames, once each of them was checked.
+        """Append frames after checking each of them.
 
         Raises:
-            Refused: they are damaged, differ from those that are here, or leave a gap; or the
-                messages of one cannot be decoded, which ends the log here.
+            Refused: they are damaged, differ from the bytes here, or leave a gap; or the messages
+                of one cannot be decoded, which ends the log here.
             OSError: they could not be written.
         """
         position, payload = message.position, message.payload
@@ -117,14 +116,14 @@ class SinkChannel:
         self.inbox.written()
 
     def _demand_no_headers(self, frames: Sequence[Header], no_headers: Callable[[], str]) -> None:
-        """Refuse frames with headers while a node may be unable to read them: it would be stuck."""
+        """Refuse frames with headers while a node might be unable to read them."""
         if any(each.columns & HEADERS_COLUMN for each in frames) and (why := no_headers()):
             raise Refused(NO_HEADERS, f"messages with headers are not taken yet: {why}")
 
     def _look(
         self, columns: ColumnsCheck, payload: memoryview, headers: Sequence[Header]
     ) -> Sequence[Position]:
-        """Return what there was no budget to look into; `Refused` if messages cannot be decoded."""
+        """Return the frames without budget for a check; `Refused` if one cannot be decoded."""
         columns.late.demand_sound(self._appender)
         poison, skipped = columns.look(payload, headers)
         if poison is not None:
@@ -132,7 +131,7 @@ class SinkChannel:
         return skipped
 
     def _end_before(self, payload: memoryview, length: int, reason: str) -> NoReturn:
-        """Append the frames before a poisoned one, and refuse that; it is refused every time."""
+        """Append the frames before a poisoned one, and refuse that one, as on every attempt."""
         after = self._appender.walk.copy()
         if length:
             headers = check_frames(payload[:length], after)
@@ -154,13 +153,13 @@ class SinkChannel:
         self.inbox.written()
 
     def take_archived(self, message: ArchivedNotice) -> None:
-        """Give up the bytes of a file, if the host agrees; errors as for `take_data`.
+        """Archive a file here too, if the host agrees; errors as for `take_data`.
 
-        A source that begins later never had the file: that is no reason to give it up here.
+        If the source began after the file and never had it, the file is kept.
 
         Raises:
-            Refused: part of the file is here and the host still needs it; it is asked again soon.
-                Or the source lacks what comes next here, and another may have it.
+            Refused: part of the file is here and the host still needs it, so the source should
+                retry soon. Or the source lacks what comes next here, and another may have it.
         """
         known = self._appender.manifest
         file = message.line.file
@@ -198,7 +197,7 @@ class SinkChannel:
         return reached.merged < reached.received
 
     def news(self) -> Ack | None:
-        """Return how far the log has come, if the source does not know yet."""
+        """Return the log's progress, if the source does not know it yet."""
         reached = self.inbox.confirmed()
         ack = Ack(
             self.channel, self._appender.end, reached.received, reached.replicated,
@@ -217,7 +216,7 @@ class SinkChannel:
         return SinkEnd(appender.end, appender.is_open)
 
     def _new_part(self, position: Position, payload: memoryview) -> memoryview:
-        """Compare what is here already; return what goes beyond it."""
+        """Compare the bytes that are already here; return those after them."""
         file, appender = position.file, self._appender
         if file in appender.manifest.archived:
             return payload[:0]
@@ -243,7 +242,7 @@ class SinkChannel:
 
 
 def _holds_nothing(appender: Appender) -> bool:
-    """Whether no byte was copied yet; files that are passed over may have been recorded."""
+    """Whether no byte was copied yet; skipped files may be recorded."""
     known = appender.manifest
     last = known.archived.get(known.order[-1]) if known.order else None
     passed_over = not known.order or (last is not None and is_not_copied(last))
@@ -251,21 +250,21 @@ def _holds_nothing(appender: Appender) -> bool:
 
 
 def _has_bytes(appender: Appender) -> bool:
-    """Whether the copy has a file that is not archived; it must not pass over the next one."""
+    """Whether the copy has a file that is not archived, and so must not skip the next one."""
     return appender.is_open or len(appender.manifest.archived) < len(appender.manifest.order)
 
 
 def messages_in(headers: Sequence[Header]) -> int:
-    """Return how many messages frames hold; a range only counts those of the frames after it."""
+    """Return how many messages frames hold, not counting those a range frame announces."""
     return sum([each.messages for each in headers if each.kind == _MESSAGES])
 
 
 def last_spans(known: Manifest, end: Position, last_frame: Position | None) -> tuple[TailSpan, ...]:
-    """Return which bytes prove what a copy holds before `end`, none if all of them are archived.
+    """Return which bytes prove what a copy holds before `end`; none if all are archived.
 
-    Of an active file these are the header of the last frame, which says its number, its time and
-    the CRC of its body, and the last page. Of a file that has ended the page is enough: its line
-    says the rest. Where the active file is empty the one before it has the last bytes.
+    For an active file these are the header of the last frame, which has its number, time and body
+    CRC, and the last page. For an ended file the page suffices: its line has the rest. If the
+    active file is empty, the one before it has the last bytes.
     """
     if last_frame is not None:
         return TailSpan(last_frame, HEADER_BYTES), _page_before(end)

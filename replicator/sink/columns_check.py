@@ -1,4 +1,4 @@
-"""ColumnsCheck: finds frames whose messages cannot be decoded, before a node takes them."""
+"""ColumnsCheck: detects frames whose messages cannot be decoded, before a node accepts them."""
 
 import threading
 import time
@@ -17,16 +17,16 @@ from rt.position import Position
 # `python -m benchmarks.columns`.
 DECOMPRESSED_BYTES_S: Final = 32 * MIB
 _BURST_BYTES: Final = 2 * DECOMPRESSED_BYTES_S  # two of the largest frames
-# Plain numbers: a member of an enumeration takes 0.1 us to look up.
+# Plain numbers, since looking up an enumeration's member takes 0.1 us.
 _MESSAGES, _PLAIN = int(FrameKind.MESSAGES), int(Codec.NONE)
 
 
 class Verdict(NamedTuple):
-    """What was found in frames.
+    """Verdict: the result of checking frames.
 
     Attributes:
-        poison: the first that cannot be decoded: its offset, and what is wrong; None without one.
-        skipped: positions of those before it, or of all, that there was no budget for.
+        poison: offset of the first undecodable frame, and what is wrong; None if there is none.
+        skipped: positions of the frames (before it) that were not checked for lack of budget.
     """
 
     poison: tuple[int, str] | None
@@ -34,10 +34,11 @@ class Verdict(NamedTuple):
 
 
 class ColumnsCheck:
-    """Checks the frames that publishers push; one for all connections of a node.
+    """ColumnsCheck: checks the frames that publishers push; one for all connections of a node.
 
-    A compressed frame that comes when the budget is spent is taken unchecked, and `late` looks into
-    it when there is budget again. Until then its readers find out, and pass over it by policy.
+    A compressed frame that comes when the budget is spent is accepted unchecked, and `late` checks
+    it when there is budget again. Until then its readers meet the fault, and skip the frame by
+    policy.
 
     Threads: any; `_lock` guards `_left` and `_filled_s`. `late` has a lock of its own.
     """
@@ -56,11 +57,11 @@ class ColumnsCheck:
         self.late = LateCheck(self.take)
 
     def look(self, data: memoryview, headers: Sequence[Header]) -> Verdict:
-        """Look into frames, as far as the budget allows.
+        """Check that frames can be decoded, as far as the budget allows.
 
         Args:
-            data: whole frames, whose CRCs were checked.
-            headers: of all of them.
+            data: complete frames, whose CRCs were checked.
+            headers: the headers of all of them.
         """
         offset, skipped = 0, []
         for header in headers:
@@ -77,7 +78,7 @@ class ColumnsCheck:
         return header.codec == _PLAIN or self.take(header.raw_length)
 
     def take(self, count: int) -> bool:
-        """Take so many decompressed bytes from the budget, if it has them."""
+        """Take so many decompressed bytes from the budget; False if it has less."""
         with self._lock:
             now_s = self._clock()
             self._left += self._bytes_s * (now_s - self._filled_s)

@@ -1,4 +1,4 @@
-"""SinkConnection: takes logs from the source at the other end of a connection, a channel each."""
+"""SinkConnection: receives logs from the source at the other end of a connection."""
 
 import logging
 import time
@@ -38,25 +38,25 @@ _EMPTY_FILE_MESSAGES: Final = 2000
 _OPEN_MESSAGES: Final = 20
 _BEGIN_MESSAGES: Final = 130
 
-# Nodes that have just started agree within this time that messages may have headers; it is worth
-# looking this often then, and afterwards as often as heartbeats come.
+# Nodes that have just started agree within 10 s that messages may have headers; until then this is
+# checked every 0.1 s, afterwards with each heartbeat.
 _AGREED_S, _ASK_S = 10.0, 0.1
 
-_IDLE_S: Final = 60.0  # the link wakes up by itself when it has to
+_IDLE_S: Final = 60.0  # the link's own deadlines are shorter
 
-# What waits for syncs, or opens a copy and reads its end.
+# Messages whose handling waits for syncs, or opens a copy and reads its end.
 _SLOW: Final = frozenset({Open, RolledNotice, ArchivedNotice})
 
 Claim = Callable[[LogIdentity, Bell], Inbox]
 
 
 class SinkConnection:
-    """The channels of one connection that are filled; each acknowledged when it has news.
+    """SinkConnection: a connection's channels that are filled, each acknowledged when it has news.
 
-    Threads: the connection's thread calls everything but `acknowledge`, which any other thread may
-    call. The schedule's `turn` is held during a turn and tried by `acknowledge`; it guards
-    `_channels`, what they hold, the schedule and sending on `_link`. The rest is the connection
-    thread's, or set once.
+    Threads: the connection's thread calls everything except `acknowledge`, which any other thread
+        may call. The schedule's `turn` is held during a turn and tried by `acknowledge`; it guards
+        `_channels`, what they hold, the schedule and sending on `_link`. The rest belongs to the
+        connection's thread, or is set once.
     """
 
     def __init__(
@@ -76,20 +76,19 @@ class SinkConnection:
         """Start without a channel.
 
         Args:
-            link: both sides have greeted.
+            link: a link on which both sides have greeted.
             schedule: when to acknowledge; it wakes the link.
             claim: returns the inbox of a log, or raises `Refused`.
-            columns: checks that the messages of frames can be decoded; None for copies of what
-                others have taken.
-            settle: is called when everything that had arrived was appended.
-            caught_up: is called when the source has nothing more.
-            refused: is called with the reason when a channel has ended.
-            start: where a reader's copy that holds nothing yet is to begin; "" is the oldest
-                file. None for other copies.
-            headers: returns why no message may have headers, "" if they may; None for copies of
-                what others have taken.
-            is_looped: whether an event loop calls `turn`: what waits for the disk is put aside
-                then, for a thread that calls `take_aside`.
+            columns: checks that messages can be decoded; None for copies of accepted logs.
+            settle: called when everything that had arrived was appended.
+            caught_up: called when the source has nothing more.
+            refused: called with the reason when a channel has ended.
+            start: where a reader's empty copy is to begin; "" is the oldest file. None for other
+                copies.
+            headers: returns why messages may not have headers, or ""; None for copies of accepted
+                logs.
+            is_looped: whether an event loop calls `turn`; work that waits for the disk is then
+                left to a thread that calls `take_aside`.
         """
         self._link = link
         self._schedule = schedule
@@ -105,12 +104,12 @@ class SinkConnection:
         self._is_looped = is_looped
         self._aside: Callable[[], None] | None = None
         self._channels: dict[int, SinkChannel] = {}
-        self._opened = -1  # the last channel that was
-        self._has_written = False  # since `settle` was called
-        self._last_codes: dict[str, str] = {}  # by log that was refused last, to log it once
+        self._opened = -1  # number of the last opened channel
+        self._has_written = False  # whether bytes were appended since the last `settle`
+        self._last_codes: dict[str, str] = {}  # last refusal's code by log, to log it once
 
     def turn(self) -> None:
-        """Take what has arrived, and acknowledge what has become of it.
+        """Handle what has arrived, and send due acknowledgements.
 
         Raises:
             PeerError: the peer broke the protocol, or has gone.
@@ -126,7 +125,7 @@ class SinkConnection:
                     break
             self._tell_headers()
             self._settle_written()
-            self._link.beat()  # first: what was posted has to go before there is room for more
+            self._link.beat()  # first: posted bytes must be sent before there is room for more
             if self._schedule.look() and self._link.can_send():
                 due = map(self._acknowledgement, self._schedule.due(self._channels))
                 if acks := b"".join(due):
@@ -134,11 +133,11 @@ class SinkConnection:
 
     @property
     def has_aside(self) -> bool:
-        """Whether `turn` has left something to `take_aside`; until then nothing more is taken."""
+        """Whether `turn` has left work to `take_aside`, and handles nothing more until then."""
         return self._aside is not None
 
     def take_aside(self) -> None:
-        """Do what was put aside, in a thread that may wait for the disk.
+        """Do the work that `turn` left, on a thread that may wait for the disk.
 
         Raises:
             PeerError: the peer broke the protocol, or has gone.
@@ -159,7 +158,7 @@ class SinkConnection:
         """Acknowledge a channel from another thread, which must not wait.
 
         Returns:
-            False if that is left to the connection's thread, which has to be woken.
+            False if it is left to the connection's thread, which must then be woken.
         """
         if not self._schedule.turn.acquire(blocking=False):
             return False
@@ -187,7 +186,7 @@ class SinkConnection:
             self._link.beat()
 
     def close(self) -> None:
-        """Release all logs; what arrived right before the end is settled like all before it."""
+        """Release all logs; what was appended last is settled first."""
         with self._schedule.turn:
             try:
                 self._settle_written()
@@ -284,7 +283,7 @@ class SinkConnection:
                 fail()
 
     def _fail(self, channel: SinkChannel, error: Exception, *, by_source: bool) -> None:
-        """End a channel, and only that; tell the source, unless it has told us."""
+        """End a channel, and only that one; tell the source, unless the source ended it."""
         if _is_divergence(error):
             channel.inbox.doubted(str(error))
         self._end(channel)
@@ -294,7 +293,7 @@ class SinkConnection:
             self._refuse(channel.channel, _name(channel), _refusal(error))
 
     def _acknowledgement(self, number: int) -> bytes:
-        """Return what to send of a channel's news; one that has to leave ends instead."""
+        """Return a channel's due acknowledgement, or b""; end a channel that must leave."""
         channel = self._channels.get(number)
         if channel is None:
             return b""

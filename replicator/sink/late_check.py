@@ -1,4 +1,4 @@
-"""LateCheck: looks into compressed frames later that came when there was no budget for them."""
+"""LateCheck: checks compressed frames that were accepted unchecked for lack of budget."""
 
 import logging
 import os
@@ -28,7 +28,7 @@ _FRAME_BYTES: Final = 16 * KIB  # a small frame costs as much to read as these t
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Of a copy, from the first to the last frame that were not looked into."""
+    """The range of a copy from its first to its last unchecked frame."""
 
     log: Appender
     first: Position
@@ -36,20 +36,20 @@ class _Span:
 
 
 class LateCheck:
-    """Checks what was taken unchecked, as far as a budget allows, and refuses a session it proves.
+    """LateCheck: checks frames after they were accepted, and refuses sessions proved poisoned.
 
-    One span is kept of each copy, so memory grows with the copies, and nothing is forgotten before
-    a restart. What proved to be poisoned is in a file of the copy, and outlasts one.
+    One span is kept per copy, so memory grows with the copies, and no frame is forgotten before a
+    restart. A file in the copy records that it is poisoned, across restarts.
 
-    Threads: any thread may call any method but `turn`, which one thread calls. `_lock` guards
-    `_spans`; `_poisoned` is replaced under it as a whole, and read without it.
+    Threads: any thread may call any method except `turn`, which one thread calls. `_lock` guards
+        `_spans`; `_poisoned` is replaced under it as a whole, and read without it.
     """
 
     def __init__(self, has_budget: Callable[[int], bool]) -> None:
-        """Begin with nothing to check.
+        """Start with nothing to check.
 
         Args:
-            has_budget: takes so many decompressed bytes from the budget, if it has them.
+            has_budget: takes so many decompressed bytes from the budget; False if it has less.
         """
         self._has_budget = has_budget
         self._lock = threading.Lock()
@@ -58,25 +58,25 @@ class LateCheck:
 
     @property
     def is_busy(self) -> bool:
-        """Whether any copy is refused or still to be checked."""
+        """Whether any copy is refused or still has frames to check."""
         return bool(self._poisoned) or bool(self._spans)
 
     def why_refused(self, log: Appender) -> str:
-        """Return why a copy takes no more of its log; "" if it does.
+        """Return why a copy accepts no more of its log, or "".
 
-        A publisher chooses the id of its log, so the id alone would let it have another's session
-        refused. The directory is this node's, and belongs to one session and its owner.
+        The key includes the directory, which belongs to one session and its owner. A publisher
+        chooses its log's id, so with the id alone it could have another's session refused.
         """
         return self._poisoned.get(_key(log), "")
 
     @property
     def unchecked(self) -> frozenset[str]:
-        """The directories of copies that hold frames that were not looked into."""
+        """The directories of copies with unchecked frames."""
         with self._lock:
             return frozenset(self._spans)
 
     def note(self, log: Appender, skipped: Sequence[Position]) -> None:
-        """Remember frames that were taken unchecked; they are in the copy by now."""
+        """Record frames that were accepted unchecked and are now in the copy."""
         if not skipped:
             return
         with self._lock:
@@ -85,26 +85,26 @@ class LateCheck:
             self._spans[log.directory] = _Span(log, first, skipped[-1])
 
     def begin(self, log: Appender) -> None:
-        """Take note that a copy is about to be filled.
+        """Prepare for a copy to be filled.
 
         Raises:
-            Refused: it proved to be poisoned, perhaps before a restart.
-            OSError: what is recorded of it cannot be read.
+            Refused: it proved poisoned, perhaps before a restart.
+            OSError: its record cannot be read.
         """
         if why := _marked(log):
             self._remember(log, why)
         self.demand_sound(log)
 
     def demand_sound(self, log: Appender) -> None:
-        """Raise `Refused` if a frame of this log proved to be poisoned after it was taken."""
+        """Raise `Refused` if a frame of this log proved undecodable after it was accepted."""
         if why := self.why_refused(log):
             raise refusal(why)
 
     def turn(self) -> None:
-        """Check what the budget allows.
+        """Check frames as far as the budget allows.
 
         Raises:
-            OSError: a log cannot be read, or it cannot be recorded that one is poisoned.
+            OSError: a log cannot be read, or its record of being poisoned cannot be written.
         """
         with self._lock:
             spans = list(self._spans.values())
@@ -112,7 +112,7 @@ class LateCheck:
             self._advance(span, self._check(span))
 
     def _advance(self, span: _Span, reached: Position) -> None:
-        """Remember how far a span was checked; forget it at its end."""
+        """Record how far a span was checked; forget it at its end."""
         directory = span.log.directory
         with self._lock:
             now = self._spans.get(directory)
@@ -124,7 +124,7 @@ class LateCheck:
                 self._spans[directory] = _Span(now.log, reached, now.last)
 
     def _check(self, span: _Span) -> Position:
-        """Check frames from the first on; return up to where, beyond the last if all are done."""
+        """Check a span's frames; return the end of the checked part, past the last frame if all."""
         at = span.first
         for frame in _frames(span):
             header = frame.header
@@ -149,10 +149,10 @@ class LateCheck:
 
 
 class LateChecker:
-    """The thread that does a `LateCheck`, once a second.
+    """LateChecker: the thread that runs a `LateCheck` once a second.
 
     Threads: the thread that `start` starts calls `check.turn`; any thread may use the rest of
-    `check`. `_stopping` is an event.
+        `check`. `_stopping` is an event.
     """
 
     def __init__(self, check: LateCheck) -> None:
@@ -162,11 +162,11 @@ class LateChecker:
         self._thread = threading.Thread(target=self._run, name="late check", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End."""
+        """Stop the thread."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -188,7 +188,7 @@ def poisoned_words(at: Position, reason: str) -> str:
 
 
 def refusal(why: str) -> Refused:
-    """Return why a session is not taken any further."""
+    """Return the refusal of a poisoned session."""
     advice = "nothing is taken from there on; go on under another session name"
     return Refused("poisoned", f"{why}; {advice}")
 
@@ -203,7 +203,7 @@ def _check(header: Header, body: memoryview) -> None:
 
 
 def _frames(span: _Span) -> Iterator[Frame]:
-    """Yield the frames of a span; it ends early where files were archived, or are damaged."""
+    """Yield the frames of a span, up to any archived or damaged file."""
     log, at = LogDirectory(span.log.directory, span.log.disk), span.first
     while not span.log.is_closed and at <= span.last:
         start = log.file_from(at)
@@ -213,7 +213,7 @@ def _frames(span: _Span) -> Iterator[Frame]:
         try:
             file = log.open_file(start)
         except FileNotFoundError:
-            return  # archived just now; what it held is read no more
+            return  # archived just now, so its frames are not read any more
         try:
             yield from _frames_of(span, file, at)
         finally:
@@ -229,7 +229,7 @@ def _frames_of(span: _Span, file: File, at: Position) -> Iterator[Frame]:
         try:
             frame = scan.next(end)
         except FrameError:
-            return  # damaged: for the scrub, which has it replaced
+            return  # damaged: the scrub will have it replaced
         if frame is None:
             return
         yield frame

@@ -1,4 +1,4 @@
-"""Sink: decides what becomes of the bytes and facts that a source sends of one log."""
+"""Sink: decides what to do with the messages that a source sends about one log."""
 
 from enum import Enum, auto
 from typing import Final, NamedTuple
@@ -9,28 +9,28 @@ from rt.format.manifest import Manifest, Rolled
 from rt.format.walk import Walk
 from rt.position import Position
 
-# A publisher that is killed between opening a file and writing its first frame leaves an empty one;
-# as many as this in a row are not an accident, and each costs the sink two files and two syncs.
+# A publisher killed between opening a file and writing its first frame leaves an empty one. So many
+# in a row are not an accident, and each costs the sink two files and two syncs.
 EMPTY_FILES_MAX: Final = 64
 
 
 class Do(Enum):
-    """What a message of the source asks for."""
+    """Do: what the sink does with a message."""
 
-    NOTHING = auto()  # it is known already
+    NOTHING = auto()  # already known
     APPEND = auto()
-    BEGIN = auto()  # a file, and then append to it
-    COMPARE = auto()  # with the bytes that are here, and append what goes beyond them
+    BEGIN = auto()  # begin a file, and append to it
+    COMPARE = auto()  # compare with the bytes here, and append any further ones
     ROLL = auto()
-    BEGIN_AND_ROLL = auto()  # a file without a frame
-    SKIP = auto()  # a file that was archived before all of it came
+    BEGIN_AND_ROLL = auto()  # record a file without a frame
+    SKIP = auto()  # skip a file that was archived before all of it came
 
 
 class SinkEnd(NamedTuple):
-    """Where the sink's own log ends."""
+    """SinkEnd: where the sink's log ends."""
 
     end: Position
-    is_open: bool  # whether the file it ends in still takes frames
+    is_open: bool  # whether its last file still accepts frames
 
 
 def place_data(position: Position, ours: SinkEnd) -> Do:
@@ -56,7 +56,7 @@ def place_data(position: Position, ours: SinkEnd) -> Do:
 
 
 def place_rolled(line: Rolled, ours: SinkEnd, known: Rolled | None) -> Do:
-    """Return what to do about a file that has ended at the source.
+    """Return what to do when a file has ended at the source.
 
     Raises:
         Refused: it ends elsewhere here, or holds other messages.
@@ -74,7 +74,7 @@ def place_rolled(line: Rolled, ours: SinkEnd, known: Rolled | None) -> Do:
 
 
 def place_archived(line: Rolled, ours: SinkEnd, known: Rolled | None) -> Do:
-    """Return what to do about a file whose bytes are gone at the source, apart from archiving it.
+    """Return what to do, before archiving it, with a file that the source has archived.
 
     Raises:
         Refused: it ends elsewhere here, or files are missing before it.
@@ -98,18 +98,18 @@ def _demand_more_runs(file: Position) -> None:
 
 
 def demand_frames(known: Manifest) -> None:
-    """Refuse another file without a frame where the log already ends in many of them."""
+    """Refuse another file without a frame if the log already ends in too many of them."""
     last = known.order[-EMPTY_FILES_MAX:]
     if len(last) == EMPTY_FILES_MAX and not any(known.rolled[file].end for file in last):
         raise Refused("protocol", f"more than {EMPTY_FILES_MAX} files without a frame in a row")
 
 
 def check_frames(data: memoryview, walk: Walk) -> list[Header]:
-    """Return the headers of the frames in `data`, each of them checked to the last byte.
+    """Check every byte of the frames in `data`; return their headers.
 
     Args:
-        data: whole frames for the position of `walk`.
-        walk: is moved past them.
+        data: complete frames for the position of `walk`.
+        walk: moved past them.
 
     Raises:
         Refused: one of them is damaged, or belongs elsewhere; names the position.

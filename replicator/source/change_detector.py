@@ -1,4 +1,4 @@
-"""ChangeDetector: notices, at the price of a few system calls, that a log has changed."""
+"""ChangeDetector: detects, with a few system calls, that a log has changed."""
 
 import os
 import time
@@ -9,12 +9,12 @@ from rt.errors import Refused
 from rt.log.files.directory import LogDirectory
 from rt.position import Position
 
-# The clock of a file system ticks every few milliseconds: a younger time may hide a second change.
+# A file system's clock ticks every few milliseconds: a recent time may hide a second change.
 _TIME_IS_SURE_NS: Final = 2_000_000_000
 
 
 class LogReplaced(Refused):
-    """The log that was being sent is gone; in its place is none, or an older copy of it."""
+    """The log being sent is gone: it was deleted, or replaced by an older copy."""
 
     def __init__(self, path: str) -> None:
         super().__init__(
@@ -25,21 +25,21 @@ class LogReplaced(Refused):
 
 
 class ChangeDetector:
-    """What a log directory looked like when there was nothing to send from it.
+    """ChangeDetector: what a log directory looked like when there was nothing to send from it.
 
     Threads: the connection's turn guards all fields; `has_changed` may be called from any thread,
-    and then at worst reports a change that is being sent already.
+        and then at worst reports a change that is already being sent.
     """
 
     def __init__(self, log: LogDirectory, *, is_copy: bool) -> None:
-        """Watch `log`; a copy may be deleted and made again, where it was damaged."""
-        self.is_quiet = False  # there was nothing to send when the log was last looked at
-        self.has_rested = False  # the manifest was closed since it was last compared
+        """Watch `log`; a damaged copy may be deleted and made again."""
+        self.is_quiet = False  # there was nothing to send at the last check
+        self.has_rested = False  # the manifest was closed since the last comparison
         self._log = log
         self._is_copy = is_copy
-        self._was_used = False  # since `has_idled` was asked
-        self._size = 0  # of the file at the cursor then
-        self._listed_ns = 0  # when the directory had changed before its files were last listed
+        self._was_used = False  # since the last `has_idled`
+        self._size = 0  # last known size of the file at the cursor
+        self._listed_ns = 0  # the directory's change time when its files were last listed
 
     def looked(self, size: int) -> None:
         """Record the size of the file at the cursor."""
@@ -47,7 +47,7 @@ class ChangeDetector:
         self._was_used = True
 
     def has_idled(self) -> bool:
-        """Whether the log was not looked at to be sent since this was asked last."""
+        """Whether the log was not checked for sending since the last call."""
         was_used, self._was_used = self._was_used, False
         return not was_used
 
@@ -59,11 +59,11 @@ class ChangeDetector:
         """Whether there may be more to send now; two `stat` calls, or three.
 
         Args:
-            cursor: up to where the log was sent.
-            ended: whether its file has ended; a next one may then appear.
+            cursor: the end up to which the log was sent.
+            ended: whether the cursor's file has ended, so that a next one may appear.
             follows: lists the files, and returns whether one follows.
         """
-        known = self._size  # before asking whether it changes
+        known = self._size  # read before checking for changes
         if not self.is_quiet:
             return True
         size, _ = _status(self._log.file_path(cursor))
@@ -77,7 +77,7 @@ class ChangeDetector:
             return False
         if follows():
             return True
-        self._listed_ns = changed_ns  # the note of what the nodes confirm is in the directory too
+        self._listed_ns = changed_ns  # the confirmations file is in the directory too
         return False
 
     def is_rolling(self) -> bool:
@@ -85,7 +85,7 @@ class ChangeDetector:
         return not self._log.is_as_read()
 
     def refresh(self) -> None:
-        """Read what is new in the manifest; compare it first, where another may be in its place."""
+        """Read the new part of the manifest, after checking that the log was not replaced."""
         is_as_read = self._log.is_as_read()
         if self.has_rested or not is_as_read:
             self.demand_same_log()
@@ -93,9 +93,9 @@ class ChangeDetector:
             self._log.refresh()
 
     def demand_same_log(self) -> None:
-        """Raise `LogReplaced` if the log there now is not the one that was read so far.
+        """Raise `LogReplaced` if the log there now is not the one read so far.
 
-        A copy passes: what it holds is compared by those who merge it.
+        A node's copy passes: its content is compared where it is merged.
         """
         if not self._is_copy and not self._log.is_continued():
             raise LogReplaced(self._log.path)
@@ -106,12 +106,12 @@ class ChangeDetector:
         return self._is_copy or self._log.is_in_place()
 
     def demand_in_place(self) -> None:
-        """As `demand_same_log`, at the price of one system call, for each acknowledgement."""
+        """As `demand_same_log`, with one system call, for each acknowledgement."""
         if not (self._is_copy or self._log.is_in_place()):
             raise LogReplaced(self._log.path)
 
     def bytes_after(self, position: Position) -> int:
-        """Return how many bytes its file has after a position."""
+        """Return how many bytes a position's file has after it."""
         size, _ = _status(self._log.file_path(position))
         return max(0, size - position.offset)
 

@@ -43,11 +43,11 @@ from rt.log.read.start import parse_start, resolve
 from rt.position import START, Position
 
 Sender = Callable[[bytes | memoryview], None]
-_BEHIND_BYTES: Final = READ_BYTES // 2  # a sink that is sent this much at once was not at the end
+_BEHIND_BYTES: Final = READ_BYTES // 2  # a sink that is sent so much at once was lagging
 
 
 class SourceChannel:
-    """One channel's source side: a log directory that others write, and how far it was sent."""
+    """SourceChannel: a channel's source side: a log that others write, and how far it was sent."""
 
     def __init__(
         self,
@@ -61,28 +61,28 @@ class SourceChannel:
 
         Args:
             channel: its number on the connection.
-            log: refreshed, and there.
-            end: returns where serving ends now; the end of what is on disk if not given.
-            is_whole: returns whether a sink that has all up to there has all there is.
+            log: refreshed, and existing.
+            end: returns the end of what may be served now; the end on disk if not given.
+            is_whole: whether nothing exists past that end.
         """
         if log.manifest.identity is None:
             raise Misuse(f"{log.path} is not there yet")
         self.channel = channel
         self.log = log
         self.identity: manifest.LogIdentity = log.manifest.identity
-        self._acked = START  # up to where the sink has written the log
+        self._acked = START  # the end up to which the sink has written the log
         self._end = end
         self._is_whole = is_whole
         self._source: Source | None = None
         self._cursor = CursorFile(log, is_own=end is None)
         self._begins = START  # files before this one are not copied
-        self._archived_sent = 0  # archived lines of the manifest that were passed or sent
+        self._archived_sent = 0  # archived lines of the manifest skipped or sent
         self._bad_frames = BadFrames(log)
         self._quiet = ChangeDetector(log, is_copy=end is not None)
 
     @property
     def position(self) -> Position:
-        """Up to where the log was sent; the start until the sink has sent its Standing."""
+        """The end up to which the log was sent; `START` before the sink's Standing."""
         return START if self._source is None else self._source.cursor
 
     @property
@@ -92,7 +92,7 @@ class SourceChannel:
 
     @property
     def is_held_back(self) -> bool:
-        """Whether more may be sent once more is merged."""
+        """Whether more may be sent after more is merged."""
         return self._cursor.is_held_back
 
     def is_in_place(self) -> bool:
@@ -107,7 +107,7 @@ class SourceChannel:
         """Begin where the sink's copy ends.
 
         Raises:
-            Refused: that is not the beginning of this log, or it was said before.
+            Refused: the sink's copy is not a prefix of this log, or this is a second Standing.
         """
         if self._source is not None:
             raise Refused("protocol", "a second Standing came on one channel")
@@ -123,15 +123,15 @@ class SourceChannel:
         self._archived_sent = sum(file < standing.archived_to for file in archived)
 
     def check(self, ack: Ack) -> None:
-        """Refuse an acknowledgement of what was never sent; files are archived on its strength.
+        """Refuse an acknowledgement that cannot be true, since files are archived because of it.
 
-        What a relay or a node serves is a copy, whose sink may have heard more from others.
-        `Refused` if it claims what cannot be, or the log was replaced.
+        A node or relay serves a copy, whose sink may have received more from others. Also `Refused`
+        if the log was replaced.
         """
         self._quiet.demand_in_place()
         sent = log_end = self.position
         beyond = max(ack.replicated, ack.merged)
-        if beyond > sent:  # by way of another node: only then the disk is looked at
+        if beyond > sent:  # received through another node: only then read the disk
             log_end = beyond if self._end is not None else self._log_end()
         found = false_claim(ack, sent, log_end)
         if found is not None:
@@ -139,10 +139,10 @@ class SourceChannel:
         self._acked = ack.received
 
     def verify(self) -> None:
-        """Check every byte of the frames that were sent and are not acknowledged.
+        """Check every byte of the frames sent and not acknowledged.
 
-        Frames are sent after a look at their headers only; a sink that refuses one as damaged may
-        be right about its body.
+        Only headers are checked before sending; a sink that refuses a frame as damaged may be right
+        about its body.
 
         Raises:
             CorruptLog: one is damaged.
@@ -161,8 +161,8 @@ class SourceChannel:
         source = self._source
         if source is None:
             return False
-        self._quiet.is_quiet = False  # before anything that `has_news` goes by
-        is_whole = self._is_whole()  # before the end: what comes between the two is not counted
+        self._quiet.is_quiet = False  # before anything that `has_news` reads
+        is_whole = self._is_whole()  # before the end, so it cannot count later bytes
         looked = self._look(source)
         self._tell_archived(send, source)
         effect = source.step(looked)
@@ -181,7 +181,7 @@ class SourceChannel:
         """Send the new bytes of the current file, if they are few and all that the sink lacks.
 
         Returns:
-            Whether the sink has everything now; otherwise `pump` has to look.
+            Whether the sink has everything now; otherwise `pump` must run.
 
         Raises:
             As `pump`.
@@ -205,7 +205,7 @@ class SourceChannel:
     def send_frame(self, send: Sender, buffer: FrameBuffer, frame: WrittenFrame) -> bool:
         """Send a frame that was just appended to the log, if it is all that the sink lacks.
 
-        Its writer says what is in the file, so that the file need not be looked at.
+        Its writer passes the bytes, so the file need not be read.
 
         Returns:
             Whether it was sent.
@@ -228,9 +228,9 @@ class SourceChannel:
         return Position(self._cursor.start + (0 if self._quiet.is_rolling() else file.size()))
 
     def has_news(self) -> bool:
-        """Whether there may be more to send than when `pump` last looked; any thread may ask.
+        """Whether there may be more to send than at the last `pump`; any thread may ask.
 
-        What is on its way counts as news until it was sent.
+        Bytes being sent count as news until they are sent.
         """
         source = self._source
         if source is None or self.is_held_back:
@@ -246,28 +246,28 @@ class SourceChannel:
         try:
             return end() > self.position
         except Refused:
-            return True  # `pump` learns why there is no more, and ends the channel
+            return True  # `pump` gets the refusal, and ends the channel
 
     def rest(self) -> None:
-        """Release the descriptors while nothing happens."""
+        """Close the descriptors while nothing happens."""
         self._cursor.close()
         self.log.close()
         self._quiet.has_rested = True
 
     def has_idled(self) -> bool:
-        """Whether nothing was sent since this was asked last."""
+        """Whether nothing was sent since the last call."""
         return self._quiet.has_idled()
 
     def bytes_left(self) -> int:
-        """Return how many bytes of the file at the cursor were not sent yet."""
+        """Return how many bytes of the cursor's file were not sent yet."""
         return self._quiet.bytes_after(self.position)
 
     def _starting_file(self, start: str) -> Position:
-        """Return the file in which a copy begins that holds nothing yet.
+        """Return the file in which an empty copy begins.
 
         Raises:
-            Refused: it is not a start, or this node's log does not reach so far.
-            CorruptLog: what had to be read to find it is damaged.
+            Refused: it is not a valid start, or this node's log does not reach it.
+            CorruptLog: the log is damaged where it was searched.
         """
         if not start:
             return START
@@ -303,7 +303,7 @@ class SourceChannel:
         return Position(last + self._quiet.bytes_after(last))
 
     def _served(self, file: Position, size: int) -> int:
-        """How many of the bytes of a file may be served now."""
+        """Return how many bytes of a file may be served now."""
         if self._end is None:
             return size
         end = self._end()
@@ -315,7 +315,7 @@ class SourceChannel:
         size = 0 if file is None else file.size()
         self._quiet.looked(size)
         limit = None if file is None else self._served(start, size)
-        self._quiet.refresh()  # after the size: what the manifest says last is what counts
+        self._quiet.refresh()  # after the size: the manifest's latest lines count
         rolled = self.log.manifest.rolled.get(start)
         archived = self.log.manifest.archived.get(start)
         not_here = archived is not None and is_own_choice(archived)
@@ -332,11 +332,11 @@ class SourceChannel:
             self._quiet.listing()
             following = self._cursor.next_after(start)
             if following is not None:
-                self._quiet.demand_same_log()  # files are found by name, wherever they came from
+                self._quiet.demand_same_log()  # a file of that name may be of another log
         return Looked(limit, rolled, archived, following)
 
     def _tell_archived(self, send: Sender, source: Source) -> None:
-        """Announce files that were sent whole, and that the nodes have archived since."""
+        """Announce files that were sent completely and have been archived since."""
         known, cursor = self.log.manifest, source.cursor
         if self._archived_sent == len(known.archived):
             return
@@ -367,7 +367,7 @@ class SourceChannel:
             return False
         message = buffer.data_message(self.channel, file, start, limit)
         if not message:
-            return self._is_emptied(start, file)  # since we looked: then the next finds its line
+            return self._is_emptied(start, file)  # archived meanwhile: the next pump finds its line
         send(message)
         whole = len(message) - DATA_HEAD_BYTES
         source.sent(whole)
@@ -376,7 +376,7 @@ class SourceChannel:
         return True
 
     def _is_emptied(self, at: Position, file: File) -> bool:
-        """Explain the bad frame at the cursor: whether its file was archived meanwhile.
+        """Return whether the bad frame at the cursor is due to its file's archiving.
 
         Raises:
             CorruptLog: the frame is damaged, and not merely unwritten.

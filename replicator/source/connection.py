@@ -1,4 +1,4 @@
-"""SourceConnection: serves logs to the sink at the other end of a connection, a channel each."""
+"""SourceConnection: serves logs to the sink at the other end of a connection, one per channel."""
 
 import time
 from collections.abc import Callable
@@ -27,19 +27,19 @@ from rt.position import Position
 from rt.traffic import Traffic
 
 _OF_A_SINK: Final = (Ack, Standing, messages.Refusal)
-# Taken in one turn. The threads of a reader's connections share the interpreter with the one that
-# sequences, and decoding a thousand of these takes 2.5 ms.
+# Acknowledgements taken per turn. Connections share the interpreter with the sequencing thread, and
+# decoding a thousand takes 2.5 ms.
 _TURN_ACKS: Final = 100
-# Sent in one turn, of several logs: a turn costs a poll and a look at what has arrived, as much as
-# a small update. At 1 Gbit/s this takes 2 ms, in which no acknowledgement is taken.
+# Sent per turn, of several logs: a turn costs a poll and a read, as much as a small update. At
+# 1 Gbit/s this takes 2 ms, in which no acknowledgement is taken.
 _TURN_BYTES: Final = 256 * KIB
 _TURN_LOGS: Final = 16
-_REST_S: Final = 0.9  # without anything to send, after which the memory of a backlog is given back
+_REST_S: Final = 0.9  # idle time after which the memory of a backlog is released
 _Args = TypeVarTuple("_Args")
 
 
 class SourceConnection:
-    """The channels of one connection that are served; those with something to send in turn."""
+    """The served channels of a connection; those with something to send take turns."""
 
     def __init__(
         self,
@@ -54,13 +54,13 @@ class SourceConnection:
         """Start without a channel.
 
         Args:
-            link: both sides have greeted.
-            acked: is called with each acknowledgement of the sink, once it was checked; if None,
-                those that another one has overtaken are passed over.
-            refused: is called with a channel that has ended, and why.
-            damaged: is called when a log that is served here was found damaged.
+            link: a link on which both sides have greeted.
+            acked: called with each checked acknowledgement; if None, acknowledgements that a later
+                one replaces are skipped.
+            refused: called with a channel that has ended, and the reason.
+            damaged: called when a served log was found damaged.
             traffic: counts what is sent.
-            headers: is called with why publishers may not write headers, "" if they may.
+            headers: called with the reason why publishers may not write headers, or "".
         """
         link.take_no_frames()
         self._link = link
@@ -69,7 +69,7 @@ class SourceConnection:
         self._damaged = damaged
         self._headers = headers
         self._channels: dict[int, SourceChannel] = {}
-        self._opened = 0  # channels, numbered from 0
+        self._opened = 0  # number of opened channels; they are numbered from 0
         self._ready: dict[int, SourceChannel] = {}  # in the order of their turns
         self._buffer = FrameBuffer(traffic=traffic, memory=link.memory)
         self._sent_s = 0.0  # when something was last sent in a turn
@@ -87,7 +87,7 @@ class SourceConnection:
         *,
         is_whole: Callable[[], bool] = lambda: True,
     ) -> SourceChannel:
-        """Offer a log, which has to be there, to the sink; arguments as for `SourceChannel`."""
+        """Offer an existing log to the sink; arguments as for `SourceChannel`."""
         channel = SourceChannel(self._opened, log, end, is_whole=is_whole)
         self._channels[channel.channel] = channel
         self._opened += 1
@@ -118,7 +118,7 @@ class SourceConnection:
             self._ready[channel.channel] = channel
 
     def turn(self) -> None:
-        """Take what has arrived, then send from one log, about 1 MiB at most, or from several.
+        """Handle what has arrived, then send about 1 MiB of one log, or less of several.
 
         Raises:
             PeerError: the peer broke the protocol, or has gone.
@@ -145,16 +145,16 @@ class SourceConnection:
         self._link.beat()
 
     def send_now(self, channel: SourceChannel, frame: WrittenFrame | None = None) -> bool:
-        """Send a log's new bytes, if they are few, nothing waits and the peer takes them at once.
+        """Send a log's new bytes if they are few and the peer accepts them at once.
 
         It never waits for the peer, so it may be called between two turns.
 
         Args:
-            channel: of the log.
-            frame: what the log grew by, if its writer in this process said so.
+            channel: the log's channel.
+            frame: the frame that the log grew by, if its writer in this process passed it.
 
         Returns:
-            False if that is left to `turn`, which meets and reports the same obstacle.
+            False if it is left to `turn`, which meets and reports the same obstacle.
         """
         link = self._link
         if self._ready or channel.channel not in self._channels or link.has_left:
@@ -199,13 +199,13 @@ class SourceConnection:
             self._end(channel, why)
 
     def _verify(self, channel: SourceChannel) -> None:
-        """Check what the sink calls damaged: it may have been so before it was sent."""
+        """Check frames that the sink calls damaged: they may have been so before sending."""
         try:
             channel.verify()
         except CorruptLog as error:
             self._damaged(error)
         except OSError:
-            return  # the file may have been archived; the sink asks again, or another node
+            return  # the file may have been archived; the sink retries, or asks another node
 
     def _take_ack(self, channel: SourceChannel, ack: Ack) -> None:
         channel.check(ack)
@@ -217,7 +217,7 @@ class SourceConnection:
     def _guarded(
         self, channel: SourceChannel, work: Callable[[*_Args], None], *args: *_Args
     ) -> None:
-        """Do what may end a channel, and only that channel."""
+        """Do work whose failure ends a channel, and only that channel."""
         try:
             work(*args)
         except Refused as error:

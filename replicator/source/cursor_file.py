@@ -1,4 +1,4 @@
-"""CursorFile: the log file that a source is sending, kept open, and which one comes next."""
+"""CursorFile: the log file that a source is sending, kept open, and the choice of the next one."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from rt.position import START, Position
 
 
 class CursorFile:
-    """One open file of a log, at the cursor of a source."""
+    """CursorFile: one open file of a log, at a source's cursor."""
 
     __slots__ = ("_is_own", "_log", "_replaced", "file", "is_held_back", "start")
 
@@ -21,12 +21,12 @@ class CursorFile:
 
         Args:
             log: the directory.
-            is_own: whether its publisher writes it; what a node serves is a copy.
+            is_own: whether this is the publisher's own log, not a node's copy.
         """
         self._log = log
         self._is_own = is_own
-        self._replaced = 0  # files of the log had been replaced so often when it was opened
-        self.is_held_back = False  # there is a next file, and it is not to be sent yet
+        self._replaced = 0  # the count of replaced files when `file` was opened
+        self.is_held_back = False  # whether the next file may not be sent yet
         self.file: File | None = None
         self.start = START
 
@@ -38,8 +38,8 @@ class CursorFile:
         """
         damaged = self._log.damaged
         damaged.demand_whole(start)
-        # Read after that, since a file is served again only after it was counted as replaced; and
-        # before the file is opened, which may then only be newer.
+        # Read the count after that check, since a file is served again only after it was counted,
+        # and before opening the file, which can then only be newer.
         replaced = damaged.replaced
         if self.file is not None and (self.start, self._replaced) == (start, replaced):
             return self.file
@@ -58,9 +58,9 @@ class CursorFile:
             self.file = None
 
     def following(self, start: Position) -> Position | None:
-        """The next file: one that has its bytes, or an archived one before that.
+        """Return the next file: one with bytes, or an earlier archived one; None if none.
 
-        A file that a full session dropped was never there.
+        A file that a full session dropped counts as never written.
         """
         known = self._log.manifest
         archived = known.successor(start)
@@ -70,17 +70,17 @@ class CursorFile:
         return min((each for each in nexts if each is not None), default=None)
 
     def first(self) -> Position:
-        """Return where to begin for a sink that has nothing; `OSError` as `next_after`."""
+        """Return where to begin for an empty sink; `OSError` as `next_after`."""
         return (self._entered(self._oldest) if self._is_own else self._oldest()) or START
 
     def next_after(self, start: Position) -> Position | None:
-        """Return the next file, if it may be sent; `OSError` if that cannot be noted."""
+        """Return the next file, if it may be sent; `OSError` if that cannot be recorded."""
         if not self._is_own:
             return self.following(start)
         return self._entered(lambda: self.following(start))
 
     def note(self, end: Position) -> Position:
-        """Return where a sink ends, whose file is then kept from being dropped."""
+        """Record the sink's end, so that its file is not dropped; return the end."""
         if self._is_own:
             with sending(self._log.path) as mark:
                 if mark is not None and end.file >= mark.bound:
@@ -88,7 +88,7 @@ class CursorFile:
         return end
 
     def _oldest(self) -> Position:
-        """The first file that was not dropped; the start if there is none."""
+        """Return the first file that was not dropped; `START` if there is none."""
         known = self._log.manifest
         first = min([*known.order[:1], *self._log.files()[:1]], default=START)
         return (self.following(first) or START) if is_dropped(known, first) else first
@@ -96,12 +96,12 @@ class CursorFile:
     def _entered(self, find: Callable[[], Position | None]) -> Position | None:
         """Return the next file of a publisher's own log, once it may be sent.
 
-        Of a session that drops its oldest messages it is noted before that, so that it is kept from
-        then on. A pusher is at most half of what such a session may hold ahead of what is merged,
-        so that there are files to drop.
+        In a session that drops its oldest messages, the file is recorded first, so that it is kept.
+        The pusher may be ahead of the merge by at most half of the session's limit, so that there
+        are files to drop.
 
         Args:
-            find: returns the file, by what the manifest says then.
+            find: returns the file, by the current manifest.
         """
         self.is_held_back = False
         with sending(self._log.path) as mark:
@@ -110,7 +110,7 @@ class CursorFile:
             if mark is None or file is None:
                 return file
             while file in known.rolled and covers(self._log, known, file):
-                file = self.following(file) or file  # the one whose notice says so is there
+                file = self.following(file) or file  # it was dropped meanwhile
             if file >= mark.bound:
                 ahead = _unmerged(self._log, file)
                 if ahead and ahead >= mark.limit // 2:

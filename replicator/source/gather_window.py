@@ -7,15 +7,15 @@ from rt.position import Position
 
 _GAP_MAX_S: Final = 0.004
 _WEIGHT: Final = 0.125  # of one measurement in the moving average
-_LOST_S: Final = 1.0  # an update that takes longer is not counted: it may never be merged
-# Updates on their way that do not delay the next: one that the nodes agree on, and one that they
-# receive and sync meanwhile.
+_LOST_S: Final = 1.0  # an update that takes longer may never be merged
+# Updates in flight that do not delay the next: one being agreed on, and one being received and
+# synced meanwhile.
 _FLIGHTS: Final = 2
-_FLIGHTS_MAX: Final = 16  # kept in view
+_FLIGHTS_MAX: Final = 16  # updates tracked
 
 
 class _Update(NamedTuple):
-    """A small update that was sent and is not merged, as far as is known."""
+    """A small update that was sent and is not known to be merged."""
 
     session: str
     end: Position
@@ -23,11 +23,11 @@ class _Update(NamedTuple):
 
 
 class GatherWindow:
-    """Spaces out small sends once the nodes do not keep up with them.
+    """GatherWindow: spaces out small sends when the nodes cannot keep up.
 
-    An update is sent at once while fewer than two others are on their way. When updates come faster
+    An update is sent at once while fewer than two others are in flight. When updates come faster
     than they are merged, sending each one alone would cost every node as much as sending a hundred,
-    and it would still wait for those before it: then sends are as far apart as an update takes from
+    and it would still wait for those before it. Then sends are as far apart as an update takes from
     being sent to being merged.
 
     Threads: the loop's own.
@@ -48,7 +48,7 @@ class GatherWindow:
 
     @property
     def gap_s(self) -> float:
-        """The least time between two sends."""
+        """The minimum time between two sends."""
         return min(self._merged_in_s, _GAP_MAX_S) if self._gathers and not self.keeps_up else 0.0
 
     def sent(self, session: str, end: Position) -> None:
@@ -63,7 +63,7 @@ class GatherWindow:
 
     def merged(self, session: str, end: Position) -> None:
         """Record that a node has merged a session up to `end`."""
-        if not self._flights:  # two nodes of three say so after another one
+        if not self._flights:  # another node reported it first
             return
         landed = [each for each in self._flights if each.session == session and each.end <= end]
         if landed:

@@ -1,4 +1,4 @@
-"""GatheredFrames: the frames that sessions grew by since they were last announced, in memory."""
+"""GatheredFrames: frames appended to sessions since their last announcement, in memory."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -10,20 +10,20 @@ _FRAMES_MAX: Final = 64
 
 
 class GatheredFrames:
-    """Keeps small frames until they are announced, so that no connection has to read them.
+    """GatheredFrames: keeps small frames until they are announced, to save reading them.
 
-    They are a hint. A sender compares where they begin with what it has sent, and reads the file
-    where they do not fit, for example because frames of two threads came in the wrong order.
+    They are a hint. A sender checks that they follow what it has sent, and otherwise reads the
+    file, for example when frames of two threads came in the wrong order.
 
     Threads: threads that publish call `add`, the loop the rest. A frame that is added
     to a list just taken is lost, and then read from the file.
     """
 
     def __init__(self) -> None:
-        self._frames: dict[str, list[WrittenFrame]] = {}  # by session; empty: not all at hand
+        self._frames: dict[str, list[WrittenFrame]] = {}  # by session; empty if any is missing
 
     def add(self, session: str, frame: WrittenFrame | None) -> None:
-        """Add what a session grew by; None if that is large, or not known."""
+        """Add a session's new frame; None if it is large or unknown."""
         frames = self._frames.get(session)
         if frames is None:
             self._frames[session] = [] if frame is None else [frame]
@@ -35,12 +35,12 @@ class GatheredFrames:
                 self._frames[session] = []
 
     def take(self, session: str) -> WrittenFrame | None:
-        """Return all frames of a session as one; None if they are not all at hand, or not few."""
-        # A thread in `add` may still append to the list: what is joined is what was checked.
+        """Return a session's frames as one; None if any is missing or the total is too large."""
+        # A thread in `add` may still append to the list, so check and join a copy.
         return _joined(tuple(self._frames.pop(session, ())))
 
     def forget(self) -> None:
-        """Forget all frames, since all sessions are looked at."""
+        """Forget all frames, because all sessions will be read."""
         self._frames.clear()
 
 

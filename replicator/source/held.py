@@ -1,4 +1,4 @@
-"""Held: what a source finds of its own log where a sink's copy ends."""
+"""Held: what a source's own log has where a sink's copy ends."""
 
 from collections.abc import Callable
 
@@ -10,15 +10,15 @@ from rt.position import Position
 
 
 def held_of(log: LogDirectory, standing: Standing, served: Callable[[Position, int], int]) -> Held:
-    """Look up what a log has of what a sink says that it has.
+    """Look up what a log has at the places that a sink's Standing names.
 
     Args:
         log: refreshed.
-        standing: of the sink.
+        standing: the sink's Standing.
         served: returns how many of so many bytes of a file may be served now.
 
     Raises:
-        CorruptLog: the log is known to be damaged there, so a difference would say nothing.
+        CorruptLog: the log is known to be damaged there, so a difference would be inconclusive.
     """
     end, known = standing.end, log.manifest
     size: int | None = None
@@ -37,7 +37,7 @@ def held_of(log: LogDirectory, standing: Standing, served: Callable[[Position, i
 
 
 def _crc_of(log: LogDirectory, standing: Standing) -> int | None:
-    """Sum up what the sink has, as this log has it; None if it was archived here."""
+    """Return this log's CRC-32 of the spans that the sink summed up; None if archived here."""
     tail = b""
     for span in standing.spans:
         if span.position.file in log.manifest.archived:
@@ -46,7 +46,7 @@ def _crc_of(log: LogDirectory, standing: Standing) -> int | None:
         try:
             file = log.open_file(span.position.file)
         except FileNotFoundError:
-            continue  # then the sum differs
+            continue  # the CRC will differ
         try:
             tail += file.pread(span.length, span.position.offset)
         finally:

@@ -1,4 +1,4 @@
-"""Sent frames: checks the bodies of frames that were sent after a look at their headers only."""
+"""Sent frames: checks the bodies of frames that were sent after checking only their headers."""
 
 from typing import Final
 
@@ -12,15 +12,15 @@ from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import File
 from rt.position import Position
 
-_VERIFY_BYTES: Final = 64 * MIB  # more than is on its way; a sink cannot make us read all of a log
+_VERIFY_BYTES: Final = 64 * MIB  # more than is in flight; keeps a sink from having all read
 
 
 def check_sent(log: LogDirectory, identity: LogIdentity, since: Position, until: Position) -> None:
     """Check every byte of the frames from `since` on, in the file that `since` is in.
 
     Args:
-        log: they are from.
-        identity: of the log.
+        log: the log that they are from.
+        identity: the log's identity.
         since: the end of what the sink has acknowledged.
         until: the end of what it was sent.
 

@@ -1,4 +1,4 @@
-"""Source: decides what to tell the sink next about one log, from what the directory shows."""
+"""Source: decides what to send a sink next of one log, from the state of its directory."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,14 +10,14 @@ from rt.position import Position
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the source has in the places that the sink's Standing names.
+    """Held: what the source has at the places that the sink's Standing names.
 
     Attributes:
-        size: bytes in the file that the sink ends in; None if there is no such file.
-        rolled_end: where that file ends, if it was rolled.
-        archived: whether its bytes are gone, as the manifest says.
-        rolled: our line of the sink's last rolled file; None if it has not ended here.
-        crc: CRC-32 of the bytes the sink has summed up; None if they were archived here.
+        size: bytes in the file in which the sink's copy ends; None if there is no such file.
+        rolled_end: the end of that file, if it was rolled.
+        archived: whether its bytes were archived, by the manifest.
+        rolled: this log's line of the sink's last rolled file; None if it has not ended here.
+        crc: CRC-32 here of the bytes the sink summed up; None if they were archived here.
     """
 
     size: int | None
@@ -28,22 +28,22 @@ class Held:
 
 
 class Difference(NamedTuple):
-    """Why a sink cannot be served from here: a code and a sentence."""
+    """Difference: why a sink cannot be served from here: a code and a sentence."""
 
     code: str
     words: str
 
     @property
     def kept(self) -> str:
-        """What to add where two histories differ; one that is merely behind catches up."""
+        """What to add if two histories differ; "" if one merely lags."""
         return "" if self.code == BEHIND else "; both are kept"
 
 
 def difference(standing: Standing, held: Held, *, is_copy: bool = False) -> Difference | None:
-    """Return how the sink's copy differs from the source's log; None if it is its beginning.
+    """Return how the sink's copy differs from the source's log; None if it is a prefix.
 
-    A sink that is ahead of a session's own log is `diverged`. What a node serves is one of several
-    copies, which may be `behind` the others for a while.
+    A sink that is ahead of a session's own log has `diverged`. A node serves one of several
+    copies, which may be `behind` for a while.
 
     >>> difference(Standing(0, Position(192), crc=7), Held(size=128)).words.partition(":")[0]
     'the node has it up to 0.0.192, and this log ends at 0.0.128'
@@ -70,9 +70,9 @@ def _longer(end: Position, held: Held, ahead: str) -> Difference | None:
 
 
 def _longer_words(end: Position, words: str, ahead: str) -> str:
-    """Return what to say of a longer copy: of a node's log, which follows, that all is well.
+    """Return the text about a sink's longer copy.
 
-    A session's own log, of which a node has more, is not what it was.
+    A node's log will catch up. A session's own log, of which a node has more, has lost its end.
     """
     if ahead == BEHIND:
         return f"it {words} and the copy at {end}: it is behind, and another node is asked"
@@ -102,12 +102,12 @@ def _other_bytes(standing: Standing, held: Held) -> Difference | None:
 
 
 def false_claim(ack: Ack, sent: Position, log_end: Position) -> Difference | None:
-    """Return what an acknowledgement claims that cannot be; None if it is possible.
+    """Return what an acknowledgement claims wrongly; None if it is plausible.
 
     Args:
-        ack: as it came.
-        sent: up to where the sink proved to hold the log, or was sent it, on this connection.
-        log_end: where the source's log ends.
+        ack: the acknowledgement.
+        sent: the end that the sink proved to hold, or was sent, on this connection.
+        log_end: the end of the source's log.
     """
     if not ack.durable <= ack.received <= sent:
         words = f"the sink acknowledges up to {ack.received} and was sent up to {sent}"
@@ -121,13 +121,13 @@ def false_claim(ack: Ack, sent: Position, log_end: Position) -> Difference | Non
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What the directory shows of the file at the cursor.
+    """Looked: the state of the file at the cursor.
 
     Attributes:
-        limit: bytes of it that may be sent, whole frames or not; None if it is not there.
-        rolled: its line, if it was rolled, and all of it may be sent.
-        archived: its line, if its bytes are gone.
-        following: the next file there is; looked for only after a rolled file.
+        limit: bytes of it that may be sent, complete frames or not; None if it is missing.
+        rolled: its line, if it was rolled and all of it may be sent.
+        archived: its line, if it was archived.
+        following: the next existing file; searched only after a rolled file.
     """
 
     limit: int | None
@@ -138,7 +138,7 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send whole frames from the cursor on, none that reaches past the offset `limit`."""
+    """Send complete frames from the cursor on, none past the offset `limit`."""
 
     limit: int
 
@@ -160,19 +160,19 @@ class TellArchived:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """End the channel: what was there is gone."""
+    """End the channel: bytes that were sent no longer exist."""
 
     words: str
 
 
 @dataclass(frozen=True, slots=True)
 class GoOn:
-    """Look at the next file; the cursor is there already."""
+    """Continue with the next file; the cursor is already there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """There is nothing to send before the directory changes."""
+    """Wait: there is nothing to send until the directory changes."""
 
 
 Effect = Send | TellRolled | TellArchived | Refuse | GoOn | Wait
@@ -180,14 +180,14 @@ _GO_ON, _WAIT = GoOn(), Wait()
 
 
 class Source:
-    """Where one sink is to be served from; it starts from what the sink says and keeps nothing."""
+    """Source: the position from which one sink is served; it starts from the sink's Standing."""
 
     __slots__ = ("caught_up", "cursor", "ended")
 
     def __init__(self, cursor: Position) -> None:
         self.cursor = cursor
-        self.caught_up = False  # the sink was told that it has everything
-        self.ended = False  # the sink knows that the file at the cursor has ended
+        self.caught_up = False  # whether the sink was sent CaughtUp
+        self.ended = False  # whether the sink knows that the cursor's file has ended
 
     def sent(self, length: int) -> None:
         """Record that so many bytes of whole frames were sent."""
@@ -208,7 +208,7 @@ class Source:
             self.ended = True
             return TellRolled(looked.rolled)
         if looked.archived is not None or offset <= (looked.limit or 0):
-            return _WAIT  # the rest of an archived file is announced when it may be served
+            return _WAIT  # an archived file is announced when all of it may be served
         return self._shorter(looked)
 
     def _go_on(self, looked: Looked) -> GoOn | Wait:

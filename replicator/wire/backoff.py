@@ -27,7 +27,7 @@ class Backoff:
 
 
 class Complaint:
-    """Logs a failure when its reason changes, not at every attempt."""
+    """Complaint: logs a failure only when its reason changes."""
 
     def __init__(self, log: Logger, subject: str) -> None:
         """Log to `log`, about `subject`."""
@@ -40,8 +40,8 @@ class Complaint:
 
         Args:
             reason: the sentence to log.
-            kind: two reasons of one kind are the same; the reason itself if not given.
-            level: of the log line.
+            kind: reasons of the same kind count as the same; the reason itself if not given.
+            level: the log line's level.
         """
         if (kind or reason) != self._last:
             self._last = kind or reason

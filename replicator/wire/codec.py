@@ -33,12 +33,12 @@ from rt.limits import BODY_BYTES_MAX, KIB, MANIFEST_LINE_BYTES_MAX, READ_BYTES
 from rt.position import FILE_BYTES_MAX, Position
 
 VERSION: Final = 3
-HEADERS_VERSION: Final = 3  # since it, a node says whether publishers may write headers
-VERSION_MIN: Final = 2  # the oldest that is spoken too
+HEADERS_VERSION: Final = 3  # since then a node says whether publishers may write headers
+VERSION_MIN: Final = 2  # the oldest version still spoken
 WORDS_BYTES_MAX: Final = 1024  # of a refusal: a long sentence with two positions and a path
-FRAME_BYTES_MAX: Final = BODY_BYTES_MAX + HEADER_BYTES + 8  # and its padding
-START_BYTES_MAX: Final = 64  # of the longest, at: and 19 digits, with room
-HELLO_BYTES_MAX: Final = 256  # a stream of 63 bytes and a version; read before any is known
+FRAME_BYTES_MAX: Final = BODY_BYTES_MAX + HEADER_BYTES + 8  # with its padding
+START_BYTES_MAX: Final = 64  # room for the longest start: at: and 19 digits
+HELLO_BYTES_MAX: Final = 256  # a stream of 63 bytes and a software version
 
 LARGE_BYTES: Final = READ_BYTES + KIB  # a source sends more at once only if one frame has more
 
@@ -59,8 +59,8 @@ _HELLO_T, _OPEN_T, _STANDING_T, _DATA_T, _ROLLED_T = 1, 2, 3, 4, 5
 _ARCHIVED_T, _CAUGHT_UP_T, _ACK_T, _HEARTBEAT_T, _REFUSED_T, _HEADERS_T = 6, 7, 8, 9, 10, 11
 _ACK_PREFIX: Final = _PREFIX.pack(_ACK.size, _ACK_T)
 ACK_BYTES: Final = PREFIX_BYTES + _ACK.size
-ACK_HEAD_BYTES: Final = PREFIX_BYTES + _CHANNEL.size  # two of one channel begin with the same
-GREETINGS: Final = frozenset({_HELLO_T, _REFUSED_T})  # what may come before a Hello was taken
+ACK_HEAD_BYTES: Final = PREFIX_BYTES + _CHANNEL.size  # equal for all Acks of a channel
+GREETINGS: Final = frozenset({_HELLO_T, _REFUSED_T})  # all that may precede a Hello
 FROM_SINK: Final = frozenset(
     {
         _STANDING_T,
@@ -69,11 +69,11 @@ FROM_SINK: Final = frozenset(
         _REFUSED_T,
         _HEADERS_T,
     }
-)  # and nothing large
+)  # none of them large
 
 
 def encode(message: Message) -> bytes:
-    """Return the bytes of a message; of `Data` too, though `put_data_head` copies no payload."""
+    """Return the bytes of a message; for `Data`, `put_data_head` avoids copying the payload."""
     kind, body = _ENCODERS[type(message)](message)
     return _PREFIX.pack(len(body), kind) + body
 
@@ -97,17 +97,22 @@ def decode_prefix(data: bytearray, offset: int) -> tuple[int, int]:
     length: int
     kind: int
     length, kind = _PREFIX.unpack_from(data, offset)
-    _, least, most = _DECODERS.get(kind, _UNKNOWN)
+    least, most = body_limits(kind)
     if not least <= length <= most:
         raise PeerError(f"a message of type {kind} cannot have {length} bytes")
     return kind, length
 
 
+def body_limits(kind: int) -> tuple[int, int]:
+    """Return the least and most bytes in the body of a type; an unknown one has no such number."""
+    return _DECODERS.get(kind, _UNKNOWN)[1:]
+
+
 def check_large(data: memoryview, length: int) -> bool:
-    """Whether the head of a large message has arrived; it has to be that of a single frame.
+    """Whether the head of a large message has arrived, which must carry a single frame.
 
     Raises:
-        PeerError: it is not.
+        PeerError: it carries something else.
     """
     if len(data) < DATA_HEAD_BYTES + HEADER_BYTES:
         return False
@@ -128,7 +133,7 @@ def is_ack(head: bytes | bytearray) -> bool:
 
 
 def decode_body(kind: int, body: memoryview) -> Message:
-    """Return the message of a type that `decode_prefix` has returned; `PeerError` if malformed."""
+    """Decode the body of a message whose type `decode_prefix` returned; `PeerError` if bad."""
     return _DECODERS[kind][0](body)
 
 
@@ -186,7 +191,7 @@ def _start(text: bytes) -> str:
 
 
 def _check_proof(standing: Standing) -> None:
-    """Refuse a proof that proves nothing, or that would make the source read what it should not."""
+    """Refuse a proof that proves nothing, or would make the source read outside the log."""
     rolled, end = standing.rolled, standing.end
     for span in standing.spans:
         if not 0 < span.length <= TAIL_BYTES_MAX or span.end > end:

@@ -1,4 +1,4 @@
-"""Decoder: takes bytes as they arrive and gives out the messages in them."""
+"""Decoder: takes bytes as they arrive and returns the messages in them."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -24,15 +24,15 @@ from rt.limits import KIB, MIB
 # a length costs the peer as much as sending that much.
 _RECORD_BYTES: Final = 16 * KIB
 _BUFFER_BYTES: Final = 2 * _RECORD_BYTES
-_BUFFER_BYTES_KEPT: Final = 2 * MIB  # a rare larger message gives its memory back
-_COUNTED_BYTES: Final = 64 * KIB  # smaller buffers are not accounted for: 512 of them have 32 MiB
+_BUFFER_BYTES_KEPT: Final = 2 * MIB  # larger buffers are released after their message
+_COUNTED_BYTES: Final = 64 * KIB  # smaller buffers are not counted: 512 of them have 32 MiB
 
 
 class Decoder:
-    """Receive into `space()`, say how many bytes came with `took()`, then call `next()` until None.
+    """Receive into `space()`, report the number of bytes with `took()`, call `next()` until None.
 
-    While `greeting`, it takes only a Hello or a refusal, both of which are short. Where the peer is
-    a sink (`from_sink`), which receives frames, it takes no frames from it.
+    While `greeting`, it accepts only a Hello or a refusal, both of which are short. If the peer is
+    a sink (`from_sink`), which receives frames, it accepts no frames.
     """
 
     __slots__ = (
@@ -44,15 +44,15 @@ class Decoder:
         self.greeting = greeting
         self.from_sink = False
         self._large = large
-        self._taken = 0  # of `_large`, by the buffer, and what it has to grow to
-        self._is_counted = False  # the message that is arriving, with that
+        self._taken = 0  # bytes taken from `_large` for the buffer and its growth
+        self._is_counted = False  # whether that includes the arriving message
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
-        self._needed = PREFIX_BYTES  # bytes of the message that begins at _start, as far as known
+        self._needed = PREFIX_BYTES  # known length of the message at _start
 
     def space(self) -> memoryview:
-        """Return where to receive; this invalidates the payloads given out before."""
+        """Return where to receive; this invalidates payloads returned before."""
         have, size = self._end - self._start, len(self._buffer)
         if have == 0:
             self._start = self._end = 0
@@ -77,7 +77,7 @@ class Decoder:
         return self._needed if self._end > self._start else 0
 
     def rest(self) -> None:
-        """Give back what an empty buffer has too much: nothing has arrived for a while."""
+        """Shrink an empty buffer: nothing has arrived for a while."""
         if self._end == self._start and len(self._buffer) > _BUFFER_BYTES:
             self._move_to(_BUFFER_BYTES)
             self._account_for(_BUFFER_BYTES)
@@ -87,11 +87,11 @@ class Decoder:
         self._account_for(0)
 
     def next(self) -> Message | None:
-        """Return the next message, None while it is incomplete.
+        """Return the next message; None while it is incomplete.
 
         Raises:
             PeerError: the bytes are not a message; nothing after them can be read.
-            Refused: it is large, and too many others are on their way.
+            Refused: it is large, and too many others are arriving.
         """
         have = self._end - self._start
         if have < self._needed and (self._is_counted or self._needed <= _COUNTED_BYTES):
@@ -113,12 +113,12 @@ class Decoder:
         return decode_body(kind, body)
 
     def skip_overtaken(self) -> int:
-        """Pass over acknowledgements that another one of their channel follows, whole.
+        """Skip acknowledgements that a complete later one of their channel replaces.
 
-        Only the last of them says anything; to compare is a tenth of the work of decoding.
+        Comparing them is a tenth of the work of decoding.
 
         Returns:
-            How many were passed over.
+            How many were skipped.
         """
         start, data = self._start, self._buffer
         head = data[start : start + ACK_HEAD_BYTES]
@@ -131,7 +131,7 @@ class Decoder:
         return count
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Take all of `data` and give out the messages as they become whole."""
+        """Take all of `data` and yield the messages that become complete."""
         rest = memoryview(data)
         while rest:
             space = self.space()
@@ -143,7 +143,7 @@ class Decoder:
                 yield message
 
     def _count(self, length: int, have: int) -> None:
-        """Take memory for a message; a large one has to show first that it carries such a frame."""
+        """Take memory for a message; a large one must first show that it carries a large frame."""
         if self._large is None:
             return
         head = self._view[self._start : self._start + have]
@@ -153,7 +153,7 @@ class Decoder:
         self._account_for(max(self._needed, len(self._buffer)))
 
     def _account_for(self, count: int) -> None:
-        """Account for so many bytes, in place of those that were."""
+        """Take memory for so many bytes in all, releasing the rest."""
         count = count if count > _COUNTED_BYTES else 0
         if self._large is None or count == self._taken:
             return

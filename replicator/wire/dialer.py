@@ -34,14 +34,14 @@ _PAUSE_LEAST_S: Final = 0.001  # so that nothing that is due keeps the loop from
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """What to connect to, and what for.
+    """Destination: what to connect to, and what for.
 
     Attributes:
-        nodes: host and port of each node; one is used at a time, the next when that fails.
-        contexts: of `rt.net.tls.client_context`.
+        nodes: host and port of each node; one is used at a time, the next when it fails.
+        contexts: contexts made by `rt.net.tls.client_context`.
         direction: `PUSH` or `PULL`.
         stream: name of the stream.
-        member: name that the node's certificate has to prove; "" accepts any node's.
+        member: name that the node's certificate must prove; "" accepts any node.
     """
 
     nodes: Sequence[Address]
@@ -52,7 +52,7 @@ class Destination:
 
     @property
     def roles(self) -> tuple[CertificateRole, ...]:
-        """What may answer: only nodes take messages, mirrors also give them."""
+        """The roles that may answer: only nodes accept messages, but mirrors also serve them."""
         return (CertificateRole.NODE,) if self.direction == PUSH else SERVING
 
     def title(self, node: Address) -> str:
@@ -108,10 +108,10 @@ class Dialer:
             served: uses the connection.
         """
         self.node = ""  # connected to it now
-        self.holder = ""  # whom the certificate named that answered last
+        self.holder = ""  # the name in the certificate of the last node that answered
         self.error = _NOT_YET  # why there is no connection; "" while there is one
         self.stopping = False
-        self.codes: dict[Address, str] = {}  # with which each node has refused us last, "" if not
+        self.codes: dict[Address, str] = {}  # code of each node's last refusal, or ""
         self._destination = destination
         self._served = served
         self._rotation = Rotation(destination.nodes)
@@ -158,7 +158,7 @@ class Dialer:
             socket.socket.close(sock)
 
     def progressed(self) -> None:
-        """Record that the connection achieved something: the next failure is retried soon."""
+        """Record that the connection was useful: the next failure is retried soon."""
         self._rotation.progressed()
         self._backoff.reset()
         if self._complaints:
@@ -347,7 +347,7 @@ class Dialer:
         self.set()
 
     def _reason(self, node: Address) -> str:
-        """Return the error; the address is left out of it where it is the line's subject."""
+        """Return the error, without the address if the log line begins with it."""
         return self.error if self._destination.member else without(address_text(node), self.error)
 
     def _complaint(self, node: Address) -> Complaint:
@@ -358,7 +358,7 @@ class Dialer:
 
 
 def without(address: str, error: str) -> str:
-    """Return what is said of an address without its name, for a line that begins with that.
+    """Return an error without the address, for a line that begins with the address.
 
     >>> without("a:1", "no answer from a:1 (connection refused)")
     'no answer (connection refused)'

@@ -15,16 +15,16 @@ from rt.position import FILE_BYTES_MAX, Position
 from rt.traffic import Traffic
 
 _NOTHING: Final = memoryview(b"")
-# What a connection that waits keeps: small updates fit, and 512 of them have 16 MiB.
+# What an idle connection keeps: small updates fit, and 512 connections have 16 MiB.
 _RESTING_BYTES: Final = 32 * KIB
-_MESSAGES: Final = int(FrameKind.MESSAGES)  # a member of an enumeration takes 0.1 us to look up
+_MESSAGES: Final = int(FrameKind.MESSAGES)  # looking up a member takes 0.1 us
 
 
 class FrameBuffer:
-    """Where frames are read to, with room before them for the head of the message.
+    """FrameBuffer: memory to read frames into, with room before them for the message head.
 
-    One serves a whole connection: what is sent from it is gone when the next read begins. It is
-    small until a backlog passes, and when that has passed: most connections wait.
+    One serves a whole connection: its content has been sent when the next read begins. It is small
+    except during a backlog, since most connections are idle.
     """
 
     __slots__ = ("_memory", "_size", "_taken", "_traffic", "_view")
@@ -35,26 +35,26 @@ class FrameBuffer:
         traffic: Traffic | None = None,
         memory: HeldMemory | None = None,
     ) -> None:
-        """Hold frames of up to `size` bytes in all; a single larger one gets memory of its own.
+        """Hold frames of up to `size` bytes in all; a larger single frame gets its own memory.
 
         Args:
             size: in bytes.
-            traffic: counts the frames that were read to be sent.
-            memory: that the buffer may take; it stays small where there is none left.
+            traffic: counts the frames read for sending.
+            memory: the memory that the buffer may take; it stays small if none is left.
         """
         self._traffic = traffic or Traffic()
         self._size = size
         self._memory = memory
-        self._taken = 0  # of it
+        self._taken = 0  # bytes taken from it
         self._resize(min(size, _RESTING_BYTES))
 
     @property
     def is_large(self) -> bool:
-        """Whether a backlog has passed since `rest`."""
+        """Whether it has grown for a backlog since `rest`."""
         return len(self._view) > DATA_HEAD_BYTES + _RESTING_BYTES
 
     def rest(self) -> None:
-        """Give back what a backlog took."""
+        """Release the memory taken for a backlog."""
         if self.is_large:
             self._resize(_RESTING_BYTES)
         if self._taken and self._memory is not None:
@@ -62,19 +62,19 @@ class FrameBuffer:
             self._taken = 0
 
     def _grow(self, wanted: int) -> None:
-        """Have room for so many bytes, or as many as may be had."""
+        """Grow to so many bytes, or as many as are available."""
         if len(self._view) - DATA_HEAD_BYTES >= min(wanted, self._size):
             return
         if self._memory is not None:
             try:
                 self._memory.take(self._size)
             except Refused:
-                return  # others of its name read backlogs; this one takes smaller steps
+                return  # connections of the same name use the memory; take smaller steps
             self._taken = self._size
         self._resize(self._size)
 
     def _resize(self, size: int) -> None:
-        # Large memory is mapped: what an allocator is given back, it may keep for this thread.
+        # Large memory is mapped: an allocator might keep freed memory for this thread.
         length = DATA_HEAD_BYTES + size
         self._view = memoryview(bytearray(length) if size <= _RESTING_BYTES else mmap(-1, length))
 
@@ -82,10 +82,10 @@ class FrameBuffer:
         """Return Data with the whole frames of `file` from `start` on; empty if there are none.
 
         Args:
-            channel: for the head of the message.
-            file: to read.
+            channel: channel number for the message head.
+            file: the file to read.
             start: the position of the first frame.
-            limit: offset in the file that no frame may reach past.
+            limit: offset in the file that no frame may extend past.
         """
         offset = start.offset
         self._grow(limit - offset)
@@ -104,7 +104,7 @@ class FrameBuffer:
         return data[: DATA_HEAD_BYTES + whole]
 
     def frame_message(self, channel: int, frame: WrittenFrame) -> bytes:
-        """Return Data with a frame whose bytes are at hand."""
+        """Return Data with a frame whose bytes are in memory."""
         self._traffic.add(len(frame.data), frame.messages, frame.frames)
         return data_head(channel, frame.position, len(frame.data)) + frame.data
 
@@ -119,7 +119,7 @@ def _read(file: File, view: memoryview, offset: int, limit: int) -> int:
 
 
 def _whole(data: memoryview, length: int) -> tuple[int, int, int, int]:
-    """Return the bytes of the whole frames, those that the first needs, frames and messages."""
+    """Return the bytes of the complete frames, the bytes the first needs, frames and messages."""
     end, offset, needed, frames, messages = DATA_HEAD_BYTES + length, DATA_HEAD_BYTES, 0, 0, 0
     try:
         while end - offset >= HEADER_BYTES:
@@ -132,5 +132,5 @@ def _whole(data: memoryview, length: int) -> tuple[int, int, int, int]:
             frames += 1
             messages += header.messages if header.kind == _MESSAGES else 0
     except FrameError:
-        pass  # the next read begins there, and explains it
+        pass  # the next read begins there, and reports it
     return offset - DATA_HEAD_BYTES, needed, frames, messages

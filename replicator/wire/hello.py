@@ -1,4 +1,4 @@
-"""Hello: the first message of both sides, and what a peer may do after it."""
+"""Hello: the first message of both sides, and what it permits a peer to do."""
 
 import re
 from typing import Final
@@ -19,10 +19,10 @@ _PUSHING: Final = (CertificateRole.PUBLISHER, CertificateRole.NODE)  # a node re
 
 
 def send_hello(link: Link, direction: int, stream: str) -> None:
-    """Greet the node that we dialled and check its answer.
+    """Greet the dialled node and check its answer.
 
     Raises:
-        Refused: the node does not serve us, or speaks another version or serves another stream.
+        Refused: the node does not serve us, speaks another version or serves another stream.
         PeerError: it does not speak the protocol.
     """
     link.send(encode(Hello(VERSION_MIN, VERSION, direction, stream, SOFTWARE)))
@@ -31,12 +31,12 @@ def send_hello(link: Link, direction: int, stream: str) -> None:
 
 
 def check_hello(hello: Hello, peer: PeerIdentity, *, is_own: bool) -> None:
-    """Raise `Refused` unless a peer of this identity may have what it asks for of its stream.
+    """Raise `Refused` unless this peer may do what its Hello asks for.
 
     Args:
-        hello: what it said.
-        peer: its certificate, and what it is granted.
-        is_own: whether a publisher may push to the stream that is granted no stream by name.
+        hello: the peer's Hello.
+        peer: its certificate and grants.
+        is_own: whether a publisher without a grant for a named stream may push to this one.
     """
     stream = hello.stream
     if hello.direction == PUSH and peer.role not in _PUSHING:
@@ -50,7 +50,7 @@ def check_hello(hello: Hello, peer: PeerIdentity, *, is_own: bool) -> None:
 
 
 def check_log(log: LogIdentity, stream: str, peer: PeerIdentity) -> None:
-    """Raise `Refused` unless a peer may push this log to the stream, and its names are valid."""
+    """Raise `Refused` unless the names are valid and this peer may push this log to the stream."""
     try:
         parse_session(log.name)
     except Misuse as error:
@@ -68,7 +68,7 @@ def check_log(log: LogIdentity, stream: str, peer: PeerIdentity) -> None:
 
 
 def check_answer(hello: Hello, stream: str) -> int:
-    """Return the version to speak; `Refused` if there is none, or it serves another stream."""
+    """Return the version to speak; `Refused` if none is shared, or the stream differs."""
     version = common_version(hello)
     if hello.stream != stream:
         raise Refused("stream", f"the node serves another stream than {stream!r}")

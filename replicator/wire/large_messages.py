@@ -1,4 +1,4 @@
-"""LargeMessages: bounds the memory that messages take in a process while they arrive."""
+"""LargeMessages: bounds the memory of messages that are arriving in a process."""
 
 import threading
 from collections import Counter
@@ -8,43 +8,43 @@ from replicator.wire.codec import FRAME_BYTES_MAX
 from rt.errors import Refused
 from rt.limits import KIB, MIB
 
-# Of a buffer; the usual messages, of up to 1 MiB, make none as large.
+# Buffers above this are large; usual messages, of up to 1 MiB, need less.
 _LARGE_BYTES: Final = 2 * MIB
-LARGEST_BYTES: Final = FRAME_BYTES_MAX + 64 * KIB  # of a buffer, with what comes before and after
+LARGEST_BYTES: Final = FRAME_BYTES_MAX + 64 * KIB  # the largest buffer: a frame with margin
 
 
 class LargeMessages:
-    """The memory that the buffers of connections take beyond what each begins with.
+    """LargeMessages: the memory that connections' buffers take beyond their initial size.
 
-    Each of 512 connections may carry a frame of 32 MiB, which would be 16 GiB. So the holders of
-    one name share a budget; and the large buffers of all share another, which is that of one name
-    and room for the largest message, so that no name can keep out the large messages of others.
-    A buffer that grows holds its old bytes as well for a moment, so a node may use twice as much.
+    Each of 512 connections may carry a frame of 32 MiB, which would be 16 GiB. So connections of
+    one name share a budget. The large buffers of all names share another budget: that of one name
+    plus room for the largest message, so that no name can keep out the large messages of others. A
+    growing buffer briefly holds its old bytes as well, so a node may use twice as much.
 
-    Threads: any; `_lock` guards the other fields but `share_bytes`.
+    Threads: any; `_lock` guards the fields except `share_bytes`.
     """
 
     def __init__(self, share_bytes: int) -> None:
         """Allow each name so many bytes."""
         self.share_bytes = share_bytes
         self._large = 0
-        self._held: Counter[str] = Counter()  # by name; a name that holds nothing is not in it
+        self._held: Counter[str] = Counter()  # by name, without names that hold nothing
         self._lock = threading.Lock()
 
     def of(self, holder: str) -> "HeldMemory":
-        """Return the memory of a connection of a name."""
+        """Return the budget of one connection of a name."""
         return HeldMemory(self, holder)
 
     @property
     def taken(self) -> int:
-        """How much is accounted for now."""
+        """How many bytes are taken now."""
         return self._held.total()
 
     def take(self, count: int, holder: str) -> None:
-        """Account for a buffer; `Refused` if its name, or the large messages of all, have too many.
+        """Take bytes for a buffer; `Refused` if its name, or all names' large ones, have too many.
 
         Args:
-            count: of its bytes.
+            count: bytes.
             holder: the name.
         """
         share, is_large = self.share_bytes, _is_large(count)
@@ -60,7 +60,7 @@ class LargeMessages:
             self._large += count if is_large else 0
 
     def give_back(self, count: int, holder: str) -> None:
-        """Release what was taken for a buffer."""
+        """Release bytes that were taken for a buffer."""
         with self._lock:
             self._held[holder] -= count
             if not self._held[holder]:
@@ -69,7 +69,7 @@ class LargeMessages:
 
 
 class HeldMemory:
-    """What one connection may take of `LargeMessages`."""
+    """HeldMemory: one connection's access to `LargeMessages`."""
 
     __slots__ = ("_all", "_holder")
 
@@ -78,11 +78,11 @@ class HeldMemory:
         self._holder = holder
 
     def take(self, count: int) -> None:
-        """Account for a buffer; `Refused` if there are too many others."""
+        """Take bytes for a buffer; `Refused` if too many are taken."""
         self._all.take(count, self._holder)
 
     def give_back(self, count: int) -> None:
-        """Release its memory."""
+        """Release bytes."""
         self._all.give_back(count, self._holder)
 
 

@@ -22,27 +22,27 @@ from rt.log.notify.watch import Wake
 HEARTBEAT_S: Final = 5.0
 DEAD_S: Final = 15.0  # three heartbeats were missed
 GREETING_S: Final = 10.0
-# A message that has begun has to arrive at this rate, or a byte now and then would hold its memory
-# for ever. A line of 256 kbit/s keeps up.
+# A message must arrive at this rate, or a byte now and then would hold its memory for ever. A line
+# of 256 kbit/s keeps up.
 MESSAGE_BYTES_PER_S: Final = 32 * KIB
-# Received in one turn: often enough between acknowledgements, far enough apart to be cheap.
+# Received in one turn: few enough for frequent acknowledgements, enough to keep turns cheap.
 _TURN_BYTES: Final = 2 * MIB
 
-# So is a turn of short messages: 2 MiB of heartbeats would keep the interpreter for half a second.
+# 2 MiB of heartbeats would hold the interpreter for half a second, so messages are limited too.
 _TURN_MESSAGES: Final = 1000
 
-_OVERTAKEN_IS: Final = 8  # so many that are passed over cost less than one that is decoded
+_OVERTAKEN_IS: Final = 8  # skipping so many costs less than decoding one
 
 _RECORD_BYTES: Final = 16 * KIB  # TLS returns no more at once
 
-# Less is accounted for with what follows it, since an account costs six calls of Python. Of the
-# smallest budget of bytes, 1 MiB a second, this is 16 ms.
+# Smaller amounts are charged with what follows, since charging costs six Python calls. At the
+# smallest budget, 1 MiB a second, this is 16 ms.
 _METERED_BYTES: Final = 16 * KIB
 _METERED_MESSAGES: Final = 8
 
-_REST_S: Final = 1.0  # without a byte, after which the memory of large messages is given back
-_HOLD_S: Final = 0.5  # between two looks whether a heartbeat of a slowed connection is due
-_LINGER_S: Final = 1.0  # a peer that wants to know why reads it in a round trip
+_REST_S: Final = 1.0  # silence after which the memory of large messages is released
+_HOLD_S: Final = 0.5  # how often a slowed connection checks whether a heartbeat is due
+_LINGER_S: Final = 1.0  # enough for a peer to read the reason, which takes a round trip
 _LINGER_READ_BYTES: Final = 64 * 1024
 
 _HEARTBEAT: Final = encode(Heartbeat())
@@ -51,28 +51,28 @@ _MessageType = TypeVar("_MessageType", bound=Message)
 
 @dataclass(slots=True)
 class Passed:
-    """What has passed on a connection: bytes in both directions, and messages received."""
+    """Passed: traffic on a connection: bytes in both directions, and messages received."""
 
     bytes: int = 0
     messages: int = 0
-    charged: int = 0  # of these messages, since the one that was given out last
+    charged: int = 0  # extra messages charged for the last one returned
 
     def take_charged(self) -> int:
-        """Return how many were charged for the message that was given out last."""
+        """Return, and reset, the extra messages charged for the last message."""
         charged, self.charged = self.charged, 0
         return charged
 
 
 class HungUp(PeerError):  # noqa: N818 - an ending, not always an error
-    """The peer ended the connection, which it may at any time."""
+    """The peer ended the connection, as it may at any time."""
 
 
 class Link:
-    """Reads without blocking, so that a peer in the middle of a message holds nothing up.
+    """Link: a connection read without blocking, so that an unfinished message delays nothing.
 
-    Writes block for up to `DEAD_S`. A side that is about to write much has to read first, or both
-    could wait for each other. One thread at a time uses a link; `replicator.push.connection`,
-    `replicator.serve.pull_connection` and `replicator.sink.connection` take turns.
+    Writes block for up to `DEAD_S`. A side that is about to write much must read first; otherwise
+    both could wait for each other. One thread at a time uses a link; `replicator.push.connection`,
+    `replicator.serve.pull_connection` and `replicator.sink.connection` do so in turns.
     """
 
     def __init__(
@@ -90,20 +90,20 @@ class Link:
             wake: ends a wait; None where an event loop waits.
             name: of the peer, for messages.
             large: the memory that its messages may take; unlimited if not given.
-            outlet: sends on it; one that waits for the peer if not given.
+            outlet: sends on the socket; if not given, one that waits for the peer.
         """
         self.name = name
         self.memory = large
-        self.version = 0  # of the protocol, and what the other side runs: known once greeted
+        self.version = 0  # protocol version; like `software`, known once greeted
         self.software = ""
         self._sock = sock
         self._outlet = outlet or Outlet(sock)
         self._wake = wake
         self._decoder = Decoder(greeting=True, large=large)
-        self._began_s: float | None = None  # when the message that is arriving began to
+        self._began_s: float | None = None  # when the arriving message began
         self._passed = Passed()
-        self._more = True  # there may be bytes that were not received yet
-        self._is_behind = True  # more arrived while the last was handled: not a lone message
+        self._more = True  # whether there may be bytes to receive
+        self._is_behind = True  # whether more arrived while the last message was handled
         self._heard_s = self._spoke_s = time.monotonic()
         self._poller = select.poll()
         self._poller.register(sock.fileno(), select.POLLIN)
@@ -113,26 +113,26 @@ class Link:
 
     @property
     def is_metered(self) -> bool:
-        """Whether enough has passed to be accounted for; less is, with what follows it."""
+        """Whether enough traffic has passed to be charged now."""
         passed = self._passed
         return passed.bytes >= _METERED_BYTES or passed.messages >= _METERED_MESSAGES
 
     def take_passed(self) -> Passed:
-        """Return what has passed since this was asked last."""
+        """Return the traffic since the last call."""
         passed, self._passed = self._passed, Passed()
         return passed
 
     def take_no_frames(self) -> None:
-        """Refuse what only a source sends: the peer is a sink."""
+        """Refuse messages that only a source sends: the peer is a sink."""
         self._decoder.from_sink = True
 
     def charge(self, messages: int) -> None:
-        """Count the message that was given out last as so many more; it costs as much to take."""
+        """Count the last returned message as so many more, because it costs as much to handle."""
         self._passed.messages += messages
         self._passed.charged += messages
 
     def listen(self, fd: int) -> None:
-        """Let this descriptor end a wait too."""
+        """Let this descriptor end a wait as well."""
         if fd >= 0:
             self._poller.register(fd, select.POLLIN)
 
@@ -147,10 +147,10 @@ class Link:
         self._spoke_s = time.monotonic()
 
     def post(self, data: bytes | memoryview) -> None:
-        """Send what the socket takes at once; the rest goes before whatever is sent next.
+        """Send what the socket accepts at once; the rest precedes whatever is sent next.
 
         For a thread that must not wait for the peer. `beat` sends the rest at the latest, so the
-        connection's own thread has to be woken if `has_left`.
+        connection's own thread must be woken if `has_left`.
 
         Raises:
             PeerError: the connection is broken.
@@ -161,7 +161,7 @@ class Link:
 
     @property
     def has_left(self) -> bool:
-        """Whether something that was posted is still to be sent."""
+        """Whether something posted is not sent yet."""
         return self._outlet.has_left
 
     def can_send(self) -> bool:
@@ -169,16 +169,15 @@ class Link:
         return self._outlet.can_send()
 
     def receive(self, most: int = _TURN_MESSAGES, *, last_acks: bool = False) -> Iterator[Message]:
-        """Yield what has arrived; the payload of `Data` is valid until the next is asked for.
+        """Yield what has arrived; the payload of `Data` is valid until the next message.
 
         Args:
-            most: how many messages to yield at once, with what is charged for them; what is left
-                ends the next wait.
-            last_acks: whether to pass over acknowledgements that were overtaken by another.
+            most: how many messages to yield, counting charged ones; any rest ends the next wait.
+            last_acks: whether to skip acknowledgements that a later one replaces.
 
         Raises:
             PeerError: it is not a message, the peer hung up, or the connection is broken.
-            Refused: it is a large message, and too many others are on their way.
+            Refused: it is a large message, and too many others are arriving.
         """
         decoder, left, messages = self._decoder, _TURN_BYTES, 0
         while True:
@@ -196,7 +195,7 @@ class Link:
                 return
             count = self._receive_into(decoder.space())
             if not count or not (self._is_behind or count == _RECORD_BYTES or self._sock.pending()):
-                self._more = False  # if there is more the next wait is over at once
+                self._more = False  # if there is more, the next wait ends at once
             if count:
                 left -= count
                 self._passed.bytes += count
@@ -206,7 +205,7 @@ class Link:
 
     def _receive_into(self, space: memoryview) -> int:
         try:
-            # `recv_into` does this by four more calls; given a buffer, it returns a number
+            # `recv_into` needs four more calls; with a buffer, `read` returns a number
             count: int = self._sock.read(len(space), space)  # type: ignore[assignment]
         except ssl.SSLWantReadError:
             return 0
@@ -217,21 +216,21 @@ class Link:
         return count
 
     def fileno(self) -> int:
-        """The socket, for an event loop that polls it instead of calling `wait`."""
+        """The socket's descriptor, for an event loop that polls it instead of calling `wait`."""
         return self._sock.fileno()
 
     def arrived(self) -> None:
-        """Let the next `receive` look at the socket; for an event loop, which found it readable."""
+        """Have the next `receive` read the socket, which an event loop found readable."""
         self._more, self._is_behind = True, False
 
     @property
     def has_more(self) -> bool:
-        """Whether `receive` left something that ends no wait for the socket."""
+        """Whether `receive` left messages that polling the socket would not report."""
         return self._more
 
     @property
     def pause_s(self) -> float:
-        """How long until `beat` has to be called."""
+        """How long until `beat` must be called."""
         return min(self._spoke_s + HEARTBEAT_S, self._heard_s + DEAD_S) - time.monotonic()
 
     def wait(self, timeout_s: float) -> set[int]:
@@ -254,10 +253,10 @@ class Link:
         return set(ready)
 
     def beat(self) -> None:
-        """Send a heartbeat if one is due, and hold the peer to its deadlines.
+        """Send a heartbeat if one is due, and enforce the peer's deadlines.
 
-        A side that was sending for long over a slow line has not received meanwhile, so what has
-        arrived is looked at first.
+        A side that was sending for long over a slow line has not received meanwhile, so whatever
+        has arrived is read first.
 
         Raises:
             PeerError: the peer has been silent for `DEAD_S`, or is too slow with a message.
@@ -282,10 +281,10 @@ class Link:
         return self._sock.fileno() in dict(self._poller.poll(0))
 
     def expect(self, kind: type[_MessageType]) -> _MessageType:
-        """Wait for the next message, which has to be of this kind.
+        """Wait for the next message, which must be of this kind.
 
         Raises:
-            PeerError: it is another one, or none in time.
+            PeerError: another kind came, or none in time.
             Refusal: the peer refuses the connection.
         """
         deadline = time.monotonic() + GREETING_S
@@ -302,12 +301,12 @@ class Link:
         raise PeerError(f"no {kind.__name__} came within {GREETING_S:g} s")
 
     def refuse(self, code: str, words: str) -> None:
-        """Say why the connection ends, if the peer still listens."""
+        """Send the reason why the connection ends, if the peer still listens."""
         try:
             self.send(encode(Refusal(CONNECTION, code, words)))
             self._linger()
         except (PeerError, OSError):
-            return  # it has gone; our own log says why
+            return  # the peer has gone; this side's log has the reason
 
     def close(self) -> None:
         """Release the socket and the memory."""
@@ -315,7 +314,7 @@ class Link:
         self._sock.close()
 
     def _linger(self) -> None:
-        """Stop writing and let the peer read why: closing at once may reset what was sent."""
+        """Stop writing and let the peer read the reason, which closing at once might discard."""
         self._sock.shutdown(socket.SHUT_WR)
         deadline = time.monotonic() + _LINGER_S
         while (left := deadline - time.monotonic()) > 0:
@@ -325,14 +324,14 @@ class Link:
 
 
 def refusal_of(message: Refusal) -> errors.Refused:
-    """Return a peer's refusal; what it says cannot begin a line of a log or move a cursor."""
+    """Return a peer's refusal, with its text escaped: it cannot forge a line of a log."""
     return errors.Refused(
         _printable(message.code), f"the other side says: {_printable(message.words)}"
     )
 
 
 def shut(sock: socket.socket) -> None:
-    """End at once what another thread does with a socket; its TLS object is left alone."""
+    """Interrupt another thread's use of a socket, without touching its TLS object."""
     with suppress(OSError):
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
@@ -346,10 +345,10 @@ def pause(wake: Wake, seconds: float) -> None:
 
 
 def pauses(seconds: float, is_stopping: Callable[[], bool]) -> Iterator[None]:
-    """Sleep for so long, and yield now and then: a heartbeat may be due.
+    """Sleep for so long, and yield now and then, since a heartbeat may be due.
 
-    What the others of an identity spend meanwhile does not make it longer: each connection waits
-    for what was spent before its turn, so they come in turn and none wakes up for nothing.
+    Other connections of the identity do not make it longer: each waits for what was spent before
+    its turn, so they take turns and none wakes up in vain.
     """
     end_s = time.monotonic() + seconds
     while (left_s := end_s - time.monotonic()) > 0 and not is_stopping():

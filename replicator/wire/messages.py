@@ -1,4 +1,4 @@
-"""Messages: what a source and a sink say to each other (docs/WIRE.md)."""
+"""Messages: what a source and a sink send each other (docs/WIRE.md)."""
 
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -21,9 +21,9 @@ SPANS_MAX: Final = 2  # the header of the last frame, and the last page
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first message of either side; the server's names the one version to speak.
+    """Hello: the first message of either side; the server's names the one version to speak.
 
-    Its layout is the same in every version, so that any two can refuse each other clearly.
+    Its layout is the same in every version, so that any two versions can refuse each other clearly.
     """
 
     version_min: int
@@ -35,14 +35,14 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """The source offers this log, and will refer to it by the number `channel`."""
+    """Open: the source offers this log, to be referred to by the number `channel`."""
 
     channel: int
     identity: manifest.LogIdentity
 
 
 class TailSpan(NamedTuple):
-    """Some bytes of a log, inside one file."""
+    """TailSpan: some bytes of a log, inside one file."""
 
     position: Position
     length: int
@@ -55,23 +55,23 @@ class TailSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where the sink's copy ends, and proof of what it holds.
+    """Standing: where the sink's copy ends, and proof of what it holds.
 
-    A copy of anything always proves something: `crc` is never that of no bytes unless all bytes
-    were archived there, and then `rolled` says what they were.
+    Any copy that is not empty proves something: `crc` covers no bytes only if all were archived,
+    and then `rolled` describes them.
     """
 
     channel: int
     end: Position
     archived_to: Position = START  # the sink knows of the archived files before this
-    rolled: manifest.Rolled | None = None  # the last file that has ended there
-    spans: tuple[TailSpan, ...] = ()  # the last bytes that the copy holds
+    rolled: manifest.Rolled | None = None  # the copy's last ended file
+    spans: tuple[TailSpan, ...] = ()  # the copy's last bytes
     crc: int = 0  # CRC-32 of these bytes
-    start: str = ""  # where a copy that holds nothing yet is to begin; "" is the oldest file
+    start: str = ""  # where an empty copy is to begin; "" is the oldest file
 
 
 class Data(NamedTuple):
-    """Whole frames for `position` in the log, from one file.
+    """Data: complete frames at `position` in the log, from one file.
 
     The payload is valid until more is received.
     """
@@ -83,7 +83,7 @@ class Data(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RolledNotice:
-    """The file ends here; the line goes into the sink's manifest unchanged."""
+    """RolledNotice: a file has ended; its line goes into the sink's manifest unchanged."""
 
     channel: int
     line: manifest.Rolled
@@ -91,7 +91,7 @@ class RolledNotice:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedNotice:
-    """A rolled file was archived; both its lines, since the sink may never have had the file."""
+    """ArchivedNotice: a rolled file was archived; with both lines, as the sink may lack both."""
 
     channel: int
     rolled: manifest.Rolled
@@ -100,21 +100,21 @@ class ArchivedNotice:
 
 @dataclass(frozen=True, slots=True)
 class CaughtUpNotice:
-    """The source has nothing more for now, after it had more than it could send at once."""
+    """CaughtUpNotice: the source has nothing more for now, after a backlog."""
 
     channel: int
     position: Position
 
 
 class Ack(NamedTuple):
-    """How far the session has come at the sink; no position goes back on one connection."""
+    """Ack: how far the session has come at the sink; no position decreases on a connection."""
 
     channel: int
     received: Position  # written at the sink
     durable: Position  # synced at the sink
     replicated: Position  # durable on a majority of the nodes, as far as the sink knows
     merged: Position  # in the merged log
-    merged_at: Position  # where that is, in the merged log
+    merged_at: Position  # the position of `merged` in the merged log
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The channel, or with `CONNECTION` the whole connection, ends here, and why."""
+    """Refusal: the end of a channel, or with `CONNECTION` of the connection, and the reason."""
 
     channel: int
     code: str
@@ -133,10 +133,12 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class HeadersNotice:
-    """Whether publishers may write headers, to a pushing client of version 3; again if it changes.
+    """HeadersNotice: whether publishers may write headers; for pushing clients of version 3.
+
+    Sent again when it changes.
 
     Attributes:
-        why_not: what has to be updated first, for people to read; "" if they may.
+        why_not: what must be updated first, for people to read; "" if they may.
     """
 
     why_not: str

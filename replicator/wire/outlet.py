@@ -10,28 +10,28 @@ from rt.errors import PeerError
 from rt.limits import KIB, MIB
 from rt.net.tls_errors import describe_tls_error
 
-# Given to TLS at once, and again as a whole if there was no room: 8 records, so that a megabyte
-# takes eight calls, and a line of 9 kB/s moves one within 15 s.
+# Passed to TLS at once, and again as a whole if there was no room: 8 records, so that a megabyte
+# takes eight calls, and a line of 9 kB/s sends one part within 15 s.
 _PART_BYTES: Final = 128 * KIB
-# What may wait for one peer. A turn of a source writes about 1 MiB, and none begins while something
-# waits; a sink answers each message that it takes in a turn, 1,000 at most, with less than 1 KiB.
+# What may be queued for one peer. A turn of a source writes about 1 MiB, and none begins while
+# something is queued; a sink answers each message of a turn, 1,000 at most, with less than 1 KiB.
 QUEUED_BYTES_MAX: Final = 8 * MIB
 
 
 class Outlet:
-    """Sends on a non-blocking socket; one thread at a time uses it."""
+    """Outlet: sends on a non-blocking socket; one thread at a time uses it."""
 
     __slots__ = ("_left", "_sock", "_writable")
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
         self._sock = sock
-        self._left = b""  # of what was posted: the socket had no room for it
+        self._left = b""  # posted bytes that the socket had no room for
         self._writable = select.poll()
         self._writable.register(sock.fileno(), select.POLLOUT)
 
     @property
     def has_left(self) -> bool:
-        """Whether something that was posted is still to be sent."""
+        """Whether something posted is not sent yet."""
         return bool(self._left)
 
     def can_send(self) -> bool:
@@ -39,7 +39,7 @@ class Outlet:
         return not self._left and bool(self._writable.poll(0))
 
     def send(self, data: bytes | memoryview, patience_s: float) -> None:
-        """Send all that was posted, and all of `data`, to a peer that may pause this long.
+        """Send everything posted, and all of `data`; the peer may pause for `patience_s`.
 
         Raises:
             PeerError: the peer reads nothing, or the connection is broken.
@@ -53,7 +53,7 @@ class Outlet:
                 raise PeerError(f"it read nothing for {patience_s:g} s")
 
     def post(self, data: bytes | memoryview) -> None:
-        """Send what the socket takes at once; the rest goes before whatever is sent next.
+        """Send what the socket accepts at once; the rest precedes whatever is sent next.
 
         Raises:
             PeerError: the connection is broken.
@@ -66,7 +66,7 @@ class Outlet:
             self._left = bytes(data[count:])  # TLS demands the same bytes again
 
     def _sent(self, data: bytes | memoryview) -> int:
-        """Send as much as the socket takes; return how much that was."""
+        """Send as much as the socket accepts; return the number of bytes."""
         try:
             return self._sock.send(data)
         except ssl.SSLWantWriteError:
@@ -76,7 +76,7 @@ class Outlet:
 
 
 class OutputQueue:
-    """What one peer has not taken yet, in parts; bounded."""
+    """OutputQueue: what one peer has not accepted yet, in parts; bounded."""
 
     __slots__ = ("_parts", "bytes")
 
@@ -85,7 +85,7 @@ class OutputQueue:
         self._parts: deque[bytes] = deque()
 
     def put(self, data: bytes | memoryview) -> None:
-        """Queue a copy of `data`, whose buffer may be used again.
+        """Queue a copy of `data`, whose buffer may be reused.
 
         Raises:
             PeerError: too much is waiting.
@@ -99,18 +99,18 @@ class OutputQueue:
 
     @property
     def first(self) -> bytes:
-        """The part to send next, the same until it was sent: TLS demands the same bytes again."""
+        """The part to send next; it stays the same until sent, since TLS demands the same bytes."""
         return self._parts[0]
 
     def sent(self) -> None:
-        """Forget the first part, which was sent."""
+        """Remove the first part, which was sent."""
         self.bytes -= len(self._parts.popleft())
 
 
 class QueuedOutlet(Outlet):
-    """Never waits: what the socket does not take at once is queued, and goes with a later call.
+    """QueuedOutlet: never waits; what the socket does not accept is queued for a later call.
 
-    So its owner calls `send(b"")` when the socket has room again.
+    Its owner calls `send(b"")` when the socket has room again.
     """
 
     __slots__ = ("_moved_s", "_queue")
@@ -118,22 +118,22 @@ class QueuedOutlet(Outlet):
     def __init__(self, sock: ssl.SSLSocket) -> None:
         super().__init__(sock)
         self._queue = OutputQueue()
-        self._moved_s = 0.0  # when the peer last took something, or began to be waited for
+        self._moved_s = 0.0  # when the peer last accepted something, or the queue began
 
     @property
     def has_left(self) -> bool:
-        """Whether something is still to be sent."""
+        """Whether anything is queued."""
         return self._queue.bytes > 0
 
     def can_send(self) -> bool:
-        """Whether the peer has taken all that it was sent."""
+        """Whether nothing is queued."""
         return not self._queue.bytes
 
     def send(self, data: bytes | memoryview, patience_s: float) -> None:
-        """Send what the socket takes of all that was queued, and of `data`; queue the rest.
+        """Send what the socket accepts of the queue and of `data`; queue the rest.
 
         Raises:
-            PeerError: the peer has taken nothing for `patience_s`, or the connection is broken.
+            PeerError: the peer has accepted nothing for `patience_s`, or the connection is broken.
         """
         if self._queue.bytes:
             self._flush()
@@ -142,7 +142,7 @@ class QueuedOutlet(Outlet):
         self.post(data)
 
     def post(self, data: bytes | memoryview) -> None:
-        """Send what the socket takes at once, and queue the rest; errors as for `send`."""
+        """Send what the socket accepts at once, and queue the rest; errors as for `send`."""
         if not self._queue.bytes:
             sent = self._sent_of(data)
             if sent == len(data):
@@ -152,7 +152,7 @@ class QueuedOutlet(Outlet):
         self._queue.put(data)
 
     def _sent_of(self, data: bytes | memoryview) -> int:
-        """Send whole parts while the socket takes them; return how much that was."""
+        """Send whole parts while the socket accepts them; return the number of bytes."""
         if len(data) <= _PART_BYTES:
             return self._sent(data) if data else 0
         at, view = 0, memoryview(data)
@@ -168,5 +168,5 @@ class QueuedOutlet(Outlet):
 
 
 def broken(error: OSError) -> PeerError:
-    """Return what a failure of the socket means."""
+    """Return a socket failure as a `PeerError`."""
     return PeerError(f"the connection broke: {describe_tls_error(error)}")

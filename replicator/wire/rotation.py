@@ -7,9 +7,9 @@ Node = TypeVar("Node", bound=Hashable)
 
 
 class Rotation(Generic[Node]):
-    """Goes through the nodes in turn, those to be avoided last; after each round comes a pause.
+    """Rotation: goes through the nodes in rounds, with a pause after each round. Pure.
 
-    A node that is to be avoided is dialled only if the others of the round gave nothing. Pure.
+    A node to be avoided is dialled only if no other node of the round was useful.
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
@@ -18,7 +18,7 @@ class Rotation(Generic[Node]):
         self._begin()
 
     def next(self, avoids: Callable[[Node], bool]) -> Node | None:
-        """Return whom to dial now; None at the end of a round."""
+        """Return the node to dial now; None at the end of a round."""
         while self._left:
             node = self._left.pop(0)
             if not avoids(node):
@@ -30,7 +30,7 @@ class Rotation(Generic[Node]):
         return None
 
     def progressed(self) -> None:
-        """Take note that a node of this round gave something."""
+        """Record that a node of this round was useful."""
         self._has_progressed = True
 
     def _begin(self) -> None:

@@ -1,1 +1,1 @@
-"""The command line: one file per command, and what commands share."""
+"""The command line: a folder for each group of commands, and one for what commands share."""

@@ -1,4 +1,4 @@
-"""`rt completion`: prints the script that completes the command line in a shell."""
+"""`rt completion`: prints a shell's completion script."""
 
 import click
 from click.shell_completion import get_completion_class
@@ -10,7 +10,7 @@ from rt.cli.program import COMPLETE_VARIABLE, PROGRAM
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print the script that completes `rt` in SHELL.
+    """Print the completion script for SHELL.
 
     \b
     rt completion bash >> ~/.bashrc

@@ -1,4 +1,4 @@
-"""The command `rt`: finds the subcommand, and turns an error into a sentence and an exit code."""
+"""The command `rt`: finds the subcommand, and turns an error into a message and an exit code."""
 
 import importlib
 import logging
@@ -25,12 +25,13 @@ from rt.version import __version__
 
 PROGRAM: Final = "rt"
 COMPLETE_VARIABLE: Final = "_RT_COMPLETE"
-_PLUGIN: Final = "check"  # the command whose exit codes are those of monitoring plugins
-_LASTING: Final = ("node", "pull", "push", "up")  # they say themselves what they wait for
+_PLUGIN: Final = "check"  # the command with the exit codes of monitoring plugins
+# long-running commands, which report their waits themselves
+_LASTING: Final = ("node", "pull", "push", "up")
 _log: Final = logging.getLogger("rt.cli")
 
 # section: {name: (module:object, its line in the list of commands)}. A module is imported when its
-# command runs: `rt publish` need not wait for TLS to load, and completion waits for nothing.
+# command runs, so that `rt publish` does not load TLS, and completion loads nothing.
 SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
     "Every day": {
         "demo": ("rt.demo.command:demo", "Run a whole stream on real data."),
@@ -91,7 +92,7 @@ class Program(CommandGroup):
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import a command; return None if there is none of that name."""
+        """Import a command; return None if there is no such command."""
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name][0].partition(":")
@@ -101,7 +102,7 @@ class Program(CommandGroup):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """List the commands by what they are for, without importing them."""
+        """List the commands by section, without importing them."""
         widest = max(map(len, COMMANDS))
         for section, commands in SECTIONS.items():
             with formatter.section(section):
@@ -115,7 +116,7 @@ class Program(CommandGroup):
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> Any:
-        """Run the command line and exit, always with a code, and with a sentence unless it is 0."""
+        """Run the command line and exit with a code; prints a message unless the code is 0."""
         extra = {key: extra[key] for key in extra.keys() & {"obj", "default_map", "terminal_width"}}
         if instruction := os.environ.get(COMPLETE_VARIABLE):
             sys.exit(shell_complete(self, extra, PROGRAM, COMPLETE_VARIABLE, instruction))
@@ -139,7 +140,7 @@ class Program(CommandGroup):
         return 0
 
     def _unknown(self, error: Exception) -> int:
-        """Report what stopped rt before `rt check` began, as that does: 2 would be CRITICAL."""
+        """Report an error from before `rt check` began as UNKNOWN: 2 would mean CRITICAL."""
         check = importlib.import_module(COMMANDS[_PLUGIN][0].partition(":")[0])
         code: int = check.unknown(error).exit_code
         return code
@@ -173,28 +174,28 @@ def rt(*, verbose: bool, debug: bool, log_format: str) -> None:
 def main() -> None:
     """Run `rt` with the arguments of this process."""
     _open_closed()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a script's background
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a script's background
+    # ignored when a script runs us in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores one, and that is kept
+        if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores SIGHUP; keep that
             signal.signal(number, signal.default_int_handler)  # so that `finally` runs
     end_with_parent()
     rt.main()
 
 
 def _open_closed() -> None:
-    """Open /dev/null for a closed standard file, or a log's file would get its number."""
+    """Open /dev/null in place of closed standard files, whose numbers a log's file would get."""
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None and os.open(os.devnull, os.O_RDWR) == number:
             setattr(sys, name, open(number, mode))  # noqa: SIM115 - open until we end
 
 
 def _report(error: BaseException) -> int:
-    """Say on stderr why the program ends; return its exit code."""
+    """Print to stderr why the program ends; return its exit code."""
     _log.debug("ended by this error", exc_info=error)
     if isinstance(error, BrokenPipeError):
         _discard_output()
-    with suppress(OSError):  # stderr may be gone too, but a script still sees the code
+    with suppress(OSError):  # stderr may be gone too; a script still gets the code
         _explain(error)
     return exit_code(error)
 
@@ -210,13 +211,13 @@ def _explain(error: BaseException) -> None:
 
 
 def _is_help(error: BaseException) -> TypeGuard[click.UsageError]:
-    """Whether an error is a group's help, shown since no subcommand was given."""
+    """Return whether an error is a group's help, shown because no subcommand was given."""
     help_error = getattr(click.exceptions, "NoArgsIsHelpError", ())  # click 8.1 has none
     return isinstance(error, help_error)
 
 
 def _discard_output() -> None:
-    """Send what is still buffered nowhere, or Python would complain about it as it exits."""
+    """Discard buffered output, about which Python would complain at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)

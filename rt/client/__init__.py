@@ -1,1 +1,1 @@
-"""A client for programs: publishers and subscribers of a cluster, without further processes."""
+"""A client for programs: publishes to a cluster and reads from it, without further processes."""

@@ -2,11 +2,18 @@
 
 import asyncio
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, Unpack, overload
 
-from rt.client.client import Client
+from rt.client.arguments import (
+    CursorArguments,
+    LastValueArguments,
+    MemberArguments,
+    PublisherArguments,
+    SubscriberArguments,
+)
+from rt.client.client import Client, Readers
 from rt.client.client import connect as connect_blocking
 from rt.client.groups.group import Group
 from rt.client.groups.group_subscriber import GroupSubscriber
@@ -27,8 +34,8 @@ from rt.subscriber import Subscriber
 class AsyncPublisher:
     """`ClientPublisher` for asyncio. Made by `AsyncClient.publisher`.
 
-    Publishing appends to a local file and needs no thread; waiting for a confirmation leaves the
-    loop free. Cancelling a wait does not take back the message.
+    Publishing appends to a local file and needs no thread; waiting for a confirmation does not
+    block the event loop. Cancelling a wait does not take the message back.
     """
 
     def __init__(self, publisher: ClientPublisher) -> None:
@@ -54,11 +61,11 @@ class AsyncPublisher:
         confirm: str | Level | None = None,
         timeout_s: float = 30.0,
     ) -> int:
-        """Publish one message and return its sequence number; with `confirm`, once it is reached.
+        """Publish one message and return its sequence number; with `confirm`, wait for that level.
 
         Raises:
-            FlushTimeout: `confirm` was not reached in time; the message stays and goes on shipping.
-            RtError: as `ClientPublisher.publish`.
+            FlushTimeout: `confirm` was not reached in time; the message stays and will be shipped.
+            RtError: as for `ClientPublisher.publish`.
         """
         if headers:
             await self.await_headers()
@@ -104,9 +111,10 @@ class AsyncPublisher:
         return self._publisher.publish_many(payloads, keys, times_ns, headers=headers)
 
     async def await_headers(self) -> None:
-        """Wait until the nodes say that all of them can read headers; as `ClientPublisher`.
+        """Wait until the nodes report that all of them can read headers; as `ClientPublisher`.
 
-        Calls that are not awaited would block the loop for it, for up to 5 seconds once.
+        Without it, the first publishing call with headers may block the event loop for up to 5
+        seconds.
         """
         await asyncio.to_thread(self._publisher.await_headers)
 
@@ -123,14 +131,17 @@ class AsyncPublisher:
         return self._publisher.dropped()
 
     async def await_consumed(
-        self, position: Position, cursor: str, timeout_s: float = 30.0
+        self, place: Position | Confirmed, cursor: str, timeout_s: float = 30.0
     ) -> None:
-        """Wait until a registered cursor has acknowledged everything before a position."""
-        await asyncio.to_thread(self._publisher.await_consumed, position, cursor, timeout_s)
+        """Wait until a registered cursor has acknowledged everything before a place."""
+        await asyncio.to_thread(self._publisher.await_consumed, place, cursor, timeout_s)
 
     async def close(self, timeout_s: float = 10.0) -> bool:
         """Close as `ClientPublisher.close` does."""
         return await asyncio.to_thread(self._publisher.close, timeout_s)
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._publisher)[1:]}"
 
     async def __aenter__(self) -> Self:
         return self
@@ -150,37 +161,40 @@ class AsyncClient:
         """Name of the stream."""
         return self._client.stream
 
-    async def publisher(self, session: str, **settings: Any) -> AsyncPublisher:
+    async def publisher(
+        self, session: str, **arguments: Unpack[PublisherArguments]
+    ) -> AsyncPublisher:
         """Open a session for publishing; arguments as of `Client.publisher`.
 
         Raises:
-            Misuse: as there, or a limit blocks, which would stop the event loop.
+            Misuse: as there, or a limit is set to block, which would block the event loop.
         """
-        limits = settings.get("flight"), settings.get("disk_limit")
-        disk = settings.get("disk_limit")
+        flight, disk = arguments.get("flight"), arguments.get("disk_limit")
         if disk is not None and disk.drops and disk.timeout_s is None:
-            settings["disk_limit"] = replace(disk, timeout_s=0.0)
-        if any(limit is not None and limit.on_full == "block" for limit in limits):
+            arguments["disk_limit"] = replace(disk, timeout_s=0.0)
+        if any(limit is not None and limit.on_full == "block" for limit in (flight, disk)):
             raise Misuse("a limit that blocks stops the event loop; use on_full='error'")
-        opened = await asyncio.to_thread(self._client.publisher, session, **settings)
+        opened = await asyncio.to_thread(self._client.publisher, session, **arguments)
         return AsyncPublisher(opened)
 
+    @overload
     async def subscriber(
-        self,
-        *,
-        cursor: str | Registered | None = None,
-        group: str | Group | None = None,
-        sessions: Collection[str] | None = None,
-        **settings: Any,
-    ) -> Subscriber | Subscription | GroupSubscriber:
+        self, *, cursor: str | Registered, **arguments: Unpack[CursorArguments]
+    ) -> Subscription: ...
+    @overload
+    async def subscriber(
+        self, *, group: str | Group, **arguments: Unpack[MemberArguments]
+    ) -> GroupSubscriber: ...
+    @overload
+    async def subscriber(self, **arguments: Unpack[SubscriberArguments]) -> Subscriber: ...
+    async def subscriber(self, **arguments: Any) -> Readers:
         """Read the merged stream; arguments as of `Client.subscriber`."""
-        return await asyncio.to_thread(
-            self._client.subscriber, cursor=cursor, group=group, sessions=sessions, **settings
-        )
+        read: Callable[..., Readers] = self._client.subscriber
+        return await asyncio.to_thread(read, **arguments)
 
-    async def last_value(self, **settings: Any) -> LastValue:
+    async def last_value(self, **arguments: Unpack[LastValueArguments]) -> LastValue:
         """Return the last message of each key; arguments as of `Client.last_value`."""
-        return await asyncio.to_thread(self._client.last_value, **settings)
+        return await asyncio.to_thread(self._client.last_value, **arguments)
 
     async def wait_caught_up(self, timeout_s: float = 30.0) -> None:
         """Wait until the local copy has everything that was merged when this was called."""
@@ -189,6 +203,9 @@ class AsyncClient:
     async def close(self, timeout_s: float = 10.0) -> None:
         """Close everything that was opened."""
         await asyncio.to_thread(self._client.close, timeout_s)
+
+    def __repr__(self) -> str:
+        return f"<Async{repr(self._client)[1:]}"
 
     async def __aenter__(self) -> Self:
         return self

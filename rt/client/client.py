@@ -5,10 +5,11 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack, overload
 from weakref import WeakSet
 
 from replicator.push.client import PushClient
+from rt.client.arguments import CursorArguments, MemberArguments, SubscriberArguments
 from rt.client.flight import FlightLimit
 from rt.client.groups.claim_reading import Choice, OnTrouble
 from rt.client.groups.group import Group
@@ -28,7 +29,7 @@ from rt.events import Event
 from rt.log.notify.confirmations import Level
 from rt.log.read.start import Start, checked_start
 from rt.log.write.batcher import Batching
-from rt.log.write.checked import as_bytes, checked_count, checked_seconds
+from rt.log.write.checked import as_bytes, checked_count, checked_seconds, demand_kind
 from rt.log.write.disk_room import DiskLimit
 from rt.log.write.writer import WriterSettings
 from rt.net.admin import AdminClient
@@ -113,6 +114,16 @@ class Client:
             self._open.append(publisher)
         return publisher
 
+    @overload
+    def subscriber(
+        self, *, cursor: str | Registered, **arguments: Unpack[CursorArguments]
+    ) -> Subscription: ...
+    @overload
+    def subscriber(
+        self, *, group: str | Group, **arguments: Unpack[MemberArguments]
+    ) -> GroupSubscriber: ...
+    @overload
+    def subscriber(self, **arguments: Unpack[SubscriberArguments]) -> Subscriber: ...
     def subscriber(
         self,
         *,
@@ -341,19 +352,12 @@ def _closed_words(stream: str) -> str:
 def _demand_reader(cursor: object, group: object, ack: str, timeout_s: float) -> None:
     """Raise `Misuse` unless these arguments of a subscriber are valid, and go together."""
     checked_seconds(timeout_s, "timeout_s")
-    _demand_kind("cursor", cursor, str, Registered)
-    _demand_kind("group", group, str, Group)
+    demand_kind("cursor", cursor, str, Registered)
+    demand_kind("group", group, str, Group)
     if ack not in ("auto", "explicit"):
         raise Misuse(f"ack is {ack!r}; use auto or explicit")
     if ack == "explicit" and cursor is None and group is None:
         raise Misuse("ack is for a cursor or a group; give one of them")
-
-
-def _demand_kind(name: str, value: object, *kinds: type) -> None:
-    """Raise `Misuse` for an argument that is given, and is of another type than it may be."""
-    if value is not None and not isinstance(value, kinds):
-        wanted = " or ".join(each.__name__ for each in kinds)
-        raise Misuse(f"{name} is a {wanted}, not {type(value).__name__}")
 
 
 def _close_by(publisher: ClientPublisher, deadline: float) -> None:
@@ -392,7 +396,7 @@ def connect(
         ...     client
         <Client of stream 'flights' at localhost:7420>
     """
-    _demand_kind("config", config, str, os.PathLike)
+    demand_kind("config", config, str, os.PathLike)
     nodes = [nodes] if isinstance(nodes, str) else nodes
     path = config or os.environ.get("RT_CONFIG") or None
     options: dict[str, object] = {

@@ -1,4 +1,4 @@
-"""Flight: bounds how much a publisher may be ahead of what the nodes have merged."""
+"""Flight: limits how far a publisher may be ahead of what the nodes have merged."""
 
 import threading
 import time
@@ -13,25 +13,25 @@ from rt.log.write.checked import checked_count, checked_seconds
 from rt.log.write.frame_gate import Room
 from rt.position import Position
 
-_GRANTS: Final = 8  # in so many parts a limit is granted
+_GRANTS: Final = 8  # a limit is granted in this many parts
 _POLL_S: Final = 0.002
 _NO_LIMIT: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class FlightLimit:
-    """The most that may be published and not merged yet.
+    """How much may be published but not merged yet.
 
-    Threads that publish at once may exceed it by a call each, and a frame the bytes by its last
-    message. A message that is larger than the limit is taken when nothing else is in flight. What
-    an earlier run left is not counted. Nor is what a full session drops, once all that was granted
-    or published at once with it is dropped.
+    Threads that publish at the same time may exceed it by one call each, and a frame may exceed the
+    bytes by its last message. A message larger than the limit is accepted when nothing else is in
+    flight. Messages of an earlier run do not count. Messages that a full session drops no longer
+    count once everything granted or published together with them is dropped.
 
     Attributes:
-        messages: how many; None for no limit.
-        bytes: of payloads and keys; None for no limit.
+        messages: how many messages; None for no limit.
+        bytes: how many bytes of payloads and keys; None for no limit.
         on_full: `block` until there is room, or raise an `error`.
-        timeout_s: how long to block; None for ever. A `LimitReached` says that it was too short.
+        timeout_s: how long to block; None for ever. `LimitReached` is raised after that time.
     """
 
     messages: int | None = None
@@ -52,19 +52,19 @@ class FlightLimit:
 
     @property
     def most(self) -> "_Amount":
-        """The most of both."""
+        """Return both limits."""
         return _Amount(self.messages or _NO_LIMIT, self.bytes or _NO_LIMIT)
 
 
 class _Amount(NamedTuple):
-    """So many messages, and so many bytes of payloads and keys."""
+    """A number of messages, and of bytes of payloads and keys."""
 
     messages: int
     bytes: int
 
 
 class _Step(NamedTuple):
-    """What was published from one mark to the next."""
+    """What was published between two marks."""
 
     end: Position
     size: _Amount
@@ -73,10 +73,10 @@ class _Step(NamedTuple):
 class Flight:
     """What one publisher has in flight; room for an eighth of the limit is granted at a time.
 
-    Each grant marks where the session's log ends, and how much was published since the last mark.
-    Once that place is merged, or all of it dropped, so much is no longer in flight. It is asked for
-    each frame, and looks at nothing that is merged while what was granted lasts; so most messages
-    cost nothing.
+    Each grant marks the end of the session's log, and how much was published since the last mark.
+    Once that position is merged, or everything before it dropped, that amount is no longer in
+    flight. It is called for each frame, and checks what is merged only when the grant is used up,
+    so most messages cost nothing.
 
     Threads: any thread may call `admit`. `_lock` guards everything; `_granted` is replaced as a
     whole, and read without it.
@@ -95,12 +95,12 @@ class Flight:
         """Begin with nothing in flight.
 
         Args:
-            limit: how much may be.
+            limit: how much may be in flight.
             taken: returns how much was ever published; it only grows.
-            end: writes what is published, and returns where the session's log ends then.
+            end: writes what is published, and returns where the session's log then ends.
             merged: returns up to where the nodes have merged it.
             drops: returns another object once more of the session was dropped.
-            kept: returns where the last messages end that come before a position, and were not.
+            kept: returns the end of the last messages before a position that were not dropped.
         """
         self._limit = limit
         self._taken = taken
@@ -109,19 +109,19 @@ class Flight:
         self._drops = drops
         self._kept = kept
         self._lock = threading.Lock()
-        # Of what was ever published: allowed up to here, and up to the last mark.
+        # Counted from the first message ever: allowed up to here, and up to the last mark.
         self._granted = self._marked = _Amount(*taken())
         self._steps: deque[_Step] = deque()
-        self._flying = _Amount(0, 0)  # in all steps
-        self._dropped = drops()  # what was looked at
+        self._flying = _Amount(0, 0)  # total of all steps
+        self._dropped = drops()  # the drops seen at the last check
 
     def admit(self, messages: int, size: int) -> Room:
-        """Wait until so many messages of so many bytes may be published; return how much may be.
+        """Wait until this many messages and bytes may be published; return how much may be.
 
         Raises:
-            LimitReached: they may not, and the limit says not to wait, or not so long.
+            LimitReached: there is no room, and the limit says not to wait, or not this long.
         """
-        room = self._room()  # most calls end here, and take no lock
+        room = self._room()  # the usual case, which takes no lock
         if room[0] >= messages and room[1] >= size:
             return room
         timeout_s = self._limit.timeout_s if self._limit.on_full == "block" else 0.0
@@ -144,13 +144,14 @@ class Flight:
         return messages_max - messages, bytes_max - size
 
     def _grant(self, messages: int, size: int) -> _Amount:
-        """Make what room there is, for these messages at least; return what is in flight."""
+        """Grant what room there is, at least for these messages; return what is in flight."""
         used, most = _Amount(*self._taken()), self._limit.most
         if used != self._marked:
             self._mark(used)
         self._land()
         held = _sum(self._flying, _difference(used, self._marked))
-        if not held.messages:  # then even one that is larger than the limit goes
+        # with nothing in flight, even a message larger than the limit is admitted
+        if not held.messages:
             most = _Amount(max(most.messages, messages), max(most.bytes, size))
         self._granted = _Amount(
             used.messages + _room(most.messages, held.messages, messages),
@@ -159,14 +160,15 @@ class Flight:
         return held
 
     def _mark(self, used: _Amount) -> None:
-        with suppress(OSError):  # the disk is full for now: marked later, as nothing is merged
+        # the disk is full for now: mark later, since nothing is merged anyway
+        with suppress(OSError):
             step = _Step(self._end(), _difference(used, self._marked))
             self._steps.append(step)
             self._flying = _sum(self._flying, step.size)
             self._marked = used
 
     def _land(self) -> None:
-        """Forget the steps that are merged, and those that were dropped as a whole."""
+        """Remove the steps that are merged, or dropped as a whole."""
         merged = self._merged()
         if (dropped := self._drops()) is not self._dropped:
             self._dropped = dropped

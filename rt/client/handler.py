@@ -11,13 +11,13 @@ from rt.log.notify.confirmations import Confirmed, Level
 
 _OWN: Final = ("rt", "replicator", "sequencer", "archiver")
 _FLUSH_S: Final = 5.0
-# Of a record's own attributes: together they stay below the limits of a message's headers.
+# Limits for a record's own attributes: together they fit the limits of a message's headers.
 _EXTRAS_MAX, _NAME_MAX, _VALUE_BYTES_MAX = 40, 64, 256
 _USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 class RecordPublisher(Protocol):
-    """What the handler needs: `rt.Publisher` and `ClientPublisher` both do."""
+    """The publisher that the handler needs: `rt.Publisher` or `ClientPublisher`."""
 
     def publish(
         self,
@@ -40,8 +40,8 @@ class StreamHandler(logging.Handler):
     process loses none; `flush`, which `logging.shutdown` calls at exit, syncs them. Records of rt's
     own loggers are left out, since publishing them would log again.
 
-    With `headers=record_headers` a message has its record's attributes as headers, under the names
-    that OpenTelemetry gives them.
+    With `headers=record_headers`, a message's headers are its record's attributes, with the names
+    that OpenTelemetry uses.
 
     Examples:
         >>> import logging, tempfile
@@ -76,7 +76,7 @@ class StreamHandler(logging.Handler):
         self.addFilter(lambda record: record.name.partition(".")[0] not in _OWN)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Publish one record; what fails is reported as `logging.raiseExceptions` says."""
+        """Publish one record; handles errors as `logging.raiseExceptions` says."""
         try:
             message = (
                 self.format(record).encode("utf-8", "surrogateescape"),
@@ -99,7 +99,7 @@ class StreamHandler(logging.Handler):
         self._publisher.publish(*message)
 
     def flush(self) -> None:
-        """Sync what was published; a publisher that is closed has done so."""
+        """Sync what was published; a closed publisher has already done so."""
         with suppress(Stopped):
             self._publisher.flush(Level.SYNCED, _FLUSH_S)
 

@@ -1,4 +1,4 @@
-"""ClientPublisher: a publisher that ships its own session, and answers when a message is safe."""
+"""ClientPublisher: a publisher that ships its own session and confirms its messages."""
 
 import logging
 import os
@@ -18,7 +18,7 @@ from rt.format.headers import Headers
 from rt.log.notify.confirmations import Confirmations, ConfirmationsFile, Confirmed, Level
 from rt.log.notify.headers_note import UNKNOWN, HeadersNote
 from rt.log.write.batcher import Batching
-from rt.log.write.checked import Bytes, checked_seconds
+from rt.log.write.checked import Bytes, checked_seconds, demand_kind
 from rt.log.write.disk_room import DiskLimit
 from rt.log.write.writer import WriterSettings
 from rt.names import parse_cursor, session_directory
@@ -28,13 +28,15 @@ from rt.publisher import Publisher
 
 _log: Final = logging.getLogger("rt.client")
 _POLL_S: Final = 0.005
-_HEADERS_S: Final = 5.0  # nodes that have just started agree within it
+_HEADERS_S: Final = 5.0  # nodes that have just started agree within this time
 Ask = Callable[[dict[str, Any]], dict[str, Any]]
-_CONSUMED_FIRST_S, _CONSUMED_LAST_S = 0.02, 1.0  # between two looks at a cursor
+# between two checks of a cursor: first, and at most
+_CONSUMED_FIRST_S, _CONSUMED_LAST_S = 0.02, 1.0
 
 
 def checked_level(level: str | Level, argument: str) -> Level:
     """Return a level; `Misuse` names the argument."""
+    demand_kind(argument, level, str, Level)
     try:
         return level if isinstance(level, Level) else Level.parse(level)
     except ValueError as error:
@@ -88,13 +90,15 @@ class ClientPublisher:
         """
         self._ask = ask
         self._confirm = checked_level(confirm, "confirm")
+        demand_kind("flight", flight, FlightLimit)
+        demand_kind("writer", writer, WriterSettings)
         if writer is not None and (writer.keep_s or writer.keep_bytes):
             raise Misuse("keep_s and keep_bytes are for sessions that are not shipped; this one is")
         self._publisher = Publisher(
             settings.root, stream=settings.stream, session=session, group=group,
             writer=writer, batching=batching, disk_limit=disk_limit,
         )  # fmt: skip
-        with ExitStack() as undo:  # or the session keeps a live publisher
+        with ExitStack() as undo:  # otherwise the session would keep a live publisher
             undo.callback(self._publisher.close)
             directory = session_directory(settings.root, settings.stream, session)
             self._confirmations = ConfirmationsFile(directory)
@@ -110,9 +114,9 @@ class ClientPublisher:
             self._push = push
             push.ship(session, self._receipts.heard)
             undo.pop_all()
-        self._headers_awaited = False  # what the nodes say does not change within seconds
+        self._headers_awaited = False  # the nodes' answer does not change within seconds
         self._closing = threading.Lock()
-        self._drained = False  # by the call that closed it
+        self._drained = False  # set by the call that closed it
 
     @property
     def name(self) -> str:
@@ -146,9 +150,9 @@ class ClientPublisher:
             timeout_s: how long to wait.
 
         Raises:
-            FlushTimeout: `confirm` was not reached in time; the message stays and goes on shipping.
+            FlushTimeout: `confirm` was not reached in time; the message stays and will be shipped.
             LimitReached: the flight limit is reached; nothing was published.
-            SessionFull: the disk limit is; nothing was published.
+            SessionFull: the disk limit is reached; nothing was published.
             MessagesDropped: `confirm` was given, and the full session dropped the message.
             RtError: as `rt.Publisher.publish`.
         """
@@ -186,7 +190,7 @@ class ClientPublisher:
     ) -> Receipt:
         """Publish one message and return a future of its confirmation.
 
-        The future needs no other call to end. Cancelling it stops the wait, not the message. It
+        The future completes by itself. Cancelling it stops the wait, not the message. It
         fails with `Stopped` when the publisher is closed first, with `WriterFailed` when the local
         disk fails, and with `MessagesDropped` when a full session dropped the message.
 
@@ -200,8 +204,8 @@ class ClientPublisher:
         Returns:
             A `concurrent.futures.Future` of `rt.Confirmed`; `merged_at` is a position of the
             merged log at or after the end of the message. Use `add_done_callback` for a callback,
-            or `asyncio.wrap_future` to await it. `result(timeout)` that is not there in time is
-            a `FlushTimeout`, which says what the message waits for.
+            or `asyncio.wrap_future` to await it. After its timeout, `result(timeout)` raises a
+            `FlushTimeout` that says what the message waits for.
 
         Raises:
             RtError: as `publish`.
@@ -219,9 +223,9 @@ class ClientPublisher:
             raise shipped(error) from None
 
     def confirmed(self) -> Confirmations:
-        """Return how far the nodes have confirmed the session, also from before this process.
+        """Return how far the nodes have confirmed the session, including earlier processes.
 
-        What `dropped` names was not merged, though a later position was.
+        Messages in `dropped` were not merged, even if a later position was.
         """
         return self._confirmations.read()
 
@@ -229,21 +233,27 @@ class ClientPublisher:
         """Return what a full session has ever dropped; as `rt.Publisher.dropped`."""
         return self._publisher.dropped()
 
-    def await_consumed(self, position: Position, cursor: str, timeout_s: float = 30.0) -> None:
-        """Wait until a registered cursor has acknowledged everything before a position.
+    def await_consumed(
+        self, place: Position | Confirmed, cursor: str, timeout_s: float = 30.0
+    ) -> None:
+        """Wait until a registered cursor has acknowledged everything before a place.
 
         Args:
-            position: in the merged log, such as `merged_at` of what `publish_future` gives.
-            cursor: its name.
-            timeout_s: how long.
+            place: a position in the merged log, or what a future of `publish_future` gave.
+            cursor: the cursor's name.
+            timeout_s: how long to wait.
 
         Raises:
-            TimeoutError: it has not; the message says how far it has come.
-            Refused: there is no such cursor, the certificate may not look, or nothing was decided
-                all that time.
+            Misuse: the future waited for a level below `merged`, so the place is not known.
+            TimeoutError: the cursor has not come that far; the message says how far it has.
+            Refused: there is no such cursor, the certificate may not see it, or no majority
+                decided anything in that time.
             RtError: no node answers, or the answer cannot be read.
         """
         parse_cursor(cursor)
+        position = place.merged_at if isinstance(place, Confirmed) else place
+        if position is None:
+            raise Misuse("what was confirmed has no place yet; publish with confirm='merged'")
         timeout_s = checked_seconds(timeout_s, "timeout_s")
         end_s, pause_s = time.monotonic() + timeout_s, _CONSUMED_FIRST_S
         while True:
@@ -273,7 +283,7 @@ class ClientPublisher:
                 next publisher or `rt push` of this session ships it.
 
         Returns:
-            Whether a majority of the nodes has synced everything; False while another call closes.
+            Whether a majority of the nodes has synced everything; False if another call is closing.
 
         Raises:
             OSError: what was published last cannot be written; the session is released.
@@ -316,12 +326,12 @@ class ClientPublisher:
         return self._publisher.publish(payload, key, time_ns, headers=headers)
 
     def await_headers(self) -> None:
-        """Wait, at the first headers, until the nodes say that all of them can read headers.
+        """Wait, before the first headers, until the nodes report that all can read them.
 
         Nodes that have just started agree on it within seconds.
 
         Raises:
-            Refused: none has said anything, for 5 seconds.
+            Refused: no node has reported anything for 5 seconds.
         """
         if self._headers_awaited:
             return
@@ -336,13 +346,13 @@ class ClientPublisher:
         return self._publisher.flush(Level.WRITTEN).position
 
     def _merged(self) -> Position:
-        """Return up to where it is merged; `Stopped` ends a wait for room that a close overtook."""
+        """Return up to where it is merged; raises `Stopped` if closed while waiting for room."""
         if self._closing.locked():
             raise Stopped(f"publisher {self.name!r} is closed")
         return self._confirmations.read().merged
 
     def _close_session(self) -> Position:
-        """Write the last messages, and release the session even where they cannot be written."""
+        """Write the last messages, and release the session even if they cannot be written."""
         try:
             return self._publisher.flush(Level.WRITTEN).position
         finally:

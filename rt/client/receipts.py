@@ -26,10 +26,10 @@ _OF_NODES: Final = (Level.RECEIVED, Level.REPLICATED, Level.MERGED)
 
 
 class Receipt(Future[Confirmed]):
-    """A future of a message's confirmation; its time-out says what the message waits for.
+    """A future of a message's confirmation; its timeout error says what the message waits for.
 
     Attributes:
-        end: where the message ends in its session at the latest; the start before it is synced.
+        end: the latest position in its session at which the message ends; the start until synced.
     """
 
     def __init__(self, late: Callable[[Position, float], FlushTimeout]) -> None:
@@ -39,11 +39,11 @@ class Receipt(Future[Confirmed]):
         self._late = late
 
     def late(self, timeout_s: float) -> FlushTimeout:
-        """Return the error that it is not there after so many seconds."""
+        """Return the error for a confirmation that has not come within this time."""
         return self._late(self.end, timeout_s)
 
     def result(self, timeout: float | None = None) -> Confirmed:
-        """Return the confirmation, or raise what keeps it; as of any future."""
+        """Return the confirmation, or raise what prevents it; otherwise as any future."""
         try:
             return super().result(timeout)
         except TimeoutError:
@@ -52,7 +52,7 @@ class Receipt(Future[Confirmed]):
             raise self.late(timeout) from None
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return the error that it ended with, None if that is none; as of any future."""
+        """Return the error that it ended with, None if there is none; otherwise as any future."""
         try:
             return super().exception(timeout)
         except TimeoutError:
@@ -62,7 +62,7 @@ class Receipt(Future[Confirmed]):
 
 
 class Pledge(NamedTuple):
-    """A future, and the number of the message that it is for."""
+    """A future, and the number of its message."""
 
     level: Level
     receipt: Receipt
@@ -72,8 +72,8 @@ class Pledge(NamedTuple):
 class Receipts:
     """Resolves futures in the order of publishing, many at a time.
 
-    One write, one sync and one look at the confirmations serve every message that was published
-    meanwhile, so a thousand threads that wait cost little more than one.
+    One write, one sync and one check of the confirmations serve every message published meanwhile,
+    so a thousand waiting threads cost little more than one.
 
     Threads:
         `_new`, `_closing`, `_is_idle` and `_is_told` are guarded by `_news`, which any thread may
@@ -92,7 +92,7 @@ class Receipts:
         self._is_told = False  # that more is confirmed
         self._errors = {level: partial(self._late, level) for level in Level}
         self._waiting: dict[Level, deque[Pledge]] = {level: deque() for level in _OF_NODES}
-        self._drops: tuple[DroppedSpan, ...] = ()  # whose futures have failed
+        self._drops: tuple[DroppedSpan, ...] = ()  # spans whose futures have failed
         self._complaint = Complaint(_log, f"session {publisher.name} waits")
         self._thread = threading.Thread(
             target=self._run, name=f"receipts {publisher.name}", daemon=True
@@ -103,7 +103,7 @@ class Receipts:
         """Return a future that resolves once a message, and all before it, has reached `level`.
 
         Args:
-            level: which.
+            level: the level to reach.
             sequence: the message's number.
 
         Raises:
@@ -124,9 +124,9 @@ class Receipts:
         return shipped(FlushTimeout(reached, level.name, timeout_s, reason))
 
     def _reached(self, end: Position) -> Level:
-        """Return the highest level of a synced message that ends there; the start is for others."""
+        """Return the highest level of a message that ends there; the start if unsynced."""
         here = Level.SYNCED if end else Level.WRITTEN
-        end = end or self._publisher.flush(Level.WRITTEN).position  # it holds the message, too
+        end = end or self._publisher.flush(Level.WRITTEN).position  # it includes the message
         known = self._confirmations.read()
         return max((each for each in _OF_NODES if known.reached(each) >= end), default=here)
 
@@ -156,7 +156,7 @@ class Receipts:
             had_new = bool(new)
             try:
                 self._write(new)
-                new = []  # they wait now
+                new = []  # they are waited for now
                 progressed = self._resolve(self._confirmations.read())
                 self._publisher.demand_name()
             except (WriterFailed, RtError) as error:
@@ -174,7 +174,7 @@ class Receipts:
         self._fail(Stopped(f"{words}: {reason}" if reason else words), [])
 
     def _next(self, pause_s: float) -> list[Pledge] | None:
-        """Wait for futures, or for the next look; None once closed."""
+        """Wait for futures, or for the next check; None once closed."""
         with self._news:
             if not (self._new or self._closing or self._is_told):
                 self._is_idle = not any(self._waiting.values())
@@ -201,9 +201,9 @@ class Receipts:
                 self._waiting[each.level].append(each)
 
     def _resolve(self, confirmed: Confirmations) -> bool:
-        """Complete what the nodes have confirmed; return whether that was any."""
+        """Complete what the nodes have confirmed; return whether there was any."""
         progressed = False
-        self._fail_dropped()  # of what was read before, so that nothing dropped is confirmed
+        self._fail_dropped()  # before this, so that nothing dropped is confirmed
         for level, waiting in self._waiting.items():
             reached = confirmed.reached(level)
             merged_at = confirmed.merged_at if level is Level.MERGED else None
@@ -216,9 +216,9 @@ class Receipts:
     def _fail_dropped(self) -> None:
         """Fail the futures of messages that a full session has dropped.
 
-        What was kept may have waited for messages after it, which were published with it. `kept`
-        may know of more than `drops` did; so both are asked until there is nothing new, lest what
-        was dropped meanwhile be confirmed.
+        A kept message may have waited for later ones that were published with it. `kept` may know
+        of more drops than `drops` did, so both are read until there is nothing new; otherwise a
+        message dropped meanwhile might be confirmed.
         """
         while (drops := self._publisher.drops) is not self._drops:
             self._drops, kept = drops, cache(self._publisher.kept)
@@ -237,7 +237,7 @@ class Receipts:
         return span is not None
 
     def _put_back(self, new: list[Pledge], error: OSError) -> float:
-        """The disk is full, for now, say: the messages are kept, and tried again."""
+        """Keep messages that a full disk refused, and try them again later."""
         self._complaint.say(spoken(error))
         with self._news:
             self._new[:0] = new
@@ -256,7 +256,7 @@ class Receipts:
 
 
 def shipped(error: FlushTimeout) -> FlushTimeout:
-    """Return an error that does not ask whether the session is shipped, as this process does it."""
+    """Return the error without the hint to ship the session, since this process does it."""
     if not error.reason:
         error.reason = "the nodes have not confirmed it yet"
     return error

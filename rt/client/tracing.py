@@ -1,4 +1,4 @@
-"""Tracing: publish, merge and receive of a message as one trace of OpenTelemetry."""
+"""Tracing: publishing, merging and receiving a message as one OpenTelemetry trace."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ _SYSTEM: Final = {"messaging.system": "rt"}
 
 
 class TracedPublisher(Protocol):
-    """What `publish_traced` needs: `rt.Publisher` and `ClientPublisher` both do."""
+    """The publisher that `publish_traced` needs: `rt.Publisher` or `ClientPublisher`."""
 
     @property
     def name(self) -> str:
@@ -31,7 +31,7 @@ class TracedPublisher(Protocol):
 
 
 def traced_headers(headers: Headers | None = None) -> dict[str, bytes]:
-    """Return headers that name the current span: W3C `traceparent`, and what else is propagated.
+    """Return headers that name the current span: W3C `traceparent`, and other propagated fields.
 
     For `publish_many` and other calls that `publish_traced` does not cover.
 
@@ -51,10 +51,10 @@ def publish_traced(
     *,
     headers: Headers | None = None,
 ) -> int:
-    """Publish a message within a span of its own, which the message names in its headers.
+    """Publish a message within a span of its own, which the message's headers name.
 
     Args:
-        publisher: of any kind that does not have to be awaited.
+        publisher: any publisher whose `publish` need not be awaited.
         payload: the message; `key`, `time_ns` and `headers` as for its `publish`.
         key: see there.
         time_ns: see there.
@@ -65,7 +65,7 @@ def publish_traced(
 
     Raises:
         Misuse: OpenTelemetry is not installed.
-        RtError: as of `publish`.
+        RtError: as for `publish`.
     """
     api = _api()
     with api.trace.get_tracer("rt").start_as_current_span(

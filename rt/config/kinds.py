@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 from rt.errors import Misuse
 
-TEXT_LENGTH_MAX: Final = 32  # of a number with its unit; 64 bits take 20 digits
+TEXT_LENGTH_MAX: Final = 32  # characters of a number with its unit; 64 bits take 20 digits
 NUMBER_MAX: Final = (1 << 63) - 1  # the largest length that the kernel accepts
 NONE: Final = "none"  # how an unset optional setting is written
 

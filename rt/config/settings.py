@@ -186,7 +186,7 @@ def _from_file(kinds: dict[str, SettingKind], path: str, table: str | None) -> d
 
 
 def _refuse_strays(document: dict[str, Any], path: str, table: str) -> None:
-    """Refuse what would be silently ignored: a misspelt table, or settings above the first one."""
+    """Refuse what would be silently ignored: a misspelt table, or settings above the first."""
     if table == "node" and "policy" in document:
         raise Misuse(
             f"{path}: a node does not read [policy], which belongs to the stream; keep it in "
@@ -238,7 +238,7 @@ def _given(convert: Callable[[Any], Any], kind: SettingKind, value: object, sour
 
 
 def _culprits(message: str, cls: type[SettingsType], given: dict[str, Given]) -> str:
-    """Return, as text, the sources of the values that a message names."""
+    """Return, as text, the sources of the values that an error message names."""
     words = set(re.findall(r"\w+", message))
     kinds = kinds_of(cls)
     named = [name for name in given if name in words] or [

@@ -54,8 +54,8 @@ def demo(keep: str | None, rate: int, nodes: int, *, by_spark: bool | None, as_j
     Three publishers (EWR, JFK, LGA) write to logs of their own. A pusher ships these over mutual
     TLS to three nodes, which merge them. Halfway through, the leader is killed. A puller copies the
     merged log to a subscriber, which checks that every flight arrived once and in its airport's
-    order. A reader with a cursor is killed, and another goes on where it stopped. Finally Spark, if
-    it is installed, counts the flights from the same files.
+    order. A reader with a cursor is killed, and another continues where it stopped. Finally Spark,
+    if it is installed, counts the flights from the same files.
 
     \b
     rt demo
@@ -129,7 +129,7 @@ def _stream(root: str, flights: dict[str, list[bytes]], rate: int, nodes: int) -
 
 
 class LeaderKiller:
-    """Kills the leader without warning, and says which node it was."""
+    """Kills the leader without warning, and remembers which node it was."""
 
     def __init__(self, places: list[Place], running: list[Child], contexts: Contexts) -> None:
         self._nodes = dict(zip([place.name for place in places], running, strict=True))
@@ -204,7 +204,7 @@ class _Stopwatch:
         self._merged_ns: list[int] = []
 
     def see(self, batch: Batch) -> None:
-        """Record the times of a batch that was just received."""
+        """Record when a batch was received."""
         now = time.time_ns()
         self._began_ns = self._began_ns or now
         self._delays += [now - sent for sent in batch.columns.times[batch.first :].tolist()]
@@ -212,7 +212,7 @@ class _Stopwatch:
             self._merged_ns.append(batch.merge_time_ns)
 
     def sum_up(self, report: DemoReport) -> None:
-        """Fill in the times of the report."""
+        """Fill the report's times in."""
         report.seconds = (time.time_ns() - self._began_ns) / 1e9
         delays, last = sorted(self._delays), len(self._delays) - 1
         report.p50_ms = delays[last // 2] / 1e6

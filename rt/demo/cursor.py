@@ -1,4 +1,4 @@
-"""The demo's reader with a cursor: it is killed, and the next one goes on where it stopped."""
+"""The demo's reader with a cursor: it is killed, and the next one continues where it stopped."""
 
 import os
 import select
@@ -14,7 +14,7 @@ from rt.subscriber import Subscriber
 
 NAME: Final = "demo"
 _CHUNK_BYTES: Final = 1 << 16
-_PAUSE_S: Final = 0.005  # so that the reader has not read everything before it is killed
+_PAUSE_S: Final = 0.005  # slows the reader, so that it is killed before it has read everything
 _PATIENCE_S: Final = 60.0
 
 
@@ -32,7 +32,7 @@ class CursorReport:
 
 
 def kill_reader(root: str, stream: str) -> CursorReport:
-    """Kill a reader without warning once its cursor is stored, and let another one go on.
+    """Kill a reader without warning once its cursor is stored, and let another one continue.
 
     Args:
         root: directory that holds the stream's copy.

@@ -26,9 +26,9 @@ def flights_path() -> str:
 
 
 def read_flights(path: str) -> dict[str, list[bytes]]:
-    """Return each airport's departures as CSV lines, in the order in which they left.
+    """Return each airport's departures as CSV lines, in order of departure.
 
-    A cancelled flight has the place of its scheduled time.
+    A cancelled flight is placed at its scheduled time.
     """
     by_airport: dict[str, list[tuple[tuple[int, ...], bytes]]] = {each: [] for each in AIRPORTS}
     for line, row in _rows(path):

@@ -42,7 +42,7 @@ def show_report(report: DemoReport, cursor: CursorReport, directory: str) -> Non
 
     Args:
         report: What the subscriber measured.
-        cursor: What became of a reader that was killed.
+        cursor: What the killed reader and its successor read.
         directory: The subscriber's copy of the merged log.
     """
     megabytes = report.payload_bytes / 1e6

@@ -1,4 +1,4 @@
-"""The demo's last act: Spark counts the flights from the files of the merged log."""
+"""The demo's last step: Spark counts the flights from the files of the merged log."""
 
 import importlib.util
 import os
@@ -77,7 +77,7 @@ def count_by_spark(directory: str) -> Counts:
 
 
 def count_by_hand(flights: dict[str, list[bytes]]) -> Counts:
-    """Count the same from the published lines."""
+    """Count the same in Python, from the published lines."""
     carriers: Counter[str] = Counter()
     delays: dict[str, float] = {}
     for airport, lines in flights.items():
@@ -96,11 +96,11 @@ def check_counts(spark: Counts, hand: Counts) -> None:
 
 
 def carrier_rows(counts: Counts) -> list[list[str]]:
-    """The carriers with the most flights, as rows of a table."""
+    """Return the carriers with the most flights, as rows of a table."""
     most = sorted(counts.carriers.items(), key=lambda each: -each[1])[:_SHOWN]
     return [[carrier, f"{count:,}"] for carrier, count in most]
 
 
 def delay_rows(counts: Counts) -> list[list[str]]:
-    """The airports' average delays, as rows of a table."""
+    """Return the airports' average delays, as rows of a table."""
     return [[airport, f"{minutes:.2f}"] for airport, minutes in sorted(counts.delays.items())]

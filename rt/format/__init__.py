@@ -1,1 +1,1 @@
-"""The log's bytes: frames, columns, ranges, manifest lines, and judging what is intact. Pure."""
+"""The log's bytes: frames, columns, ranges, manifest lines, and judging damage. Pure."""

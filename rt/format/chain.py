@@ -7,7 +7,7 @@ from rt.format.ranges import EMPTY_DIGEST, Range
 from rt.format.session_event import is_event
 from rt.position import START, Position
 
-_FAULTS_MAX: Final = 100  # listed; a longer list would not be read
+_FAULTS_MAX: Final = 100  # faults listed; a longer list is of no use
 
 
 class Chain:
@@ -22,7 +22,7 @@ class Chain:
         self.faults: list[str] = []
         # Number of the next message (in a session: its minimum); None if unknown.
         self.number: int | None = 0
-        self.digest: bytes | None = EMPTY_DIGEST  # of the merged log so far; None if unknown
+        self.digest: bytes | None = EMPTY_DIGEST  # digest of the merged log so far; None if unknown
         self.time_ns = 0
         self._merged = merged
         self._range: Range | None = None
@@ -60,7 +60,7 @@ class Chain:
         self._range, self.digest, self.number = None, None, number
 
     def drop(self) -> None:
-        """Discard the current range, because the file ends inside it."""
+        """Discard the current range, because the file ends within it."""
         self._range, self.digest = None, None
 
     def _take_of_session(self, header: Header, position: Position) -> None:

@@ -30,7 +30,8 @@ class Columns(NamedTuple):
     payload: memoryview
     key_offsets: memoryview | None  # u32[count + 1], into keys; None if the frame has no keys
     keys: memoryview
-    headers: list[dict[str, bytes]] | None = None  # of each message; None if the frame has none
+    # headers of each message; None if the frame has none
+    headers: list[dict[str, bytes]] | None = None
 
     def payloads(self) -> list[bytes]:
         """Return a copy of each payload."""
@@ -55,7 +56,8 @@ def encode_columns(
         times_ns: publish time of each message, ns since the epoch.
         payloads: one for each message.
         keys: one for each message; None if no message has one.
-        headers: of each message, by `rt.format.headers.encode_headers`; None if no message has any.
+        headers: each message's, from `rt.format.headers.encode_headers`; None if no message has
+            any.
     """
     columns = [each for each in (payloads, keys, headers) if each is not None]
     parts = [array("q", times_ns).tobytes(), *map(_ends, columns)]
@@ -100,8 +102,8 @@ def check_columns(header: Header, body: bytes | memoryview) -> None:
     if the body is compressed, and about 1 us for each message that has headers.
 
     Args:
-        header: of a frame of kind `MESSAGES`.
-        body: as on disk, its CRC already checked.
+        header: the header of a frame of kind `MESSAGES`.
+        body: the body as on disk, its CRC already checked.
 
     Raises:
         FrameError: says what is wrong.

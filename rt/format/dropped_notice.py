@@ -1,7 +1,7 @@
 """Dropped notices: which messages a full session dropped just before a file begins.
 
-A control frame of fixed size at the start of the file, so that it can be rewritten in place until
-a node has a copy.
+A notice is a control frame of fixed size at the start of the file, so that it can be rewritten in
+place until a node has a copy.
 """
 
 import json
@@ -57,10 +57,10 @@ def notice_frame(
 
     Args:
         dropped: the span to record.
-        position: of the frame, which is the start of a file.
-        sequence: number of the message that follows.
+        position: the frame's position, which is the start of a file.
+        sequence: the sequence number of the message that follows.
         time_ns: when the file was begun.
-        session_tag: of the session.
+        session_tag: the session's tag.
     """
     body = json.dumps({"dropped": [*map(int, dropped)]}, separators=(",", ":")).encode()
     return encode_frame(

@@ -17,8 +17,8 @@ MAGIC: Final = b"RTF\x01"  # the last byte is the format version
 HEADER: Final = struct.Struct("<4sIQQqQIIIIBBBxI")
 HEADER_BYTES: Final = HEADER.size
 _SEALED: Final = struct.Struct("<QQqQIIIIBBBxI")  # what the header's CRC covers
-_RESERVED_AT: Final = 59  # a byte that is 0 in this version
-NUMBER_END: Final = 1 << 63  # message numbers are below it, so they fit an i64
+_RESERVED_AT: Final = 59  # offset of a byte that is 0 in this version
+NUMBER_END: Final = 1 << 63  # upper bound of message numbers, which fit an i64
 
 KEYS_COLUMN: Final = 1  # bit 0 of `columns`: key offsets and key bytes follow
 HEADERS_COLUMN: Final = 2  # bit 1: header offsets and header bytes follow (`rt.format.headers`)
@@ -93,12 +93,12 @@ def frame_size(length: int, count: int) -> int:
     return (max(HEADER_BYTES + length, count) + 7) & ~7
 
 
-@lru_cache(1024)  # as many sessions as a stream usually has; called for each frame
+@lru_cache(1024)  # cache as many sessions as a stream usually has; called for each frame
 def session_tag(session: str) -> int:
     """Return the CRC-32 of a session's name.
 
-    Sessions with the same traffic have frames with equal positions and sizes. The tag shows when a
-    block of one session has ended up in the other.
+    Sessions with the same traffic have frames with equal positions and sizes. The tag reveals a
+    block of one session that has ended up in another's log.
     """
     return crc32(session.encode())
 
@@ -112,7 +112,7 @@ def parse_header(data: bytes | bytearray | memoryview, offset: int = 0) -> Heade
         raise FrameError("no frame starts here" if magic[:3] != MAGIC[:3] else "unknown version")
     if crc32(data[offset + 8 : offset + HEADER_BYTES]) != seal:
         raise FrameError("the header's CRC does not match")
-    # Unpacked into local variables, which are faster: this runs for each frame on each hop.
+    # Local variables are faster than fields: this runs for each frame on each hop.
     _, sequence, _, _, messages, length, raw_length, _, kind, codec, columns, _ = fields
     if data[offset + _RESERVED_AT] or kind > _KIND_MAX or codec > _CODEC_MAX:
         raise FrameError("the header asks for something that this version does not know")

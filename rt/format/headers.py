@@ -1,7 +1,7 @@
-"""Headers: a message's small map of names to bytes, as one cell of the headers column.
+"""Headers: a message's small map of names to bytes, encoded as one cell of the headers column.
 
-A cell is empty, or entries in ascending order of their names: u8 length of the name, u16 length of
-the value (little endian), the name in UTF-8, the value.
+A cell is empty, or has entries in ascending order of their names: u8 length of the name, u16 length
+of the value (little endian), the name in UTF-8, the value.
 """
 
 from collections.abc import Mapping

@@ -17,7 +17,7 @@ class IndexEntry(NamedTuple):
 
     offset: int
     time_ns: int
-    number: int  # of the frame's first message: sequence number, or number in the merged stream
+    number: int  # the first message's number: a sequence number, or its number in the merged stream
 
 
 def encode_index(entries: list[IndexEntry]) -> bytes:
@@ -35,7 +35,7 @@ class Indexer:
         self._indexed_to = 0
 
     def go_on(self, last: IndexEntry | None) -> None:
-        """Resume after `last`, the index's last entry; from the start if it is None."""
+        """Resume after `last`, the index's last entry; None starts at the file's beginning."""
         self._indexed_to = 0 if last is None else last.offset + INDEX_EVERY_BYTES
 
     def take(self, header: Header, offset: int) -> IndexEntry | None:
@@ -64,7 +64,7 @@ class Index:
 
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
         self._read = read
-        self.entries = size // ENTRY_BYTES  # a torn append may have left part of another
+        self.entries = size // ENTRY_BYTES  # a torn append may have left part of another entry
 
     def __getitem__(self, place: int) -> IndexEntry:
         data = self._read(ENTRY_BYTES, place * ENTRY_BYTES)

@@ -1,4 +1,4 @@
-"""Manifest: the synced lines that record files as rolled, archived or quarantined."""
+"""Manifest: the synced lines that record which files were rolled, archived or quarantined."""
 
 import json
 import re
@@ -56,13 +56,13 @@ class Rolled(NamedTuple):
 
     file: Position
     end: int  # bytes of whole frames
-    first: int  # of its first message: sequence number, or number in the merged stream
+    first: int  # number of its first message: sequence number, or number in the merged stream
     next: int  # number after that of its last message
     first_time_ns: int
     last_time_ns: int
     at_ns: int  # when it was rolled; its age counts from here
-    digest: str = ""  # digest of a merged log up to the file's end; 32 hexadecimal digits
-    sessions: str = ""  # names in a merged file, separated by ","; "+n" at the end for n more
+    digest: str = ""  # running digest of a merged log at the file's end; 32 hexadecimal digits
+    sessions: str = ""  # sessions in a merged file, separated by ","; "+n" at the end for n more
 
     @property
     def messages(self) -> int:
@@ -100,7 +100,7 @@ _ENTRIES: Final[dict[str, type[Entry]]] = {
     "quarantined": Quarantined,
 }
 _OMITTED: Final = frozenset({"by", "digest", "sessions"})  # left out of a line if empty
-_SESSIONS_BYTES_MAX: Final = 1024  # names in a line: a quarter of the line's limit
+_SESSIONS_BYTES_MAX: Final = 1024  # bytes of session names in a line: a quarter of the line's limit
 _WORDS: Final = {entry: word for word, entry in _ENTRIES.items()}
 # For each kind: the defaults, a function that takes the values from a line, and their types.
 _FIELDS: Final[dict[type[Entry], tuple[dict[str, Any], Callable[[Any], Any], tuple[type, ...]]]] = {
@@ -109,11 +109,12 @@ _FIELDS: Final[dict[type[Entry], tuple[dict[str, Any], Callable[[Any], Any], tup
     )
     for entry in _WORDS
 }  # fmt: skip
-_file_of: Final = itemgetter(0)  # file of a rolled or archived line
+_file_of: Final = itemgetter(0)  # returns the file of a rolled or archived line
 _SECTOR_BYTES: Final = 512  # disks write a sector whole or not at all
 _HOLE: Final = b"\0\0"
 _SEAL_BYTES: Final = 9  # a space and 8 hexadecimal digits
-_BLOCK_BYTES: Final = 256 << 10  # decoded at a time; much larger blocks would not fit the cache
+# bytes decoded at a time; much larger blocks would not fit the cache
+_BLOCK_BYTES: Final = 256 << 10
 # Rolled and archived lines, exactly as `encode_entry` writes them.
 _NUMBER: Final = "(0|-?[1-9][0-9]{0,18})"
 _TEXT: Final = r'"([^"\\\x00-\x1f]*)"'
@@ -216,7 +217,7 @@ def read_block(data: bytes) -> tuple[list[Rolled], list[Archived]] | None:
     return _rolled(rolled), _archived(archived)
 
 
-# Column by column, so that `map` and `zip` run the loops.
+# By columns, so that `map` and `zip` run the loops.
 def _rolled(found: list[tuple[str, ...]]) -> list[Rolled]:
     if not found:
         return []
@@ -280,7 +281,7 @@ _NO_ORDER: Final[list[Position]] = []
 
 @dataclass(slots=True)
 class Manifest:
-    """The facts of all lines read so far; feed it the file's bytes as they arrive."""
+    """The facts of all manifest lines read so far; feed it the file's bytes as they arrive."""
 
     identity: LogIdentity | None = None
     rolled: dict[Position, Rolled] = field(default_factory=lambda: _NO_ROLLED)
@@ -292,8 +293,8 @@ class Manifest:
     def feed(self, data: bytes) -> int:
         """Take the whole lines at the start of `data`; return how many bytes were taken.
 
-        A last line without its newline is left for the next call, since it may still be being
-        written. Lines torn by a power cut are left as well, until the log's owner cuts them off.
+        A last line without its newline is left for the next call, since it may still be growing.
+        Lines torn by a power cut are left as well, until the log's owner cuts them off.
 
         Raises:
             ManifestError: a line is damaged, or contradicts an earlier one.

@@ -1,25 +1,29 @@
-"""Message: what a subscriber receives, and the batch (the messages of one frame) it comes in."""
+"""Message: what a subscriber receives, and Batch: the messages of one frame."""
 
 from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import compress, repeat
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from rt.errors import Misuse
 from rt.format.columns import Columns, decode_columns
 from rt.format.frame import Header, unpack_body
 from rt.position import Position
 
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+
 
 class Origin(NamedTuple):
-    """Where a message is from; one object for all messages of a frame that has no headers."""
+    """A message's origin; one object for all messages of a frame without headers."""
 
     session: str
     merge_time_ns: int | None  # None when read from the session's own log
-    headers: dict[str, bytes] | None = None  # of a message in a frame where any has some
+    # the message's headers, in a frame where any message has some
+    headers: dict[str, bytes] | None = None
 
 
 class Message(NamedTuple):
@@ -34,6 +38,8 @@ class Message(NamedTuple):
         ...                   Origin("jfk", None))
         >>> message.session, message.sequence, str(message.next_position)
         ('jfk', 7, '0.0.4097')
+        >>> message.time.isoformat()
+        '2013-01-01T05:17:00+00:00'
     """
 
     payload: bytes
@@ -53,6 +59,15 @@ class Message(NamedTuple):
     def next_position(self) -> Position:
         """Where to resume reading after this message."""
         return Position(self.at + 1)
+
+    @property
+    def time(self) -> datetime:
+        """Publish time in UTC, cut to microseconds.
+
+        Raises:
+            OverflowError: it is before year 1 or after 9999, which `time_ns` can say.
+        """
+        return _EPOCH + timedelta(microseconds=self.time_ns // 1000)
 
     @property
     def session(self) -> str:
@@ -75,11 +90,12 @@ class Batch:
     """The messages of one frame, from message `first` on; columns are decoded on demand."""
 
     header: Header
-    body: memoryview  # as on disk; its CRC was checked
-    position: Position  # of the frame in the log it was read from
+    body: memoryview  # the body as on disk; its CRC was checked
+    position: Position  # the frame's position in the log it was read from
     session: str
     merge_time_ns: int | None
-    first: int  # index of the first message given out; earlier ones are repeats or before the start
+    # index of the first message to deliver; earlier ones are repeats or before the start
+    first: int
     number: int  # number of message `first`
     _columns: Columns | None = None
 
@@ -108,16 +124,16 @@ class Batch:
 
     @property
     def places(self) -> Iterator[int]:
-        """Iterator over the messages' positions; what remains shows how far a reader got."""
+        """Iterate over the messages' positions; the rest shows how far a reader got."""
         return iter(range(self.position + self.first, self.next_position))
 
     def messages_among(
         self, wanted: Sequence[bool], places: Iterator[int] | None = None
     ) -> Iterator[Message]:
-        """The messages for which `wanted` is true; if there are none, nothing is decoded.
+        """Yield the messages for which `wanted` is true; if there are none, nothing is decoded.
 
         Args:
-            wanted: one value a message, from `rt.format.where.Where.wanted`.
+            wanted: one value for each message, from `rt.format.where.Where.wanted`.
             places: as for `messages`.
         """
         places = places or self.places
@@ -127,7 +143,7 @@ class Batch:
         return map(_new_message, compress(self._rows(places), wanted))
 
     def messages(self, places: Iterator[int] | None = None) -> Iterator[Message]:
-        """The messages, one by one.
+        """Yield the messages, one by one.
 
         Args:
             places: an iterator from `places`; it advances with the messages.
@@ -193,7 +209,7 @@ def headers_to_arrow(headers: list[dict[str, bytes]] | None, first: int, count: 
     """Return headers as an Arrow array of maps; messages without any have an empty map.
 
     Args:
-        headers: of all messages of a frame; None if none has any.
+        headers: the headers of all messages of a frame; None if none has any.
         first: the first message wanted.
         count: how many.
     """

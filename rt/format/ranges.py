@@ -1,4 +1,4 @@
-"""Range: what a range frame of a merged log records about the session frames after it."""
+"""Range: the record in front of each run of session frames in a merged log."""
 
 import struct
 from hashlib import blake2b
@@ -23,19 +23,19 @@ class Range(NamedTuple):
     term: int
     time_ns: int  # merge time; never decreases
     session: str
-    first: Position  # of the range's first frame in the session's log
+    first: Position  # position of the range's first frame in the session's log
     length: int  # bytes of session frames that follow
     number: int  # number, in the merged stream, of its first message that is not a repeat
-    messages: int  # how many messages it adds, repeats not counted
+    messages: int  # how many messages it adds, not counting repeats
     skip: int  # leading messages that are repeats: neither delivered nor numbered
-    digest: bytes = EMPTY_DIGEST  # of the merged log up to the end of this range
+    digest: bytes = EMPTY_DIGEST  # digest of the merged log up to the end of this range
 
     def digested(self, previous: bytes, position: int, headers: bytes) -> Self:
         """Return this range with its running digest set.
 
         Args:
             previous: digest of the merged log so far, 16 bytes; zeros at the start of a log.
-            position: of this range frame in the merged log.
+            position: this range frame's position in the merged log.
             headers: headers of all the range's session frames, control frames included, 64 bytes
                 each. They contain the CRCs of the bodies, so the digest costs time per frame rather
                 than per byte.

@@ -1,4 +1,4 @@
-"""Recovery: the one function that decides what in a log file is whole, torn or damaged."""
+"""Recovery: the one function that decides which bytes of a log file are whole, torn or damaged."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -59,11 +59,11 @@ def judge(
 ) -> Verdict:
     """Judge the file that `walk` is in, from its position on.
 
-    A bad frame is torn unless something proves that it was durable. Three things can: the manifest
+    A bad frame counts as torn unless something proves that it was durable: the manifest
     (`rolled_end`); a later frame of the same session whose header states a durable position after
-    the bad one; and what the caller knows (`durable`: a peer's acknowledgement, a later run, a
-    ledger). The frames of a merged log prove nothing about this disk, but the verdict reports
-    whether a later range is whole: the writer of a merged log would have cut the bad frame first.
+    the bad one; or the caller (`durable`: a peer's acknowledgement, a later run, a ledger). The
+    frames of a merged log prove nothing about this disk, but the verdict reports whether a later
+    range is whole: the writer of a merged log would have cut the bad frame first.
 
     Args:
         read: `read(length, offset)` of the file.
@@ -109,13 +109,13 @@ def _later_headers(read: Callable[[int, int], bytes], at: Position, size: int) -
     """Yield the intact headers after `at` that state the position where they were found."""
     offset = at.offset + 8
     while offset < size:
-        # not beyond `size`, though the file may grow meanwhile
+        # stop at `size`, though the file may grow meanwhile
         data = read(min(READ_BYTES + _OVERLAP, size - offset), offset)
         if not data:
             break
         found = data.find(MAGIC)
         while 0 <= found < READ_BYTES:
-            # A payload may contain the image of a frame, but not at the position the image states.
+            # A payload may contain the image of a frame, but that states another position.
             header = _intact(data, found)
             if header is not None and header.position == at.file + offset + found:
                 yield header

@@ -40,7 +40,8 @@ class Scan:
         """Return the next frame if it ends at or before the offset `end`, otherwise None.
 
         Raises:
-            FrameError: no frame of this log is at `walk.position`; the walk stays there.
+            FrameError: the bytes at `walk.position` are not a frame of this log; the walk stays
+                there.
         """
         position = self.walk.position
         offset = position.offset
@@ -67,7 +68,7 @@ class Scan:
     def _read_ahead(self, offset: int, length: int, end: int) -> bool:
         start = offset - self._base
         if start < 0 or start + length > len(self._data):
-            # not beyond the end: allocating a large buffer costs more than reading a small frame
+            # stop at the end: allocating a large buffer costs more than reading a small frame
             self._data = self._read(min(max(length, READ_BYTES), end - offset), offset)
             self._view = memoryview(self._data)
             self._base = offset
@@ -78,10 +79,10 @@ class Scan:
 def next_header(
     read: Callable[[int, int], bytes | memoryview], walk: Walk, end: int
 ) -> Header | None:
-    """Step `walk` over the next frame by its header alone; None if it is not all before `end`.
+    """Step `walk` over the next frame by its header alone; None if it does not end by `end`.
 
     For callers that trust the body because it was checked when it was written. Takes one small read
-    per frame and reads no payload. `FrameError` as for `Scan.next`.
+    per frame and reads no payload. Raises `FrameError` as `Scan.next`.
     """
     offset = walk.position.offset
     if end - offset < HEADER_BYTES:

@@ -1,4 +1,4 @@
-"""Seek: finds a frame through the index, and checks the frame itself."""
+"""Seek: finds a frame through the index, and checks that frame."""
 
 from collections.abc import Callable
 
@@ -20,13 +20,13 @@ def walk_before(
 ) -> Walk:
     """Return a walk at the last indexed frame that is not past what is sought.
 
-    If the entry does not match the frame it points to, the walk begins at the start of the file,
-    because a wrong time or number could skip what is sought.
+    If the index entry does not match the frame it points to, the walk begins at the start of the
+    file: with a wrong time or number it could skip what is sought.
 
     Args:
         read: `read(length, offset)` of the log file.
-        index: of that file; it may be empty, stale or damaged.
-        start: position of the file.
+        index: the file's index; it may be empty, stale or damaged.
+        start: the file's start position.
         is_past: whether an entry is past what is sought; monotone over the entries.
         merged: whether the log is a merged one.
         session: the session's name, for a session's log.

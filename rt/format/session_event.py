@@ -57,10 +57,10 @@ def decode_event(
     """Return the event in a control frame, whose CRC was checked; None if its kind is unknown.
 
     Args:
-        header: of the frame.
-        body: of the frame.
-        current: the range that contains it.
-        position: of the frame in the merged log.
+        header: the frame's header.
+        body: the frame's body.
+        current: the range that contains the frame.
+        position: the frame's position in the merged log.
 
     Raises:
         FrameError: the frame is not a session event.

@@ -1,4 +1,4 @@
-"""Walk: checks that each frame of a log is at the position it was written for."""
+"""Walk: checks that each frame of a log is at the position that it was written for."""
 
 from rt.errors import FrameError
 from rt.format.frame import FrameKind, Header, session_tag
@@ -37,7 +37,7 @@ class Walk:
         return other
 
     def begin_range(self, header: Header, new: Range) -> None:
-        """Take a range frame just encoded from `new`; `FrameError` if it cannot come next.
+        """Step over a range frame just encoded from `new`; `FrameError` if it cannot come next.
 
         Like `step`, but without decoding the range again.
         """
@@ -57,11 +57,11 @@ class Walk:
         return self.left == 0
 
     def step(self, header: Header, body: bytes | memoryview = b"") -> None:
-        """Take the next frame; `FrameError` if it cannot come next.
+        """Step over the next frame; `FrameError` if it cannot come next.
 
         Args:
-            header: of the frame at `position`, its own CRC already checked.
-            body: of a range frame, its CRC already checked; ignored for other frames.
+            header: the header of the frame at `position`, its own CRC already checked.
+            body: a range frame's body, its CRC already checked; ignored for other frames.
         """
         if self.left:
             self._step_inside(header)

@@ -35,7 +35,7 @@ class Where:
 
     `session=eu-*` and `session!=jfk` compare names or globs; `key=AA1` and `key!=AA*` compare keys
     or, with `*` at the end, key prefixes; `header.content-type=text/*` does the same with a header,
-    and no message matches that lacks it. `.delay>=30` and `.flight.carrier=AA` compare a field of
+    and excludes messages without it. `.delay>=30` and `.flight.carrier=AA` compare a field of
     a JSON object by `=`, `!=`, `<`, `<=`, `>` or `>=` with a number, a text, `true`, `false` or
     `null`; quotes turn any other value into a text. A message does not match if its payload is not
     JSON or lacks the field, or, except with `!=`, if the field has another type than the value.
@@ -69,7 +69,7 @@ class Where:
         """Parse conditions; without any, every message matches.
 
         Args:
-            terms: one or several, as above.
+            terms: one condition or several, as above.
             key_prefix: only messages whose key begins with this.
             share: `2/4` for the second of four equal shares of all keys.
 
@@ -252,7 +252,8 @@ def _parse_share(text: str) -> _Share:
 
 def _parse_key(text: str, *, is_wanted: bool) -> _Key:
     try:
-        key = text.encode(errors="surrogateescape")  # as a command line passes arbitrary bytes
+        # a command line passes arbitrary bytes as surrogates
+        key = text.encode(errors="surrogateescape")
     except UnicodeEncodeError:
         raise Misuse(f"not a key: {text[:40]!a} is not UTF-8") from None
     return _Key(key.removesuffix(b"*"), key.endswith(b"*"), is_wanted)

@@ -1,1 +1,1 @@
-"""Inspecting logs: verify, compare, dump, trace and history."""
+"""Inspects logs: verify, compare, dump, trace and history."""

@@ -1,4 +1,4 @@
-"""Compare: checks whether two copies of a log are byte-identical, as far as both reach."""
+"""Compare: checks that two copies of a log are byte-identical, as far as both reach."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -102,7 +102,7 @@ class _Comparer:
         return any(start in log.manifest.archived for log in self._logs)
 
     def _length(self, log: LogDirectory, start: Position) -> int | None:
-        """Return how many bytes of a file count; 0 if it is yet to come, None if missing."""
+        """Return how many bytes to compare; 0 if the file is yet to come, None if missing."""
         try:
             file = log.open_file(start)
         except FileNotFoundError:

@@ -17,11 +17,10 @@ HEADINGS: Final = (
     "bytes", "rolled for", "archived", "why",
 )  # fmt: skip
 _NS: Final = 1_000_000_000
-_MINUTE_NS: Final = 60 * _NS
 
 
 class HistoryText:
-    """Formats rows, of which there may be 100,000, so what they share is formatted once."""
+    """Formats a log's rows; formats what up to 100,000 rows share only once."""
 
     def __init__(self, directory: str, now_ns: int, offloaded: Offloaded | None = None) -> None:
         """Prepare for the rows of one log.
@@ -34,9 +33,8 @@ class HistoryText:
         self._offloaded = offloaded
         self._now_ns = now_ns
         path = json.dumps(os.path.join(directory, ""))[1:-1]  # a file's name needs no quoting
-        theirs = _THEIRS.format(path=path.replace("%", "%%"))
-        ours = _OURS.format(path=path.replace("%", "%%"))
-        self._theirs, self._all = f"{{{theirs}}}", f"{{{ours},{theirs}}}"
+        fields = _ROW.format(path=path.replace("%", "%%"))
+        self._row = f"{{{fields}}}"
 
     def json(self, row: Row) -> str:
         """Return a row as JSON: our fields, then those of the system rt is modelled on."""
@@ -55,7 +53,7 @@ class HistoryText:
             state, at = "archived", time_text(gone_ns)
             archived = _ARCHIVED % (at, _quoted(reason), by or "null")
             truncated = at[:-1]
-        return self._all % (
+        return self._row % (
             name, state, name[4:], first, first_ns, name[4:], size, last, last_ns, first_number,
             after - first_number, size, rolled, archived, _quoted(sessions), _quoted(digest),
             "null" if self._offloaded is None else self._address(start),
@@ -64,15 +62,8 @@ class HistoryText:
 
     def _address(self, start: Position) -> str:
         address = self._offloaded.address_of(start) if self._offloaded else ""
-        return json.dumps(without_secrets(address) or None)  # a note may be of an older version
-
-    def json_rt(self, row: Row) -> str:
-        """Return a row as JSON with only the fields of the system rt is modelled on."""
-        age_ns = row.age_ns(self._now_ns)
-        minutes = -1 if age_ns is None else age_ns // _MINUTE_NS
-        first = time_text(row.line.first_time_ns)
-        truncated = "" if row.gone is None else time_text(row.gone.at_ns)
-        return self._theirs % (row.file, first[:-1], row.first, minutes, truncated[:-1])
+        # an older version may have written the note
+        return json.dumps(without_secrets(address) or None)
 
     def cells(self, row: Row) -> tuple[str, ...]:
         """Return the cells of a row, in the order of `HEADINGS`."""
@@ -93,12 +84,10 @@ class HistoryText:
 
 
 # `%` takes half the time of an f-string.
-_OURS: Final = (
+_ROW: Final = (
     '"path":"{path}%s","state":"%s","first_position":"%s.0","first_time":"%s","first_time_ns":%d,'
     '"end_position":"%s.%d","last_time":"%s","last_time_ns":%d,"first_number":%d,"messages":%d,'
-    '"bytes":%d,%s,%s,"sessions":%s,"digest":%s,"address":%s'
-)
-_THEIRS: Final = (
+    '"bytes":%d,%s,%s,"sessions":%s,"digest":%s,"address":%s,'
     '"logPath":":{path}%s","logTime":"%s","logPos":%d,"logAge":%d,"truncationTime":"%s"'
 )
 _ARCHIVED: Final = '"archived_at":"%s","archive_reason":%s,"archived_by":%s'

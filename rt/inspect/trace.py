@@ -12,8 +12,7 @@ from rt.log.read.reader import Reader
 from rt.log.read.start import at_number, end_of, readable_at
 from rt.position import START, Position
 
-# How long before its publish time a message may have been merged: the publisher's and the leader's
-# clocks differ.
+# How long before its publish time a message may have been merged, since clocks differ.
 _SKEW_NS: Final = 60_000_000_000
 
 
@@ -22,7 +21,7 @@ class OwnPlace:
     """Where a message is in its session's log.
 
     Attributes:
-        position: of the message; of its file, if that is archived.
+        position: the message's position; its file's, if that is archived.
         end: a copy of the session that reaches this position includes the message.
         time_ns: when it was published; 0 if its file is archived.
         archived: why its file was archived; "" if it can be read.
@@ -39,10 +38,10 @@ class MergedPlace:
     """Where a message is in a merged log.
 
     Attributes:
-        position: of the message in the merged log.
-        number: of the message in the stream.
+        position: the message's position in the merged log.
+        number: the message's number in the stream.
         instruction: index of the instruction that merged it.
-        term: of that instruction.
+        term: that instruction's term.
         merged_ns: when the instruction was proposed.
         own: where the message is in its session's log.
     """
@@ -83,9 +82,9 @@ def find_merged(
     If the session was reset, it is the first message with that number after `published_ns`.
 
     Args:
-        directory: of the merged log.
+        directory: the directory of the merged log.
         session: the session that published the message.
-        sequence: of the message.
+        sequence: the sequence number of the message.
         published_ns: its publish time, if known, so that less has to be read.
         own: its place in the session's log, to exclude other messages with the same number.
 
@@ -121,7 +120,7 @@ def _opened(directory: str, *, merged: bool) -> LogDirectory:
 def _own(batch: Batch, sequence: int) -> OwnPlace | None:
     index = sequence - batch.header.sequence
     if not 0 <= index < batch.header.messages:
-        return None  # the numbers skip it
+        return None  # the session skipped this number
     position = Position(batch.header.position + index)
     return OwnPlace(position, Position(position + 1), int(batch.columns.times[index]))
 

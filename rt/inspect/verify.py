@@ -138,7 +138,7 @@ class _Verifier:
             log.path, identity.kind, identity.stream, identity.name, identity.id
         )
         confirmed = ConfirmationsFile(log.path).read()
-        # what a node has received was durable here before it was sent
+        # bytes that a node received were durable here before they were sent
         self._durable = START if log.merged else confirmed.received
 
     def run(self) -> LogReport:
@@ -149,7 +149,7 @@ class _Verifier:
         self._log.refresh()
         starts = sorted(there | set(manifest.order) | set(manifest.archived))
         if starts and starts[0] != START:
-            self._chain.skip(None)  # a copy that begins in the middle
+            self._chain.skip(None)  # a copy that begins in the middle of the log
         for start in starts:
             found = self._look(start, has_later=start < newest)
             self._pass_over(found, manifest.rolled.get(start))
@@ -184,7 +184,7 @@ class _Verifier:
         return Position(start + (self._log.manifest.rolled_end(start) or 0))
 
     def _pass_over(self, found: FileReport, rolled: Rolled | None) -> None:
-        """Let the chain continue after a file that was not read to its end."""
+        """Adjust the chain after a file that was not read to its end."""
         if found.state is LogState.CLEAN:
             return
         if rolled is not None:
@@ -236,7 +236,7 @@ class _Verifier:
         )
 
     def _take(self, file: File, walk: Walk, header: Header, passed: "_Passed") -> None:
-        """Count a whole frame and try to decode it, which good CRCs do not guarantee to work."""
+        """Count a whole frame and try to decode it, which may fail even with good CRCs."""
         passed.take(header)
         if header.kind != FrameKind.MESSAGES or len(self._report.faults) >= _FAULTS_MAX:
             return
@@ -306,7 +306,7 @@ class _Passed:
         state = self._index.verdict()
         if state is IndexState.WRONG or complete:
             return state
-        # the last entries of an active file are written late, and may name lost frames
+        # the last entries of an active file are written late, and may point to lost frames
         return IndexState.GOOD
 
 

@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
@@ -20,24 +20,25 @@ from rt.position import Position
 from rt.text import time_text
 
 ADMIN_ALPN: Final = "rt-admin/1"
-END: Final = "end"  # asks where the merged log ends; mirrors answer it, too
+END: Final = "end"  # asks where the merged log ends; mirrors answer it too
 _REQUEST_S: Final = 10.0
 _ANSWER_S: Final = 60.0  # 10 s for a decision, the rest for 256 MiB at 5 MiB/s
 _ANSWER_BYTES_MAX: Final = 256 << 20  # the manifest of a million files
 _ELECTION_S: Final = 8.0  # several elections with default timeouts
 _ELECTION_POLL_S: Final = 0.2
-_ADDRESSES_MAX: Final = 32  # configured and learned
+_ADDRESSES_MAX: Final = 32  # addresses configured and learned
 _PORT_DIGITS: Final = 5
 _PORT_MAX: Final = 65535
 _NUMBER_END: Final = 1 << 63
 _ACTIVE_NUMBERS: Final = 7  # integers in a `Rolled` line; a digest and session names may follow
 
-PASSING: Final = ("undecided", "busy")  # what a node refuses for a while
-_STREAM: Final = "stream"  # the node does not serve the stream; another may
-# Another node leads, or is about to, or serves the stream.
+PASSING: Final = ("undecided", "busy")  # codes of refusals that end by themselves
+_STREAM: Final = "stream"  # code: the node does not serve the stream; another may
+# Codes after which another node should be asked: it leads, will lead, or serves the stream.
 _ELSEWHERE: Final = ("not-leader", "stopping", _STREAM)
 
 Address = tuple[str, int]
+Asking = Callable[[Address, Contexts, Fields], Fields]
 
 _log = logging.getLogger(__name__)
 
@@ -69,15 +70,15 @@ def ask(
     """Send one request to a node and return its answer.
 
     Args:
-        address: of the node.
-        contexts: what to show.
-        request: what to ask.
-        roles: what may answer.
+        address: the address of the node.
+        contexts: our certificate and the authorities we trust.
+        request: the request's fields.
+        roles: the roles that may answer.
         answer_s: how long the answer may take.
 
     Raises:
         Refused: the node refuses and says why; `not-leader` names the node that leads, `stream`
-            says that it does not serve the stream that the contexts name.
+            means that it does not serve the stream that the contexts name.
         Misuse: the node does not accept the request as valid.
         OSError: the node cannot be reached, or the answer is not complete after a minute.
         PeerError: the answer cannot be read.
@@ -88,12 +89,12 @@ def ask(
     return answer
 
 
-def member_addresses(address: Address, contexts: Contexts) -> list[Address]:
+def member_addresses(address: Address, contexts: Contexts, asking: Asking = ask) -> list[Address]:
     """Return the addresses of the members that a node names; none if it does not answer."""
     try:
-        members = ask(address, contexts, {"do": "members"}).get("members")
+        members = asking(address, contexts, {"do": "members"}).get("members")
     except (OSError, RtError):
-        return []  # it is gone again, or may not tell us
+        return []  # the node is gone again, or may not answer us
     found = []
     for each in members if isinstance(members, list) else []:
         host, _, port = str(each.get("address") if isinstance(each, dict) else "").rpartition(":")
@@ -103,19 +104,30 @@ def member_addresses(address: Address, contexts: Contexts) -> list[Address]:
     return found
 
 
-def ask_any(addresses: Sequence[Address], contexts: Contexts, request: Fields) -> Fields:
+def ask_any(
+    addresses: Sequence[Address],
+    contexts: Contexts,
+    request: Fields,
+    *,
+    election_s: float = _ELECTION_S,
+    asking: Asking = ask,
+) -> Fields:
     """Ask the nodes in turn until one answers; only the leader answers a change.
 
-    If no node leads, for example because the leader was just stopped, they are asked again for some
-    seconds.
+    Args:
+        addresses: of the nodes; the first is asked first.
+        contexts: our certificate and the authorities we trust.
+        request: what to ask.
+        election_s: how long to ask again while no node leads, as after the leader was stopped.
+        asking: sends a request to one node.
 
     Raises:
         Refused: a node refused for another reason than not being the leader or stopping.
         NoLeader: the nodes that answer have no leader.
         RtError: no node answers.
     """
-    client = AdminClient(addresses, contexts)
-    end_s, has_said = time.monotonic() + _ELECTION_S, False
+    client = AdminClient(addresses, contexts, asking=asking)
+    end_s, has_said = time.monotonic() + election_s, False
     while True:
         try:
             return client.ask(request)
@@ -123,7 +135,7 @@ def ask_any(addresses: Sequence[Address], contexts: Contexts, request: Fields) -
             if time.monotonic() > end_s:
                 raise
         if not has_said:
-            _log.warning("no node leads yet; asking again for up to %g s", _ELECTION_S)
+            _log.warning("no node leads yet; asking again for up to %g s", election_s)
         has_said = True
         time.sleep(_ELECTION_POLL_S)
 
@@ -135,15 +147,22 @@ class AdminClient:
     """
 
     def __init__(
-        self, addresses: Sequence[Address], contexts: Contexts, *, keep: bool = False
+        self,
+        addresses: Sequence[Address],
+        contexts: Contexts,
+        *,
+        keep: bool = False,
+        asking: Asking = ask,
     ) -> None:
-        """Connect to nothing yet.
+        """Prepare; the first request connects.
 
         Args:
-            addresses: of the nodes; the first is asked first.
-            contexts: our certificate and the authorities we trust.
-            keep: whether to use one connection for all requests, until `close`.
+            addresses: The nodes' addresses; the first is asked first.
+            contexts: Our certificate and the authorities we trust.
+            keep: Whether to use one connection for all requests, until `close`.
+            asking: sends a request to one node, unless a connection is kept.
         """
+        self._asking = asking
         self._addresses = list(addresses)
         self._contexts = contexts
         self._place = 0  # index of the node to ask first
@@ -152,8 +171,8 @@ class AdminClient:
     def ask(self, request: Fields) -> Fields:
         """Ask the node that answered last, then each other one; errors as for `ask_any`.
 
-        A node that is not the leader names the members, so that a leader is found whose address is
-        not in the configuration yet.
+        A node that is not the leader names the members, so a leader is found even if the
+        configuration does not have its address yet.
         """
         reasons, codes, left = [], set(), len(self._addresses)
         while left:
@@ -179,7 +198,7 @@ class AdminClient:
 
     def _ask(self, address: Address, request: Fields) -> Fields:
         if self._kept is None:
-            return ask(address, self._contexts, request)
+            return self._asking(address, self._contexts, request)
         answer = _parsed(self._kept.exchange(address, request), _where(address))
         _raise_if_error(answer)
         return answer
@@ -187,7 +206,7 @@ class AdminClient:
     def _learn(self, address: Address) -> int:
         """Add the member addresses that a node names; return how many were new."""
         before = len(self._addresses)
-        for each in member_addresses(address, self._contexts):
+        for each in member_addresses(address, self._contexts, self._asking):
             if each not in self._addresses and len(self._addresses) < _ADDRESSES_MAX:
                 self._addresses.append(each)
         return len(self._addresses) - before
@@ -197,10 +216,10 @@ class NodeHistory(NamedTuple):
     """The history of a node's merged log.
 
     Attributes:
-        directory: of the log, on the node.
+        directory: the directory of the log, on the node.
         rows: one for each file that it ever had.
         offloaded: where copies of its files are.
-        as_of: of when that is, as a sentence.
+        as_of: how recent the history is, as a sentence.
         is_latest: whether it has all that any node had merged when it was asked for.
     """
 
@@ -212,10 +231,10 @@ class NodeHistory(NamedTuple):
 
 
 def ask_history(address: Address, contexts: Contexts) -> NodeHistory:
-    """Return the history of a node's merged log: the latest, or what it has without a majority.
+    """Return the history of a node's merged log; without a majority, what the node has of it.
 
     Raises:
-        The errors of `ask`, and CorruptLog: the node's manifest is damaged.
+        The errors of `ask`, and CorruptLog: The node's manifest is damaged.
     """
     request: Fields = {"do": "log-history"}
     try:
@@ -317,7 +336,7 @@ def _listed(reasons: Sequence[str]) -> str:
 
 
 def _none_accepted(codes: set[str], words: str) -> RtError:
-    """Return the error of a request that every node refused for one of these, or did not answer."""
+    """Return the error for a request that no node accepted, given the codes of the refusals."""
     if codes == {_STREAM}:
         return Refused(_STREAM, words)
     return NoLeader(words) if codes else RtError(words)

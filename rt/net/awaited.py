@@ -1,4 +1,4 @@
-"""Awaited: which nodes this process waits for an answer from, for a command that says so."""
+"""Awaited: the nodes whose answers this process is waiting for, for a command to report."""
 
 import time
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ _awaited: Final[dict[object, tuple[str, float]]] = {}  # each is set and removed
 
 @contextmanager
 def awaiting(address: tuple[str, int]) -> Iterator[None]:
-    """Count a node among those that are waited for."""
+    """Record that this thread waits for a node's answer, until the block ends."""
     key = object()
     _awaited[key] = f"{address[0]}:{address[1]}", time.monotonic()
     try:
@@ -20,7 +20,7 @@ def awaiting(address: tuple[str, int]) -> Iterator[None]:
 
 
 def awaited(since_s: float) -> list[str]:
-    """Return the addresses that have been waited for this long; any thread may ask."""
+    """Return the addresses that threads have waited for this long; any thread may call this."""
     before_s = time.monotonic() - since_s
     found = {where for where, begun_s in list(_awaited.values()) if begun_s <= before_s}
     return sorted(found)

@@ -1,4 +1,4 @@
-"""Live connections: ends each connection within a second after a certificate becomes invalid.
+"""CertificateWatch: ends each connection within a second after a certificate becomes invalid.
 
 A handshake checks a certificate once, but a connection lasts for weeks. So every connection of the
 process is checked here several times a second, whatever its protocol and whichever side dialled.
@@ -20,7 +20,7 @@ from rt.net.authority.trust import Trust, TrustFacts
 from rt.net.repeated import RepeatedLines
 
 _log: Final = logging.getLogger("rt.net")
-# A fifth of the promised second. A look costs two `stat` calls, and after a change up to 0.3 s of
+# A fifth of the promised second. A check costs two `stat` calls, and after a change up to 0.3 s of
 # processor time: 512 signatures at 0.15 ms, and 100,000 revocations at 2 us.
 PERIOD_S: Final = 0.2
 _REMIND_LOOKS: Final = 5  # a warning that is repeated daily may be a second late
@@ -29,7 +29,7 @@ _WARN_EVERY_S: Final = 86_400.0
 
 @dataclass(slots=True, eq=False)
 class _Watched:
-    """A connection, and what it was accepted on."""
+    """A connection, and the facts that it was accepted on."""
 
     sock: "weakref.ref[socket.socket]"
     name: str
@@ -43,8 +43,8 @@ class _Watched:
 class CertificateWatch:
     """Watches the connections of a process.
 
-    A connection that may not continue is ended by the first look that begins after the files say
-    so: within `PERIOD_S` plus the time of two looks.
+    Once the files forbid a connection, the next check ends it: within `PERIOD_S` plus the time of
+    two checks.
 
     Threads: `watch` and `remind` may be called by any thread. `_lock` guards `_watched`,
     `_reminders` and `_thread`; only the watching thread examines their contents, on copies,
@@ -62,7 +62,7 @@ class CertificateWatch:
             clock: returns the time in seconds since the epoch.
             pause: waits for a number of seconds.
         """
-        self.looks = 0  # how many looks have begun
+        self.looks = 0  # how many checks have begun
         self._clock = clock
         self._pause = pause
         self._lock = threading.Lock()
@@ -89,13 +89,13 @@ class CertificateWatch:
     ) -> None:
         """End this connection as soon as it may not continue.
 
-        The first look verifies the certificate again, because the files may have changed since the
+        The first check verifies the certificate again, because the files may have changed since the
         handshake, which used the authorities known when it began.
 
         Args:
             sock: the connection, or a second descriptor of it; only a weak reference is kept.
-            name: of the peer, for the log.
-            certificate: of the peer, verified by `trust`.
+            name: the peer's name, for the log.
+            certificate: the peer's certificate, verified by `trust`.
             trust: the authorities and revocations to verify it by.
             change: returns what changed on our side that ends the connection; "" if nothing.
         """
@@ -107,7 +107,7 @@ class CertificateWatch:
             self._watched.append(watched)
 
     def remind(self, subject: str, warning: Callable[[], str]) -> None:
-        """Log what a bound method returns, if not "", at most once a day for each subject."""
+        """Log the result of a bound method, if not "", at most once a day for each subject."""
         with self._lock:
             self._reminders.append((subject, weakref.WeakMethod(warning)))
 
@@ -131,7 +131,7 @@ class CertificateWatch:
                 self._watched = [each for each in self._watched if each not in gone]
 
     def _is_good(self, watched: _Watched) -> bool:
-        """Whether a connection may continue; if not, it is ended."""
+        """Return whether a connection may continue; ends it if not."""
         sock = watched.sock()
         if sock is None or sock.fileno() < 0:
             return False

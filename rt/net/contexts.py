@@ -17,8 +17,8 @@ from rt.net.certificate_watch import live_connections
 
 _log: Final = logging.getLogger("rt.net")
 _ELSEWHERE: Final = "; or name the file that says where it is, with --config or RT_CONFIG"
-_announced: Final[dict[str, tuple[FileStamp, ...]]] = {}  # by path: the file versions last logged
-# State of the files at the last look at all connections; used only by the watching thread.
+_announced: Final[dict[str, tuple[FileStamp, ...]]] = {}  # the file versions last logged, by path
+# The files' state at the latest check of all connections; used only by the watching thread.
 _looked_at: Final[dict[CertificateFiles, tuple[int, tuple[FileStamp, ...]]]] = {}
 
 
@@ -26,7 +26,7 @@ class TrustingContext(ssl.SSLContext):
     """A context that knows which authorities it trusts, and whether it was replaced.
 
     Attributes:
-        trust: authorities and revocations.
+        trust: the authorities and revocations.
         owner: makes a new context when the files change; None if they are not watched.
     """
 
@@ -65,16 +65,16 @@ def client_context(ca: str, cert: str, key: str) -> ssl.SSLContext:
 
 
 def offering(context: ssl.SSLContext, *protocols: str) -> ssl.SSLContext:
-    """Set the protocols that a context offers by ALPN; one port can serve several."""
+    """Set the protocols that a context offers by ALPN, since one port serves several; return it."""
     context.set_alpn_protocols(list(protocols))
     return context
 
 
 def asking(contexts: "Contexts", question: str) -> ssl.SSLContext:
-    """Return a context for asking a node a question, which is named by ALPN.
+    """Return a context for asking a node a question, which ALPN names.
 
     If the contexts name a stream, the question is about that one. A node that does not serve it
-    chooses the name without a stream, and is to be asked nothing; see `rt.net.question`.
+    selects the protocol name without a stream, and must not be asked; see `rt.net.question`.
     """
     named = [f"{question}/{contexts.stream}"] if contexts.stream else []
     return offering(contexts.current(), *named, question)
@@ -130,9 +130,9 @@ class Contexts:
             return self._context
 
     def has_replaced(self, context: ssl.SSLContext) -> bool:
-        """Whether `context` is no longer the current one, as of the latest look at connections.
+        """Whether `context` is no longer the current one, as of the latest check of connections.
 
-        Called for each connection. A hundred streams share the same files, so each look at all
+        Called for each connection. A hundred streams share the same files, so each check of all
         connections costs only three `stat` calls for them.
         """
         look, stamps = _looked_at.get(self.files, (0, ()))
@@ -143,7 +143,7 @@ class Contexts:
         return not is_same and self.current() is not context
 
     def renew(self) -> None:
-        """Make the context again, because `make` now returns another; errors as in `__init__`."""
+        """Make the context again, because `make` now returns another; errors as for `__init__`."""
         with self._lock:
             self._context = self._made()
 
@@ -155,7 +155,7 @@ class Contexts:
         return problem or self._renewal_warning()
 
     def _renewal_warning(self) -> str:
-        """As the function `renewal_warning`, but reads the certificate only after it has changed.
+        """Return as `renewal_warning` does, but read the certificate only after it has changed.
 
         This is called several times a second.
         """

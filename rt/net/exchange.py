@@ -1,7 +1,7 @@
 """Exchange: one request and one answer over TLS, each with a single overall deadline.
 
-A timeout for each receive would not do: a peer that sends a byte just before each timeout would
-hold its connection for ever.
+A timeout for each receive would not suffice: a peer that sends a byte just before each timeout
+would hold its connection for ever.
 """
 
 import json
@@ -96,7 +96,7 @@ def receive_all(sock: ssl.SSLSocket, bytes_max: int, deadline_s: float) -> bytes
 
 
 def about(stream: str, request: Fields) -> Fields:
-    """Return a request that names its stream, which every node checks; unchanged without one."""
+    """Add the stream's name, which every node checks, to a request; nothing if `stream` is ""."""
     return {**request, "stream": stream} if stream else request
 
 
@@ -114,7 +114,7 @@ def decode_fields(data: bytes | str) -> Fields | None:
 
 
 def decode_request(data: bytes) -> Fields | None:
-    """As `decode_fields`, but None as well if the nesting is deeper than in any valid request.
+    """As `decode_fields`, but also return None if it is nested deeper than any valid request.
 
     Python parses and prints nested JSON recursively, so an object that could just be parsed may
     crash the thread that writes it to a log.

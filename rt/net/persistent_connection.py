@@ -19,7 +19,7 @@ Address = tuple[str, int]
 
 
 class PersistentConnection:
-    """Sends requests to a node over one connection, and dials again after it has ended.
+    """Sends requests to a node over one connection, and dials again if it has ended.
 
     A handshake costs both sides some 5 ms of processor time each, a request a tenth of that.
 
@@ -74,7 +74,7 @@ class PersistentConnection:
 
     def _dial(self, address: Address) -> ssl.SSLSocket:
         sock = connect_about(address, self._contexts, self._protocol)
-        # A request is one small packet, and the next one follows its answer: nothing to gather.
+        # A request is one small packet, and the next follows its answer, so delaying gains nothing.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
 

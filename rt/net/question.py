@@ -1,4 +1,4 @@
-"""Question: a connection on which a node is asked about one stream, and about no other."""
+"""Question: a connection on which to ask a node about one stream, and about no other."""
 
 import json
 import ssl
@@ -10,7 +10,7 @@ from typing import Final
 from rt.errors import PeerError, Refused
 from rt.names import shown
 from rt.net.authority.identity import CertificateRole
-from rt.net.contexts import Contexts, asking
+from rt.net.contexts import Contexts, asking, offering
 from rt.net.exchange import decode_fields, receive_all, send_all
 from rt.net.tls import connect
 
@@ -31,20 +31,22 @@ def connect_about(
     """Dial a node for a question about the stream that the contexts name.
 
     A node that does not serve the stream is not sent the question: one of an earlier version
-    would answer for the stream that it does serve.
+    would answer for the stream that it does serve. If that is the stream asked about, which its
+    status says, the question is sent on a connection that names none.
 
     Args:
         address: host and port.
-        contexts: what to show; without a stream, a node is asked about its only one.
-        protocol: of the question; its ALPN name without a stream.
-        roles: who may answer.
-        timeout_s: for the connection.
+        contexts: our certificate and the authorities we trust; without a stream, a node is asked
+            about its only one.
+        protocol: the question's ALPN name without a stream.
+        roles: the roles that may answer.
+        timeout_s: seconds until the connection is made.
 
     Raises:
-        Refused: `stream`, if the node says that it does not serve it; otherwise as
+        Refused: `stream` if the node says that it does not serve it; otherwise as
             `rt.net.tls.connect`.
-        PeerError: it does not say what it serves, such as one that is stopping; otherwise as
-            `rt.net.tls.connect`.
+        PeerError: the node does not say what it serves, for example because it is stopping;
+            otherwise as `rt.net.tls.connect`.
         OSError: as `rt.net.tls.connect`.
     """
     with ExitStack() as undo:
@@ -52,28 +54,36 @@ def connect_about(
         undo.enter_context(sock)
         if identity.role not in roles:
             raise PeerError(f"{identity.name!r} is not a node")
-        if contexts.stream and sock.selected_alpn_protocol() != f"{protocol}/{contexts.stream}":
-            raise _refusal(sock, address, contexts.stream)
-        undo.pop_all()
-    return sock
+        if not contexts.stream or sock.selected_alpn_protocol() == f"{protocol}/{contexts.stream}":
+            undo.pop_all()
+            return sock
+        if (refusal := _refusal(sock, address, contexts.stream)) is not None:
+            raise refusal
+    return connect(address, offering(contexts.current(), protocol), timeout_s, roles)[0]
 
 
-def _refusal(sock: ssl.SSLSocket, address: Address, stream: str) -> Refused | PeerError:
-    """Return why a node does not serve a stream: its own sentence, if it is of this version."""
+def _refusal(sock: ssl.SSLSocket, address: Address, stream: str) -> Refused | PeerError | None:
+    """Return why a node does not serve a stream: its own sentence, if it is of this version.
+
+    None if it does, and is of an earlier version, whose connections name no stream.
+    """
     where, end_s = f"{address[0]}:{address[1]}", time.monotonic() + _REFUSAL_S
-    request = {"do": "policy", "stream": stream}  # changes nothing wherever it is answered
+    # a query that any version answers without changing anything
+    request = {"do": "policy", "stream": stream}
     try:
         send_all(sock, json.dumps(request).encode() + b"\n", end_s)
         answer = decode_fields(receive_all(sock, _REFUSAL_BYTES_MAX, end_s))
     except (OSError, PeerError):
         answer = None
-    if not answer:  # it stops, or is of a version that answers no such question
+    if not answer:  # it is stopping, or its version answers no such question
         return PeerError(f"{where}: it does not answer about the stream {shown(stream)} now")
     if answer.get("code") == "stopping":
         return Refused("stopping", f"{where}: {answer.get('error')}")
     if answer.get("code") == "stream":
         return Refused("stream", f"{where}: {answer.get('error')}")
-    if isinstance(own := answer.get("stream"), str):  # a status
+    if (own := answer.get("stream")) == stream:
+        return None
+    if isinstance(own, str):  # a status
         words = f"this node serves the stream {shown(own)}, and not {shown(stream)}"
         return Refused("stream", f"{where}: {words}")
     return Refused("stream", f"{where}: this node does not serve the stream {shown(stream)}")

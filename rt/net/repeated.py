@@ -1,7 +1,7 @@
 """RepeatedLines: logs the first line of each kind at once, and counts the rest once a minute.
 
-A flood of connections must not become a flood of log lines, which would fill the disk and bury the
-one line that matters.
+Without it, a flood of connections would become a flood of log lines, which would fill the disk and
+bury the one line that matters.
 """
 
 import logging

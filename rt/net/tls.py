@@ -139,12 +139,12 @@ def accept(
         context: From `server_context`.
         timeout_s: Seconds for the whole procedure.
         roles: The roles served here.
-        admit: Raises `Refused` if a peer of this identity is not served now.
+        admit: Raises `Refused` if a peer with this identity is not served now.
         grants: What publishers and subscribers may do, nothing if None; a connection ends when
             what its peer is granted changes.
-        wrapped: Is given the TLS socket before the handshake, which another thread may then end.
-        change: Returns why a connection has to end that was admitted; "" while it may go on. It is
-            called several times a second, by another thread.
+        wrapped: Called with the TLS socket before the handshake, so that another thread can end it.
+        change: Returns why an admitted connection must end; "" while it may continue. Called
+            several times a second, by another thread.
 
     Raises:
         PeerError: TLS failed, or the peer hung up; one sentence says why.

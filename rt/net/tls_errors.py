@@ -6,7 +6,7 @@ from typing import Final
 _SAME_AUTHORITY: Final = "give both sides the same ca.pem"
 _RENEW: Final = "renew it with rt certs renew"
 
-# What we found wrong with the other side's certificate, by OpenSSL's X509_V_ERR_* code
+# Our objection to the other side's certificate, by OpenSSL's X509_V_ERR_* code
 # (openssl/x509_vfy.h).
 _FOUND: Final = {
     7: f"it was signed by another authority; {_SAME_AUTHORITY}",
@@ -42,7 +42,7 @@ _TOLD: Final = {
 _NOT_TLS: Final = "the other side does not speak TLS; check the address and that both sides use TLS"
 _OTHER_VERSION: Final = "the other side offers no TLS 1.3, and nothing older is spoken here"
 
-# What the library saw on the wire, by its reason code.
+# Errors of the library, by its reason code.
 _SEEN: Final = {
     "HTTP_REQUEST": "a plain HTTP request came to a TLS port; the other side must use TLS",
     "NO_PROTOCOLS_AVAILABLE": _OTHER_VERSION,

@@ -1,1 +1,1 @@
-"""Copies of rolled files in other stores, and logs read back from them."""
+"""Copies rolled files to other stores, and reads logs back from there."""

@@ -16,7 +16,7 @@ class CopiedLog(LogDirectory):
     """A log that checks a whole copy, in an unnamed file, before returning any byte of it."""
 
     def __init__(self, path: str, store: Store) -> None:
-        """Open nothing yet.
+        """Prepare; opens nothing yet.
 
         Args:
             path: Directory of the log.

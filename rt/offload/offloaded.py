@@ -1,4 +1,4 @@
-"""Offloaded: the note in a log's directory that says where copies of its files are."""
+"""Offloaded: the file in a log's directory that says where copies of its files are."""
 
 import json
 import os
@@ -11,16 +11,17 @@ from rt.offload.private import create_private
 from rt.position import START, Position
 
 FILE_NAME: Final = "offloaded"
-SUFFIX: Final = ".zst"  # of a copy's name
+SUFFIX: Final = ".zst"  # suffix of a copy's name
 NOTE_BYTES_MAX: Final = 1 << 20  # the facts beside a copy are two manifest lines and a hash
-GAPS_MAX: Final = 16  # of 38 bytes; a note in the cluster has 1,024 bytes, including the address
+# gaps of 38 bytes each; a note in the cluster has 1,024 bytes, including the address
+GAPS_MAX: Final = 16
 
 Gaps = tuple[tuple[Position, Position], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Offloaded:
-    """The copies of a log: where they are, and of which files.
+    """Where the copies of a log are, and which files have one.
 
     Attributes:
         url: Where they are.
@@ -56,7 +57,7 @@ def offloaded_of(fields: Any) -> Offloaded | None:
 
 
 def gaps_of(files: Sequence[Position], missing: Collection[Position]) -> Gaps:
-    """Return the gaps in the copies, merging the oldest ones until they fit in a note.
+    """Return the ranges of files without a copy; merges the oldest until they fit in a note.
 
     Args:
         files: Start positions of the log's files, oldest first.

@@ -1,4 +1,4 @@
-"""Private files: created for this user only, and never through a planted link."""
+"""Private files: creates files for this user only, never through a link planted by another user."""
 
 import os
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Store: a place for copies, either a directory or anything that `fsspec` reaches by URL."""
+"""Store: a place for copies: a directory, or any URL that `fsspec` supports."""
 
 import errno
 import os
@@ -56,13 +56,14 @@ def open_store(address: str) -> Store:
         words = without_secrets(f"{address} cannot be reached: {error}")
         raise Misuse(f"{words}; or name a directory") from None
     names = system.protocol if isinstance(system.protocol, tuple) else (system.protocol,)
-    if "file" in names:  # what we write to a directory is synced, and for this user alone
+    # files that we write to a directory are synced, and readable by this user only
+    if "file" in names:
         return DirectoryStore(path)
     return FsspecStore(address, system, path)
 
 
 class DirectoryStore:
-    """A directory of a mounted file system."""
+    """A directory on a mounted file system."""
 
     def __init__(self, path: str) -> None:
         self.address = os.path.abspath(path)
@@ -72,7 +73,7 @@ class DirectoryStore:
         try:
             return [name for name in os.listdir(self.address) if not name.endswith(_PART)]
         except FileNotFoundError:
-            return []  # it is created with the first file
+            return []  # the directory is created with the first file
 
     def size(self, name: str) -> int:
         """Return the size of a file in bytes."""
@@ -102,7 +103,7 @@ class DirectoryStore:
 
 
 class FsspecStore:
-    """Anything that fsspec reaches; a file appears once it is complete."""
+    """Any store that fsspec supports; a file appears once it is complete."""
 
     def __init__(self, address: str, system: Any, path: str) -> None:
         self.address = address.rstrip("/")

@@ -21,10 +21,10 @@ __all__ = ["gaps", "read", "register", "session", "ship", "to_parquet"]
 
 
 def gaps(path: str) -> list[Gap]:
-    """Return what was archived of a log or is missing; `failOnDataLoss=false` skips it.
+    """Return the archived or missing ranges of a log; `failOnDataLoss=false` skips them.
 
     Args:
-        path: the log directory, or its URI.
+        path: the log directory, or its URL.
     """
     from rt.spark.reading.plan import all_gaps  # noqa: PLC0415 - quick to import what is not needed
 
@@ -41,14 +41,14 @@ def to_parquet(
     start: str | int = 0,
     columns: str = "",
 ) -> "Exported":
-    """Add to a Parquet dataset whatever it lacks of a log; needs pyarrow, not Spark.
+    """Bring a Parquet dataset up to date with a log; needs pyarrow, not Spark.
 
     Args:
         path: the log, or its URI.
         out: a local directory.
-        partition: `none`, `day`, `month`, `stream` or `session`; by default what it has, or `day`,
-            and for a session `none`.
-        include_active: whether the active file is exported too, as far as it is written.
+        partition: `none`, `day`, `month`, `stream` or `session`; by default the dataset's own. A
+            new dataset has `day`, one of a session `none`.
+        include_active: whether to export the active file too, as far as it is written.
         allow_gaps: whether to skip files that were archived before they were exported.
         start: messages before this position are not exported.
         columns: JSON fields of the payloads that become columns: `carrier string, delay double`.

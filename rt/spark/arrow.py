@@ -25,30 +25,30 @@ def read_arrow(
 ) -> Any:
     """Read a log as Arrow record batches of about 2 MiB, in order.
 
-    What is read is fixed by this call; what is appended later is not in it. No message is turned
-    into a Python object. Each batch owns its memory, and no more than a few are held at a time.
+    This call fixes what is read; messages appended later are left out. Messages are never turned
+    into Python objects. Each batch owns its memory, and only a few batches are held at a time.
 
     Args:
         path: directory of a log (`root/<stream>/out`, or a session), a directory above several, a
             glob, or a URI that fsspec knows.
-        columns: of position, time, time_ns, merge_time, session, seq, number, key, payload,
-            payload_size, stream and file; all but the last two unless given. Payloads that are not
-            asked for are not decoded.
-        start: of the first message, as of `rt.Subscriber`.
-        end: of the first message that is not read, in the same forms.
+        columns: any of position, time, time_ns, merge_time, session, seq, number, key, payload,
+            payload_size, stream and file; all but the last two by default. Payloads that are not
+            requested are not decoded.
+        start: where to begin, as for `rt.Subscriber`.
+        end: where to stop, in the same forms, exclusive.
         sessions: names or globs of the sessions wanted.
         keys: exact keys, or prefixes followed by `*`.
         on_gap: whether messages that were archived `raise` a `GapError`, or are skipped.
             `earliest` is the oldest message still there.
 
     Returns:
-        A `pyarrow.RecordBatchReader`, which can be read once. While it is read it raises
-        `CorruptLog` where the log is damaged, `PoisonError` where a frame is whole and its
-        messages cannot be decoded, and `GapError` where a file was archived meanwhile.
+        A `pyarrow.RecordBatchReader`, which can be read once. Reading it raises `CorruptLog` where
+        the log is damaged, `PoisonError` where a frame is whole but its messages cannot be decoded,
+        and `GapError` where a file was archived meanwhile.
 
     Raises:
         Misuse: an argument is wrong, or there is no log at `path`.
-        GapError: messages of the range were archived.
+        GapError: messages in the range were archived.
         ImportError: pyarrow or NumPy is missing.
 
     Examples:

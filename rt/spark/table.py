@@ -1,4 +1,4 @@
-"""Table: a table and the log after it, as one DataFrame."""
+"""Table: joins an exported table and the log after it in one DataFrame."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
@@ -16,7 +16,7 @@ from rt.spark.tables.payloads import JsonColumns, parse_columns
 from rt.spark.tables.table_state import LogName, TableState
 
 _KINDS: Final = {**COLUMNS, "stream": "string", "headers": "map<string,binary>"}
-# Options that do not choose messages, and so need not hold for the table as well.
+# Options that select no messages, and so need not apply to the table as well.
 _FOR_BOTH: Final = frozenset((
     "columns", "minpartitions", "partitionbytes", "checkbodies",
     "leasenodes", "leasecerts", "leaseidentity", "leasetime", "leasebytes",
@@ -24,12 +24,12 @@ _FOR_BOTH: Final = frozenset((
 
 
 def read_table(path: str, table: str, catalog: Any = None) -> TableState:
-    """Read what a table of the log at `path` holds now.
+    """Read the current state of a table of the log at `path`.
 
     Args:
-        path: of the log.
+        path: the path of the log.
         table: directory of a Parquet dataset, or the name of an Iceberg table.
-        catalog: of the Iceberg table.
+        catalog: the Iceberg catalog.
 
     Raises:
         Misuse: there is no log or no table, or the table is of another log.
@@ -50,7 +50,7 @@ def read_table(path: str, table: str, catalog: Any = None) -> TableState:
 
 
 def lag_of(path: str, position: Position) -> tuple[int, int | None]:
-    """How many messages a log has from a position on, and when the first was merged."""
+    """Return how many messages a log has from a position on, and when the first was merged."""
     with closing(LogView(path)) as view:
         view.refresh()
         end = view.end()
@@ -58,28 +58,28 @@ def lag_of(path: str, position: Position) -> tuple[int, int | None]:
 
 
 def _has_more(path: str, position: Position) -> bool:
-    """Whether the log goes on, even if what follows was archived."""
+    """Whether the log continues after a position, even if what follows was archived."""
     with closing(LogView(path)) as view:
         view.refresh()
         return position < view.end()
 
 
 def table_frame(path: str, options: Mapping[str, str], table: str, catalog: Any, spark: Any) -> Any:
-    """Return the rows of a table, and of the log from its position on.
+    """Return the rows of a table, and of the log from the table's position on.
 
-    The table is read first, and then the end of the log: what a follower adds in between is in the
-    log still, and not in the files that were pinned.
+    The table's state is read before the end of the log, so what a follower adds in between is read
+    from the log, not from the files.
 
     Args:
-        path: of the log.
-        options: of its load; they say the columns, and how the log's part is cut.
+        path: the path of the log.
+        options: options of the load: which columns, and how the log's part is cut.
         table: directory of a Parquet dataset, or the name of an Iceberg table.
-        catalog: of the Iceberg table.
+        catalog: the Iceberg catalog.
         spark: the session.
 
     Raises:
-        Misuse: as `read_table`, or the load selects messages.
-        GapError: what follows the table was archived.
+        Misuse: as for `read_table`, or the load selects messages.
+        GapError: messages after the table's position were archived.
     """
     unfit = [name for name in options if name.lower() not in _FOR_BOTH]
     if unfit:
@@ -105,16 +105,16 @@ def _names(options: Mapping[str, str], columns: JsonColumns) -> list[str]:
 
 
 def _files(spark: Any, state: TableState, names: list[str]) -> Any:
-    """The files of the table; None if there are none. Spark does not look for others."""
+    """Return the table's files as a DataFrame, without listing directories; None if none."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - optional, and heavy
 
     if not state.files:
         return None
     schema = to_ddl({**_KINDS, **state.columns.fields})
     found = spark.read.schema(schema).parquet(*(each.path for each in state.files))
-    # where only the directories of the files name the stream
+    # the stream may be named only by the files' directories
     stream = f.coalesce("stream", f.lit(state.log.stream))
-    # files from before there were headers
+    # older files have no headers
     headers = f.coalesce("headers", f.create_map().cast(_KINDS["headers"]))
     return found.withColumns({"stream": stream, "headers": headers}).select(*names)
 
@@ -122,7 +122,7 @@ def _files(spark: Any, state: TableState, names: list[str]) -> Any:
 def _rest(
     path: str, given: Mapping[str, str], state: TableState, names: list[str], spark: Any
 ) -> Any:
-    """The log after the table, its payloads parsed as the table's were."""
+    """Return the log after the table, with payloads parsed as in the table."""
     options = dict(given)
     if state.position:
         options["startingPosition"] = str(state.position)
@@ -131,7 +131,8 @@ def _rest(
     if fields and "payload" not in {each.lower() for each in needed}:
         needed.append("payload")
     options["columns"] = ",".join(needed)
-    take_snapshots(read_options({**options, "path": path}))  # Spark would refuse it late
+    # raises now what Spark would raise late
+    take_snapshots(read_options({**options, "path": path}))
     frame = spark.read.format("rt").options(**options).load(path)
     if fields:
         schema = f"{to_ddl({each: _KINDS[each.lower()] for each in needed})}, {state.columns.text}"

@@ -1,4 +1,4 @@
-"""Carrying out what was agreed on, on a node's files.
+"""Executes committed instructions on a node's files.
 
 Imports `ledger` and `planning`; imported by the member.
 """

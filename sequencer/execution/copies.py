@@ -1,4 +1,4 @@
-"""Copies: which of this node's copies of sessions are known to hold what was merged of them."""
+"""Copies: which of this node's session copies are known to hold what was merged of them."""
 
 import logging
 from collections.abc import Iterable
@@ -13,43 +13,44 @@ _log: Final = logging.getLogger("rt.node")
 
 
 class Copies:
-    """Checks a copy after it was opened or begun again, and when it was not merged from.
+    """Copies: checks each copy when it is opened or begun again, and when a merge bypassed it.
 
-    A publisher that lost its last bytes, or was restored from a backup, fills a new copy with other
-    bytes than those that were merged. Such a copy must neither be planned from nor confirmed.
+    A publisher that lost its last bytes, or was restored from a backup, may fill a new copy with
+    bytes other than those merged. Such a copy must be neither planned from nor confirmed.
     """
 
     def __init__(self, executor: Executor, holdings: Holdings) -> None:
         self._executor = executor
         self._holdings = holdings
-        self._checked: set[str] = set()
-        # With the last frame that was merged while they were in doubt; repeats make it forgotten.
-        self._unchecked: dict[str, Tail | None] = {}
-        self._passed: list[str] = []
-        self._unreadable: set[str] = set()  # so that each is logged once
+        self.checked: set[str] = set()
+        # By session, the last frame merged while its copy was in doubt; the ledger forgets that
+        # frame after a slice of repeats.
+        self.unchecked: dict[str, Tail | None] = {}
+        self.passed: list[str] = []  # found right since they were taken
+        self._unreadable: set[str] = set()  # to log each once
         self.dropped = dict.fromkeys(executor.ledger.begun)  # see `take_dropped`
         self.owned = dict.fromkeys(executor.ledger.opened)  # see `take_owned`
 
     def hold(self, session: str) -> None:
-        """A copy was opened, or has grown."""
-        if session not in self._checked:
-            self._unchecked.setdefault(session, None)
+        """Record that a copy was opened, or has grown."""
+        if session not in self.checked:
+            self.unchecked.setdefault(session, None)
 
     def lose(self, session: str) -> None:
-        """A copy was set aside; another one begins in its place."""
-        self._checked.discard(session)
+        """Record that a copy was set aside; another one begins in its place."""
+        self.checked.discard(session)
 
     def drop(self, session: str) -> None:
-        """Count all nodes' copies of a session as none: they were dropped by an instruction.
+        """Record that an instruction dropped all nodes' copies of a session.
 
-        Whether the copy that is here now was begun after it, the node has to find out.
+        The node must find out whether its present copy was begun after that instruction.
         """
         self.dropped[session] = None
         self._holdings.drop(session)
         self._executor.begin_again(session)
         self.lose(session)
-        if session in self._unchecked:
-            self._unchecked[session] = None  # its next log has another last frame
+        if session in self.unchecked:
+            self.unchecked[session] = None  # its next log has another last frame
 
     def take_dropped(self) -> list[str]:
         """Return the sessions that were dropped since this was last called."""
@@ -59,7 +60,7 @@ class Copies:
         return sessions
 
     def own(self, sessions: Iterable[str]) -> None:
-        """Whose these sessions are, or their log, may have changed."""
+        """Record that the owner or log of these sessions may have changed."""
         self.owned.update(dict.fromkeys(sessions))
 
     def take_owned(self) -> list[str]:
@@ -68,44 +69,37 @@ class Copies:
         return sessions
 
     def doubt(self, sessions: Iterable[str]) -> None:
-        """More was merged of these sessions, and not from the copies here: they may be others."""
+        """Record that these sessions were merged from elsewhere; the copies here may differ."""
         for session in sessions:
-            self._checked.discard(session)
+            self.checked.discard(session)
             tail = self._executor.ledger.tails.get(session)
-            self._unchecked[session] = tail or self._unchecked.get(session)
+            self.unchecked[session] = tail or self.unchecked.get(session)
 
     def doubt_all(self) -> None:
-        """The ledger is another node's now: none of it was merged from the copies here."""
-        self._checked.clear()
-        self._unchecked = dict.fromkeys(self._holdings.own)
+        """Recheck every copy: the ledger came from another node, not from the copies here."""
+        self.checked.clear()
+        self.unchecked = dict.fromkeys(self._holdings.own)
 
     def is_checked(self, session: str) -> bool:
         """Whether the copy is known to hold what was merged of its session."""
-        return session in self._checked
+        return session in self.checked
 
     def check(self) -> None:
-        """Check the copies that have come as far as their session was merged.
+        """Check the copies that reach their session's merged end.
 
         Raises:
             SessionDiverged: a copy has another frame where the last merged one was.
         """
-        if not self._unchecked:  # the usual case, in every step
-            return
-        for session in list(self._unchecked):
+        for session in list(self.unchecked):
             merged_to = self._executor.ledger.merged_to(session)
             is_here = self._executor.copy_end(session) >= merged_to
             if is_here and self._is_agreed(session) and self._was_read(session):
-                del self._unchecked[session]
-                self._checked.add(session)
-                self._passed.append(session)
-
-    def take_passed(self) -> list[str]:
-        """Return the sessions whose copies were found right since this was last called."""
-        passed, self._passed = self._passed, []
-        return passed
+                del self.unchecked[session]
+                self.checked.add(session)
+                self.passed.append(session)
 
     def _is_agreed(self, session: str) -> bool:
-        """Whether the copy may be the one that was merged from: it may be of the next log."""
+        """Whether the copy may be the merged one, rather than one of the session's next log."""
         known = self._executor.ledger.opened.get(session)
         if known is None or not known.log:
             return True
@@ -116,16 +110,16 @@ class Copies:
         return identity is None or identity.id == known.log
 
     def _was_read(self, session: str) -> bool:
-        """Check one copy; False if it cannot be read now, and is to be checked at the next call."""
+        """Check one copy; False if it cannot be read now and must be checked again."""
         try:
-            self._executor.check_copy(session, self._unchecked[session])
+            self._executor.check_copy(session, self.unchecked[session])
         except OSError as error:
             if session not in self._unreadable:
                 _log.warning("session %s cannot be checked, and waits: %s", session, spoken(error))
             self._unreadable.add(session)
             return False
         except CorruptLog:
-            del self._unchecked[session]
+            del self.unchecked[session]
             raise
         self._unreadable.discard(session)
         return True

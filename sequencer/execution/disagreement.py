@@ -1,4 +1,4 @@
-"""Disagreement: what it means that a merged log has another range than the one agreed on."""
+"""Disagreement: classifies a merged log that has another range than the one agreed on."""
 
 import os
 
@@ -11,12 +11,12 @@ from rt.position import Position
 def disagreement(appender: Appender, position: Position, *, alone: bool) -> CorruptLog:
     """Return the error for a range that was not agreed on: a fork if it is whole, else damage.
 
-    Only what was agreed on is ever written, so a majority has lost what a whole range holds.
+    A node writes only what was agreed on, so a whole range means that a majority has lost it.
 
     Args:
-        appender: of the merged log.
-        position: of the range frame.
-        alone: whether this is the only node, with which no other one can disagree.
+        appender: the merged log's appender.
+        position: position of the range frame.
+        alone: whether this is the only node; then it cannot be a fork.
     """
     path = os.path.join(appender.directory, position.file_name)
     is_fork = not alone and _is_whole(appender, position)

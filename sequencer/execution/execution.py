@@ -1,4 +1,4 @@
-"""Execution: carries out committed entries in order, each as soon as its bytes are here."""
+"""Execution: executes committed entries in order, each as soon as its bytes are here."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -16,21 +16,22 @@ from sequencer.ledger.ledger import Ledger, decode_ledger
 from sequencer.planning.holdings import Holdings
 from sequencer.raft.consensus import Entry, Snapshot
 
-# Instructions executed at once: some 20 ms. A node that was away, or has copied the merged log, may
-# have hundreds of thousands to execute, and has to answer heartbeats meanwhile.
+# Instructions executed per step: some 20 ms. A node that was away, or has copied the merged log,
+# may have hundreds of thousands to execute, and must answer heartbeats meanwhile.
 SLICE: Final = 100
-SLICE_BYTES: Final = 8 * MIB  # the same, where they are large: some 20 ms of copying
-# Instructions that wait while the merged log is copied: at 740 bytes of memory each, 37 MB. With
-# more than this, a node takes over the state of another one, and drops those that led to it.
+SLICE_BYTES: Final = 8 * MIB  # per step as well: some 20 ms of copying
+# Instructions queued while the merged log is copied: at 740 bytes of memory each, 37 MB. Beyond
+# this, a node adopts another node's state and drops the instructions that led to it.
 WAITING_MAX: Final = 50_000
-WAITING_BYTES_MAX: Final = 64 * MIB  # of what they carry
+WAITING_BYTES_MAX: Final = 64 * MIB  # their commands
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPlan:
-    """A state that may become a snapshot once the merged log is durable up to `end`.
+    """SnapshotPlan: a state to save as a snapshot once the merged log is durable up to `end`.
 
-    One taken over from another node has no log yet: a restart goes on copying it.
+    An adopted state is saved before its log is here (`has_log` false): a restart resumes the
+    copying.
     """
 
     index: int
@@ -40,41 +41,41 @@ class SnapshotPlan:
 
 
 class Committed(NamedTuple):
-    """A committed entry; the engine's own entries carry no instruction."""
+    """Committed: a committed entry; `instruction` is None for the engine's own entries."""
 
     entry: Entry
     instruction: Instruction | None
 
 
 class CommittedQueue(deque[Committed]):
-    """Committed entries in their order, and how many bytes their commands have."""
+    """CommittedQueue: committed entries in order, and the total size of their commands."""
 
     bytes = 0
-    lacking: Slice | None = None  # of the first, when last looked at
+    lacking: Slice | None = None  # the first entry's missing slice, as last found
 
     def append(self, each: Committed) -> None:
-        """Put an entry at the end."""
+        """Append an entry."""
         self.bytes += len(each.entry.command)
         super().append(each)
 
     def popleft(self) -> Committed:
-        """Take the first entry."""
+        """Remove and return the first entry."""
         first, self.lacking = super().popleft(), None
         self.bytes -= len(first.entry.command)
         return first
 
     def clear(self) -> None:
-        """Take all entries."""
+        """Remove all entries."""
         self.bytes, self.lacking = 0, None
         super().clear()
 
 
 class Readers(NamedTuple):
-    """Those who read the merged log here.
+    """Readers: the readers of the merged log on this node.
 
     Attributes:
-        notify: called as soon as it has grown, so that it is served at once.
-        are_there: whether there is any now.
+        notify: called as soon as the log has grown, so that they are served at once.
+        are_there: whether there are any now.
     """
 
     notify: Callable[[], None]
@@ -85,7 +86,7 @@ NO_READERS: Final = Readers(lambda: None, lambda: False)
 
 
 class Execution:
-    """Queues what was committed and executes it, unless the merged log is being copied."""
+    """Execution: executes committed entries in order, except while the merged log is copied."""
 
     def __init__(
         self, executor: Executor, holdings: Holdings, readers: Readers = NO_READERS
@@ -95,27 +96,27 @@ class Execution:
         Args:
             executor: started from the latest snapshot.
             holdings: what this node holds of each session.
-            readers: of the merged log here.
+            readers: readers of the merged log on this node.
         """
         executor.held = holdings.own
         self.executor = executor
         self.copies = Copies(executor, holdings)
         self.digests = Digests()
-        self.carries = False  # whether the last merge brought bytes along
+        self.carries = False  # whether the last merge carried bytes
         self.suspended = False  # while the merged log is copied from another node
         self.queue = CommittedQueue()
         self.done_index = executor.ledger.index  # the last entry that was executed
         self.readers = readers
         self._sessions: list[str] = []  # merged further since `take_sessions` last returned
-        # One less than the ledger's: whether the merged log is durable up to that point is not
-        # known before the next sync.
+        # One less than the ledger's: it is unknown until the next sync whether the merged log is
+        # durable up to there.
         self.saved_index = executor.ledger.index - 1
-        self._committed_index = executor.ledger.index  # the last entry that was put in the queue
-        self._adopted_index = 0  # entries up to this one are part of a state taken over
+        self._committed_index = executor.ledger.index  # the last entry that was queued
+        self._adopted_index = 0  # the adopted state includes entries up to this one
 
     @property
     def missing(self) -> tuple[str, Position] | None:
-        """The session the next instruction needs bytes of, and up to where; None if none."""
+        """The session and end that the next instruction waits for; None if it lacks nothing."""
         if not self.queue or self.executor.lacks_log:
             return None
         merge = self.queue[0].instruction
@@ -124,7 +125,7 @@ class Execution:
 
     @property
     def needs_state(self) -> bool:
-        """Whether another node's state is needed: to go on at all, or to let no more wait here."""
+        """Whether another node's state is needed, to continue at all or to shorten the queue."""
         return bool(self.queue) and (self.executor.is_stranded or self._is_overfull)
 
     @property
@@ -149,9 +150,9 @@ class Execution:
             self._committed_index = each.entry.index
 
     def run(self) -> None:
-        """Execute the queue as far as the bytes are here, but no more than a slice of it.
+        """Execute queued entries whose bytes are here, up to one step's share.
 
-        A step that executed all that has come while a disk was slow would keep its thread from
+        A step that executed everything at once, after a slow disk, would keep its thread from
         answering for longer than an election takes.
 
         Raises:
@@ -171,8 +172,17 @@ class Execution:
             self.readers.notify()
 
     def take_sessions(self) -> list[str]:
-        """Return the sessions merged further since this was last called."""
-        sessions, self._sessions = self._sessions, []
+        """Return the sessions merged further, or found right, since this was last called.
+
+        Raises:
+            SessionDiverged: as `Copies.check`.
+        """
+        copies = self.copies
+        if copies.unchecked:
+            copies.check()
+        if not (self._sessions or copies.passed):
+            return []
+        sessions, self._sessions, copies.passed = self._sessions + copies.passed, [], []
         return sessions
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -186,14 +196,14 @@ class Execution:
         self.saved_index = snapshot.index - 1  # planned again once the merged log is here too
 
     def state(self) -> bytes | None:
-        """Return the state for another node to adopt; None while it is not whole here."""
+        """Return the state for another node to adopt; None while it is incomplete here."""
         executor = self.executor
         if self.suspended or executor.lacks_log or executor.is_half_done:
             return None
         return executor.ledger.encode()
 
     def adopt(self, data: bytes) -> None:
-        """Continue from another node's state, if it is needed.
+        """Continue from another node's state if it is needed.
 
         Raises:
             PeerError: the bytes are not a state.
@@ -212,7 +222,7 @@ class Execution:
                 self._pass_adopted()
 
     def _pass_adopted(self) -> None:
-        """Drop what led to the state that was taken over."""
+        """Drop the queued entries that the adopted state includes."""
         while self.queue and self.queue[0].entry.index <= self._adopted_index:
             self.done_index = self.queue.popleft().entry.index
         self._sessions += self.executor.ledger.sessions
@@ -226,11 +236,11 @@ class Execution:
             return None
         if not self.saved_index < ledger.index <= self._committed_index:
             return None
-        # The appender's end, not the ledger's: after a roll that one is in the next file.
+        # The appender's end, not the ledger's, which is in the next file after a roll.
         return SnapshotPlan(ledger.index, ledger.encode(), executor.appender.end)
 
     def _plan_adopted(self) -> SnapshotPlan | None:
-        """Return a state that was taken over while the merged log is copied."""
+        """Return an adopted state to snapshot while the merged log is copied."""
         ledger = self.executor.ledger
         is_new = self.saved_index < ledger.index - 1 and ledger.index == self._adopted_index
         if not is_new or ledger.index > self._committed_index:
@@ -238,7 +248,7 @@ class Execution:
         return SnapshotPlan(ledger.index, ledger.encode(), ledger.end, has_log=False)
 
     def saved(self, plan: SnapshotPlan) -> None:
-        """Record that a planned snapshot was saved; without its log, it is planned again later."""
+        """Record that a planned snapshot was saved; without its log it will be planned again."""
         self.saved_index = plan.index if plan.has_log else plan.index - 1
 
     def _restore(self, ledger: Ledger) -> None:
@@ -267,10 +277,15 @@ class Execution:
                 self.executor.ledger.index = entry.index
             else:
                 self.executor.execute(entry.index, entry.term, instruction)
-                self.copies.doubt(self.executor.take_unproven())
+                if self.executor.unproven:
+                    self.copies.doubt(self.executor.take_unproven())
         if isinstance(instruction, Merge):
-            self._sessions += [each.session for each in instruction.slices]
-            self.carries = any(each.carried for each in instruction.slices)
+            self.carries = False
+            for each in instruction.slices:
+                self._sessions.append(each.session)
+                self.carries = self.carries or bool(each.carried)
+            self.done_index = entry.index
+            return
         for session in dict.fromkeys(life.session for life in lives_of(instruction)):
             self._sessions.append(session)
             self.copies.own([session])
@@ -280,11 +295,11 @@ class Execution:
         self.done_index = entry.index
 
     def _lacking(self, merge: Merge) -> Slice | None:
-        """Return a slice of the first entry whose bytes are not here, if there is one.
+        """Return a slice of the first entry whose bytes are not here, or None.
 
-        What lacked at the last look is looked at first: there may be 4,096 slices, and a look comes
-        with each message and each sync. A slice that lacks as the only one of an entry lacks as a
-        later one too, where its output would end further on.
+        The slice found last is tried first: there may be 4,096 slices, and every message and sync
+        asks. A slice that is missing on its own is also missing inside its entry, where its output
+        would end further on.
         """
         known, executor = self.queue.lacking, self.executor
         if known is None or executor.lacking(Merge(merge.time_ns, (known,))) is None:

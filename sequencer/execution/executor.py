@@ -1,4 +1,4 @@
-"""Executor: carries out instructions on a node's files; repeatable after a crash at any byte."""
+"""Executor: executes instructions on a node's files; repeatable after a crash at any byte."""
 
 import os
 from bisect import bisect_left
@@ -32,16 +32,16 @@ from sequencer.planning.session_log import (
 
 # Shorter ranges are read and written with their range frame; longer ones are copied in the kernel.
 _COPY_FROM_BYTES: Final = 64 * KIB
-# How often a session's copy that differs from an instruction is fetched again. After that only the
-# merged log of a node that has executed it will do: the others may have the wrong bytes too.
+# How often a copy that differs from an instruction is fetched again. After that the bytes come from
+# the merged log of a node that has executed it: other copies may be wrong too.
 _RETRIES: Final = 1
 
 
 class Executor:
-    """Writes the merged log. One thread uses it.
+    """Executor: writes the merged log, on one thread.
 
-    After a crash the log may be ahead of the ledger: instructions that are repeated are compared
-    with what is there, and written only from where it ends.
+    After a crash the log may be ahead of the ledger: repeated instructions are compared with the
+    log, and written only from its end on.
     """
 
     def __init__(
@@ -59,24 +59,26 @@ class Executor:
 
         Args:
             disk: holds the merged log.
-            directory: of the merged log.
-            identity: of the merged log, in case it has to be created.
+            directory: directory of the merged log.
+            identity: identity to create the merged log with if there is none.
             ledger: the state to continue from.
             logs: the copies of the sessions.
-            received: returns up to where a session was written here; it may not be durable yet.
-            alone: whether there is no other node to copy missing bytes from.
+            received: returns the end to which a session is written here, durable or not.
+            alone: whether no other node exists to copy missing bytes from.
 
         Raises:
             CorruptLog: it is damaged, or shorter than the ledger says and this node is alone.
         """
         self.alone = alone
         self.ledger = ledger
-        self.held: Mapping[str, Position] = {}  # up to where each session is held durably here
+        self.held: Mapping[str, Position] = {}  # each session's durable end here
         self.is_half_done = False  # an instruction was begun and is not finished
         self.traffic = Traffic()  # what was merged since the start
+        # By session, what this node has read from its copies, checked and proposed last.
+        self.proposed: dict[str, tuple[Slice, list[Heading]]] = {}
         self._logs, self._received = logs, received
         self._disk, self._directory, self._identity = disk, directory, identity
-        self._unproven: dict[str, None] = {}  # merged further, and not from the copy here
+        self.unproven: dict[str, None] = {}  # merged further, and not from the copy here
         self._differing: dict[str, int] = {}  # how often a copy differed from the next slice
         self.appender = self._opened()
         self._emptied_end = end_of_emptied(self.appender)
@@ -91,7 +93,7 @@ class Executor:
             if self.alone:
                 raise
             set_aside(self._disk, self._directory)
-            return self._opened()  # which files are whole is unknown: all is copied again
+            return self._opened()  # whole files cannot be told: everything is copied again
         try:
             appender.recover(durable=self.ledger.end if self.alone else 0, whole=not self.alone)
         except CorruptLog as damage:
@@ -99,22 +101,22 @@ class Executor:
             if self.alone:
                 raise
             set_aside(self._disk, damage.path)
-            return self._opened()  # what is missing now is copied from another node
+            return self._opened()  # the missing part is copied from another node
         appender.sync()
         return appender
 
     @property
     def is_repeating(self) -> bool:
-        """Whether the log still extends beyond the ledger, from before a crash."""
+        """Whether the log still extends past the ledger, as it may after a crash."""
         return self.appender.next_place > self.ledger.end
 
     @property
     def done_index(self) -> int:
-        """The last instruction that was executed as a whole."""
+        """The last instruction that was executed completely."""
         return self.ledger.index - self.is_half_done
 
     def execute(self, index: int, term: int, instruction: Instruction) -> None:
-        """Carry out the instruction `index`.
+        """Execute the instruction `index`.
 
         Raises:
             SessionDiverged: this node's copy of a session is not what was agreed on.
@@ -147,10 +149,9 @@ class Executor:
         self.appender.close()
 
     def lacking(self, merge: Merge) -> Slice | None:
-        """Return the first slice whose bytes are here neither as input nor as output, nor carried.
+        """Return the first slice neither carried nor here as input or output; None if all are.
 
-        Output may be here before an instruction is executed: from before a crash, or copied from
-        another node.
+        Output may precede execution: it is left from before a crash, or copied from another node.
         """
         ledger, end, is_ahead = self.ledger, self.ledger.end, self.appender.end > self.ledger.end
         for each in merge.slices:
@@ -168,7 +169,7 @@ class Executor:
         return None
 
     def _is_held(self, each: Slice) -> bool:
-        """Whether the input of a slice is here and not archived, and has not kept differing."""
+        """Whether a slice's input is here, not archived, and has not differed repeatedly."""
         session = each.session
         end = self.copy_end(session) if each.carried else self.held.get(session, START)
         return (
@@ -178,23 +179,23 @@ class Executor:
         )
 
     def copy_end(self, session: str) -> Position:
-        """Return up to where this node's copy of a session can be read; not all need be durable.
+        """Return the end to which a session's copy can be read; it need not be durable.
 
-        A copy of which nothing is durable may be of the session's next log.
+        A copy without any durable byte may be of the session's next log, so it is not read.
         """
         end = self.held.get(session, START)
         return max(end, self._received(session)) if end else end
 
     def take_unproven(self) -> list[str]:
-        """Return the sessions merged since the last call whose output was here already."""
-        sessions, self._unproven = list(self._unproven), {}
+        """Return the sessions merged since the last call without reading the copies here."""
+        sessions, self.unproven = list(self.unproven), {}
         return sessions
 
     def check_end(self, merge: Merge) -> None:
-        """Check that no copy has bytes where the agreed session ended a file.
+        """Check that no copy extends past the agreed end of a file.
 
-        A copy that got more of a file than its publisher had after a power cut never gets the bytes
-        that follow: its publisher and the other nodes refuse to add to it.
+        After a power cut, a copy may have more of a file than its publisher. It can never receive
+        the bytes that follow, because its publisher and the other nodes refuse to add to it.
 
         Raises:
             SessionDiverged: a copy has more.
@@ -205,7 +206,7 @@ class Executor:
                 raise self._diverged(each.session, each.after, "the agreed file ends here")
 
     def check_copy(self, session: str, known: Tail | None = None) -> None:
-        """Check that a copy has the frame that was last merged of its session, or one `known`.
+        """Check that a copy has its session's last merged frame, or `known` if given.
 
         Raises:
             SessionDiverged: it has another one.
@@ -218,21 +219,21 @@ class Executor:
             has_tail = not log.ends_before(self.ledger.merged_to(session))  # where it ends
         else:
             has_tail = tail.is_of(log.header_at(position))
-        self._logs.forget(session)  # many are checked at a start, and most are not read again
+        self._logs.forget(session)  # a start checks many copies, and most are not read again
         if not has_tail:
             raise self._diverged(session, tail.position, "another frame was merged from here")
 
     def log_of(self, session: str) -> LogIdentity | None:
-        """What the manifest of a copy says of its log, if it does."""
+        """The identity of a copy's log, from its manifest; None if it has none."""
         return self._logs[session].log.manifest.identity
 
     def restore(self, ledger: Ledger) -> None:
-        """Continue from another node's state; its merged log is copied up to `ledger.end` first."""
+        """Continue from another node's state; first copy its merged log up to `ledger.end`."""
         self.ledger, self.is_half_done = ledger, False
 
     @property
     def lacks_log(self) -> bool:
-        """Whether the merged log here ends before the ledger, or lacks lines of archived files."""
+        """Whether the merged log, or manifest lines of its archived files, must be copied first."""
         ledger, appender = self.ledger, self.appender
         if appender.end < ledger.end and appender.next_place < ledger.end:
             return True
@@ -240,9 +241,9 @@ class Executor:
 
     @property
     def lacks_lines(self) -> bool:
-        """Whether files were archived by instructions that another node's state replaced.
+        """Whether files were archived by instructions that this node skipped by adopting a state.
 
-        When and why is in the other nodes' manifests, whose lines are copied with the log.
+        Time and reason are in the other nodes' manifests, whose lines are copied with the log.
         """
         known = self.appender.manifest
         place = bisect_left(known.order, self.ledger.archived_to)
@@ -250,9 +251,9 @@ class Executor:
 
     @property
     def is_stranded(self) -> bool:
-        """Whether the next instruction's output was archived by the others and copied as such.
+        """Whether the other nodes have archived the next instruction's output.
 
-        Then neither input nor output is here to execute it with: only another node's state helps.
+        Its input and output are then both gone, and only another node's state helps.
         """
         return self.ledger.end < self._emptied_end
 
@@ -262,11 +263,12 @@ class Executor:
         self._emptied_end = end_of_emptied(self.appender)
 
     def forget(self, session: str) -> None:
-        """Forget the copy of a session: it was set aside, and another begins in its place."""
+        """Close a session's copy: it was set aside, and another begins in its place."""
+        self.proposed.pop(session, None)
         self._logs.forget(session)
 
     def begin_again(self, session: str) -> None:
-        """Forget a session's copy and how often one differed: that says nothing of its next log."""
+        """Close a session's copy and forget its differences: they say nothing of its next log."""
         self.forget(session)
         self._differing.pop(session, None)
 
@@ -275,10 +277,10 @@ class Executor:
         return file_position(os.path.basename(path)) in self.appender.manifest.rolled
 
     def discard(self, path: str) -> None:
-        """Set a damaged file of the merged log aside, to be copied from another node again.
+        """Set a damaged file of the merged log aside, to be copied from another node.
 
-        A copy continues where the log ends, so it never replaces a single rolled file: with one,
-        the whole log is set aside.
+        Copying resumes at the end of the log and cannot replace one rolled file; if such a file is
+        damaged, the whole log is set aside.
         """
         damaged = self._directory if self.is_rolled(path) else path
         self.appender.close()
@@ -286,7 +288,7 @@ class Executor:
         self.reopen()
 
     def _archive(self, index: int, archive: Archive) -> None:
-        """Record what is archived; the bytes go once a snapshot covers them."""
+        """Record what is archived; the bytes are deleted once a snapshot covers it."""
         ledger, known = self.ledger, self.appender.manifest.archived
         time_ns = max(archive.time_ns, ledger.time_ns)
         gone, last = [], ledger.archived_to
@@ -308,7 +310,7 @@ class Executor:
         if ledger.needs_roll(size):
             self._roll(merged.time_ns)
         if self.appender.end >= ledger.end + size:
-            self._unproven[each.session] = None
+            self.unproven[each.session] = None
             merged, headers = self._compare(merged, each)
             self._compare_copy(each, headers)
         else:
@@ -320,17 +322,24 @@ class Executor:
         self.traffic.add(size, each.messages - each.skip, 1 + len(headers) // HEADER_BYTES)
 
     def _write(self, merged: Range, each: Slice) -> tuple[Range, bytes]:
-        headings = frames_of(each) if each.carried and not self._is_held(each) else None
-        if is_carried := headings is not None:
-            self._unproven[each.session] = None
-        else:
+        headings, data = None, b""
+        if each.carried and not self._is_held(each):
+            headings = frames_of(each)
+            if headings is not None:
+                self.unproven[each.session] = None
+        elif each.carried and each.session in self.proposed:
+            planned, known = self.proposed[each.session]
+            headings = known if planned is each else None  # read from this very copy just now
+        if headings is None:
             headings = self._read(each)
-        raw = b"".join(heading.raw for heading in headings)
+        else:
+            data = each.carried
+        raw = b"".join([heading.raw for heading in headings])
         if not each.agrees_with(raw):
             raise self._diverged(each.session, each.first, "the leader has other frames here")
         merged = merged.digested(self.ledger.digest, self.ledger.end, raw)
         frame = merged.frame(self.ledger.end)
-        self._append(frame, merged, headings, each.carried if is_carried else b"")
+        self._append(frame, merged, headings, data)
         return merged, raw
 
     def _read(self, each: Slice) -> list[Heading]:
@@ -346,7 +355,7 @@ class Executor:
             raise
 
     def _compare(self, merged: Range, each: Slice) -> tuple[Range, bytes]:
-        """Prove that the range that is here already is the one that was agreed on."""
+        """Verify that the range already in the log is the one that was agreed on."""
         position = self.ledger.end
         raw = merged_headers(self.appender, Position(position + merged.size), merged)
         merged = merged.digested(self.ledger.digest, position, raw)
@@ -357,10 +366,11 @@ class Executor:
         return merged, raw
 
     def _compare_copy(self, each: Slice, headers: bytes) -> None:
-        """Compare what this node's own copy has of a slice with what was agreed on.
+        """Compare this node's copy of a slice with what was agreed on.
 
-        The output came from another node, perhaps because this copy can never be completed. One
-        that is not held is of the session's next log, and this instruction is a repeated one.
+        The output came from another node, perhaps because this copy can never be completed. A copy
+        without durable bytes is skipped: it is of the session's next log, and this instruction is a
+        repeat.
 
         Raises:
             SessionDiverged: it has other frames.
@@ -375,7 +385,7 @@ class Executor:
             )
 
     def _append(self, frame: Encoded, merged: Range, read: list[Heading], carried: bytes) -> None:
-        """Append a range: what an instruction carried, checked before, or from the copy here."""
+        """Append a range, from the carried bytes (already checked) or from the copy here."""
         appender, position = self.appender, self.ledger.end
         if appender.end > position:
             appender.cut(position)
@@ -399,7 +409,7 @@ class Executor:
             raise self._corrupt(merged, merged.first, str(error)) from None
 
     def _taken(self, merged: Range, read: list[Heading]) -> bytes:
-        """Return the bytes of a range from the copy here, checked once more."""
+        """Return a range's bytes from the copy here, after checking them again."""
         data = self._logs[merged.session].take_bytes(merged.first, merged.length)
         if len(data) < merged.length:
             raise self._corrupt(merged, merged.first, "the file ends before the range does")

@@ -1,1 +1,1 @@
-"""What an engine must not forget, durable in one directory."""
+"""Keeps what an engine must not forget durable in one directory."""

@@ -30,11 +30,11 @@ def decode_slot(data: bytes, directory: int) -> Ballot | None:
     try:
         return Ballot(term, data[_SLOT.size :].decode())
     except UnicodeDecodeError:
-        return None  # the checksum finds accidents; anyone can seal bytes that are not a name
+        return None  # a checksum only finds accidents: the bytes may still not be a name
 
 
 def newer(one: Ballot | None, other: Ballot | None) -> Ballot | None:
-    """The later of two slots: terms never decrease, and a vote is never withdrawn."""
+    """The later of two slots' ballots: terms never decrease, and a vote is never withdrawn."""
     intact = [ballot for ballot in (one, other) if ballot is not None]
     return max(intact, key=lambda ballot: (ballot.term, ballot.voted_for != ""), default=None)
 
@@ -52,23 +52,23 @@ def _read_slot(disk: Disk, path: str, directory: int) -> Ballot | None:
 
 
 class Ballots:
-    """The two slots. Each ballot is written to one and synced, then to the other and synced.
+    """Ballots: the two slots. A ballot is written to one and synced, then to the other and synced.
 
-    Whatever a crash tears, or rot damages, in one slot, the other holds the last ballot that any
-    peer may have learned. Only damage to both loses it, and that is detected.
+    If a crash tears or rot damages one slot, the other holds the last ballot that any peer may have
+    learned. Only damage to both loses it, and that is detected.
     """
 
     __slots__ = ("_directory", "_slots")
 
     def __init__(self, disk: Disk, path: str, directory: int, ballot: Ballot) -> None:
-        """Replace both slots by new files: what was read from the old may exist in memory only."""
+        """Replace both slots by new files: what was read from the old ones may not be on disk."""
         self._directory = directory
         for name in SLOT_NAMES:
             write_whole(disk, path, name, [encode_slot(ballot, directory)])
         self._slots: list[File] = [disk.open(f"{path}/{name}") for name in SLOT_NAMES]
 
     def write(self, ballot: Ballot) -> None:
-        """Return when the ballot is durable in both slots."""
+        """Write the ballot durably to both slots."""
         data = encode_slot(ballot, self._directory)
         for slot in self._slots:
             slot.truncate(0)

@@ -1,7 +1,7 @@
-"""The boot during which a state directory was last written, to tell a tear from damage.
+"""The boot in which a state directory was last written, to tell torn writes from damage.
 
-Only a power cut tears writes. The kernel draws a random id at each boot; while the id is the one
-that was stored here, no power was cut since, and bytes that cannot be read were damaged.
+Only a power cut tears writes. The kernel draws a random id at each boot. While the stored id is the
+current one, there was no power cut, so unreadable bytes are damage.
 """
 
 from typing import Final
@@ -24,6 +24,6 @@ def read_boot(disk: Disk, path: str) -> str | None:
 
 
 def write_boot(disk: Disk, path: str, boot: str) -> None:
-    """Return when the boot id is stored durably."""
+    """Store the boot id durably."""
     line = boot.encode()
     write_whole(disk, path, BOOT_NAME, [b"%s\n%08x\n" % (line, crc32(line))])

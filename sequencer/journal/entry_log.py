@@ -1,4 +1,4 @@
-"""EntryLog: the file of entries, and the file of marks that prove how much of it is durable."""
+"""EntryLog: the file of entries, and the file of marks that proves how much of it is durable."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -14,9 +14,9 @@ MARKS_BYTES_MAX: Final = 1 << 20
 
 
 class Marks:
-    """How far the log is durable, noted outside it so that damage to its very end is seen too.
+    """Marks: how far the log is durable, kept outside it so that damage at its end is found.
 
-    A mark is appended after each sync of the log, and is not synced itself.
+    A mark is appended after each sync of the log. Marks themselves are not synced.
     """
 
     def __init__(self, disk: Disk, path: str) -> None:
@@ -24,13 +24,13 @@ class Marks:
         self._bytes = 0
 
     def begin(self, generation: int, durable: int) -> None:
-        """Start with an empty file: a power cut may have left half a mark at the end."""
+        """Empty the file and write a mark; a power cut may have left half a mark at its end."""
         self._file.truncate(0)
         self._bytes = 0
         self.append(generation, durable)
 
     def append(self, generation: int, durable: int) -> None:
-        """Note that a log of this generation is durable up to a byte."""
+        """Record that the log of this generation is durable up to this byte."""
         if self._bytes >= MARKS_BYTES_MAX:
             self.begin(generation, durable)
         else:
@@ -42,12 +42,12 @@ class Marks:
 
 
 class EntryLog:
-    """The entries after a snapshot, in one file that is only appended to or replaced whole.
+    """EntryLog: the entries after a snapshot, in one file that is only appended to or replaced.
 
     Args:
-        disk: where.
+        disk: the disk.
         path: the directory.
-        directory: its id.
+        directory: the directory's id.
         scan: what the file holds.
         entries: the entries after the snapshot.
     """
@@ -70,9 +70,9 @@ class EntryLog:
     def settle(self, is_proven: bool, base_index: int, base_term: int) -> None:
         """Make what was read at the start count as durable.
 
-        What no mark proves may exist in memory only: after a failed sync the kernel calls the pages
-        clean, so that the next sync succeeds without writing them. It is therefore written again,
-        to a new file.
+        Bytes that no mark proves durable may be in memory only: after a failed sync the kernel
+        marks pages clean, so the next sync succeeds without writing them. They are therefore
+        written again, to a new file.
         """
         if is_proven:
             self._file.truncate(self._end)
@@ -81,7 +81,7 @@ class EntryLog:
             self.rewrite(base_index, base_term)
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Return when the entries are durable; they replace those with the same indexes."""
+        """Append entries durably; they replace entries with the same indexes."""
         records = list(encode_records(entries, self._end, self._durable))
         self._end += self._file.append(records)
         self._file.sync()
@@ -95,12 +95,12 @@ class EntryLog:
         self._tail += entries
 
     def forget(self, index: int) -> None:
-        """Leave the entries up to `index` out of the next rewrite."""
+        """Omit the entries up to `index` from the next rewrite."""
         if self._tail:
             del self._tail[: max(0, index - self._tail[0].index + 1)]
 
     def rewrite(self, base_index: int, base_term: int) -> None:
-        """Replace the file by one that starts after the entry `base_index`."""
+        """Replace the file with one that starts after the entry `base_index`."""
         self._generation = (self._generation + 1) & 0xFFFFFFFF
         header = RecordHeader(self._directory, self._generation, base_index, base_term).encode()
         parts = [header, *encode_records(self._tail, len(header), len(header))]
@@ -111,7 +111,7 @@ class EntryLog:
         self._marks.begin(self._generation, self._durable)
 
     def restart(self, base_index: int, base_term: int) -> None:
-        """Drop all entries and start after the entry `base_index`, which a snapshot holds."""
+        """Drop all entries and start after the entry `base_index`, the last one of a snapshot."""
         self._tail.clear()
         self.rewrite(base_index, base_term)
 

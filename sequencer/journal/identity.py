@@ -1,4 +1,4 @@
-"""Identity: whose state a directory holds, so that a foreign, swapped or copied one is refused."""
+"""Identity: which node a state directory belongs to, so that any other directory is refused."""
 
 import json
 from collections.abc import Mapping
@@ -15,18 +15,18 @@ IDENTITY_BYTES_MAX: Final = 16384  # 7 founders with names of 255 bytes and addr
 
 @dataclass(frozen=True, slots=True)
 class StateIdentity:
-    """Whose state a directory holds.
+    """StateIdentity: which node a directory belongs to.
 
     Attributes:
         cluster: the id of the cluster.
         node: the name of the node.
-        directory: the random id that this directory was given when it was created.
-        incarnation: which copy of the node's state this is, for the other members.
+        directory: a random id drawn when the directory was created.
+        incarnation: tells the other members which copy of the node's state this is.
         place: the directory's inode number, which a copy does not inherit; "" is not compared.
-            Up to version 0.1 it was preceded by a device number and a colon, which is ignored: a
-            volume gets another one when it is attached again.
-        founders: the members that the cluster was founded with and their addresses, by name; empty
-            if the node joined later, lost its state, or was founded by an earlier version.
+            Up to version 0.1 a device number and a colon preceded it; these are ignored, since a
+            volume's device number changes when it is attached again.
+        founders: addresses of the cluster's founding members by name; empty if the node joined
+            later, lost its state, or was founded by an earlier version.
     """
 
     cluster: str
@@ -37,7 +37,7 @@ class StateIdentity:
     founders: Mapping[str, str] = field(default_factory=dict)
 
     def demand(self, path: str, cluster: str, node: str, place: str) -> None:
-        """Refuse the directory at `path` unless it was created for this node, here."""
+        """Refuse the directory at `path` unless it was created for this node, in this place."""
         if cluster != self.cluster:
             words = f"{path} belongs to cluster {self.cluster!r}, this is {cluster!r}"
             raise Refused("foreign", words)
@@ -53,7 +53,7 @@ class StateIdentity:
 
 
 def inode(place: str) -> str:
-    """The inode number in a place, with or without a device number before it.
+    """The inode number in a place, which may begin with a device number.
 
     >>> inode("fd00:1a2b"), inode("1a2b")
     ('1a2b', '1a2b')
@@ -62,13 +62,13 @@ def inode(place: str) -> str:
 
 
 def encode_identity(identity: StateIdentity) -> bytes:
-    """One line of JSON and its checksum, readable without a tool."""
+    """Return the identity as one line of JSON and its checksum, readable without a tool."""
     line = json.dumps(asdict(identity), sort_keys=True).encode()
     return b"%s\n%08x\n" % (line, crc32(line))
 
 
 def decode_identity(data: bytes) -> StateIdentity | None:
-    """The identity in these bytes, or None if they are damaged."""
+    """The identity in these bytes; None if they are damaged."""
     line, _, rest = data.partition(b"\n")
     if rest != b"%08x\n" % crc32(line):
         return None
@@ -91,9 +91,9 @@ def read_identity(disk: Disk, path: str) -> StateIdentity | None:
 
 
 def adopt_state(disk: Disk, path: str, place: str) -> StateIdentity:
-    """Let a directory that was moved be opened where it is now.
+    """Allow a directory that was moved to be opened in its new place.
 
-    Only if the original no longer exists: two nodes with one vote break every promise.
+    Do this only if the original no longer exists: two nodes with one vote break every promise.
 
     Raises:
         Misuse: the directory holds no identity.
@@ -107,7 +107,7 @@ def adopt_state(disk: Disk, path: str, place: str) -> StateIdentity:
 
 
 def write_whole(disk: Disk, path: str, name: str, parts: list[bytes]) -> None:
-    """Return when the file durably has exactly these bytes; until then it keeps the old ones."""
+    """Replace a file's content durably and atomically."""
     file = disk.open(f"{path}/{name}.tmp", create=True)
     try:
         file.truncate(0)

@@ -1,4 +1,4 @@
-"""The journal: what an engine must not forget, durable in one directory."""
+"""Journal: keeps what an engine must not forget durable in one directory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ from sequencer.journal.starts import STARTS_NAMES
 from sequencer.raft.consensus import FOUNDER, Ballot, EngineState, Ready, Snapshot
 from sequencer.raft.snapshots import encode_snapshot
 
-# After a snapshot the log is rewritten once it is this long: at 500 instructions of 100 bytes a
-# second that is every 20 s, and a start reads no more than this and 5 s of entries.
+# A snapshot rewrites the log if it is this long: at 500 instructions of 100 bytes a second, every
+# 20 s. A start reads no more than this and 5 s of entries.
 CUT_BYTES: Final = 1 << 20
 
 DISOWNED_NAME: Final = "identity.disowned"
@@ -40,13 +40,14 @@ _STATE_NAMES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A journal, what it holds, and what was found wrong.
+    """Opened: a journal, what it holds, and any damage found.
 
     Attributes:
         journal: ready to persist.
         state: for the engine to start from.
-        damage: "", or what was missing or damaged. The old files were set aside, the state is
-            empty and has a new incarnation: the node is a learner until a majority admits it.
+        damage: what was missing or damaged, or "". In that case the old files were set aside and
+            the state is empty with a new incarnation: the node is a learner until a majority admits
+            it.
     """
 
     journal: "Journal"
@@ -67,18 +68,19 @@ def found(
 ) -> None:
     """Create the state of a founding member of a new cluster, which may vote at once.
 
-    Never for a node that lost its state: `open_journal` makes that one a learner.
+    Never use this for a node that lost its state: `open_journal` makes it a learner.
 
     Args:
-        disk: where.
+        disk: the disk.
         path: the directory.
         cluster: the id of the cluster.
         node: this node.
         directory: a random number.
         place: the directory's inode number, or "".
-        members: the addresses of all founding members, by name. They are the node's from now on,
-            whatever its configuration file says later.
-        snapshot: to continue from, the same for all founding members; None to start from nothing.
+        members: the addresses of all founding members, by name. From now on they override the
+            node's configuration file.
+        snapshot: the snapshot to start from, the same for all founding members; None to start
+            empty.
 
     Raises:
         Refused: the directory is not empty.
@@ -101,21 +103,21 @@ def open_journal(
     boot: str = "",
     cut_bytes: int = CUT_BYTES,
 ) -> Opened:
-    """Open a node's state; if it is missing or damaged, set it aside and begin as a learner.
+    """Open a node's state; if it is missing or damaged, set it aside and start as a learner.
 
     Args:
-        disk: where.
+        disk: the disk.
         path: the directory.
         cluster: the id of the cluster.
         node: this node.
-        fresh: a random number from 1 to 2**61 - 1: the incarnation, if a new one is needed.
+        fresh: a random number from 1 to 2**61 - 1, the incarnation if a new one is needed.
         place: the directory's inode number, or "".
-        boot: the id that the kernel drew at this boot, or "" if it is not known.
-        cut_bytes: the length from which the log is rewritten after a snapshot.
+        boot: the id the kernel drew at this boot, or "" if unknown.
+        cut_bytes: the length in bytes from which a snapshot rewrites the log.
 
     Raises:
-        Refused: the directory is another cluster's, another node's, a copy, or that of a node that
-            was removed from its cluster; it is not touched.
+        Refused: the directory belongs to another cluster or node, is a copy, or belongs to a node
+            that was removed from its cluster; it is left untouched.
     """
     identity = read_identity(disk, path)
     if identity is None and REMOVED_NAME in disk.names(path):
@@ -149,7 +151,7 @@ def _why_no_identity(names: Sequence[str]) -> str:
 
 
 def _make(disk: Disk, path: str, identity: StateIdentity, snapshot: Snapshot | None = None) -> None:
-    """Write a state without entries; the identity comes last, since it makes the rest count."""
+    """Write a state without entries; the identity comes last, because it validates the rest."""
     header = RecordHeader(identity.directory, 0, 0, 0)
     write_whole(disk, path, LOG_NAME, [header.encode()])
     if snapshot is not None:
@@ -159,9 +161,10 @@ def _make(disk: Disk, path: str, identity: StateIdentity, snapshot: Snapshot | N
 
 
 def _begin_again(disk: Disk, path: str, identity: StateIdentity) -> None:
-    """Give the directory a new identity, then keep the old files under other names.
+    """Write a new identity to the directory, then rename the old files.
 
-    In this order: if it is interrupted, old files are under a new identity and are damage again.
+    In this order, an interruption leaves old files under a new identity, which count as damage
+    again.
     """
     disk.make_directory(path)
     write_whole(disk, path, IDENTITY_NAME, [encode_identity(identity)])
@@ -173,17 +176,17 @@ def _begin_again(disk: Disk, path: str, identity: StateIdentity) -> None:
 
 
 class Journal:
-    """The durable state of one node; its only writer.
+    """Journal: the durable state of one node; its only writer.
 
-    A failed write or sync ends it for good: what the file system then holds is not known, and a
-    second sync may succeed over lost bytes.
+    After a failed write or sync it stays stopped: what the file system then holds is unknown, and a
+    second sync may succeed although bytes were lost.
 
     Args:
-        disk: where.
+        disk: the disk.
         path: the directory.
-        identity: of the directory.
+        identity: the directory's identity.
         recovered: what the directory holds; made durable before this returns.
-        cut_bytes: the length from which the log is rewritten after a snapshot.
+        cut_bytes: the length in bytes from which a snapshot rewrites the log.
     """
 
     def __init__(
@@ -208,16 +211,16 @@ class Journal:
 
     @property
     def identity(self) -> StateIdentity:
-        """Whose state this is."""
+        """The identity of the directory."""
         return self._identity
 
     @property
     def size(self) -> int:
-        """The bytes of the log on disk."""
+        """The log's size on disk, in bytes."""
         return self._log.size
 
     def persist(self, ready: Ready) -> None:
-        """Return when everything in `ready` is durable.
+        """Make everything in `ready` durable.
 
         Raises:
             WriterFailed: a write or sync failed, now or earlier, or this copy was disowned or
@@ -239,7 +242,7 @@ class Journal:
             raise self._fail(error) from error
 
     def save_snapshot(self, snapshot: Snapshot) -> None:
-        """Return when the snapshot is durable; the log is rewritten if it has grown long."""
+        """Save a snapshot durably, and rewrite the log if it is long."""
         self._demand_alive()
         try:
             self._write_snapshot(snapshot)
@@ -269,7 +272,7 @@ class Journal:
             why: what was found, and by whom.
 
         Raises:
-            WriterFailed: always; the journal has ended.
+            WriterFailed: always; the journal has stopped.
         """
         self._demand_alive()
         try:
@@ -286,7 +289,7 @@ class Journal:
         )
 
     def _retire(self) -> WriterFailed:
-        """Note that this node was removed, so that it does not start again by mistake."""
+        """Record that this node was removed, so that it does not start again by mistake."""
         identity = f"{self._path}/{IDENTITY_NAME}"
         self._disk.replace(identity, f"{self._path}/{REMOVED_NAME}")
         self._failed = REMOVED
@@ -295,8 +298,8 @@ class Journal:
     def _install(self, snapshot: Snapshot) -> None:
         """Save a received snapshot in place of the whole log.
 
-        After the first step the old log does not hold the snapshot's last entry, and a start skips
-        it; after the second it is gone.
+        After the first step, the old log does not contain the snapshot's last entry, so a start
+        ignores it; after the second it is gone.
         """
         self._write_snapshot(snapshot)
         self._log.restart(snapshot.index, snapshot.term)

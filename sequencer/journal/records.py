@@ -1,10 +1,10 @@
-"""Journal records: the encoding of the log on disk, and the one judge of what a crash or rot left.
+"""Journal records: the encoding of the log on disk, and the judge of what a crash or rot left.
 
 Little endian. File: magic with version 8 bytes, CRC-32 of the rest u32, directory id u64,
 generation u32, base index u64, base term u64; then records. Record: magic 4 bytes, CRC-32 of the
-rest u32, length of the body u32, offset of the record in the file u64, end of what was durable
-when it was written u64, index of the first entry u64; body: the entries as nodes send them. A
-record whose first index is already in the log truncates it there, so nothing is overwritten.
+rest u32, length of the body u32, offset of the record in the file u64, end of what was durable when
+it was written u64, index of the first entry u64; body: the entries as nodes send them. A record
+whose first index is already in the log truncates it there, so nothing is overwritten.
 """
 
 import struct
@@ -24,7 +24,7 @@ BODY_BYTES_MAX: Final = BATCH_BYTES + COMMAND_BYTES_MAX + ENTRIES_MAX * ENTRY_BY
 _FILE: Final = struct.Struct("<8sIQIQQ")
 _RECORD: Final = struct.Struct("<4sIIQQQ")
 _MARK: Final = struct.Struct("<IIQ")  # CRC-32 of the rest, generation, durable end
-_CRC_END: Final = 8  # of a record: the checksum covers everything from here on
+_CRC_END: Final = 8  # the checksum covers a record from this offset on
 FILE_BYTES: Final = _FILE.size
 
 
@@ -46,13 +46,13 @@ class RecordHeader:
 
 @dataclass(slots=True)
 class RecordScan:
-    """What a log file holds.
+    """RecordScan: what a log file holds.
 
     Attributes:
-        header: None if it cannot be read.
-        entries: those of the log after its base, as far as the file is whole.
+        header: the file's header; None if it cannot be read.
+        entries: the entries after the base, as far as the file is intact.
         end: the offset after the last intact record.
-        proven: the offset up to which the file was once synced, at least.
+        proven: the offset up to which the file is known to have been synced.
         damage: why the file is not what was written, or "". A torn tail is not damage: nothing
             proves that it was ever durable, so no peer has learned of it.
     """
@@ -65,12 +65,12 @@ class RecordScan:
 
     @property
     def is_proven(self) -> bool:
-        """Whether everything that was read is known to have been synced."""
+        """Whether all intact records are known to have been synced."""
         return self.proven >= self.end
 
 
 def encode_records(entries: Sequence[Entry], offset: int, durable: int) -> Iterator[bytes]:
-    """The records of consecutive entries, the first of which will be at `offset` of the file."""
+    """The records of consecutive entries; `offset` is the file offset of the first."""
     while entries:
         count, size = 0, 0
         while count < min(len(entries), ENTRIES_MAX) and size <= BATCH_BYTES:
@@ -90,7 +90,7 @@ def _encode_record(entries: Sequence[Entry], offset: int, durable: int) -> bytes
 
 
 def encode_mark(generation: int, durable: int) -> bytes:
-    """Encode how much of the log is durable, for the file of marks."""
+    """Return a mark for the file of marks: the log's durable length in bytes."""
     rest = _MARK.pack(0, generation, durable)[4:]
     return struct.pack("<I", crc32(rest)) + rest
 
@@ -120,9 +120,9 @@ def scan(data: bytes, marked: int, *, is_same_boot: bool = False) -> RecordScan:
 
     Args:
         data: all its bytes.
-        marked: how much of it is known to have been durable.
-        is_same_boot: no power was cut since it was written: the last record may be incomplete,
-            since its writer may have been killed or its disk full, but not otherwise unreadable.
+        marked: how many bytes are known to have been durable.
+        is_same_boot: whether there was no power cut since it was written. Then the last record may
+            be incomplete (writer killed, disk full), but not otherwise unreadable.
     """
     found = RecordScan(header=read_header(data), end=_FILE.size)
     if found.header is None:
@@ -139,7 +139,7 @@ def scan(data: bytes, marked: int, *, is_same_boot: bool = False) -> RecordScan:
 
 
 def _is_incomplete(data: bytes, start: int) -> bool:
-    """Whether the file ends within a record whose length is not itself the damage."""
+    """Whether the file ends within a record whose length field is plausible."""
     if not RECORD_MAGIC.startswith(data[start : start + len(RECORD_MAGIC)]):
         return False
     if len(data) - start < _RECORD.size:

@@ -1,4 +1,4 @@
-"""Recovery: reading a state directory at the start, and finding out what is missing or damaged."""
+"""Recovery: reads a state directory at the start and detects what is missing or damaged."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from sequencer.raft.consensus import Ballot, Entry, Snapshot
 from sequencer.raft.snapshots import SNAPSHOT_BYTES_MAX, decode_snapshot
 
 SNAPSHOT_NAME: Final = "snapshot"
-LOG_BYTES_MAX: Final = 4 << 30  # a log that long has had no snapshot for weeks
+LOG_BYTES_MAX: Final = 4 << 30  # weeks without a snapshot
 
 
 class Damaged(Exception):  # noqa: N818 - inside this package only
@@ -23,15 +23,15 @@ class Damaged(Exception):  # noqa: N818 - inside this package only
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What a state directory holds.
+    """Recovered: what a state directory holds.
 
     Attributes:
         ballot: the last term and vote.
-        snapshot: the newest one, or None.
-        entries: those after the snapshot.
+        snapshot: the newest snapshot, or None.
+        entries: the entries after the snapshot.
         scan: what the file of entries holds.
-        is_behind: the log does not reach the snapshot, which was received from a leader and was
-            about to replace the log when the node died.
+        is_behind: whether the log does not reach the snapshot: the node died before a received
+            snapshot could replace the log.
     """
 
     ballot: Ballot
@@ -45,10 +45,10 @@ def recover(disk: Disk, path: str, identity: StateIdentity, boot: str) -> Recove
     """Read the state of a node.
 
     Args:
-        disk: where.
+        disk: the disk.
         path: the directory.
-        identity: of the directory.
-        boot: the id of the running boot, or "" if it is not known.
+        identity: the directory's identity.
+        boot: the id of the running boot, or "" if unknown.
 
     Raises:
         Damaged: something is missing, or is not what was written.
@@ -62,7 +62,7 @@ def recover(disk: Disk, path: str, identity: StateIdentity, boot: str) -> Recove
 
 
 def _same_boot(disk: Disk, path: str, boot: str) -> bool:
-    """Whether a torn write is impossible; if the stored id is damaged, assume that it is."""
+    """Whether a torn write is impossible; assumed if the stored boot id is damaged."""
     stored = read_boot(disk, path)
     return stored is None or (bool(boot) and boot == stored)
 
@@ -130,7 +130,7 @@ def _read_ballot(disk: Disk, path: str, identity: StateIdentity) -> Ballot | Non
 def checked_ballot(
     ballot: Ballot | None, entries: Sequence[Entry], snapshot: Snapshot | None
 ) -> Ballot:
-    """The ballot, unless it is damaged or contradicts the log."""
+    """Return the ballot; `Damaged` if it is damaged or contradicts the log."""
     if ballot is None:
         raise Damaged("both ballots are damaged")
     newest = max([entry.term for entry in entries[-1:]] + [snapshot.term if snapshot else 0])

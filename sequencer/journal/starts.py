@@ -1,9 +1,9 @@
-"""The files that tell an older copy of a state directory from the newest one.
+"""The files that tell the newest copy of a state directory from an older one.
 
-`starts` holds this node's own starts, and is synced before the node says anything; `remembered`
-holds what the other nodes said of themselves, `departed` the names of those that were removed. Each
-is one line of JSON and its checksum. `starts` has a copy, since a node that cannot name its starts
-is taken for an older copy of itself.
+`starts` holds this node's own starts, and is synced before the node sends anything; `remembered`
+holds the other nodes' claims, `departed` the names of removed nodes. Each is one line of JSON and
+its checksum. `starts` is kept twice, because a node that cannot name its starts counts as an older
+copy of itself.
 """
 
 import json
@@ -21,16 +21,16 @@ REMEMBERED_NAME: Final = "remembered"
 DEPARTED_NAME: Final = "departed"
 NONCE_END: Final = 1 << 63  # nonces are smaller
 FILE_BYTES_MAX: Final = 64 * 1024  # 6 nodes with 4 memories of some 100 bytes each are 2.4 KB
-_DEPARTED_MAX: Final = 800  # names of 63 bytes and what JSON adds: 53 KB
+_DEPARTED_MAX: Final = 800  # names of 63 bytes, in JSON: 53 KB
 
 Memories = Mapping[str, Sequence[Memory]]  # by node, the oldest incarnation first
 
 
 def begin_start(disk: Disk, path: str, state: EngineState, nonce: int) -> Claim:
-    """Record one more start durably; return what the node says of itself from now on.
+    """Record one more start durably; return the node's first claim.
 
     Args:
-        disk: where.
+        disk: the disk.
         path: the state directory.
         state: what was recovered from it.
         nonce: a random number, at least 1 and less than `NONCE_END`.
@@ -57,7 +57,7 @@ def read_memories(disk: Disk, path: str) -> dict[str, list[Memory]]:
 
 
 def write_memories(disk: Disk, path: str, memories: Memories) -> None:
-    """Return when the memories are durable."""
+    """Store the memories of other nodes durably."""
     line = {
         name: [
             [each.incarnation, each.count, each.nonce, each.reach.term, each.reach.index]
@@ -74,15 +74,15 @@ def read_departed(disk: Disk, path: str) -> list[str]:
 
 
 def write_departed(disk: Disk, path: str, names: Iterable[str]) -> None:
-    """Return when the names are durable; of a thousand removed nodes, the last in the alphabet."""
+    """Store the names of removed nodes durably, at most the alphabetically last 800."""
     _write(disk, path, DEPARTED_NAME, list(names)[-_DEPARTED_MAX:])
 
 
 def _read_chain(disk: Disk, path: str, incarnation: int) -> StartChain:
-    """The starts so far, from the copy that knows most of them; those that are damaged know none.
+    """The starts so far, from the file with more of them.
 
-    None at all if both are damaged or missing, or are another incarnation's. A crash between the
-    two writes leaves a copy that lacks a start of which no other node has heard.
+    Empty if both files are damaged, missing, or of another incarnation. A crash between the two
+    writes leaves one file without the last start, of which no other node has heard.
     """
     found = [_read(disk, path, name) for name in STARTS_NAMES]
     chains = [

@@ -1,4 +1,4 @@
-"""The state that instructions lead to, and the instructions themselves.
+"""The replicated state machine (`Ledger`) and its commands (instructions).
 
 Imports nothing else of the sequencer; any room may import it.
 """

@@ -1,4 +1,4 @@
-"""Digests: recent digests of the merged log, kept to be compared with the leader's."""
+"""Digests: recent digests of the merged log, kept for comparison with the leader's."""
 
 import struct
 from collections import OrderedDict
@@ -9,11 +9,11 @@ from rt.position import Position
 from sequencer.ledger.ledger import Ledger
 
 _BODY: Final = struct.Struct("<QQ16s")  # index, end of the merged log, digest
-_KEPT: Final = 4096  # instructions; a member further behind is compared once it has caught up
+_KEPT: Final = 4096  # instructions; a member that lags further is compared after catching up
 
 
 class Digests:
-    """The end and the digest of the merged log after each of the latest instructions."""
+    """Digests: the end and digest of the merged log after each recent instruction."""
 
     def __init__(self) -> None:
         self._by_index: OrderedDict[int, tuple[Position, bytes]] = OrderedDict()
@@ -29,11 +29,11 @@ class Digests:
         self._by_index.clear()
 
     def conflict(self, body: bytes) -> Position | None:
-        """Compare with the digest another node sent.
+        """Compare another node's digest with this node's at the same instruction.
 
         Returns:
             The position at or before which the two merged logs differ; None if they agree, or if
-            there is nothing to compare.
+            this node no longer remembers that instruction.
 
         Raises:
             PeerError: the bytes are not a digest.
@@ -48,5 +48,5 @@ class Digests:
 
 
 def encode_digest(ledger: Ledger) -> bytes:
-    """Return the digest of the merged log as it is sent to other nodes."""
+    """Return the merged log's end and digest, encoded for other nodes."""
     return _BODY.pack(ledger.index, ledger.end, ledger.digest)

@@ -1,13 +1,13 @@
-"""Where a merged log was emptied: files that were archived by the others and copied as such."""
+"""Finds the archived prefix of a merged log that was copied from other nodes."""
 
 from rt.log.write.appender import Appender
 from rt.position import START, Position
 
 
 def end_of_emptied(appender: Appender) -> Position:
-    """Where the last archived file of a log ends that is not whole here; the start without one.
+    """Return the end of the last archived file that is not complete here; `START` if there is none.
 
-    A power cut may bring back a part of a file that a copy was told to empty; it is useless.
+    A power cut may bring back part of a file that a copy had emptied; that part is useless.
     """
     known = appender.manifest
     for file in reversed(known.archived):

@@ -1,4 +1,4 @@
-"""Founded: what a cluster that was founded from a log cannot know of sessions and groups."""
+"""Founded: what a cluster founded from a log cannot know about sessions and groups."""
 
 import json
 from collections.abc import Mapping
@@ -14,17 +14,17 @@ FOUNDED_NOTE: Final = "founded"
 
 @dataclass(frozen=True, slots=True)
 class Founded:
-    """What a merged log left open when a cluster was founded from it; a note of the ledger.
+    """Founded: the limits of what the founding log reveals, stored as a note of the ledger.
 
-    A merged log says of each session how far it was merged. It does not say which group a session
-    is of, nor which sessions an archived file holds if there were many.
+    A merged log records how far each session was merged. It does not record a session's group, nor
+    all sessions of an archived file if there were many.
 
     Attributes:
         log: the id of the log, which is that of the old cluster.
         time_ns: its last merge time.
         groups: the groups whose sessions were named when the cluster was founded.
         dropped: sessions that were reset or forgotten, and not merged since.
-        is_partial: whether files of the log were gone already.
+        is_partial: whether files of the log were already missing.
     """
 
     log: str
@@ -59,11 +59,11 @@ def _founded(text: str) -> Founded:
 
 
 def obstacle(ledger: Ledger, session: str, group: str, created_ns: int) -> str:
-    """Return why a session may not be merged in a cluster that was founded from a log, or "".
+    """Return why a session may not be merged in a cluster founded from a log, or "".
 
-    If it were, messages that the old cluster has merged might be merged again. That a session was
-    reset or forgotten since retires the logs that the nodes know of: another one from before the
-    cluster was founded may still come.
+    The old cluster may have merged some of the session's messages; merging it here could repeat
+    them. A reset or forgotten session retires only the logs the nodes know of, so another log from
+    before the founding may still arrive.
 
     Args:
         ledger: the state.
@@ -99,7 +99,7 @@ def obstacle(ledger: Ledger, session: str, group: str, created_ns: int) -> str:
 
 
 def grouped(watermarks: Mapping[str, int], groups: Mapping[str, frozenset[str]]) -> dict[str, int]:
-    """Return watermarks of sessions as those of groups, where a session is in one."""
+    """Return watermarks by session with those of group members replaced by one per group."""
     members = {session: group for group, sessions in groups.items() for session in sessions}
     found = {f"group {group}": 0 for group in groups}
     for session, number in watermarks.items():

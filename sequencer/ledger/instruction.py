@@ -1,4 +1,4 @@
-"""Instruction: the command that Raft agrees on: byte ranges of sessions, small ones with bytes."""
+"""Instruction: the command Raft agrees on: byte ranges of sessions, small ones with their bytes."""
 
 import struct
 from dataclasses import dataclass, field, replace
@@ -27,39 +27,39 @@ _FILE: Final = struct.Struct("<QB")
 _LIFE_LENGTH: Final = struct.Struct("<B")  # 169 at most
 _CARRIED: Final = struct.Struct("<I")  # bytes that follow
 SLICE_DIGEST_BYTES: Final = 16
-# Of 46 + 16 bytes and two names of up to 63 each: at most 3/4 of COMMAND_BYTES_MAX.
+# A slice takes 46 + 16 bytes and two names of up to 63: at most 3/4 of COMMAND_BYTES_MAX.
 SLICES_MAX: Final = 4096
-# In one instruction, of all slices together. It is kept in memory, and in the journal, until the
-# next snapshot.
+# Carried bytes of all slices of an instruction. Memory and journal keep them until the next
+# snapshot.
 CARRIED_BYTES_MAX: Final = 16 * KIB
 # Recording a file takes some 20 us: this many delay merging by 5 ms and one sync.
 FILES_MAX: Final = 256
 LIVES_MAX: Final = 256  # an event takes some 30 us: less than 10 ms
-NOTE_BYTES_MAX: Final = 4096  # of the 128 notes in a snapshot
+NOTE_BYTES_MAX: Final = 4096  # a snapshot has up to 128 notes
 NOTE_DIGEST_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Consecutive frames of one session, in one of its files, that are merged as one range.
+    """Slice: consecutive frames of one file of a session, merged as one range.
 
-    A slice includes what the leader assumed (`after`, `watermark`). If it is executed on another
-    state, every node leaves it out, and the leader plans it again.
+    A slice records the state it was planned on (`after`, `watermark`). If the state differs on
+    execution, every node skips the slice and the leader plans it again.
 
     Attributes:
         session: name of the session.
-        after: where the session was merged up to when this was planned.
+        after: the session's merged end when this was planned.
         first: where the slice begins: `after`, or the start of the next file.
         length: bytes of whole frames.
-        messages: in these frames, repeats included.
-        skip: leading messages that are repeats.
+        messages: number of messages in these frames, repeats included.
+        skip: number of leading messages that are repeats.
         watermark: the number below which a message was a repeat when this was planned.
-        next_sequence: the same after this slice.
+        next_sequence: the watermark after this slice.
         group: sessions of one group publish the same numbered messages and share a watermark;
-            "" is a group of its own.
+            "" if the session is in no group.
         digest: `slice_digest` of the frames' headers, as the leader has them; b"" if unknown.
-        carried: the frames themselves, if the slice was planned before a majority held them; their
-            checksums were right. Otherwise b"".
+        carried: the frames themselves, checksums verified, if the slice was planned before a
+            majority held them; otherwise b"".
     """
 
     session: str
@@ -76,23 +76,23 @@ class Slice:
 
     @property
     def end(self) -> Position:
-        """Where the session is merged up to once this was executed."""
+        """The session's merged end after this slice."""
         return Position(self.first + self.length)
 
     @property
     def watermark_name(self) -> str:
-        """The key of its watermark; a group and a session may have the same name."""
+        """The key of its watermark; the prefix keeps groups and sessions of the same name apart."""
         return f"group {self.group}" if self.group else self.session
 
     def agrees_with(self, headers: bytes) -> bool:
-        """Whether these frame headers are those the leader planned, as far as it said."""
+        """Whether these frame headers match the leader's digest; true if there is no digest."""
         return not self.digest or slice_digest(headers) == self.digest
 
 
 def slice_digest(headers: bytes) -> bytes:
     """Return the digest of the raw headers of a slice's frames, 64 bytes each.
 
-    Headers hold the position and the CRC of each body, so this costs per frame, not per byte.
+    Each header has its frame's position and body CRC, so this costs per frame, not per byte.
     """
     return blake2b(headers, digest_size=SLICE_DIGEST_BYTES).digest()
 
@@ -123,7 +123,7 @@ class ArchivedFile(NamedTuple):
 class Archive:
     """Archive these rolled files of the merged log, oldest first.
 
-    Every node leaves out a file that is archived already or not rolled.
+    Every node skips a file that is already archived or not yet rolled.
     """
 
     time_ns: int
@@ -132,11 +132,11 @@ class Archive:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Store a text under a name, on every node; an empty text deletes the name.
+    """Store a text under a name on every node; an empty text deletes the name.
 
-    The policy is a note, and so is each read lease, registered cursor and group of readers. The
-    sequencer does not interpret them. With `expected` it is a compare-and-set: if the name holds
-    another text when this is executed, no node changes anything.
+    The policy, read leases, registered cursors and groups of readers are notes. The sequencer does
+    not interpret them. With `expected` it is a compare-and-set: if the name holds another text on
+    execution, no node changes anything.
     """
 
     time_ns: int
@@ -145,7 +145,7 @@ class Note:
     expected: bytes = b""  # `note_digest` of the text to be replaced; b"" replaces any
 
     def __post_init__(self) -> None:
-        """Refuse here, to the caller, what could not be proposed."""
+        """Refuse a note that could not be proposed, while the caller can still hear of it."""
         try:
             name, text = self.name.encode(), self.text.encode()
         except UnicodeEncodeError as error:
@@ -154,21 +154,21 @@ class Note:
             raise Misuse(f"a note has a name, and at most {NOTE_BYTES_MAX} bytes, not {len(text)}")
 
     def replaces(self, text: str) -> bool:
-        """Whether this is to replace what the name holds now; "" if it holds nothing."""
+        """Whether this note may replace `text`, the name's current text or ""."""
         return not self.expected or self.expected == note_digest(text)
 
 
 def note_digest(text: str) -> bytes:
-    """Return what `Note.expected` says of a text."""
+    """Return the digest of a text, as in `Note.expected`."""
     return blake2b(text.encode(), digest_size=NOTE_DIGEST_BYTES).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """Change these sessions, in this order; each is left out if it was decided on another state.
+    """Change these sessions in order; nodes skip each change that was decided on another state.
 
-    All are of one time, the only one that is encoded: a leader executes its own proposal as it is,
-    and the others what they decoded, to the same bytes.
+    All changes get `time_ns`, the only time that is encoded. So the leader, which executes its own
+    proposal undecoded, writes the same bytes as the others.
     """
 
     time_ns: int
@@ -183,7 +183,7 @@ Instruction = Merge | Roll | Archive | Note | Life | Lives
 
 
 def lives_of(instruction: Instruction | None) -> tuple[Life, ...]:
-    """Return the changes of sessions that an instruction makes."""
+    """Return the session changes that an instruction makes."""
     if isinstance(instruction, Life):
         return (instruction,)
     return instruction.lives if isinstance(instruction, Lives) else ()
@@ -205,7 +205,7 @@ def encode_instruction(instruction: Instruction) -> bytes:
 
 
 def demand_readable(instruction: Instruction) -> bytes:
-    """Return the command, which every node can read once it is agreed on.
+    """Return the encoded command, after checking that every node can read it.
 
     Raises:
         Misuse: it is too large, or a number in it is out of range.
@@ -240,10 +240,14 @@ def decode_instruction(command: bytes) -> Instruction:
 
 
 def _encode_merge(merge: Merge) -> bytes:
-    """Lay out a merge; without digests if a slice has none."""
-    kind = _MERGE if all(each.digest for each in merge.slices) else _MERGE_BARE
-    if any(each.carried for each in merge.slices):
-        kind = _MERGE_CARRIED
+    """Encode a merge; without digests if any slice lacks one."""
+    kind = _MERGE
+    for each in merge.slices:
+        if each.carried:
+            kind = _MERGE_CARRIED
+            break
+        if not each.digest:
+            kind = _MERGE_BARE
     parts = [_HEAD.pack(kind, merge.time_ns, len(merge.slices))]
     for each in merge.slices:
         name, group = each.session.encode(), each.group.encode()

@@ -1,4 +1,4 @@
-"""Ledger: the state after n instructions; the same on every node, and all a snapshot holds."""
+"""Ledger: the state after n instructions; identical on every node and all that a snapshot holds."""
 
 import json
 from dataclasses import dataclass, field
@@ -18,8 +18,8 @@ from sequencer.ledger.session_facts import Ownership, Sample, Tail, tail_digest
 _VERSION: Final = 1
 NOTES_MAX: Final = 128
 _BEGUN_MAX: Final = 10_000  # sessions: 1 MB of a snapshot
-_RETIRED_MAX: Final = 8  # logs of one session; 3 MB more if all sessions have so many
-_SAMPLES_MAX: Final = 32  # of a group: some 60 bytes each in a snapshot
+_RETIRED_MAX: Final = 8  # logs of one session; 3 MB more if every session has as many
+_SAMPLES_MAX: Final = 32  # per group; some 60 bytes each in a snapshot
 _NUMBERS: Final = (
     "file_bytes_max", "index", "end", "number", "time_ns", "active_since_ns", "archived_to",
 )  # fmt: skip
@@ -30,29 +30,29 @@ _UNREADABLE: Final = (
 
 @dataclass(slots=True)
 class Ledger:
-    """How far each session was merged, and where the merged log ends.
+    """Ledger: how far each session was merged, and where the merged log ends.
 
     Attributes:
         file_bytes_max: a merged file rolls before it would exceed this.
         index: the last instruction that was executed.
-        sessions: per session, where it is merged up to.
-        tails: per session, the last frame that was merged, if it was read.
-        samples: per group, a few of its messages in order: the first, the last, and between them
-            fewer the older they are.
-        begun: per session whose copies were dropped, by which instruction, and which logs may not
-            be pushed under its name again, the latest first, with spaces between their ids. In the
-            order of the instructions.
-        opened: per session that was opened, whose it is.
+        sessions: merged end by session.
+        tails: the last merged frame by session, where this node read it.
+        samples: a few messages by group, in order: the first, the last, and some between, sparser
+            with age.
+        begun: by session whose copies were dropped: the instruction that dropped them, and the ids
+            of its retired logs, which may not be pushed again, latest first, separated by spaces.
+            In order of the instructions.
+        opened: the ownership of each session that was opened.
         watermarks: per session or group, the number below which a message is a repeat.
         end: where the merged log ends.
         number: the number of the next message.
         time_ns: the last merge time; never goes back.
         digest: the running digest of the merged log, 16 bytes.
-        active_since_ns: merge time of the first range in the file that still grows; 0 without one.
-        active_sessions: whose messages that file holds.
-        archived_to: the files before it are archived.
-        notes: texts by name, such as the archiver's policy; replaced whole, since views of the
-            node refer to it.
+        active_since_ns: merge time of the first range in the active file; 0 if it is empty.
+        active_sessions: the sessions that have messages in the active file.
+        archived_to: files before this position are archived.
+        notes: texts by name, such as the archiver's policy; the dictionary is replaced, never
+            changed, because the node's views refer to it.
     """
 
     file_bytes_max: int = FILE_BYTES_MAX
@@ -73,7 +73,7 @@ class Ledger:
     notes: dict[str, str] = field(default_factory=dict)
 
     def merged_to(self, session: str) -> Position:
-        """Where a session is merged up to."""
+        """A session's merged end; `START` if nothing is merged."""
         return self.sessions.get(session, START)
 
     def watermark(self, name: str) -> int:
@@ -82,14 +82,14 @@ class Ledger:
 
     def accepts(self, each: Slice) -> bool:
         """Whether a slice was planned on this state."""
-        # not by the methods above: this is asked three times of each slice
+        # not by the methods above, for speed: this runs three times per slice
         return (
             self.sessions.get(each.session, START) == each.after
             and self.watermarks.get(each.watermark_name, 0) == each.watermark
         )
 
     def needs_roll(self, size: int) -> bool:
-        """Whether a range of `size` bytes, range frame included, belongs in the next file."""
+        """Whether a range of `size` bytes, including the range frame, belongs in the next file."""
         offset = self.end.offset
         return offset > 0 and offset + size > self.file_bytes_max
 
@@ -99,7 +99,7 @@ class Ledger:
         self.active_since_ns, self.active_sessions = 0, set()
 
     def range_of(self, each: Slice, term: int, time_ns: int) -> Range:
-        """Return the range that a slice becomes, with its digest yet to be set."""
+        """Return the range that a slice becomes; its digest is not set yet."""
         return Range(
             self.index, term, max(time_ns, self.time_ns), each.session, each.first, each.length,
             self.number, each.messages - each.skip, each.skip,
@@ -111,7 +111,7 @@ class Ledger:
         Args:
             each: the slice.
             merged: the range it became.
-            size: bytes of the range, range frame included.
+            size: bytes of the range, including the range frame.
             headers: the raw headers of its frames.
         """
         self.pass_over(each)
@@ -128,13 +128,13 @@ class Ledger:
         self.active_sessions.add(merged.session)
 
     def pass_over(self, each: Slice) -> None:
-        """Record a slice of which nothing was appended: it held nothing but repeats."""
+        """Record a slice of which nothing was appended, because it held only repeats."""
         self.sessions[each.session] = each.end
-        self.tails.pop(each.session, None)  # its frames are read by the leader only
+        self.tails.pop(each.session, None)  # only the leader has read its frames
         self.watermarks[each.watermark_name] = each.next_sequence
 
     def changes(self, life: Life) -> bool:
-        """Whether a change of a session was decided on this state, and was not made before."""
+        """Whether a session change was decided on this state and has not been made yet."""
         is_current = self.merged_to(life.session) == life.before
         is_retired = self.is_retired(life.session, life.log)
         if life.change in OWNED:
@@ -149,12 +149,12 @@ class Ledger:
         return self.merged_to(life.session) if is_same else life.after
 
     def change(self, life: Life, merged: Range, size: int) -> None:
-        """Record a change of a session, whose event was appended to the merged log.
+        """Record a session change whose event was appended to the merged log.
 
         Args:
             life: the change.
             merged: the range of its event.
-            size: bytes of the event, range frame included.
+            size: bytes of the event, including the range frame.
         """
         session = life.session
         if life.change not in OWNED:
@@ -169,7 +169,7 @@ class Ledger:
         self._appended(merged, size)
 
     def change_owner(self, life: Life, index: int, time_ns: int) -> None:
-        """Remember whose a session is after a change.
+        """Record who owns a session after a change.
 
         Args:
             life: the change.
@@ -193,9 +193,10 @@ class Ledger:
             self.opened[session] = Ownership(known.owner, "", index, known.closed_ns or time_ns)
 
     def begin_again(self, session: str, index: int, log: str) -> None:
-        """Remember that copies from before an instruction are gone; of the latest sessions only.
+        """Record that an instruction dropped a session's copies, and retire its log.
 
-        Logs that were retired before stay so: what they hold was merged under this name too.
+        Logs retired earlier stay retired: what they hold was merged under this name too. Only the
+        latest sessions are remembered.
         """
         self.tails.pop(session, None)
         _, before = self.begun.pop(session, (0, ""))
@@ -205,11 +206,11 @@ class Ledger:
             del self.begun[next(iter(self.begun))]
 
     def is_retired(self, session: str, log: str) -> bool:
-        """Whether this log of the session may not be pushed again."""
+        """Whether this log of the session may never be pushed again."""
         return log in self.begun.get(session, (0, ""))[1].split()
 
     def dropped_after(self, index: int) -> list[str]:
-        """Return the sessions whose copies were dropped by an instruction after this one."""
+        """Return the sessions whose copies were dropped by an instruction after `index`."""
         found = []
         for session, (each, _) in reversed(self.begun.items()):
             if each <= index:
@@ -218,7 +219,7 @@ class Ledger:
         return found
 
     def sample(self, group: str, found: list[Sample]) -> None:
-        """Remember messages that follow those remembered of a group."""
+        """Add later messages to a group's samples, thinning out old ones."""
         if not found:
             return
         known = self.samples.setdefault(group, [])
@@ -227,23 +228,23 @@ class Ledger:
             del known[min(range(1, len(known) - 1), key=partial(_gap_without, known))]
 
     def archives(self, file: Position) -> bool:
-        """Whether a file may be archived now: it is rolled and not archived yet."""
+        """Whether a file may be archived now: it is rolled and not yet archived."""
         return self.archived_to <= file < self.end.file
 
     def carry_out(self, note: Note) -> None:
-        """Store a note, if it expects what is there."""
+        """Store a note, unless it expects another text than the current one."""
         if note.replaces(self.notes.get(note.name, "")):
             self.note(note.name, note.text)
 
     def note(self, name: str, text: str) -> None:
-        """Store a text, or delete an empty one; names beyond the limit are left out."""
+        """Store a text, or delete the name if it is empty; ignore new names beyond the limit."""
         if not text:
             self.notes = {each: known for each, known in self.notes.items() if each != name}
         elif name in self.notes or len(self.notes) < NOTES_MAX:
             self.notes = {**self.notes, name: text}
 
     def encode(self) -> bytes:
-        """Return the state as bytes, the same bytes for the same state."""
+        """Return the state as bytes; equal states give equal bytes."""
         fields: dict[str, Any] = {
             "version": _VERSION,
             "file_bytes_max": self.file_bytes_max,
@@ -273,7 +274,7 @@ class Ledger:
 
 
 def decode_ledger(data: bytes) -> Ledger:
-    """Read the bytes of `Ledger.encode`; `Misuse` if they are something else."""
+    """Decode the bytes of `Ledger.encode`; `Misuse` if they are anything else."""
     try:
         fields = json.loads(data)
         if fields.pop("version") != _VERSION:
@@ -293,7 +294,7 @@ def decode_ledger(data: bytes) -> Ledger:
 
 
 def _facts_of_sessions(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return what `Ledger.encode` wrote of each session and group besides numbers."""
+    """Decode the fields about sessions and groups that are not plain numbers."""
     return {
         "tails": {
             intern(name): Tail(Position(place), bytes.fromhex(digest))
@@ -314,13 +315,13 @@ def _facts_of_sessions(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _gap_without(samples: list[Sample], nth: int) -> float:
-    """Return how wide the gap would be without one of the samples, relative to its age."""
+    """Return the width of the gap that removing a sample leaves, relative to the sample's age."""
     age = samples[-1].number - samples[nth].number
     return (samples[nth + 1].number - samples[nth - 1].number) / (age + 1)
 
 
 def _demand_plain(fields: dict[str, Any]) -> None:
-    """Raise `ValueError` unless numbers are whole ones and notes are texts."""
+    """Raise `ValueError` unless numbers are unsigned 64-bit integers and notes are texts."""
     sessions, watermarks = fields["sessions"].values(), fields.get("watermarks", {}).values()
     named = [fields[each] for each in _NUMBERS if each in fields]
     numbers = [*named, *watermarks, *sessions]

@@ -1,4 +1,4 @@
-"""Life: the instruction that changes what the nodes know of a session, by decision and not by data.
+"""Life: the instruction that changes a session's state by decision, not by data.
 
 Its event goes into the merged log, where every reader meets it at the same place.
 """
@@ -14,7 +14,7 @@ from rt.position import START, Position
 
 _FIXED: Final = struct.Struct("<BQQ16s")  # change, before, after, log; the name follows
 _MORE: Final = struct.Struct("<QBB")  # since, begins again, length of the owner; both names follow
-# As they are on disk; a number is never used for another change.
+# Codes on disk; a number is never reused for another change.
 _CODES: Final = {
     SessionChange.ADOPTED: 1,
     SessionChange.RESET: 2,
@@ -27,12 +27,12 @@ _CODES: Final = {
 }
 _CHANGES: Final = {code: change for change, code in _CODES.items()}
 _LOG_DIGITS: Final = 32
-ANY_LOG: Final = "0" * _LOG_DIGITS  # instead of an id, in an instruction; no log may have it
+ANY_LOG: Final = "0" * _LOG_DIGITS  # encodes "any log" in an instruction; never a log's id
 _HEXADECIMAL: Final = frozenset("0123456789abcdef")
 _POSITION_END: Final = 1 << 63
-# These end the copies of a session on every node; another copy may be begun after them.
+# These drop a session's copies on every node; a new copy may follow.
 DROPPING: Final = frozenset({SessionChange.RESET, SessionChange.FORGOTTEN, SessionChange.EXPIRED})
-# These were decided on what is remembered of a session's owner; see `Ownership`.
+# These depend on the recorded owner of a session; see `Ownership`.
 OWNED: Final = frozenset(
     change for change, code in _CODES.items() if code > _CODES[SessionChange.FORGOTTEN]
 )
@@ -40,20 +40,19 @@ OWNED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """Change a session, if it is still merged up to `before`; otherwise every node leaves it out.
+    """Life: one change of a session; nodes skip it if the session's merged end is not `before`.
 
     Attributes:
-        time_ns: the leader's clock, which decided it.
-        change: what becomes of the session.
+        time_ns: the deciding leader's clock.
+        change: what happens to the session.
         session: its name.
-        before: up to where it was merged when this was decided.
-        after: where it continues, the start of a file; the start of the log for what is forgotten.
-        log: the id of the log that this is about: it may not be pushed under this name again, or,
-            if the session is opened or resumed, only this one may. "" if any may.
-        owner: the name in the certificate of the publisher whose it is from now on; "" if that is
-            not known, or the name is to be free.
-        since: the instruction that last changed what is remembered of the owner; 0 if none did.
-        begins_again: whether a session that is taken over begins again, with another log.
+        before: the session's merged end when this was decided.
+        after: where the session continues, the start of a file; `START` if it is forgotten.
+        log: the id of the log concerned: the only log that may be pushed if the session is opened
+            or resumed, otherwise one that may not be pushed again under this name. "" if any may.
+        owner: the name in the new owner's certificate; "" if unknown, or if the name becomes free.
+        since: the instruction that last changed the session's ownership; 0 if none did.
+        begins_again: whether a session that is taken over starts over with another log.
     """
 
     time_ns: int
@@ -67,7 +66,7 @@ class Life:
     begins_again: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse here, to the caller, what no node could execute."""
+        """Refuse a change that no node could execute, while the caller can still hear of it."""
         parse_session(self.session)
         if self.owner:
             parse_peer(self.owner)
@@ -80,12 +79,12 @@ class Life:
 
     @property
     def ends_log(self) -> bool:
-        """Whether all copies of the session end, so that another log may follow."""
+        """Whether this drops all copies of the session, so that another log may follow."""
         return self.change in DROPPING or self.begins_again
 
 
 def encode_life(life: Life) -> bytes:
-    """Return what follows the head of the instruction."""
+    """Return the change as it follows the head of the instruction."""
     log = bytes.fromhex(life.log or ANY_LOG)
     fixed = _FIXED.pack(_CODES[life.change], life.before, life.after, log)
     if life.change in OWNED:
@@ -95,7 +94,7 @@ def encode_life(life: Life) -> bytes:
 
 
 def decode_life(time_ns: int, data: bytes) -> Life:
-    """Read the bytes of `encode_life`; `PeerError` if they are something else."""
+    """Decode the bytes of `encode_life`; `PeerError` if they are anything else."""
     try:
         code, before, after, log = _FIXED.unpack_from(data)
         if code not in _CHANGES or max(before, after) >= _POSITION_END:
@@ -111,7 +110,7 @@ def decode_life(time_ns: int, data: bytes) -> Life:
 
 
 def _owned(data: bytes) -> tuple[int, bool, str, int]:
-    """Read what only changes of owners have: since, begins again, owner, where the name begins."""
+    """Decode what only changes of owners have: since, begins again, owner, offset of the name."""
     since, again, length = _MORE.unpack_from(data, _FIXED.size)
     begin = _FIXED.size + _MORE.size
     if again > 1:

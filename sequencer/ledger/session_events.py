@@ -1,4 +1,4 @@
-"""Session events: puts a change of a session into the merged log, where every reader meets it."""
+"""Session events: writes session changes into the merged log, where every reader meets them."""
 
 from collections.abc import Callable
 
@@ -20,14 +20,14 @@ def change_sessions(
     appender: Appender,
     roll: Callable[[int], None],
 ) -> None:
-    """Carry out changes of sessions, except those that were decided on another state.
+    """Make session changes, except those that were decided on another state.
 
     Args:
         instruction: the changes.
-        term: of its instruction.
-        ledger: the state, which is changed.
-        appender: of the merged log, which gets the event.
-        roll: ends the active file of both at a time.
+        term: term of the instruction.
+        ledger: the state, which is updated.
+        appender: the merged log's appender, which writes the events.
+        roll: ends the active file of ledger and merged log; takes the time in ns.
 
     Raises:
         CorruptLog: the merged log is damaged where the event belongs.
@@ -50,7 +50,7 @@ def _change(
 
 
 def event_range(life: Life, ledger: Ledger, term: int) -> tuple[Range, bytes]:
-    """Return the range that a change becomes, with its digest, and the frame in it."""
+    """Return a change's range, with its digest, and its event frame as bytes."""
     time_ns = max(life.time_ns, ledger.time_ns)
     before, after = ledger.merged_to(life.session), ledger.outcome(life)
     frame = event_frame(life.change, life.session, before, after, time_ns, owner=life.owner)
@@ -69,7 +69,7 @@ def event_range(life: Life, ledger: Ledger, term: int) -> tuple[Range, bytes]:
 
 
 def write_event(merged: Range, data: bytes, appender: Appender, position: Position) -> None:
-    """Append an event at `position`, or prove that it is there already.
+    """Append an event at `position`, or verify that it is already there.
 
     Raises:
         CorruptLog: something else is there.

@@ -1,4 +1,4 @@
-"""What the ledger knows of a session or a group besides how far it is merged."""
+"""Session facts: what the ledger records of a session or group besides its merged end."""
 
 from hashlib import blake2b
 from typing import Final, NamedTuple
@@ -9,32 +9,31 @@ _TAIL_DIGEST_BYTES: Final = 8  # against accidents; a hostile publisher harms on
 
 
 class Tail(NamedTuple):
-    """The last frame of a session that was merged; a copy with another one is another copy."""
+    """Tail: position and digest of a session's last merged frame; identifies the copy."""
 
     position: Position
     digest: bytes
 
     def is_of(self, header: bytes | None) -> bool:
-        """Whether a raw header, if there is one, is that of this frame."""
+        """Whether a raw header is this frame's; False for None."""
         return header is not None and tail_digest(header) == self.digest
 
 
 class Sample(NamedTuple):
-    """One message that a group has merged: its number, and a digest of its key and payload."""
+    """Sample: a merged message of a group: its number, and the digest of its key and payload."""
 
     number: int
     digest: bytes
 
 
 class Ownership(NamedTuple):
-    """Whose a session is.
+    """Ownership: who owns a session.
 
     Attributes:
-        owner: the name in the certificate of its publisher; "" until one is known.
-        log: the id of the log that may be pushed; "" until one is.
+        owner: the name in the publisher's certificate; "" until known.
+        log: the id of the log that may be pushed; "" until known.
         since: the instruction that last changed this.
-        closed_ns: merge time of the instruction since which nothing pushes it; 0 while it is
-            pushed.
+        closed_ns: merge time of the instruction that closed the session; 0 while it is open.
     """
 
     owner: str
@@ -48,5 +47,5 @@ class Ownership(NamedTuple):
 
 
 def tail_digest(header: bytes) -> bytes:
-    """Return the digest of a raw header, as `Tail` has it."""
+    """Return the digest of a raw header, as in `Tail`."""
     return blake2b(header, digest_size=_TAIL_DIGEST_BYTES).digest()

@@ -1,4 +1,4 @@
-"""Dialling: how a process's streams connect to the other nodes, and which of them may now."""
+"""Dialling: how a process's streams connect to other nodes, sharing the attempts."""
 
 import socket
 import ssl
@@ -14,26 +14,26 @@ from rt.net.tls import connect
 from sequencer.peers.versions import PEER_VERSIONS
 
 # The streams of a process dial the same nodes. A handshake takes some 3 ms of processor time on
-# either side: a hundred at once all take longer than they are waited for, again and again.
+# either side, so a hundred at once would all time out, again and again.
 AT_ONCE: Final = 4
-SCOUT_S: Final = 3.0  # without an attempt for so long, the one that tries for all has given up
+SCOUT_S: Final = 3.0  # a scout without an attempt for so long has given up
 UNACKNOWLEDGED_MS: Final = 2000  # a black hole is detected after this, and dialled again
 _CONNECT_S: Final = 2.0
-_REFUSED_S: Final = 0.2  # a machine that runs refuses within a round trip
+_REFUSED_S: Final = 0.2  # a running machine refuses within a round trip
 
 Address = tuple[str, int]
 
 
 class UnansweredError(PeerError):
-    """Nothing answers at an address, as another stream finds out again and again."""
+    """Nothing answers at an address, as another stream keeps finding."""
 
 
 class Silence(NamedTuple):
-    """An address at which nothing answers.
+    """Silence: an address at which nothing answers.
 
     Attributes:
-        scout: who goes on trying, for all: its `again`.
-        tried_s: when it did so last.
+        scout: the `again` callback of the stream that keeps trying, for all streams.
+        tried_s: when it last tried.
         problem: what it found.
     """
 
@@ -43,7 +43,7 @@ class Silence(NamedTuple):
 
 
 class Turns:
-    """Lets a few threads at a time dial an address, and a single one while nothing answers there.
+    """Turns: lets a few threads at a time dial an address, and only one while nothing answers.
 
     Threads: any thread may call `at`. `_lock` guards all fields, but the values of `_slots` have
         locks of their own.
@@ -57,16 +57,16 @@ class Turns:
 
     @contextmanager
     def at(self, address: Address, wait_s: float, again: Callable[[], None]) -> Iterator[None]:
-        """Hold a turn at an address; an `OSError` meanwhile means that nothing answered.
+        """Hold a turn at an address; an `OSError` in the block means that nothing answered.
 
         Args:
             address: host and port.
-            wait_s: for how long to wait for a turn.
+            wait_s: how long to wait for a turn.
             again: called, by any thread, once something answers after an `UnansweredError`.
 
         Raises:
-            UnansweredError: nothing answers, and another one finds out when that changes.
-            PeerError: no turn is free for so long.
+            UnansweredError: nothing answers, and another stream keeps trying.
+            PeerError: no turn became free in time.
         """
         self._demand_scout(address, again)
         with self._lock:
@@ -83,7 +83,7 @@ class Turns:
         except UnansweredError:
             raise
         except BaseException:
-            self._note_answer(address)  # not the right one, but an answer
+            self._note_answer(address)  # not from the right node, but an answer
             raise
         else:
             self._note_answer(address)
@@ -91,7 +91,7 @@ class Turns:
             slots.release()
 
     def _demand_scout(self, address: Address, again: Callable[[], None]) -> None:
-        """Raise `UnansweredError` if nothing answers, and another one tries for all."""
+        """Raise `UnansweredError` if nothing answers and another stream keeps trying."""
         with self._lock:
             silence, now_s = self._silent.get(address), time.monotonic()
             if silence is None:
@@ -116,7 +116,7 @@ class Turns:
             again()
 
     def give_up(self, again: Callable[[], None]) -> None:
-        """Dial no more; if it was the one that tried for all, the others may."""
+        """Stop dialling; if this stream was trying for all, another one takes over."""
         with self._lock:
             left = [each for each, silence in self._silent.items() if silence.scout == again]
             for address in left:
@@ -139,7 +139,7 @@ class PeerDialer:
         addresses: where it may listen; each is tried in turn.
         context: returns the client context for the next connection, which offers `alpns_of`
             this node's cluster and nothing else.
-        objection: why what answers is not that member, by its certificate; "" if it is.
+        objection: why the node that answers is not that member, by its certificate; "" if it is.
     """
 
     def __init__(
@@ -155,13 +155,13 @@ class PeerDialer:
         self._turn = 0
 
     def dial(self, again: Callable[[], None] = lambda: None) -> ssl.SSLSocket:
-        """Return a non-blocking connection; `PeerError` if anyone else answers.
+        """Return a non-blocking connection; `PeerError` if another node answers.
 
         Args:
             again: called, by any thread, once something answers after an `UnansweredError`.
 
         Raises:
-            UnansweredError: nothing answers at any address, as other streams have found out.
+            UnansweredError: nothing answers at any address, as other streams have found.
         """
         left = len(self.addresses)
         while True:
@@ -175,7 +175,7 @@ class PeerDialer:
     def _dial_next(self, again: Callable[[], None]) -> ssl.SSLSocket:
         addresses = self.addresses
         address = addresses[self._turn % len(addresses)]
-        self._turn += 1  # unless this one is right
+        self._turn += 1  # undone if this address is right
         with _TURNS.at(address, _CONNECT_S, again):
             sock, identity = connect(address, self._context(), _CONNECT_S)
         if not identity.is_node or identity.name != self._name:
@@ -198,14 +198,14 @@ class PeerDialer:
         return sock
 
     def give_up(self, again: Callable[[], None]) -> None:
-        """Dial no more; `again` as for `dial`."""
+        """Stop dialling; `again` as for `dial`."""
         _TURNS.give_up(again)
 
     def is_refused(self) -> bool:
-        """Whether the member's machine says that nothing listens at any of its addresses.
+        """Whether the member's machine refuses connections at all of its addresses.
 
-        A member that has just hung up and is no longer listened for has ended, where one that
-        reconnects or cannot be reached gives no such answer.
+        If a member has just hung up and its port is closed, its process has ended; if it only
+        reconnects, or cannot be reached, there is no such refusal.
         """
         found = [_refuses(address) or _refuses(address) for address in self.addresses]
         return bool(found) and all(found)

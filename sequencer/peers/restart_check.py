@@ -1,7 +1,7 @@
-"""RestartCheck: finds out whether this node is an older copy of itself, with the other nodes.
+"""RestartCheck: detects, with the other nodes, whether this node's state is an older copy.
 
-A node says nothing in the consensus before a majority, itself included, has confirmed this very
-start: they have compared it with what they remember, and remember it durably from now on.
+A node sends nothing in the consensus until a majority, itself included, has confirmed this very
+start: they have compared it with what they remember, and have remembered it durably.
 """
 
 import logging
@@ -23,11 +23,11 @@ from sequencer.raft.starts import (
 )
 
 _log: Final = logging.getLogger("rt.node")
-PATIENCE_TICKS: Final = 25  # an election timeout: until then, wait for the nodes beyond a majority
+PATIENCE_TICKS: Final = 25  # an election timeout, to wait for nodes beyond a majority
 GREET_TICKS: Final = 25  # 0.5 s, between two greetings of all nodes
-HASTE_TICKS: Final = 5  # the same while a start is not confirmed
-SAVE_TICKS: Final = 500  # 10 s, between two saves of how far the other nodes have come
-_INCARNATIONS_MAX: Final = 4  # remembered of each node
+HASTE_TICKS: Final = 5  # between greetings while the start is not confirmed
+SAVE_TICKS: Final = 500  # 10 s, between two saves of the other nodes' progress
+_INCARNATIONS_MAX: Final = 4  # remembered per node
 
 # Incarnation, number of starts, terms and entries at the start and now, confirmed start.
 _CLAIM: Final = struct.Struct("<QQQQQQQB")
@@ -36,12 +36,12 @@ _NONCE: Final = struct.Struct("<Q")
 
 
 class RestartMessage(NamedTuple):
-    """What one node says to another.
+    """RestartMessage: a node's greeting to another.
 
     Attributes:
-        claim: about the sender.
-        confirmed: the random number of the receiver's start that the sender has heard of; or 0.
-        memory: what the sender remembers of the receiver, if anything.
+        claim: the sender's claim.
+        confirmed: the random number of the receiver's last start that the sender knows; or 0.
+        memory: what the sender remembers of the receiver, or None.
     """
 
     claim: Claim
@@ -80,7 +80,7 @@ def decode_restart(data: bytes) -> RestartMessage:
 
 
 class RestartCheck:
-    """One node's part in recognizing older copies: its own claim, and its memory of the others."""
+    """A node's part in detecting older copies: its claim, and its memories of others."""
 
     def __init__(
         self,
@@ -93,18 +93,18 @@ class RestartCheck:
 
         Args:
             others: all other members.
-            claim: about this node, as `sequencer.journal.starts.begin_start` returned it.
-            memories: as they were saved last.
-            save: makes memories durable; an `OSError` ends the node.
+            claim: this node's claim, from `sequencer.journal.starts.begin_start`.
+            memories: the memories saved last.
+            save: makes memories durable; an `OSError` stops the node.
         """
         self.claim = claim
-        self.finding = ""  # why this state is an older copy of itself, once that is known
+        self.finding = ""  # why this state is an older copy, once known
         self._lists: tuple[frozenset[str], ...] = (frozenset(others),)
         self._is_over = False
         self._memories = {name: list(memories.get(name, ())) for name in {*memories, *others}}
         self._save = save
         self._is_saved = True
-        self._heard: dict[str, Claim] = {}  # the latest from each node
+        self._heard: dict[str, Claim] = {}  # each node's latest claim
         self._confirming: set[str] = set()
         self.is_due = False  # whether to greet every member now, since messages may be lost
         self.ticks = 0  # since this node started
@@ -122,7 +122,7 @@ class RestartCheck:
 
     @property
     def waits_for(self) -> int:
-        """How many more nodes have to confirm this start."""
+        """How many more nodes must confirm this start."""
         return min(self._lacking(each) for each in self._lists)
 
     def _lacking(self, others: frozenset[str]) -> int:
@@ -130,10 +130,10 @@ class RestartCheck:
         return max(0, needed - len(self._confirming & others))
 
     def follow(self, *lists: Iterable[str]) -> None:
-        """Take up the other voters: one list, or two of which it is not known which one counts.
+        """Adopt the other voters: one list, or two if it is unknown which one counts.
 
-        A majority of either then confirms this start. While a change of the members is undecided, a
-        leader may be elected by those before it, and undo it.
+        A majority of either list then suffices. While a change of the members is undecided, a
+        leader may be elected by the voters before it, and undo it.
         """
         self._lists = tuple(map(frozenset, lists))
 
@@ -145,18 +145,18 @@ class RestartCheck:
             self.save()
 
     def advance(self, reach: Reach) -> None:
-        """Take note of what is durable here now, before every member is greeted."""
+        """Record what is durable here now, before every member is greeted."""
         claim, self.is_due = self.claim, False
         self.claim = Claim(claim.incarnation, claim.chain, claim.begun, claim.now.joined(reach))
 
     def save(self) -> None:
-        """Make durable what was learned since the last time."""
+        """Make what was learned since the last save durable."""
         if not self._is_saved:
             self._save(self._memories)
             self._is_saved = True
 
     def hello(self, to: str) -> bytes:
-        """What to say to a member."""
+        """Return the greeting for a member."""
         heard = self._heard.get(to)
         if heard is None:
             return encode_restart(RestartMessage(self.claim, 0, None))
@@ -164,10 +164,10 @@ class RestartCheck:
         return encode_restart(RestartMessage(self.claim, heard.chain.nonce, memory))
 
     def take(self, sender: str, data: bytes) -> bool:
-        """Take what a member says; return whether it should be answered at once.
+        """Handle a member's greeting; return whether it should be answered at once.
 
         Raises:
-            PeerError: the message is malformed; nothing of it was taken.
+            PeerError: it is malformed; nothing was recorded.
         """
         hello = decode_restart(data)
         own, before = self.claim.chain.nonce, self._heard.get(sender)
@@ -186,7 +186,7 @@ class RestartCheck:
             _log.error("this node is an older copy of itself: %s", finding)
 
     def _remember(self, name: str, claim: Claim) -> None:
-        """Keep what a node says, unless something newer is known; a new start is synced."""
+        """Remember a node's claim, unless a newer one is known; a new start is synced."""
         memories = self._memories.get(name, [])
         known = _of(memories, claim.incarnation)
         if known is not None and contradiction(known, claim):

@@ -1,16 +1,16 @@
-"""SendQueue: messages that wait for one node, framed as they go onto the wire."""
+"""SendQueue: messages waiting for one node, framed for the wire."""
 
 from collections import deque
 from typing import Final
 
 MESSAGE_BYTES_MAX: Final = 16 << 20  # a full report of 100,000 sessions, or entries and a chunk
-# What may wait for a peer. Raft repeats what is lost, so beyond this the oldest are dropped:
-# a node of 7 holds at most 6 x 32 MiB for dead ones.
+# What may be queued for a peer. Raft repeats lost messages, so beyond this the oldest are dropped:
+# a node of 7 holds at most 6 x 32 MiB for dead nodes.
 _QUEUE_BYTES_MAX: Final = 2 * MESSAGE_BYTES_MAX
 
 
 class SendQueue:
-    """Framed messages that wait for one member; beyond a limit the oldest are dropped."""
+    """SendQueue: framed messages waiting for one member; beyond a limit the oldest are dropped."""
 
     def __init__(self) -> None:
         self.dropped = 0
@@ -29,7 +29,7 @@ class SendQueue:
             self.dropped += 1
 
     def take(self) -> bytes:
-        """Return and remove all messages, as they go onto the wire."""
+        """Remove and return all messages, framed."""
         data = b"".join(self._messages)
         self._messages.clear()
         self._bytes = 0

@@ -1,4 +1,4 @@
-"""The versions of the nodes' protocol: which are spoken here, and what a node says of itself."""
+"""Versions: the versions of the nodes' protocol, and how a node introduces itself."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,22 +23,22 @@ _NAME: Final = "rt-peer"
 
 
 def alpn_of(cluster: str, version: int = PEER_VERSIONS[0]) -> str:
-    """The name, for ALPN, of a version of the protocol between the nodes of one cluster.
+    """The ALPN name of a version of the protocol between the nodes of one cluster.
 
-    It distinguishes these connections from replicators' on the same port. Nodes of two clusters
-    may share an authority and have the same names; at a wrong address one would be taken for the
-    other, in what it holds and in what it remembers.
+    It distinguishes these connections from replicators' on the same port. Nodes of two clusters may
+    share an authority and have the same names; without the cluster in the name, a node at a wrong
+    address would be mistaken for one of the other cluster.
     """
     return f"{_NAME}/{version}/{crc32(cluster.encode()):08x}"
 
 
 def alpns_of(cluster: str, versions: Sequence[int] = PEER_VERSIONS) -> tuple[str, ...]:
-    """The names of all these versions; in TLS the server takes the first that both sides name."""
+    """The ALPN names of all these versions; the server takes the first that both sides offer."""
     return tuple(alpn_of(cluster, version) for version in versions)
 
 
 def version_of(alpn: str | None) -> int | None:
-    """Return the version that a name of `alpn_of` says; None for any other name.
+    """Return the version in a name made by `alpn_of`; None for any other name.
 
     >>> version_of(alpn_of("flights", 7)), version_of("rt-status/1"), version_of(None)
     (7, None, None)
@@ -50,11 +50,11 @@ def version_of(alpn: str | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class PeerVersion:
-    """What is known of another node's version while it is connected.
+    """PeerVersion: another node's version while it is connected.
 
     Attributes:
         protocol: the version of the nodes' protocol that both speak.
-        software: what the node says it runs, such as `rt 0.2.0`; "" if it is too old to say so.
+        software: the software it reports, such as `rt 0.2.0`; "" if it is too old to report it.
     """
 
     protocol: int
@@ -62,7 +62,7 @@ class PeerVersion:
 
     @property
     def differs(self) -> str:
-        """What to say of a node that does not run what we run; "" if it does."""
+        """A sentence about a node that runs other software than this one; "" if it does not."""
         if self.protocol < PEER_VERSIONS[0]:
             runs = self.software or "an older version of rt"
         elif self.software in ("", SOFTWARE):

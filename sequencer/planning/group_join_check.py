@@ -1,8 +1,8 @@
-"""GroupJoinCheck: sessions that join a group below its watermark, compared with what it has merged.
+"""GroupJoinCheck: compares a session that joins a group below its watermark with what was merged.
 
-Redundant publishers publish the same messages under the same numbers, so what a group has merged
-is left out when another session brings it. A session with messages of its own under such numbers
-would lose them, although its publisher hears that they are merged.
+Redundant publishers publish the same messages under the same numbers, so messages that the group
+has merged are skipped when another session brings them. A session with different messages under
+those numbers would lose them, although its publisher hears that they are merged.
 """
 
 from bisect import bisect_left
@@ -22,15 +22,15 @@ from sequencer.ledger.session_facts import Sample
 from sequencer.planning.session_log import SessionLogs
 
 _DIGEST_BYTES: Final = 8  # against accidents
-_SEARCH_BYTES_MAX: Final = 4 * MIB  # of frames whose headers are looked at in one attempt
+_SEARCH_BYTES_MAX: Final = 4 * MIB  # frames whose headers one attempt may read
 
 
 class Stuck(NamedTuple):
-    """Why a session that a majority holds is not merged.
+    """Stuck: why a session that a majority holds is not merged.
 
     Attributes:
         words: a sentence for its publisher and the operator.
-        is_refused: whether it never will be, so that its publisher is refused.
+        is_refused: whether it can never be merged, so that its publisher is refused.
     """
 
     words: str
@@ -43,9 +43,9 @@ def new_samples(
     """Return the last message that a slice adds to its group, and the first if the group is new.
 
     Args:
-        appender: of the merged log, which has the range already.
-        ledger: the state before it.
-        each: a slice of a group, which adds messages.
+        appender: the merged log's appender, which has written the range.
+        ledger: the state before the range.
+        each: a slice of a session in a group, which adds messages.
         merged: the range it became.
         headers: the raw headers of its frames.
 
@@ -80,11 +80,11 @@ def new_samples(
 
 
 class GroupJoinCheck:
-    """Decides whether a session may join its group, a part of its beginning at a time."""
+    """GroupJoinCheck: decides whether a session may join its group, reading a part at a time."""
 
     def __init__(self, logs: SessionLogs) -> None:
         self._logs = logs
-        self._searched: dict[str, Position] = {}  # up to here there is nothing to compare
+        self._searched: dict[str, Position] = {}  # no sample was found before this position
         self._refused: dict[str, Stuck] = {}
 
     def obstacle(self, ledger: Ledger, each: Slice, durable: Position) -> Stuck | None:
@@ -93,14 +93,14 @@ class GroupJoinCheck:
         Args:
             ledger: the state that the slice was planned on.
             each: the first slice of a session, which begins with repeats.
-            durable: up to where its session may be read.
+            durable: the end up to which the session may be read.
 
         Raises:
             CorruptLog: the copy of the session on this node is damaged.
         """
         samples = ledger.samples.get(each.group)
         if not samples:
-            return None  # nothing of the group could be decoded
+            return None  # no message of the group could be decoded
         if each.session in self._refused:
             return self._refused[each.session]
         verdict = self._compared(samples, each, durable)
@@ -117,16 +117,16 @@ class GroupJoinCheck:
         return None
 
     def searched(self, session: str) -> Position | None:
-        """Return up to where the beginning of a session was searched in vain."""
+        """Return the end up to which a session was searched without finding a sample."""
         return self._searched.get(session)
 
     def forget(self, session: str) -> None:
-        """Forget what was found: the copy was replaced, or the session has joined its group."""
+        """Forget a session: its copy was replaced, or it has joined its group."""
         self._searched.pop(session, None)
         self._refused.pop(session, None)
 
     def _compared(self, samples: list[Sample], each: Slice, durable: Position) -> Stuck | None:
-        """Compare the first message that is remembered of the group; None without one so far."""
+        """Compare the session with the group's first sample in it; None if it has none so far."""
         log = self._logs[each.session]
         place = log.next_place(self._searched.get(each.session, each.first))
         rolled = log.log.manifest.rolled_end(place.file)

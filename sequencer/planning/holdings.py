@@ -1,4 +1,4 @@
-"""Holdings: up to where each node holds each session durably, and what a majority holds."""
+"""Holdings: how much of each session each node, and a majority, holds durably."""
 
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,30 +12,31 @@ from rt.position import START, Position
 from sequencer.planning.presence import Presence
 from sequencer.raft.quorum import majority_of, reached
 
-_HEAD: Final = struct.Struct("<BII")  # kind, sessions in it, and in the parts after it
+_HEAD: Final = struct.Struct("<BII")  # kind, sessions in this part, sessions in later parts
 _ITEM: Final = struct.Struct("<QB")
 SESSIONS_MAX: Final = 100_000  # in one part: 7 MB at most
 # Larger reports are split: a heartbeat must not wait until 7 MB are sent, and there may be more
-# sessions than a receiver accepts in one.
+# Larger reports are split: a heartbeat must not wait until 7 MB are sent, and there may be more
+# sessions than a receiver accepts in one part.
 _PART_SESSIONS: Final = 10_000
 _LATE_ROUNDS: Final = 5  # of reports, at 0.4 s each
 _END_MAX: Final = 1 << 63
 
 
 class ReportKind(IntEnum):
-    """What a report says of earlier ones."""
+    """ReportKind: how a report relates to earlier ones."""
 
-    CHANGES = 0  # they hold, with these changes
-    FIRST = 1  # it retracts them: the first part of everything
-    FURTHER = 2  # it continues one that does
+    CHANGES = 0  # updates earlier reports
+    FIRST = 1  # replaces earlier reports: the first part of a full report
+    FURTHER = 2  # continues a full report
 
 
 class Report(NamedTuple):
-    """What a node says it holds.
+    """Report: what a node says it holds.
 
     Attributes:
-        kind: whether it retracts what was reported earlier.
-        items: up to where each session is held durably.
+        kind: whether it replaces or updates earlier reports.
+        items: the durable end of each session.
         left: the number of sessions in the parts that follow.
     """
 
@@ -45,18 +46,18 @@ class Report(NamedTuple):
 
 
 class Holdings:
-    """What every member has reported: current on the leader, a little late on the others."""
+    """Holdings: what every member has reported; current on the leader, slightly late elsewhere."""
 
     def __init__(self, name: str, members: Iterable[str]) -> None:
         self._name = name
         self._held: dict[str, dict[str, Position]] = {}
         self._voters: tuple[str, ...] = ()
-        self._left: dict[str, int] = {}  # by member, the sessions that its report still lacks
-        self._heard: dict[str, int] = {}  # by member, the round of its last whole report
+        self._left: dict[str, int] = {}  # by member, sessions yet to come of its full report
+        self._heard: dict[str, int] = {}  # by member, the round of its last full report
         self._executed: dict[str, int] = {}  # by member, as of its last report
-        self.round = 1  # counts whole reports that were due
+        self.round = 1  # counts the full reports that were due
         self.follow(list(members))
-        self._unreported: dict[str, None] = {}  # for its order
+        self.unreported: dict[str, None] = {}  # for its order
         self.own: Mapping[str, Position] = self._held[name]  # durable here, by session
         self.presence = Presence()
 
@@ -67,11 +68,11 @@ class Holdings:
 
     @property
     def voters(self) -> tuple[str, ...]:
-        """The members of which a majority decides."""
+        """The members that vote."""
         return self._voters
 
     def follow(self, voters: Sequence[str], more: Iterable[str] = ()) -> None:
-        """Take up another configuration.
+        """Adopt another configuration.
 
         Args:
             voters: the members that vote.
@@ -83,11 +84,11 @@ class Holdings:
         self._others = tuple(name for name in names if name != self._name)
         self._voters = tuple(voters)
         self._majority = majority_of(len(self._voters))
-        # What `agreed` reads for each session; a node without voters agrees on nothing.
+        # `agreed` reads these for each session; without voters it finds nothing agreed.
         self._voted = [self._held[voter] for voter in voters] or [{}]
 
     def copied(self, session: str = "") -> "Holdings":
-        """Return the ends that are known now, of all sessions or of one, for another thread."""
+        """Return a copy for another thread, of all sessions or only of one."""
         copy = Holdings(self._name, ())
         for name, ends in self._held.items():
             one = {session: ends[session]} if session in ends else {}
@@ -97,19 +98,19 @@ class Holdings:
         return copy
 
     def hold(self, session: str, end: Position) -> None:
-        """This node now holds `session` durably up to `end`."""
+        """Record that this node holds `session` durably up to `end`."""
         self._held[self._name][session] = end
-        self._unreported[session] = None
+        self.unreported[session] = None
 
     def agreed(self, session: str) -> Position:
-        """Up to where a majority holds `session` durably."""
+        """The end up to which a majority holds `session` durably."""
         held = sorted([ends.get(session, START) for ends in self._voted])
         return held[-self._majority]  # as `reached`, in a third of the calls
 
     def short(self, sessions: Iterable[str]) -> Iterator[str]:
-        """Yield the sessions a majority holds more of durably than this node."""
+        """Yield the sessions of which a majority holds more durably than this node."""
         others = [ends for ends in self._voted if ends is not self.own]
-        for session in sessions:  # for each that waits, 50 times a second
+        for session in sessions:  # every waiting session, 50 times a second
             here, ahead = self.own.get(session, START), 0
             for ends in others:
                 if ends.get(session, START) > here:
@@ -126,17 +127,17 @@ class Holdings:
         return reached([values.get(voter, 0) for voter in self._voters], self._majority)
 
     def of(self, member: str) -> Mapping[str, Position]:
-        """What a member said it holds."""
+        """The durable end of each session, as a member reported it."""
         return self._held[member]
 
     def may_reach(self, session: str, beyond: Position, since: int) -> bool:
-        """Whether a majority may hold more of `session` than this, for all that is known.
+        """Whether, as far as this node knows, a majority may hold more of `session` than `beyond`.
 
         Args:
             session: its name.
-            beyond: up to where it may be held.
-            since: an earlier `round`. A member whose whole report has not come since may hold
-                anything: what it said before may be from before the last election.
+            beyond: the end to compare with.
+            since: an earlier `round`. A member without a full report since then may hold anything:
+                its earlier reports may be from before the last election.
         """
         heard = {self._name, *(name for name, at in self._heard.items() if at > since)}
         able = [
@@ -146,7 +147,7 @@ class Holdings:
         return sum(able) >= self._majority
 
     def executes(self, member: str, index: int) -> None:
-        """Take note of the last instruction that a member has executed, as it reports itself."""
+        """Record the last instruction that a member reports as executed."""
         self._executed[member] = index
 
     def executed_by(self, member: str) -> int:
@@ -155,33 +156,33 @@ class Holdings:
 
     @property
     def heard_lately(self) -> list[str]:
-        """The other members whose whole reports come as they should."""
+        """The other members whose full reports arrive on time."""
         last = self.round - _LATE_ROUNDS
         return [name for name in self._others if self._heard.get(name, 0) > last]
 
     @property
     def hears_publishers(self) -> bool:
-        """Whether silence of a publisher means something: it may reach the nodes not heard."""
+        """Whether a publisher's silence is conclusive: a majority reports who pushes to it."""
         heard = {self._name, *self.presence.heard()}
         return len(heard.intersection(self._voters)) >= self._majority
 
     def drop(self, session: str) -> None:
-        """No node holds anything of `session` any more: the copies of all were dropped."""
+        """Record that every node's copy of `session` was dropped."""
         for ends in self._held.values():
             ends.pop(session, None)
         self.hold(session, START)
 
     def take_report(self, sender: str, data: bytes, outdated: Collection[str] = ()) -> list[str]:
-        """Take a member's report; return the sessions in it.
+        """Record a member's report; return the sessions in it.
 
         Args:
             sender: the member.
             data: the report.
-            outdated: sessions whose copies were dropped by an instruction that the member had not
-                executed: what it holds of them is gone, or about to be.
+            outdated: sessions to ignore, because an instruction that the member had not executed
+                yet dropped their copies.
 
         Raises:
-            PeerError: the report is malformed; nothing of it was taken.
+            PeerError: the report is malformed; nothing was recorded.
         """
         report = decode_report(data)
         held = self._held.get(sender)
@@ -196,7 +197,7 @@ class Holdings:
         return list(report.items)
 
     def _note_part(self, sender: str, report: Report) -> None:
-        """Note whether a member's whole report is here now; a part may have been lost."""
+        """Record whether a member's full report is complete; a part may have been lost."""
         if report.kind is ReportKind.CHANGES:
             return
         expected = self._left.pop(sender, -1)
@@ -211,24 +212,24 @@ class Holdings:
 
     def changes(self) -> list[bytes]:
         """Return reports of what changed since the last ones; none if nothing did."""
-        if not self._unreported:
+        if not self.unreported:
             return []
-        items = {session: self.own[session] for session in self._unreported}
-        self._unreported.clear()
+        items = {session: self.own[session] for session in self.unreported}
+        self.unreported.clear()
         return encode_reports(items, whole=False)
 
     def whole(self) -> list[bytes]:
-        """Return reports of everything: earlier ones may have been lost.
+        """Return full reports, since earlier ones may have been lost.
 
-        They retract what they do not name, so sessions of which nothing is held are left out: there
-        may be any number of them that were forgotten.
+        They replace earlier ones, so sessions of which nothing is held are left out: there may be
+        any number of forgotten ones.
         """
-        self._unreported.clear()
+        self.unreported.clear()
         return encode_reports({each: end for each, end in self.own.items() if end}, whole=True)
 
 
 def encode_reports(items: Mapping[str, Position], *, whole: bool) -> list[bytes]:
-    """Lay out reports of any number of sessions; only the first of them retracts what was said."""
+    """Encode any number of sessions as reports; if `whole`, the first replaces earlier reports."""
     rest, left, reports = iter(items.items()), len(items), list[bytes]()
     further = ReportKind.FURTHER if whole else ReportKind.CHANGES
     while (part := dict(islice(rest, _PART_SESSIONS))) or not reports:
@@ -238,7 +239,7 @@ def encode_reports(items: Mapping[str, Position], *, whole: bool) -> list[bytes]
 
 
 def encode_report(report: Report) -> bytes:
-    """Lay out a report: its kind, two numbers of sessions, then end and name of each."""
+    """Encode a report: its kind, two numbers of sessions, then end and name of each session."""
     parts = [_HEAD.pack(report.kind, len(report.items), report.left)]
     for session, end in report.items.items():
         name = session.encode()
@@ -247,7 +248,7 @@ def encode_report(report: Report) -> bytes:
 
 
 def decode_report(data: bytes) -> Report:
-    """Read a report; after a `PeerError` nothing of it was taken."""
+    """Decode a report; `PeerError` if it is malformed."""
     try:
         kind, count, left = _HEAD.unpack_from(data)
         if kind > ReportKind.FURTHER or count > SESSIONS_MAX:

@@ -1,4 +1,4 @@
-"""Planner: turns what a majority holds durably into the next instruction."""
+"""Planner: plans the next instruction from what a majority holds durably."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -13,14 +13,14 @@ from sequencer.planning.carried import Carrier
 from sequencer.planning.group_join_check import GroupJoinCheck, Stuck
 from sequencer.planning.session_log import Heading, SessionLog, SessionLogs
 
-# Of one session in one instruction: 10 ms of copying, the most a flood can delay other sessions.
+# Per session and instruction: 10 ms of copying, the most a flood can delay other sessions.
 SLICE_BYTES_MAX: Final = 4 * MIB
-# Of all sessions together: a node executes this much within about 0.1 s.
+# Per instruction: a node executes this much within about 0.1 s.
 INSTRUCTION_BYTES_MAX: Final = 32 * MIB
 
 
 class Planner:
-    """Plans on the current ledger, so at most one instruction may be under way."""
+    """Planner: plans on the current ledger, so only one instruction may be in flight."""
 
     def __init__(
         self,
@@ -28,23 +28,23 @@ class Planner:
         received: Callable[[str], Position] = lambda _session: START,
         may_carry: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Plan on the copies of this node.
+        """Plan from the copies of this node.
 
         Args:
             logs: the copies.
-            received: returns up to where a session was written here. It need not be durable yet:
-                a majority has it durably before it is planned, or the instruction carries it.
+            received: returns the end up to which a session was written here. It need not be
+                durable: bytes are planned once a majority holds them durably, or they are carried.
             may_carry: whether every member can read an instruction that carries bytes.
         """
         self._logs = logs
         self._received = received
         self.carrier = Carrier(logs, received, may_carry)
         self._newcomers = GroupJoinCheck(logs)
-        self.ready_index = 0  # of the instruction from which on a new leader may plan
-        self.stuck: dict[str, Stuck] = {}  # sessions that could not be merged when last looked at
+        self.ready_index = 0  # a new leader may plan once it has executed this instruction
+        self.stuck: dict[str, Stuck] = {}  # sessions that the last plan could not merge
         self.idle: list[str] = []  # sessions in which the last plan found nothing to merge
-        self._searching: set[str] = set()  # and those in which the next one has more to look at
-        self._turn = 0  # which session comes first next time, in case there is no room for all
+        self._searching: set[str] = set()  # sessions that the next plan continues to search
+        self._turn = 0  # which session comes first next time, so that each gets room
 
     def readable(
         self,
@@ -52,11 +52,11 @@ class Planner:
         own: Mapping[str, Position],
         is_checked: Callable[[str], bool],
     ) -> dict[str, Position]:
-        """Return how much of what a majority holds durably can be read here, by session.
+        """Return the ends of what a majority holds durably and this node can read, by session.
 
         Args:
-            agreed: by session, up to where a majority holds it durably.
-            own: by session, up to where this node does.
+            agreed: per session, the end a majority holds durably.
+            own: per session, the end this node holds durably.
             is_checked: whether the copy here is known to hold what was merged of a session.
         """
         found = {}
@@ -77,7 +77,7 @@ class Planner:
 
         Args:
             ledger: the state the instruction will be executed on.
-            durable: per session, up to where a majority of the nodes holds it durably.
+            durable: per session, the end a majority holds durably.
             time_ns: now.
 
         Raises:
@@ -90,7 +90,7 @@ class Planner:
             return None
         start = self._turn % len(waiting)
         share = max(INSTRUCTION_BYTES_MAX // min(len(waiting), SLICES_MAX), 1)
-        # A range is never split, so one as large as a file would make the file larger than asked.
+        # A range is never split, so one of a file's size would make the file exceed its limit.
         share = min(share, SLICE_BYTES_MAX, ledger.file_bytes_max // 2)
         slices: list[Slice] = []
         grouped: set[str] = set()
@@ -112,7 +112,7 @@ class Planner:
         after = ledger.merged_to(name)
         first = log.next_place(after)
         if first.file in log.log.manifest.archived:
-            # Or it was merged, and this node will execute that before it leads for long.
+            # Or it was merged by an instruction that this node has yet to execute.
             self.stuck[name] = Stuck(
                 f"the beginning of session {name!r}, from {after} on, was archived before it was "
                 f"merged here; rt session adopt {name} lets it continue with what is there"
@@ -130,13 +130,13 @@ class Planner:
         watermark = ledger.watermark(f"group {group}" if group else name)
         ends = rolled is not None and file_end == first.file + rolled
         made = _cut(log, name, group, after, first, file_end, watermark, limit, ends=ends)
-        # Only a session of which nothing is merged, or that was adopted, is merged up to a file.
+        # Only a new or adopted session has a merged end at the start of a file.
         if made is not None and made.skip and not after.offset:
             return self._joining(ledger, made, durable)
         return made
 
     def _joining(self, ledger: Ledger, made: Slice, durable: Position) -> Slice | None:
-        """Return the first slice of a session, unless its group has merged other messages."""
+        """Return a session's first slice, or None while its group's messages contradict it."""
         name, before = made.session, self._newcomers.searched(made.session)
         stuck = self._newcomers.obstacle(ledger, made, durable)
         if stuck is None:
@@ -147,7 +147,7 @@ class Planner:
         return None
 
     def forget(self, session: str) -> None:
-        """Forget what was found in a copy: it was set aside."""
+        """Forget a session's copy: it was set aside."""
         self.stuck.pop(session, None)
         self._newcomers.forget(session)
 
@@ -168,10 +168,10 @@ def _cut(  # noqa: PLR0917 - the fields of a slice, in their order
     *,
     ends: bool,
 ) -> Slice | None:
-    """Take frames up to `limit` bytes, at least one; end before repeats that follow new ones.
+    """Take frames up to `limit` bytes, at least one; stop before repeats that follow new messages.
 
-    A control frame is merged with the messages after it, since what adds none is passed over; so
-    it waits for them, unless it ends the file.
+    A control frame waits for the messages after it, unless it ends the file: alone it adds no
+    message and would be passed over.
     """
     length = messages = skip = 0
     upcoming, headers = watermark, bytearray()
@@ -194,11 +194,11 @@ def _cut(  # noqa: PLR0917 - the fields of a slice, in their order
 def _whole(
     log: SessionLog, first: Position, end: Position, limit: int, *, ends: bool
 ) -> list[Heading]:
-    """Return the headers of frames up to `limit` bytes, without control frames that end them."""
+    """Return the headers of up to `limit` bytes of frames, without trailing control frames."""
     found = log.headers(first, end, limit)
-    taken = sum(each.header.size for each in found)
     if found and found[-1].header.messages:
         return found
+    taken = sum(each.header.size for each in found)
     if not any(each.header.messages for each in found) and first + taken < end:
         return found + log.headers(Position(first + taken), end, limit)  # the limit was too low
     if ends and first + taken == end:

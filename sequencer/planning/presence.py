@@ -1,4 +1,4 @@
-"""Presence: which sessions are being pushed, to which node, and by whom."""
+"""Presence: which sessions are pushed, to which node, and by whom."""
 
 import struct
 from collections.abc import Collection, Mapping
@@ -8,20 +8,20 @@ from typing import Final, NamedTuple
 from rt.errors import Misuse, PeerError
 from rt.names import decode_session, parse_peer
 
-_HEAD: Final = struct.Struct("<BII")  # whether it is the first part, sessions in it, and after it
-_ITEM: Final = struct.Struct("<BB16s")  # lengths of session and peer, id of the log; both follow
+_HEAD: Final = struct.Struct("<BII")  # whether first part, sessions in it, sessions after it
+_ITEM: Final = struct.Struct("<BB16s")  # lengths of session and peer, log id; the names follow
 # Larger reports are split: a heartbeat must not wait until they are sent.
 _PART_SESSIONS: Final = 10_000  # 1.5 MB at most, and 0.5 MB with usual names
-PUSHED_MAX: Final = 1_000_000  # to one node: 150 MB at most in a report
+PUSHED_MAX: Final = 1_000_000  # per node: 150 MB at most in a report
 # Reports come every 5 s or more often; a node that misses two of them may be gone.
 HEARD_S: Final = 15.0
 
 
 class Pushed(NamedTuple):
-    """Who pushes a session.
+    """Pushed: who pushes a session.
 
     Attributes:
-        peer: the name in its certificate.
+        peer: the name in the publisher's certificate.
         log: the id of the log that it pushes.
     """
 
@@ -30,10 +30,10 @@ class Pushed(NamedTuple):
 
 
 class PresencePart(NamedTuple):
-    """A part of a report.
+    """PresencePart: a part of a report.
 
     Attributes:
-        is_first: whether the report begins with it.
+        is_first: whether the report begins with this part.
         pushed: the sessions in it.
         left: the number of sessions in the parts that follow.
     """
@@ -44,9 +44,9 @@ class PresencePart(NamedTuple):
 
 
 class Presence:
-    """What each node has said about the sessions that publishers push to it.
+    """Presence: what each node reports about the sessions that publishers push to it.
 
-    The thread that steps the duties sets `now_s`, by a clock that only goes forward.
+    The thread that steps the duties sets `now_s` from a monotonic clock.
 
     >>> presence, other = Presence(), Presence()
     >>> other.own = {"jfk": Pushed("alice", "0f" * 16)}
@@ -60,24 +60,24 @@ class Presence:
     def __init__(self) -> None:
         self.own: Mapping[str, Pushed] = {}
         self.now_s = 0.0
-        self._told: dict[str, tuple[float, Mapping[str, Pushed]]] = {}  # by node, and when
+        self._told: dict[str, tuple[float, Mapping[str, Pushed]]] = {}  # time and report by node
         self._parts: dict[
             str, PresencePart
-        ] = {}  # by node, what has come of a report that is not whole
+        ] = {}  # by node, the parts received of an incomplete report
 
     def take(self, sender: str, data: bytes) -> bool:
-        """Take a part of another node's report; it counts once all of it is here.
+        """Record a part of another node's report, which takes effect once it is complete.
 
         Returns:
-            Whether a whole report has come that differs from the one before.
+            Whether this completes a report that differs from the one before.
 
         Raises:
-            PeerError: it is malformed; nothing was taken.
+            PeerError: it is malformed; nothing was recorded.
         """
         part, before = decode_part(data), self._parts.pop(sender, None)
         if not part.is_first:
             if before is None or before.left != len(part.pushed) + part.left:
-                return False  # a part was lost; all of it comes again
+                return False  # a part was lost; the whole report will be repeated
             part = PresencePart(True, {**before.pushed, **part.pushed}, part.left)
         if part.left:
             self._parts[sender] = part
@@ -87,7 +87,7 @@ class Presence:
         return part.pushed != told
 
     def report(self) -> list[bytes]:
-        """Return what this node has to say, in parts."""
+        """Return this node's report, in parts."""
         items, left, parts = iter(self.own.items()), len(self.own), list[bytes]()
         while (part := dict(islice(items, _PART_SESSIONS))) or not parts:
             left -= len(part)
@@ -95,23 +95,23 @@ class Presence:
         return parts
 
     def forget(self) -> None:
-        """Forget what was heard: this node begins to lead, and it may be from long ago."""
+        """Forget other nodes' reports: this node begins to lead, and they may be old."""
         self._told, self._parts = {}, {}
 
     def reports(self, members: Collection[str]) -> list[Mapping[str, Pushed]]:
-        """Return who pushes each session, here and to each node that was heard lately.
+        """Return who pushes each session to this node, and to each node heard from lately.
 
-        A session may be in several of them, with different publishers: a node that lags does not
-        know yet whose a name is, and lets a stranger push it.
+        A session may be in several of them with different publishers: a lagging node does not know
+        the owner yet and may admit another publisher.
 
         Args:
-            members: the other nodes; what any other has said is forgotten.
+            members: the other nodes; reports of any other node are forgotten.
         """
         self._told = {name: told for name, told in self._told.items() if name in members}
         return [self.own, *(self._told[node][1] for node in self.heard())]
 
     def find(self, session: str) -> dict[str, Pushed]:
-        """Return who pushes a session to other nodes that were heard lately, by node."""
+        """Return who pushes a session to other nodes heard from lately, by node."""
         return {
             node: by
             for node in self.heard()
@@ -119,12 +119,12 @@ class Presence:
         }
 
     def heard(self) -> list[str]:
-        """Return the nodes that were heard lately."""
+        """Return the nodes heard from lately."""
         return [name for name, (at_s, _) in self._told.items() if self.now_s - at_s < HEARD_S]
 
 
 def encode_part(part: PresencePart) -> bytes:
-    """Lay out a part of a report."""
+    """Encode a part of a report."""
     parts = [_HEAD.pack(part.is_first, len(part.pushed), part.left)]
     for session, (peer, log) in part.pushed.items():
         name, by = session.encode(), peer.encode()
@@ -133,7 +133,7 @@ def encode_part(part: PresencePart) -> bytes:
 
 
 def decode_part(data: bytes) -> PresencePart:
-    """Read the bytes of `encode_part`; `PeerError` if they are something else."""
+    """Decode the bytes of `encode_part`; `PeerError` if they are anything else."""
     try:
         first, count, left = _HEAD.unpack_from(data)
         if first > 1:

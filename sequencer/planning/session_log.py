@@ -1,4 +1,4 @@
-"""SessionLog: a session's copy on a node, as the sequencer reads it: headers, no payload."""
+"""SessionLog: reads a session's copy for the sequencer: headers, and payload only on request."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from rt.position import START, Position
 
 # One read covers many small frames; after a large frame the next read begins at the next header.
 _READ_BYTES: Final = 4 * 1024
-# Of 2 KB each, and most sessions are idle. Of more that send at once, each is opened again for each
+# 2 KB each, and most sessions are idle. If more sessions send at once, each is reopened for each
 # instruction, which takes some 0.1 ms.
 _OPEN_MAX: Final = 1024
 
@@ -29,7 +29,7 @@ class Heading(NamedTuple):
 
 
 class SessionLog:
-    """One session's files, one of them open at a time."""
+    """SessionLog: one session's files, of which one is open at a time."""
 
     __slots__ = ("_data", "_file", "_first", "_headings", "_start", "log")
 
@@ -39,7 +39,7 @@ class SessionLog:
         self._start: Position | None = None
         self._first: Position | None = None  # where the headings last read begin
         self._headings: list[Heading] = []
-        self._data = b""  # what `headers` has just read, from `_first` on
+        self._data = b""  # the bytes `headers` has just read, from `_first` on
 
     def file(self, start: Position) -> File:
         """Return the file that starts at `start`; `FileNotFoundError` if it is not there."""
@@ -61,7 +61,7 @@ class SessionLog:
         return place
 
     def _is_passed(self, place: Position) -> bool:
-        """Whether a file has nothing from a place on, or is a first file that does not exist."""
+        """Whether a file has nothing after a place, or is a first file that does not exist."""
         end = self.log.manifest.rolled_end(place.file)
         if end is None and place == START:
             return not self.log.has_file(START)
@@ -76,9 +76,9 @@ class SessionLog:
         return start in self.log.manifest.archived
 
     def header_at(self, position: Position) -> bytes | None:
-        """Return the raw header at a position, short at the end; None if its file is missing.
+        """Return the raw header at a position; shorter at the file's end, None without a file.
 
-        No file stays open: this is asked of copies that may not be read again for long.
+        Opens and closes the file each time, since the copy may not be read again for long.
         """
         try:
             file = self.log.open_file(position.file)
@@ -90,14 +90,17 @@ class SessionLog:
             file.close()
 
     def ends_before(self, end: Position) -> bool:
-        """Whether the file of a position was rolled before it, as of the last `is_archived`."""
+        """Whether the file that a position is in was rolled at an earlier end than the position.
+
+        Uses the manifest as of the last `is_archived`.
+        """
         if not self.log.is_there:
-            self.log.refresh()  # it was forgotten since: too many others were read
+            self.log.refresh()  # closed since, because too many others were read
         rolled = self.log.manifest.rolled_end(end.file)
         return rolled is not None and rolled < end.offset
 
     def lacks_file(self, position: Position) -> bool:
-        """Whether the file of a position is missing, and not all of the copy: it has later ones."""
+        """Whether the file of a position is missing, although the copy has others."""
         try:
             self.file(position.file)  # stays open: it is read next
         except FileNotFoundError:
@@ -114,8 +117,8 @@ class SessionLog:
         Args:
             first: position of the first frame.
             end: where the last frame ends at the latest.
-            limit: bytes of frames to stop after; the first frame is taken whatever its size.
-            is_taken: whether `take_bytes` will follow: then the frames are read with their headers.
+            limit: bytes of frames to stop after; the first frame counts whatever its size.
+            is_taken: whether `take_bytes` will follow, so that whole frames are read at once.
 
         Raises:
             CorruptLog: there is no frame of this session where there must be one.
@@ -146,7 +149,7 @@ class SessionLog:
             at = walk.position.offset - base
             if at + HEADER_BYTES > len(data):
                 base, at = walk.position.offset, 0
-                data = file.pread(ahead, base)  # a frame that straddles `end` is no damage
+                data = file.pread(ahead, base)  # a frame that straddles `end` is not damage
                 self._data = data if base == first.offset else b""
             try:
                 header = parse_header(data, at)
@@ -157,10 +160,10 @@ class SessionLog:
             yield Heading(header, data[at : at + HEADER_BYTES])
 
     def take_bytes(self, first: Position, length: int) -> bytes:
-        """Return the bytes of frames after `headers`; fewer at the end of the file.
+        """Return the bytes of the frames that `headers` returned; fewer at the end of the file.
 
-        They may have been read with their headers. If those were known already, from planning, they
-        are read now. Nothing is kept: of 100,000 sessions that would be 400 MB.
+        If `headers` answered from its cache, the bytes are read now. They are not kept: for 100,000
+        sessions that would be 400 MB.
         """
         data, self._data = self._data, b""
         if self._first == first and length <= len(data):
@@ -176,15 +179,15 @@ class SessionLog:
 
 
 class SessionLogs:
-    """The copies of sessions on a node; those that were read lately stay open."""
+    """SessionLogs: the copies of sessions on a node; those read lately stay open."""
 
     def __init__(self, disk: Disk, root: str, *, open_max: int = _OPEN_MAX) -> None:
         """Read below `root`, where each session has a directory of its name."""
         self._disk = disk
         self._root = root
         self._open_max = open_max
-        self._damaged = DamagedFiles()  # of none of them: nothing is barred here
-        self._logs: dict[str, SessionLog] = {}  # the one read least recently comes first
+        self._damaged = DamagedFiles()  # empty: the sequencer may read every file
+        self._logs: dict[str, SessionLog] = {}  # least recently read first
 
     def __getitem__(self, session: str) -> SessionLog:
         log = self._logs.pop(session, None)
@@ -196,7 +199,7 @@ class SessionLogs:
         return log
 
     def forget(self, session: str) -> None:
-        """Forget a session: its directory has been replaced."""
+        """Close a session: its directory has been replaced."""
         log = self._logs.pop(session, None)
         if log is not None:
             log.close()
@@ -212,9 +215,9 @@ def merged_headers(appender: Appender, begin: Position, merged: Range) -> bytes:
     """Read the raw headers of a range's session frames from a merged log.
 
     Args:
-        appender: of the merged log.
-        begin: where the first of these frames is.
-        merged: the range they are of.
+        appender: the merged log's appender.
+        begin: position in the merged log of the first of these frames.
+        merged: the range.
 
     Raises:
         CorruptLog: other frames are there.
@@ -233,10 +236,10 @@ def merged_headers(appender: Appender, begin: Position, merged: Range) -> bytes:
 
 
 def changed_frame(data: bytes, frames: Sequence[Heading]) -> Position | None:
-    """Return where the first of these frames is that is not what its header says; None if all are.
+    """Return the position of the first frame whose bytes no longer match its header; None if none.
 
-    They were whole when they arrived, perhaps a while ago. Long ranges are copied unseen: every
-    reader of the merged log checks them.
+    The frames were checked when they arrived, perhaps long ago. Long ranges are copied without this
+    check: every reader of the merged log makes it.
     """
     offset, view = 0, memoryview(data)
     for header, raw in frames:

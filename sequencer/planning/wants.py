@@ -1,4 +1,4 @@
-"""Wants: which sessions other nodes have and this one lacks, and which node to ask."""
+"""Wants: which sessions this node lacks, and which member to ask for them."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -12,10 +12,10 @@ _PATIENCE_WITH_PUBLISHERS: Final = 4
 
 
 class Wants:
-    """Looks at what every node holds, over and over, and asks for what does not arrive."""
+    """Wants: compares what all members hold on every look, and asks for what does not arrive."""
 
     def __init__(self, patience: int) -> None:
-        """Ask for a session after it has not grown here for `patience` looks, 1 or more."""
+        """Ask for a session after `patience` looks, at least 1, without growth here."""
         self._patience = patience
         self._behind: dict[str, tuple[Position, int]] = {}  # end here, looks since it grew
 
@@ -27,17 +27,16 @@ class Wants:
         missing: str = "",
         is_fed: Callable[[str], bool] = lambda _session: False,
     ) -> dict[str, list[str]]:
-        """Return which sessions to ask which member for now.
+        """Return the sessions to ask for now, by member to ask.
 
-        The member that holds most is asked first, and the others after it if nothing arrives; each
-        for twice as long as the one before, so that even a slow one has enough time.
+        The member that holds most is asked first. If nothing arrives, the others follow, each for
+        twice as long as the one before, so that even a slow one has enough time.
 
         Args:
             holdings: what every member holds.
-            ledger: this node's state; what was merged here is not needed any more.
-            missing: the session that the next instruction needs more of.
-            is_fed: whether a session's publisher is connected, or seems to be; then it gets more
-                time.
+            ledger: this node's state; a session's bytes are not needed once they are merged here.
+            missing: the session of which the next instruction needs more.
+            is_fed: whether a session's publisher seems connected; it then gets more time.
         """
         behind, asked = {}, dict[str, list[str]]()
         held = {name: holdings.of(name) for name in holdings.others}
@@ -55,10 +54,10 @@ class Wants:
 
 
 def is_even(holdings: Holdings, ledger: Ledger) -> bool:
-    """Whether all that any member holds is merged, or is held here and by a majority.
+    """Whether everything members hold is merged, or held both here and by a majority.
 
-    Otherwise something has to be passed on, or reported again: the report may have been lost. What
-    a member held that is not heard any more is passed on once that returns.
+    Otherwise some member needs a copy, or must report again because a report was lost. Members that
+    are not heard do not count; what they hold is passed on once they return.
     """
     lately = {name: holdings.of(name) for name in holdings.heard_lately}
     if _holders(lately, holdings.own, ledger, ""):
@@ -75,7 +74,7 @@ def _holders(
     ledger: Ledger,
     missing: str,
 ) -> dict[str, list[str]]:
-    """Return the members that hold more of a needed session than this one, the most first."""
+    """Return, by needed session, the members that hold more of it than this one, most first."""
     more: dict[str, list[tuple[Position, str]]] = {}
     here, merged_to = own.get, ledger.merged_to
     for member, ends in held.items():

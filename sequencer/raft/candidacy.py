@@ -4,17 +4,17 @@ from typing import Final
 
 from sequencer.raft.consensus import Fork
 
-# How many election timeouts a node that cannot merge lets pass before it campaigns. Another node
-# does so after one or two and is elected; if none can be, this one may still be needed as a leader.
+# Election timeouts that a node which cannot merge waits before it campaigns. Another node campaigns
+# after one or two; if none can be elected, this one may still be needed as leader.
 RELUCTANCE_TIMEOUTS: Final = 4
 
 
 class Candidacy:
-    """What keeps a node from campaigning.
+    """Candidacy: what keeps a node from campaigning.
 
     Attributes:
-        is_reluctant: this node cannot merge for now, so another one should lead.
-        fork: where the leader's log contradicts what is committed here; such a node is silent.
+        is_reluctant: this node cannot merge for now, so another should lead.
+        fork: where the leader's log contradicts entries committed here; such a node stays silent.
     """
 
     __slots__ = ("_passed", "fork", "is_reluctant")
@@ -25,7 +25,7 @@ class Candidacy:
         self._passed = 0
 
     def follow(self) -> None:
-        """Take note that there is a leader."""
+        """Record that there is a leader."""
         self._passed = 0
 
     def may_campaign(self) -> bool:

@@ -1,4 +1,4 @@
-"""MemberChanges: what a leader demands before it changes its members, one at a time."""
+"""MemberChanges: a leader's conditions for changing its members, one at a time."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ from sequencer.raft.quorum import LEARNING, majority_of, suspended
 
 
 class MemberChanges:
-    """The changes that a leader can make to the configuration.
+    """MemberChanges: the changes that a leader can make to the configuration.
 
     Each appends an entry, which takes effect at once, and is refused while an earlier one is not
     committed. A node is added as a learner, which cannot cost a quorum, and promoted when it holds
@@ -65,7 +65,7 @@ class MemberChanges:
         )
 
     def remove(self, name: str) -> Entry:
-        """Take a node out."""
+        """Remove a node."""
         now = self._settled()
         seat = self._seat(name)
         if name == self._core.name:
@@ -76,20 +76,20 @@ class MemberChanges:
         return self._leader.change({each: now[each] for each in now if each != name})
 
     def move(self, name: str, address: str) -> Entry:
-        """Change where a node is reached."""
+        """Change a node's address."""
         now = self._settled()
         seat = self._seat(name)
         self._demand_free(name, address)
         return self._leader.change({**now, name: replace(seat, address=address)})
 
     def _is_old(self, name: str, seat: Seat, incarnation: int) -> bool:
-        """Whether a copy is known not to be the empty one that a new member starts with."""
+        """Whether a copy is known not to be a new member's empty one."""
         roster = self._core.roster
         is_lost = seat.incarnation == suspended(incarnation)
         return incarnation == FOUNDER or is_lost or roster.has_counted(name, incarnation)
 
     def _settled(self) -> Configuration:
-        """The configuration, which may be changed now."""
+        """The configuration; refused while its last change is not committed."""
         if not self._leader.is_settled:
             raise Refused("changing", "the last change of the members is not committed yet")
         return self._core.roster.now
@@ -121,9 +121,9 @@ class MemberChanges:
             )
 
     def _is_unheard(self, name: str) -> bool:
-        """Whether a peer passes for live only because this node began to lead just now.
+        """Whether a peer counts as live only because this node has just begun to lead.
 
-        A leader that was removed hands over first, so its successor is asked within moments.
+        A leader that is to be removed hands over first, so its successor is asked within moments.
         """
         peer = self._leader.peer(name)
         return peer is not None and peer.incarnation == UNKNOWN

@@ -58,7 +58,7 @@ class MessageCodec:
     __slots__ = ("_encoded", "_incarnation", "_message", "_names", "digest", "founders")
 
     def __init__(self, cluster: str, founders: Sequence[str], incarnation: int) -> None:
-        """Prepare; `founders` is empty for a copy that was not founded with the cluster."""
+        """Encode for this copy; `founders` is empty if it was not founded with the cluster."""
         self._names = pack_names(cluster, founders)
         self.founders = founders_digest(founders)
         self.digest = crc32(cluster.encode())
@@ -67,16 +67,13 @@ class MessageCodec:
         self._encoded = b""
 
     def encode(self, message: AnyMessage) -> bytes:
-        """The bytes of a message; a leader sends the same to several peers in a row."""
+        """The bytes of a message, cached because a leader sends it to several peers in a row."""
         if message == self._message:
             return self._encoded
-        self._message, self._encoded = message, self._encode(message)
-        return self._encoded
-
-    def _encode(self, message: AnyMessage) -> bytes:
         tag, flags, body = _ENCODERS[type(message)](self, message)
         fields = (tag, flags, self.founders, self.digest, self._incarnation, message.term)
-        return _HEADER.pack(*fields) + body
+        self._message, self._encoded = message, _HEADER.pack(*fields) + body
+        return self._encoded
 
     def decode(self, data: bytes) -> tuple[int, AnyMessage]:
         """The sender's incarnation and its message; `PeerError` if the bytes are malformed."""
@@ -95,7 +92,7 @@ class MessageCodec:
         return incarnation, message
 
     def check(self, entry: Entry) -> None:
-        """Raise `ValueError` unless an entry of the engine's own is well formed."""
+        """Raise `ValueError` if an entry of one of the engine's own kinds is malformed."""
         if entry.kind is EntryKind.MEMBER:
             unpack_member(entry.command)
         elif entry.kind is EntryKind.CONFIGURATION:
@@ -120,9 +117,9 @@ class MessageCodec:
 
 
 def is_commit_note(data: bytes, offset: int = 0) -> bool:
-    """Whether the message from `offset` on only says how far the leader has committed.
+    """Whether the message at `offset` carries only the leader's commit index.
 
-    It has no entries and asks for no reply, so no node waits for what follows from it.
+    It has no entries and asks for no reply, so no node waits for its effects.
     """
     if len(data) - offset != _HEADER.size + _APPEND_ENTRIES.size:
         return False
@@ -130,7 +127,7 @@ def is_commit_note(data: bytes, offset: int = 0) -> bool:
 
 
 def is_plain_success(data: bytes, offset: int = 0) -> bool:
-    """Whether the message from `offset` on says that entries are durable; it may confirm a read."""
+    """Whether the message at `offset` acknowledges durable entries; it may also confirm a read."""
     if len(data) - offset != _HEADER.size + _APPEND_REPLY.size:
         return False
     return data[offset] == _TAG_APPEND_REPLY and data[offset + 1] == _FLAG_1
@@ -158,7 +155,7 @@ def pack_names(cluster: str, founders: Sequence[str]) -> bytes:
 
 
 def unpack_names(data: bytes, offset: int) -> tuple[tuple[str, ...], int]:
-    """The cluster's name, then its founders', and where the list ends."""
+    """The cluster's name and its founders' names, and the offset after them."""
     [count] = data[offset : offset + 1]
     if not 1 <= count <= VOTERS_MAX + 1:
         raise ValueError("not a list of founders")
@@ -241,7 +238,7 @@ _ENCODERS: Final[dict[type, Callable[..., _Encoded]]] = {
 
 
 def _fields(layout: struct.Struct, data: bytes, tail: int = 0) -> tuple[int, ...]:
-    """The fields after the header, which exactly `tail` more bytes must follow."""
+    """The fields after the header; exactly `tail` more bytes must follow them."""
     fields: tuple[int, ...] = layout.unpack_from(data, _HEADER.size)
     if len(data) != _HEADER.size + layout.size + tail:
         raise ValueError("a length that does not fit the kind")
@@ -251,7 +248,7 @@ def _fields(layout: struct.Struct, data: bytes, tail: int = 0) -> tuple[int, ...
 
 
 def _after_names(codec: MessageCodec, data: bytes, start: int) -> int:
-    """Where the list of founders ends, which must agree with the digests of the header."""
+    """The offset after the list of founders, which must agree with the header's digests."""
     if data.startswith(codec.names, start):
         return start + len(codec.names)
     names, end = unpack_names(data, start)

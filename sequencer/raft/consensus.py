@@ -1,4 +1,4 @@
-"""Consensus: what a sequencer needs of an engine that makes nodes agree on commands.
+"""Consensus: the interface of an engine that makes nodes agree on commands.
 
 An engine is a function from events to effects. It has no file, socket, clock or thread: the node
 feeds it events (`propose`, `step`, `tick`, `persisted`), takes a `Ready`, and performs its duties
@@ -22,10 +22,10 @@ from typing import Final, NamedTuple, Protocol
 from rt.errors import PeerError
 
 COMMAND_BYTES_MAX: Final = 1 << 20  # an instruction: 32 bytes a session, 1,000 sessions
-MEMBERS_ALLOWED: Final = (1, 3, 5, 7)  # that a cluster may be founded with
+MEMBERS_ALLOWED: Final = (1, 3, 5, 7)  # how many members may found a cluster
 VOTERS_MAX: Final = 7
 LEARNERS_MAX: Final = 1  # so that each is promoted or removed before the next is added
-INCARNATION_END: Final = 1 << 61  # incarnations are smaller
+INCARNATION_END: Final = 1 << 61  # all incarnations are less
 FOUNDER: Final = 0  # the incarnation of every founding member of a cluster
 
 
@@ -33,15 +33,15 @@ class EntryKind(IntEnum):
     """What an entry is for; the application applies commands and skips the rest."""
 
     COMMAND = 1
-    NO_OP = 2  # a new leader's first entry, which commits what it inherited
+    NO_OP = 2  # a new leader's first entry; committing it commits the inherited entries
     MEMBER = 3  # a member is suspended, or admitted after it lost its state
-    CONFIGURATION = 4  # all members: one was added, promoted, moved or removed
+    CONFIGURATION = 4  # all members, after one was added, promoted, moved or removed
 
 
 class EngineRole(IntEnum):
-    """The role of a node."""
+    """EngineRole: the role of a node."""
 
-    LEARNER = 1  # replicates, but does not count: it was added lately, or its state was lost
+    LEARNER = 1  # replicates without a vote: newly added, or its state was lost
     FOLLOWER = 2
     PRE_CANDIDATE = 3
     CANDIDATE = 4
@@ -50,11 +50,11 @@ class EngineRole(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """One member in a configuration.
+    """Seat: one member in a configuration.
 
     Attributes:
-        incarnation: which copy of its state counts.
-        votes: False for a learner, which is sent everything and counts for nothing.
+        incarnation: the copy of its state that counts.
+        votes: False for a learner, which receives everything but does not vote.
         address: host:port where the other nodes reach it; "" if the log does not say.
     """
 
@@ -64,11 +64,11 @@ class Seat:
 
 
 Configuration = Mapping[str, Seat]
-Place = tuple[int, int]  # term and index of an entry, as logs are compared in an election
+Place = tuple[int, int]  # term and index of an entry, compared as in an election
 
 
 class UnheardError(PeerError):
-    """A message whose sender has no say in it, as far as this node knows; it had no effect."""
+    """A message that its sender may not send, as far as this node knows; it had no effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """What a node must never forget of elections: its term, and its vote in that term."""
+    """Ballot: a node's term and its vote in that term, which it must never forget."""
 
     term: int = 0
     voted_for: str = ""
@@ -91,7 +91,7 @@ class Ballot:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The application's state after the entry `index`, and the configuration as of then.
+    """Snapshot: the application's state and the configuration after the entry `index`.
 
     Attributes:
         index: the last entry whose effect is in `data`.
@@ -115,14 +115,14 @@ class PeerMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A requested read may be answered from any state that has applied `index`."""
+    """Read: a requested read, answerable from any state that has applied `index`."""
 
     ticket: int
     index: int
 
 
 class Ready(NamedTuple):
-    """The duties of a node, in the order in which they must be performed, but for `settled`.
+    """Ready: a node's duties, in the order in which they must be performed, except `settled`.
 
     Attributes:
         early: messages that promise nothing about this node's disk; send them at once.
@@ -133,9 +133,9 @@ class Ready(NamedTuple):
         messages: to be sent once all of the above is durable, never earlier.
         committed: to be applied, in order, each exactly once; a restart resumes at the snapshot.
         reads: may be answered once their index has been applied.
-        disowned: the other members have found that this copy of the node's state lost entries
-            that it had acknowledged; it never counts again. The journal sets it aside and ends.
-        removed: this node is not a member any more. The journal notes it and ends.
+        disowned: the other members found that this copy of the node's state lost acknowledged
+            entries; it never counts again. The journal sets it aside and stops.
+        removed: this node is no longer a member. The journal records it and stops.
     """
 
     early: tuple[PeerMessage, ...] = ()
@@ -150,13 +150,13 @@ class Ready(NamedTuple):
 
     @property
     def must_persist(self) -> bool:
-        """Whether anything has to be written."""
+        """Whether anything must be written."""
         has_state = self.ballot is not None or self.snapshot is not None
         return bool(self.entries) or has_state or self.disowned or self.removed
 
     @property
     def settled(self) -> tuple[Entry, ...]:
-        """Those of `committed` that may be applied before the sync: `entries` come after them."""
+        """The part of `committed` that may be applied before the sync: entries before `entries`."""
         if not self.entries or self.snapshot is not None or self.disowned or self.removed:
             return ()
         first = self.entries[0].index
@@ -165,14 +165,14 @@ class Ready(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """What a journal recovers, and an engine starts from.
+    """EngineState: what a journal recovers and an engine starts from.
 
     Attributes:
         ballot: the last term and vote.
-        snapshot: the newest one, or None.
-        entries: those after the snapshot.
-        incarnation: which copy of the node's state this is.
-        founders: the cluster's first members and their addresses, by name; empty if not known.
+        snapshot: the newest snapshot, or None.
+        entries: the entries after the snapshot.
+        incarnation: identifies this copy of the node's state.
+        founders: addresses of the cluster's founding members by name; empty if unknown.
     """
 
     ballot: Ballot = Ballot()
@@ -184,12 +184,12 @@ class EngineState:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """A committed entry of this node is another one in the log of a leader, so a majority lost it.
+    """Fork: an entry committed here differs in a leader's log, so a majority has lost it.
 
     Attributes:
-        index: of the first such entry that was seen; earlier ones may differ too.
+        index: the first such entry seen; earlier ones may differ too.
         leader: the leader's name.
-        term: the leader's.
+        term: the leader's term.
     """
 
     index: int
@@ -199,7 +199,7 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One other member as the leader sees it.
+    """Peer: one other member as the leader sees it.
 
     Attributes:
         name: the member.
@@ -220,21 +220,22 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A view of an engine; `peers` is empty unless it leads.
+    """Status: a view of an engine; `peers` is empty unless it leads.
 
     Attributes:
         name: this node.
-        role: of this node.
+        role: the node's role.
         term: the newest term it knows.
         leader: the leader of that term, or "" if unknown.
         commit: the last entry known to be committed.
         last: the last entry of its log.
         durable: the last entry that is durable here.
         snapshot: the last entry that the newest snapshot covers.
-        peers: the others, by name.
+        peers: the other members.
         refusal: why messages of peers are refused, or "".
         members: the configuration as of the last entry of its log.
-        is_current: a leader has spoken since the start or a snapshot; all it has committed is here.
+        is_current: whether a leader was heard since the start or a snapshot, and this node has
+            everything that leader had committed.
     """
 
     name: str
@@ -253,10 +254,10 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Quiescence:
-    """Where a node has nothing left to agree on.
+    """Quiescence: the log position at which a node has nothing left to agree on.
 
     Attributes:
-        term: the newest that it knows, in which it leads or follows a leader.
+        term: the newest known term, in which it leads or follows a leader.
         index: the last entry of its log, which is committed and durable.
     """
 
@@ -266,14 +267,14 @@ class Quiescence:
 
 @dataclass(frozen=True, slots=True)
 class LastChange:
-    """The configuration of a log, and where in it that was decided.
+    """LastChange: a log's configuration and the entry that made it.
 
     Attributes:
-        term: of the entry that made it so.
-        index: of that entry, or of a later one before which the log no longer holds any.
+        term: term of that entry.
+        index: that entry; if the log no longer holds it, the last entry before its start.
         now: the configuration.
-        before: the one that it replaced, which returns if the entry is truncated; empty once the
-            entry is known to be committed.
+        before: the configuration it replaced, which returns if the entry is truncated; empty once
+            the entry is known to be committed.
         listed: names in the committed configurations of the log, as far back as it reaches.
     """
 
@@ -285,7 +286,7 @@ class LastChange:
 
 
 class Consensus(Protocol):
-    """An engine. One thread drives it; nothing here blocks."""
+    """Consensus: an engine. One thread drives it; nothing here blocks."""
 
     @property
     def leader(self) -> str:
@@ -297,28 +298,28 @@ class Consensus(Protocol):
 
     @property
     def fork(self) -> Fork | None:
-        """Where this node's committed entries differ from a leader's; it takes no part then."""
+        """Where this node's committed entries differ from a leader's; it then takes no part."""
 
     def hesitate(self, *, yes: bool) -> None:
-        """Stand for election only if no other node does, if `yes`: this one cannot merge now."""
+        """If `yes`, campaign only if no other node does: this one cannot merge now."""
 
     @property
     def calm(self) -> Quiescence | None:
         """Where nothing is left to agree on, as far as this node knows; None if something is.
 
-        While all members but those that are away are calm at the same place and are known to live,
-        none has to be ticked. A leader is calm only while a majority is there.
+        While all members, except those away, are calm at the same place and known to be alive, no
+        engine needs ticks. A leader is calm only while a majority is present.
         """
 
     @property
     def away(self) -> Set[str]:
-        """The members that a leader has not heard for an election timeout; none if another leads.
+        """The members that a leader has not heard for an election timeout; empty on followers.
 
-        Each that is heard again has to be ticked for: it may lack entries.
+        When one is heard again, ticks must resume: it may lack entries.
         """
 
     def vouch(self, members: Set[str]) -> None:
-        """Count these members as heard now: their processes live, and say that they are calm."""
+        """Count these members as heard now: their processes are alive and report being calm."""
 
     def propose(self, command: bytes) -> Entry:
         """Append a command; it is decided once its index and term come back as committed.
@@ -331,26 +332,26 @@ class Consensus(Protocol):
     def step(self, sender: str, data: bytes) -> None:
         """Handle a message of `sender`, whose name the transport has authenticated.
 
-        Only a voter may campaign, vote, lead, or announce a later term: of this node's log, of the
-        configuration before it while the change is undecided, or of one that was announced. Any
-        other peer that a leader replicates to may acknowledge what it was sent.
+        Only voters may campaign, vote, lead, or announce a later term. A voter is one by this
+        node's log, by the configuration before it while the change is undecided, or by an announced
+        one. Other peers that a leader replicates to may only acknowledge what it sent them.
 
         Raises:
-            UnheardError: the sender has no say in what it sent.
+            UnheardError: the sender may not send this.
             PeerError: the bytes are malformed, break the protocol, or come from a node with
                 another configuration; nothing in the message had any effect.
         """
 
     def elects(self, name: str) -> bool:
-        """Whether this node hears a node as one that votes; see `step`."""
+        """Whether this node accepts another as a voter; see `step`."""
 
     def announce(self, place: Place, seats: Configuration) -> None:
-        """Also hear the voters of a configuration while it is newer than that of this node's log.
+        """Also accept the voters of an announced configuration that is newer than this node's log.
 
         A node that was away while others were replaced may not know its leader otherwise.
 
         Args:
-            place: of the entry that made it.
+            place: term and index of the configuration's entry.
             seats: the configuration.
         """
 
@@ -358,21 +359,21 @@ class Consensus(Protocol):
         """Advance time by one unit."""
 
     def gone(self, member: str) -> None:
-        """Learn that a member's process has ended, as the machine that it ran on says.
+        """Record that a member's process has ended, as its machine reports.
 
         If it led, an election is called soon. A false report costs an election at most.
         """
 
     def ready(self) -> Ready | None:
-        """The next duties; None if there are none, or the last were not `persisted` yet."""
+        """The next duties; None if there are none, or the last are not `persisted` yet."""
 
     def persisted(self, ready: Ready) -> None:
-        """Record that everything `ready` wanted durable is durable."""
+        """Record that everything in `ready` that must be durable is durable."""
 
     def may_compact(self, index: int) -> bool:
-        """Whether the members as of an entry are known: a snapshot of it has to list them.
+        """Whether the members as of an entry are known, as a snapshot of it must list them.
 
-        They are not to a node that joins, or has lost its state, before its log says so.
+        A node that joins, or has lost its state, does not know them before its log says so.
         """
 
     def compact(self, index: int, data: bytes) -> Snapshot | None:
@@ -380,8 +381,7 @@ class Consensus(Protocol):
 
         Returns:
             The snapshot, for the journal to save; until then a restart uses the older one. None if
-            there is a newer one already, such as one that the leader has just sent, or if it must
-            not be made; see `may_compact`.
+            there is already a newer one, such as one just received, or if `may_compact` is false.
         """
 
     def read_index(self, ticket: int) -> None:
@@ -406,7 +406,7 @@ class Consensus(Protocol):
 
     @property
     def last_change(self) -> LastChange:
-        """The same, with where in the log it was decided."""
+        """The configuration, and the entry that made it."""
 
     def add(self, name: str, address: str) -> Entry:
         """Append a learner to the configuration.
@@ -431,7 +431,7 @@ class Consensus(Protocol):
 
         Raises:
             Refused: `not-leader`, `changing`, `not-a-member`, `no-quorum`, or `leads`: this node
-                leads, and has to hand over first.
+                leads, and must hand over first.
         """
 
     def move(self, name: str, address: str) -> Entry:

@@ -25,7 +25,7 @@ from sequencer.raft.outgoing import Outgoing
 from sequencer.raft.quorum import Roster, checked_members, is_suspended
 from sequencer.raft.snapshots import SnapshotStore
 
-APPLY_ENTRIES_MAX: Final = 4096  # per Ready: bounds the work between two looks at the wire
+APPLY_ENTRIES_MAX: Final = 4096  # per Ready: bounds the work between two reads of the network
 
 
 class Chance(Protocol):
@@ -37,16 +37,17 @@ class Chance(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How long a node waits and how much it sends at once.
+    """Settings: timeouts, and how much a node sends at once.
 
     Attributes:
-        heartbeat_ticks: between two heartbeats of a leader.
+        heartbeat_ticks: ticks between two heartbeats of a leader.
         election_ticks: the minimum election timeout; each wait is drawn from one to two of them.
-        batch_bytes_max: of commands in one message.
-        window_entries_max: sent to a peer and not yet acknowledged.
-        undecided_bytes_max: of uncommitted commands before a proposal is refused.
-        chunk_bytes: of a snapshot in one message.
-        trail_entries: kept in memory before a snapshot's index, for peers that lag a little.
+        batch_bytes_max: bytes of commands in one message.
+        window_entries_max: entries sent to a peer and not yet acknowledged.
+        undecided_bytes_max: bytes of uncommitted commands before a proposal is refused.
+        chunk_bytes: bytes of a snapshot in one message.
+        trail_entries: entries kept in memory before a snapshot's index, for peers that lag a
+            little.
     """
 
     heartbeat_ticks: int = 5
@@ -66,12 +67,12 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """What never changes while a node runs.
+    """NodeConfig: what never changes while a node runs.
 
     Attributes:
         name: this node.
         founders: the members that the cluster was founded with, and their addresses.
-        incarnation: which copy of this node's state is running.
+        incarnation: the copy of this node's state that is running.
         settings: timeouts and limits.
     """
 
@@ -89,12 +90,12 @@ class NodeConfig:
 def node_config(
     name: str, members: Iterable[str], state: EngineState, settings: Settings
 ) -> NodeConfig:
-    """Find out who founded the cluster; `Misuse` if the founding members are impossible.
+    """Return a node's configuration; `Misuse` if the founding members are impossible.
 
     Args:
         name: this node.
-        members: of the cluster, by its configuration file: names, or addresses by name.
-        state: what the journal recovered, which knows better.
+        members: the cluster's members by its configuration file: names, or addresses by name.
+        state: what the journal recovered, whose founders take precedence.
         settings: timeouts and limits.
     """
     addresses = members if isinstance(members, Mapping) else dict.fromkeys(members, "")
@@ -112,13 +113,13 @@ class Core:
     Attributes:
         config: who this node is.
         term, voted_for: the ballot, which must be durable before it is acted on.
-        leader: of this term, or "".
+        leader: the leader of this term, or "".
         log: the entries.
         commit: the commit index: the last entry known to be committed.
         roster: which incarnation of each member counts.
         snapshots: the newest snapshot, and the one being received.
         outgoing: messages to send.
-        announced: a configuration that another node has announced, and the place of its entry.
+        announced: a configuration that another node announced, after the place of its entry.
     """
 
     __slots__ = (
@@ -165,26 +166,28 @@ class Core:
 
     @property
     def is_voter(self) -> bool:
-        """Whether this node's own log says that this copy of its state counts."""
+        """Whether, by this node's own log, this copy of its state counts."""
         return self.roster.counts(self.name, self.incarnation)
 
     @property
     def may_vote(self) -> bool:
         """Whether to answer candidates at all.
 
-        Whether a vote counts is judged by the candidate's roster, which may admit this copy before
-        this node's own log does: if a voter consulted its own role, an admission whose leader was
-        lost could leave two live nodes of three without a leader. A copy is admitted only once it
-        holds the suspension of the one before it, so a log in which yet another copy counts is
-        certain to lack committed entries, and its node stays silent. So is one that does not name
-        this node, which is promoted only once it holds the entry that made it a learner.
+        The candidate's roster decides whether a vote counts, and may admit this copy before this
+        node's own log does. If voters consulted their own role, an admission whose leader was lost
+        could leave two live nodes of three without a leader.
+
+        A copy is admitted only once it holds the suspension of the one before it. So if yet another
+        copy counts in this log, it certainly lacks committed entries, and its node stays silent.
+        The same goes for a log that does not list this node, which is promoted only once it holds
+        the entry that made it a learner.
         """
         seat = self.roster.now.get(self.name)
         return self.is_voter or (seat is not None and is_suspended(seat.incarnation))
 
     @property
     def last_change(self) -> LastChange:
-        """The configuration, and where in the log it was decided."""
+        """The configuration, and the entry that made it."""
         roster, log = self.roster, self.log
         index = max(roster.changed_at, log.base)
         before = roster.before if self.commit < index else {}
@@ -194,7 +197,7 @@ class Core:
     def elects(self, name: str) -> bool:
         """Whether a node may vote, campaign and lead, as far as this node knows.
 
-        The copy of its state is not looked at: this log may not know yet which one counts.
+        The incarnation does not matter: this log may not know yet which one counts.
         """
         seat = self.roster.now.get(name)
         if seat is not None and seat.votes:  # the usual case
@@ -206,14 +209,14 @@ class Core:
 
     @property
     def is_disowned(self) -> bool:
-        """Whether the log suspends this very copy: it has lost entries that it had acknowledged."""
+        """Whether the log suspends this very copy, because it lost entries it had acknowledged."""
         return self.roster.has_suspended(self.config.name, self.config.incarnation)
 
     @property
     def is_removed(self) -> bool:
-        """Whether the log takes this copy out of the cluster.
+        """Whether the log removes this copy from the cluster.
 
-        A leader sends a node its own removal only after that is committed, so it is certain.
+        A leader sends a node its own removal only after that is committed, so it is final.
         """
         return self.roster.has_removed(self.name, self.incarnation)
 
@@ -222,7 +225,7 @@ class Core:
         self.term, self.voted_for = term, voted_for
 
     def finish_read(self, ticket: int, index: int) -> None:
-        """Let this node's own application answer a read from `index` on."""
+        """Have this node's application answer a read once it has applied `index`."""
         self._reads.append(Read(ticket, index))
 
     def append(self, entry: Entry) -> None:
@@ -250,7 +253,7 @@ class Core:
         self.commit = self._delivered = snapshot.index
 
     def may_compact(self, index: int) -> bool:
-        """Whether a snapshot of this entry could say who the members are."""
+        """Whether the members as of this entry are known."""
         return self.roster.is_known(index, self.name, self.incarnation)
 
     def compact(self, index: int, data: bytes, needed: int) -> Snapshot | None:
@@ -259,7 +262,7 @@ class Core:
         Args:
             index: the last entry in it.
             data: the application's state.
-            needed: a peer still needs the entries after this index.
+            needed: entries after this index are still needed by a peer.
         """
         newest = self.snapshots.newest
         if (newest is not None and index <= newest.index) or not self.may_compact(index):
@@ -274,21 +277,26 @@ class Core:
 
     def take_ready(self) -> Ready | None:
         """The duties that have accumulated, or None."""
-        # it has forgotten what it promised, and must promise nothing more
-        if self.roster.has_suspensions and self.is_disowned:
+        # this copy has forgotten promises, and must make no more
+        if self.roster.suspended and self.is_disowned:
             return Ready(disowned=True)
         if self.config.name not in self.roster.now and self.is_removed:
             return Ready(removed=True)
-        if not self._has_duties():  # the usual case, so build nothing
-            return None
-        now, after_sync = self.outgoing.take()
+        out, log, saved = self.outgoing, self.log, self._saved_ballot
+        is_saved = saved.term == self.term and saved.voted_for == self.voted_for
+        has_words = out.now or out.after_sync or out.append_reply or self._reads
+        is_done = is_saved and self._delivered == self.commit and log.durable == log.last
+        if is_done and not has_words and self.snapshots.to_install is None:
+            return None  # the usual case, so build nothing
+        now, after_sync = out.take() if has_words else ((), ())
+        end = min(self.commit, self._delivered + APPLY_ENTRIES_MAX)
         ready = Ready(
             now,
-            self._unsaved_ballot(),
+            None if is_saved else Ballot(self.term, self.voted_for),
             self.snapshots.to_install,
-            self.log.unsaved(),
+            log.unsaved() if log.durable < log.last else (),
             after_sync,
-            self._undelivered(),
+            log.between(self._delivered + 1, end) if self._delivered < end else (),
             tuple(self._reads),
         )
         self._delivered += len(ready.committed)
@@ -296,32 +304,8 @@ class Core:
         self._reads.clear()
         return ready
 
-    def _has_duties(self) -> bool:
-        return bool(
-            not self.outgoing.is_empty
-            or self._reads
-            or self._delivered != self.commit
-            or self.log.durable < self.log.last
-            or self.snapshots.to_install
-            or self._saved_ballot.term != self.term
-            or self._saved_ballot.voted_for != self.voted_for
-        )
-
-    def _unsaved_ballot(self) -> Ballot | None:
-        saved = self._saved_ballot
-        if saved.term == self.term and saved.voted_for == self.voted_for:
-            return None
-        return Ballot(self.term, self.voted_for)
-
-    def _undelivered(self) -> tuple[Entry, ...]:
-        if self._delivered == self.commit:
-            return ()
-        return self.log.between(
-            self._delivered + 1, min(self.commit, self._delivered + APPLY_ENTRIES_MAX)
-        )
-
     def persisted(self, ready: Ready) -> None:
-        """Count as durable what that `Ready` held and the log still holds."""
+        """Count as durable what that `Ready` held, as far as the log still holds it."""
         if ready.ballot is not None:
             self._saved_ballot = ready.ballot
         if ready.snapshot is not None:

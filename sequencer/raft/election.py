@@ -33,9 +33,9 @@ class Election:
                 send(voter, request)
 
     def count(self, voter: str, incarnation: int, vote: VoteReply) -> None:
-        """Count a vote of this election, once per member, if that copy of the member counts.
+        """Count a vote in this election, once per member, if that copy of the member counts.
 
-        Whether it does is judged by this node's configuration, not by the voter's.
+        This node's configuration decides that, not the voter's.
         """
         is_ours = vote.term == self.term and vote.pre_vote == self.pre_vote
         if is_ours and vote.granted and self._core.roster.counts(voter, incarnation):
@@ -48,7 +48,7 @@ class Election:
 
 
 def reply_to_request(core: Core, candidate: str, request: RequestVote) -> VoteReply:
-    """Decide on a request that is not of an older term; a vote is durable before it is sent."""
+    """Decide on a request of the current or a later term; persist a vote before sending it."""
     if request.pre_vote:
         granted = request.term > core.term and is_up_to_date(core, request)
         return VoteReply(request.term if granted else core.term, granted, True)

@@ -19,7 +19,7 @@ from sequencer.raft.consensus import (
     Seat,
 )
 
-NUMBER_MAX: Final = (1 << 62) - 1  # 146 years at a thousand million entries a second
+NUMBER_MAX: Final = (1 << 62) - 1  # 146 years at 10**9 entries a second
 ENTRIES_MAX: Final = 4096  # per message: bounds the objects one message can create
 ENTRY_BYTES: Final = 13  # without its command
 
@@ -86,7 +86,7 @@ def pack_configuration(seats: Configuration) -> bytes:
 
 
 def unpack_configuration(data: bytes, start: int = 0) -> tuple[dict[str, Seat], int]:
-    """The configuration at `start`, and where it ends; `ValueError` if it is malformed."""
+    """The configuration at `start`, and the offset after it; `ValueError` if it is malformed."""
     seats: dict[str, Seat] = {}
     try:
         [count], offset = data[start : start + 1], start + 1

@@ -24,13 +24,16 @@ from sequencer.raft.quorum import is_suspended, reached, suspended
 from sequencer.raft.reads import Reads
 from sequencer.raft.snapshots import encode_snapshot
 
+_PROBE, _REPLICATE = ProgressState.PROBE, ProgressState.REPLICATE
+
 
 class Leader:
-    """A node's leadership of one term; it begins with a no-op, which commits what it inherited."""
+    """Leader: one term of leadership; its first entry, a no-op, commits the inherited ones."""
 
     __slots__ = (
         "_core",
         "_heartbeat_ticks",
+        "_is_following",
         "_no_op",
         "_peers",
         "_transfer_due",
@@ -75,8 +78,8 @@ class Leader:
     def advance_commit(self) -> None:
         """Commit what is durable on a majority, if it ends in an entry of this term.
 
-        An older entry on a majority can still be overwritten; once an entry of this term follows
-        it there, it cannot (figure 8 of the Raft paper).
+        An entry of an older term can still be overwritten although a majority holds it, until the
+        majority also holds an entry of this term (figure 8 of the Raft paper).
         """
         core, log = self._core, self._core.log
         if core.commit == log.last:
@@ -86,32 +89,34 @@ class Leader:
         if index > core.commit and self.may_commit(index):
             self._undecided_bytes -= bytes_of(log.between(core.commit + 1, index))
             core.commit_to(index)
-            self._follow_roster()
+            if self._is_following:
+                self._follow_roster()
 
     def may_commit(self, index: int) -> bool:
-        """Whether a majority that holds this entry commits it."""
+        """Whether this entry is committed once a majority holds it."""
         return self._core.log.term_at(index) == self._core.term
 
     def counts(self, peer: Progress) -> bool:
-        """Whether the copy of the peer's state that we hear from is the one that counts."""
+        """Whether the peer's replies come from the copy of its state that counts."""
         return self._core.roster.counts(peer.name, peer.incarnation)
 
     # Sending
 
     def flush(self) -> None:
         """Send what is new: entries, the commit index, a ReadIndex round."""
-        if not self.reads.is_idle:
-            self.reads.open_round(self._core.commit >= self._no_op)
+        core, reads = self._core, self.reads
+        if reads.asked or reads.rounds:
+            reads.open_round(core.commit >= self._no_op)
             self._settle_reads()
+        last, news = core.log.last, (core.commit, reads.round)
         for peer in self._peers.values():
-            last = self._last_for(peer)
-            if peer.next <= last or self._has_news(peer):
-                self._send(peer, last)
+            if peer.next <= last or peer.sent != news:
+                self._send(peer, self._last_for(peer) if peer.name not in core.roster.now else last)
         if self._transfer_due:
             self._send_timeout_now()
 
     def heartbeat(self) -> None:
-        """Send every peer a heartbeat, which also repeats what may have been lost."""
+        """Send every peer a heartbeat, which also resends what may have been lost."""
         self._transfer_due = bool(self._transferee)
         for peer in self._peers.values():
             if peer.snapshot is not None:
@@ -123,44 +128,31 @@ class Leader:
 
     def _send(self, peer: Progress, last: int) -> None:
         """Send a peer what it lacks of the entries up to `last`."""
-        log = self._core.log
-        while self._may_send(peer):
-            if log.term_at(peer.next - 1) is None:
+        log, settings = self._core.log, self._core.config.settings
+        while peer.state is _REPLICATE or (peer.state is _PROBE and not peer.waiting):
+            if peer.next <= log.base and log.term_at(peer.next - 1) is None:
                 self._begin_snapshot(peer)
                 return
-            entries = self._due(peer, last)
-            if not entries and not self._has_news(peer):
+            entries: tuple[Entry, ...] = ()
+            if peer.next <= last and peer.next - peer.match <= settings.window_entries_max:
+                entries = log.batch(peer.next, settings.batch_bytes_max, last)
+            if not entries and peer.sent == (self._core.commit, self.reads.round):
                 return
             self._send_append(peer, entries)
             peer.waiting = True
-            if peer.state is ProgressState.REPLICATE:
+            if peer.state is _REPLICATE:
                 peer.next += len(entries)
                 if peer.next > log.last:
                     return
 
-    def _may_send(self, peer: Progress) -> bool:
-        if peer.state is ProgressState.PROBE:
-            return not peer.waiting
-        return peer.state is ProgressState.REPLICATE
-
-    def _due(self, peer: Progress, last: int) -> tuple[Entry, ...]:
-        settings = self._core.config.settings
-        if peer.next > last or peer.next - peer.match > settings.window_entries_max:
-            return ()
-        return self._core.log.batch(peer.next, settings.batch_bytes_max, last)
-
     def _last_for(self, peer: Progress) -> int:
-        """The last entry to send to a peer: one that is being removed gets what is committed.
+        """The last entry to send to a peer: only committed ones to a peer being removed.
 
-        If it held its own removal before that, it could keep the others from electing a leader
-        without it, and would not know whether it is a member.
+        With its removal uncommitted, it could keep the others from electing a leader without it,
+        and would not know whether it is a member.
         """
         core = self._core
         return core.log.last if peer.name in core.roster.now else core.commit
-
-    def _has_news(self, peer: Progress) -> bool:
-        commit, round_ = peer.sent
-        return commit < self._core.commit or round_ < self.reads.round
 
     def _send_append(
         self, peer: Progress, entries: tuple[Entry, ...], *, heartbeat: bool = False
@@ -170,17 +162,18 @@ class Leader:
         if prev_term is None:
             self._begin_snapshot(peer)
             return
-        no_reply = not (entries or heartbeat) and self._needs_no_reply(peer)
+        # it would say nothing new; if the message is lost, a heartbeat repeats it
+        no_reply = (
+            not (entries or heartbeat)
+            and peer.sent[1] == self.reads.round
+            and peer.state is _REPLICATE
+            and self.counts(peer)
+        )
         peer.sent = (core.commit, self.reads.round)
         message = AppendEntries(
             core.term, prev, prev_term, core.commit, self.reads.round, entries, heartbeat, no_reply
         )
         core.outgoing.send_now(peer.name, message)
-
-    def _needs_no_reply(self, peer: Progress) -> bool:
-        """Whether a reply would say nothing new; if the message is lost, a heartbeat repeats it."""
-        is_same_round = peer.sent[1] == self.reads.round
-        return is_same_round and peer.state is ProgressState.REPLICATE and self.counts(peer)
 
     def _begin_snapshot(self, peer: Progress) -> None:
         newest = self._core.snapshots.newest
@@ -189,10 +182,10 @@ class Leader:
             self._send_chunk(peer)
 
     def needed(self, index: int) -> int:
-        """The index, at most `index`, after which a live peer that gets a snapshot needs entries.
+        """The index, at most `index`, after which live peers that receive a snapshot need entries.
 
-        If those were compacted, a snapshot that takes longer to send than the log lasts would have
-        to be followed by another.
+        Otherwise a snapshot that takes longer to send than the log lasts would have to be followed
+        by another.
         """
         sending = [
             peer.snapshot.index
@@ -230,8 +223,10 @@ class Leader:
         if message.success:
             peer.acknowledge(message.index)
             self.advance_commit()
-            self._update_roster(peer)
-            self._follow_roster()
+            if not self.counts(peer):
+                self._update_roster(peer)
+            if self._is_following:
+                self._follow_roster()
         elif message.index == peer.match > 0 and sender in self._core.roster.now:
             self._suspect(peer, message)
         else:
@@ -244,7 +239,7 @@ class Leader:
             self._send_chunk(peer)
 
     def _heard(self, sender: str, incarnation: int, round_: int) -> Progress | None:
-        """The peer; None if it is none, or the message one of another copy than the live one."""
+        """The peer, now heard; None if it is unknown or its message comes from another copy."""
         peer = self._peers.get(sender)
         if peer is None:
             return None
@@ -256,7 +251,8 @@ class Leader:
             peer.reset(incarnation, self._core.log.last + 1)
         peer.silent_ticks = 0
         peer.round = max(peer.round, min(round_, self.reads.round))
-        self._settle_reads()
+        if self.reads.rounds:
+            self._settle_reads()
         return peer
 
     # Members
@@ -264,24 +260,27 @@ class Leader:
     def change(self, seats: Configuration) -> Entry:
         """Append a configuration that differs from the newest one by one member."""
         for name in seats.keys() - self._core.roster.now.keys():
-            self._peers.pop(name, None)  # of an earlier member of this name
+            self._peers.pop(name, None)  # left from an earlier member of this name
         entry = self._append(pack_configuration(seats), EntryKind.CONFIGURATION)
         self._follow_roster()
         return entry
 
     def _follow_roster(self) -> None:
-        """Replicate to all other members, and to a removed one until it can know that it is."""
+        """Replicate to all other members, and to removed ones until they can learn of it."""
         core = self._core
         for name in core.roster.now:
             if name != core.name and name not in self._peers:
                 self._peers[name] = Progress(name, core.log.last + 1)
-        if core.commit >= core.roster.changed_at:
+        self._is_following = core.commit < core.roster.changed_at
+        if not self._is_following:
             for peer in [each for each in self._peers.values() if each.name not in core.roster.now]:
                 if peer.match >= core.roster.changed_at or not self.is_live(peer):
                     del self._peers[peer.name]
+                else:
+                    self._is_following = True  # until it knows that it is removed
 
     def peer(self, name: str) -> Progress | None:
-        """What is known of another member; None if it is none."""
+        """The progress of another member; None if it is unknown."""
         return self._peers.get(name)
 
     def _update_roster(self, peer: Progress) -> None:
@@ -301,11 +300,11 @@ class Leader:
             self._append(pack_member(peer.name, peer.incarnation), EntryKind.MEMBER)
 
     def _suspect(self, peer: Progress, message: AppendReply) -> None:
-        """Find out whether a peer has lost entries that it had acknowledged, and suspend it if so.
+        """Suspend a peer that has lost entries it had acknowledged.
 
-        A rejection at `match` is usually an old one that arrives late. A message of a new round is
-        certainly sent after the acknowledgement: if that is rejected too, the entries are gone, and
-        with them perhaps votes. Such a copy never counts again; its node starts with an empty one.
+        A rejection at `match` is usually an old one that arrives late. A message of a new round was
+        certainly sent after the acknowledgement: if it is rejected too, the entries are lost, and
+        perhaps votes as well. Such a copy never counts again; its node starts with an empty one.
         """
         core = self._core
         if not peer.suspicion:
@@ -322,17 +321,17 @@ class Leader:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the configuration may be changed: the last change is committed.
+        """Whether the configuration may be changed: its last change is committed.
 
-        So is an entry of this term, or an older configuration could still be committed in place of
-        the one that this leader knows.
+        An entry of this term must be committed too; otherwise an older configuration could still be
+        committed in place of the one this leader knows.
         """
         return self._core.commit >= max(self._core.roster.changed_at, self._no_op)
 
     # Reads
 
     def _settle_reads(self) -> None:
-        if self.reads.waiting:
+        if self.reads.rounds:
             rounds = [peer.round for peer in self._peers.values() if self.counts(peer)]
             self.reads.settle(reached([self.reads.round, *rounds], self._core.roster.majority))
 
@@ -380,7 +379,7 @@ class Leader:
         return len(self.heard_voters()) >= self._core.roster.majority
 
     def heard_voters(self) -> list[str]:
-        """The members whose copies count, or may do so, and that were heard lately."""
+        """The voters heard lately whose copies count, or may count."""
         voters = [self._peers[name] for name in self._core.roster.voters if name in self._peers]
         live = [peer for peer in voters if self.is_live(peer)]
         heard = [p.name for p in live if p.incarnation == UNKNOWN or self.counts(p)]

@@ -1,4 +1,4 @@
-"""The log in memory: the entries after a snapshot, and how many of them are durable."""
+"""The log in memory: the entries after a snapshot, and which of them are durable."""
 
 from collections.abc import Sequence
 
@@ -37,9 +37,10 @@ class Log:
         return self.base_term if index == self.base else None
 
     def contradicts(self, index: int, term: int) -> bool:
-        """Whether the entry `index` cannot be of this term, by what is here.
+        """Whether this log proves that the entry `index` is not of this term.
 
-        Terms never decrease along a log, so an entry before its base is of no later term than that.
+        Terms never decrease along a log, so entries before the base cannot have a later term than
+        it.
         """
         if index < self.base:
             return term > self.base_term
@@ -61,7 +62,7 @@ class Log:
         return tuple(self._entries[max(0, start - self.base - 1) : end - self.base])
 
     def batch(self, start: int, bytes_max: int, last: int) -> tuple[Entry, ...]:
-        """The entries from `start` to `last` that fit into a message; one even if it does not."""
+        """The entries from `start` to `last` that fit into a message; at least one."""
         end = min(start - 1 + ENTRIES_MAX, last)
         entries = self._entries[start - self.base - 1 : end - self.base]
         if len(entries) == 1:
@@ -75,8 +76,6 @@ class Log:
 
     def unsaved(self) -> tuple[Entry, ...]:
         """The entries that are not durable yet."""
-        if self.durable == self.last:
-            return ()
         return self.between(self.durable + 1, self.last)
 
     def saved(self, entry: Entry) -> None:

@@ -45,7 +45,7 @@ class AppendEntries(NamedTuple):
     """The leader's log after `prev_index`; without entries, a heartbeat or a new commit index.
 
     Attributes:
-        term: the leader's.
+        term: the leader's term.
         prev_index, prev_term: the entry before the first of `entries`.
         commit: the leader's commit index.
         round: the newest ReadIndex round; the reply returns it.
@@ -69,9 +69,9 @@ class AppendReply:
     """The reply to AppendEntries, and to the last part of a snapshot.
 
     Attributes:
-        term: the follower's.
+        term: the follower's term.
         success: whether the logs matched at `prev_index`.
-        index: on success, the last entry that matches and is durable; else the `prev_index`.
+        index: on success, the last entry that matches and is durable; else `prev_index`.
         round: as in the request.
         hint_index, hint_term: on failure, the last entry at which the logs may still match.
     """

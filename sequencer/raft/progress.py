@@ -32,17 +32,17 @@ class Progress:
 
     Attributes:
         name: the peer.
-        incarnation: which copy of its state the rest is about.
+        incarnation: the copy of the peer's state that the other fields describe.
         match: the last entry known to be durable there and equal to the leader's.
         next: the next entry to send.
         state: how entries are sent.
-        recover: the last entry that had been sent when the peer turned out to lack an earlier one.
-        waiting: a probe was sent; neither its reply nor the next heartbeat has come.
-        snapshot: the one being sent, or None.
-        silent_ticks: since it was last heard from.
-        round: the last ReadIndex round that it confirmed.
-        sent: the newest commit index and ReadIndex round sent to it.
-        suspicion: the round that shows whether it has lost entries it acknowledged, or 0.
+        recover: the last entry sent when the peer turned out to lack an earlier one.
+        waiting: a probe was sent, and neither a reply nor the next heartbeat has followed.
+        snapshot: the snapshot being sent, or None.
+        silent_ticks: ticks since the peer was last heard from.
+        round: the last ReadIndex round that the peer confirmed.
+        sent: the newest commit index and ReadIndex round sent to the peer.
+        suspicion: the round whose reply shows whether the peer lost acknowledged entries, or 0.
     """
 
     __slots__ = (
@@ -66,7 +66,7 @@ class Progress:
         self.reset(UNKNOWN, following)
 
     def reset(self, incarnation: int, following: int) -> None:
-        """Forget everything known of the peer's log, which is that of another copy."""
+        """Forget the peer's log: another copy of its state answers now."""
         self.incarnation = incarnation
         self.match = self.recover = 0
         self.next = following
@@ -104,10 +104,9 @@ class Progress:
     def reject(self, index: int, hint_index: int, hint_term: int, log: Log) -> None:
         """Record that the logs do not match at `index`, and where they may match.
 
-        A reply to an older message is dropped: it says nothing new. Messages still in flight may
-        be accepted, or be rejected like this one, so nothing is resent before their replies have
-        arrived; otherwise a network that reorders would resend the window for each message that
-        arrives out of turn.
+        A reply to an older message is ignored. Messages still in flight may be accepted or
+        rejected, so nothing is resent before their replies arrive; otherwise a network that
+        reorders would cause the whole window to be resent for each message out of order.
         """
         if self.state is ProgressState.SNAPSHOT or index <= self.match:
             return

@@ -1,4 +1,4 @@
-"""Quiescence: when a node has nothing left to agree on, so that its group may fall silent."""
+"""Quiescence: detects that a node has nothing left to agree on, so its group may fall silent."""
 
 from collections.abc import Set
 
@@ -9,11 +9,11 @@ from sequencer.raft.progress import ProgressState
 
 
 def calm_place(core: Core, leader: Leader | None) -> Quiescence | None:
-    """Where a node is calm, or None; it must not be campaigning, nor be owed a sync.
+    """Where a node is calm, or None; it must not be campaigning or waiting for a sync.
 
-    Silence may hide nothing that a heartbeat would have repaired. So the log of a follower ends in
-    what it knows to be committed, and a leader knows that every member votes and has all of it,
-    except for those that are away: a majority is there, and heartbeats do not reach the others.
+    Silence must not hide anything that a heartbeat would repair. So a follower's log must end in a
+    committed entry, and a leader must know that every member votes and has the whole log, except
+    members that are away: a majority is present, and heartbeats do not reach the others.
     """
     end = core.log.last
     if not core.leader or not core.is_voter or not core.commit == core.log.durable == end:
@@ -37,7 +37,7 @@ def vouch(leader: Leader, members: Set[str]) -> None:
 
 
 def _is_done(core: Core, leader: Leader) -> bool:
-    """Whether a majority is there, and every member that is votes and has all that is committed."""
+    """Whether a majority is present, and its members vote and have all committed entries."""
     others = core.roster.now.keys() - {core.name}
     return (
         leader.reads.is_idle
@@ -55,7 +55,7 @@ def _is_there(leader: Leader, name: str) -> bool:
 
 
 def _has_all(core: Core, leader: Leader, name: str) -> bool:
-    """Whether there is nothing to send to a member, and nothing to hear from it."""
+    """Whether nothing remains to be sent to a member, or to be heard from it."""
     peer = leader.peer(name)
     return (
         peer is not None

@@ -13,18 +13,18 @@ from sequencer.raft.consensus import (
     Seat,
 )
 
-# In a seat, this plus an incarnation: that copy is lost, and no other counts yet. Up to version
-# 0.1 every suspension was 2**62 - 1, which is that of an incarnation that is never drawn.
+# A seat with this plus an incarnation: that copy is lost, and no other counts yet. Up to version
+# 0.1 every suspension was 2**62 - 1, which no drawn incarnation gives.
 _SUSPENDED: Final = INCARNATION_END
 
 
 def suspended(incarnation: int) -> int:
-    """What a seat holds while the member's copy `incarnation` is suspended."""
+    """The seat's number while the member's copy `incarnation` is suspended."""
     return _SUSPENDED + incarnation
 
 
 def is_suspended(incarnation: int) -> bool:
-    """Whether no copy of a member counts, by what its seat holds.
+    """Whether a seat's incarnation says that no copy of the member counts.
 
     >>> is_suspended(suspended(7)), is_suspended(7)
     (True, False)
@@ -56,12 +56,12 @@ def reached(values: Sequence[int], majority: int) -> int:
     return sorted(values, reverse=True)[majority - 1]
 
 
-# The incarnation of a learner: no copy of it counts yet. It is the one that is never drawn.
+# The incarnation of a learner, of which no copy counts yet; never drawn.
 LEARNING: Final = 2 * INCARNATION_END - 1
 
 
 class Roster:
-    """The configuration of a cluster, and the earlier ones that the log may return to.
+    """Roster: the configuration of a cluster, and earlier ones that truncation may restore.
 
     A configuration takes effect when its entry is appended, committed or not, and ends when that
     entry is truncated. Each differs from the one before it by a single member, and the next one is
@@ -73,22 +73,23 @@ class Roster:
 
     Attributes:
         now: the configuration as of the last entry of the log.
-        voters: the members that vote, suspended ones included.
+        voters: the members that vote, including suspended ones.
         majority: how many voters a quorum needs.
+        suspended: the copies of which `has_suspended` holds, by what their seats held.
     """
 
-    __slots__ = ("_history", "_suspended", "majority", "now", "voters")
+    __slots__ = ("_history", "majority", "now", "suspended", "voters")
 
     def __init__(self, index: int, seats: Configuration) -> None:
         self._history: list[tuple[int, Configuration]] = [(index, dict(seats))]
         self._changed()
 
     def _changed(self) -> None:
-        """Derive what every step reads from what rarely changes."""
+        """Update the attributes derived from the configuration."""
         self.now = self._history[-1][1]
         self.voters = [name for name, seat in self.now.items() if seat.votes]
         self.majority = majority_of(len(self.voters))
-        self._suspended = {
+        self.suspended = {
             (name, seat.incarnation)
             for _, seats in self._history
             for name, seat in seats.items()
@@ -102,12 +103,12 @@ class Roster:
 
     @property
     def changed_at(self) -> int:
-        """The index of the entry that made this the configuration."""
+        """The index of the entry that made the current configuration."""
         return self._history[-1][0]
 
     @property
     def before(self) -> Configuration:
-        """The configuration before this one, if it was not forgotten; otherwise this one."""
+        """The configuration before this one, or this one if that was forgotten."""
         return self._history[max(0, len(self._history) - 2)][1]
 
     def counts(self, name: str, incarnation: int) -> bool:
@@ -115,21 +116,16 @@ class Roster:
         seat = self.now.get(name)
         return seat is not None and seat.votes and seat.incarnation == incarnation
 
-    @property
-    def has_suspensions(self) -> bool:
-        """Whether `has_suspended` holds of any copy."""
-        return bool(self._suspended)
-
     def has_suspended(self, name: str, incarnation: int) -> bool:
         """Whether a copy of a member is, or was, suspended, as far back as the log reaches."""
-        return (name, suspended(incarnation)) in self._suspended
+        return (name, suspended(incarnation)) in self.suspended
 
     def has_removed(self, name: str, incarnation: int) -> bool:
-        """Whether a copy that had counted is not a member any more."""
+        """Whether a copy that once counted is no longer a member."""
         return name not in self.now and self.has_counted(name, incarnation)
 
     def has_counted(self, name: str, incarnation: int) -> bool:
-        """Whether a copy counts, or did, as far back as the log reaches."""
+        """Whether a copy counts or counted, as far back as the log reaches."""
         seats = [seats.get(name) for _, seats in self._history]
         return any(seat and seat.votes and seat.incarnation == incarnation for seat in seats)
 
@@ -139,15 +135,15 @@ class Roster:
         return tuple(sorted(before[-1].items()))
 
     def listed(self, index: int) -> frozenset[str]:
-        """The names in the configurations that entries up to `index` made, and no file."""
+        """The names in configurations made by entries up to `index`, not those from a file."""
         lists = [seats for start, seats in self._history if 0 < start <= index]
         return frozenset().union(*lists)
 
     def is_known(self, index: int, name: str, incarnation: int) -> bool:
-        """Whether the configuration as of an entry is more than what this node's file says.
+        """Whether the configuration as of an entry comes from more than this node's file.
 
-        A copy that did not found the cluster begins with that, in which it is a founder itself; its
-        log says later that it joined, or that the copy before it is suspended.
+        A copy that did not found the cluster starts with that file, which lists it as a founder;
+        its log says later that it joined, or that the copy before it is suspended.
         """
         seat = dict(self.at(index)).get(name)
         return incarnation == FOUNDER or seat is None or seat.incarnation != FOUNDER
@@ -155,7 +151,7 @@ class Roster:
     def admit(self, index: int, name: str, incarnation: int) -> None:
         """Apply an entry that suspends or admits a copy of a member's state."""
         seat = self.now.get(name)
-        if seat is not None:  # a member entry of a configuration that this log does not hold
+        if seat is not None:  # None: the entry's configuration is not in this log
             self.change(index, {**self.now, name: replace(seat, incarnation=incarnation)})
 
     def change(self, index: int, seats: Configuration) -> None:

@@ -1,64 +1,61 @@
-"""Linearizable reads: a majority confirms the leader after the read was requested."""
+"""Linearizable reads: a majority confirms the leader after each read is requested."""
 
 from typing import Final
 
 from sequencer.raft.core import Core
 from sequencer.raft.messages import ReadIndexReply
 
-READS_MAX: Final = 1024  # requests that wait, from all nodes together
+READS_MAX: Final = 1024  # waiting requests of all nodes together
 
 
 class Reads:
-    """The reads that wait for a majority to confirm that this node still leads.
+    """Reads: reads that wait for a majority to confirm that this node still leads.
 
     All reads requested between two rounds of heartbeats share the later round. A read is answered
     with the commit index as of its round, which covers every write that completed before it.
 
     Attributes:
+        asked: by whom, and with which ticket: in no round yet.
+        rounds: those that are open: number, commit index, and the reads in it.
         round: the newest round; every message to a peer carries it and every reply returns it.
     """
 
-    __slots__ = ("_asked", "_core", "_rounds", "round")
+    __slots__ = ("_core", "asked", "round", "rounds")
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self.round = 0
-        self._asked: list[tuple[str, int]] = []
-        self._rounds: list[tuple[int, int, list[tuple[str, int]]]] = []
+        self.asked: list[tuple[str, int]] = []
+        self.rounds: list[tuple[int, int, list[tuple[str, int]]]] = []
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing was requested that is not answered yet."""
-        return not (self._asked or self._rounds)
-
-    @property
-    def waiting(self) -> bool:
-        """Whether a round is open."""
-        return bool(self._rounds)
+        """Whether every requested read is answered."""
+        return not (self.asked or self.rounds)
 
     @property
     def full(self) -> bool:
         """Whether further reads must be refused."""
-        return len(self._asked) + sum(len(asked) for _, _, asked in self._rounds) >= READS_MAX
+        return len(self.asked) + sum(len(asked) for _, _, asked in self.rounds) >= READS_MAX
 
     def ask(self, asker: str, ticket: int) -> None:
         """Accept a read of this node or of a follower."""
-        self._asked.append((asker, ticket))
+        self.asked.append((asker, ticket))
 
     def open_round(self, confirmed: bool) -> None:
         """Open a round for the reads requested so far, once an entry of this term is committed.
 
-        Until then the commit index may be lower than one that an earlier leader has answered with.
+        Before that, the commit index may be lower than one an earlier leader has answered with.
         """
-        if self._asked and confirmed:
+        if self.asked and confirmed:
             self.round += 1
-            self._rounds.append((self.round, self._core.commit, self._asked))
-            self._asked = []
+            self.rounds.append((self.round, self._core.commit, self.asked))
+            self.asked = []
 
     def settle(self, round_: int) -> None:
-        """Answer the reads of every round that a majority has returned."""
-        while self._rounds and self._rounds[0][0] <= round_:
-            _, index, asked = self._rounds.pop(0)
+        """Answer the reads of every round that a majority has confirmed."""
+        while self.rounds and self.rounds[0][0] <= round_:
+            _, index, asked = self.rounds.pop(0)
             for asker, ticket in asked:
                 self._answer(asker, ticket, index)
 

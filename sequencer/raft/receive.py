@@ -1,4 +1,4 @@
-"""The follower's side of replication: taking entries and snapshots from the leader of its term."""
+"""The follower's side of replication: receives entries and snapshots from its term's leader."""
 
 from rt.errors import PeerError
 from sequencer.raft.consensus import Entry, Snapshot
@@ -10,8 +10,8 @@ from sequencer.raft.snapshots import SNAPSHOT_BYTES_MAX, decode_snapshot
 def take_append(core: Core, message: AppendEntries) -> AppendReply:
     """Append a message's entries if the log matches at the entry before them.
 
-    Everything up to the commit index matches the leader's log by definition, so an old message is
-    taken from there on.
+    Everything up to the commit index is known to match the leader's log, so earlier entries of an
+    old message are skipped.
     """
     end = max(message.prev_index + len(message.entries), core.commit)
     if message.prev_index >= core.commit and not matches(core, message):
@@ -24,17 +24,20 @@ def take_append(core: Core, message: AppendEntries) -> AppendReply:
 
 
 def forked_at(core: Core, message: AppendEntries) -> int:
-    """The first entry that is committed here and is another one in the leader's log; 0 if none is.
+    """The first entry committed here that differs in the leader's log; 0 if there is none.
 
-    What was committed in an earlier term is in the log of every later leader, so this proves that a
-    majority has lost it: its nodes were restored from older copies, or their disks lied.
+    Entries committed in earlier terms are in every later leader's log. A difference proves that a
+    majority lost them: its nodes were restored from older copies, or their disks lied.
     """
     if message.prev_index > core.commit:
         return 0
-    ends = [(entry.index, entry.term) for entry in message.entries if entry.index <= core.commit]
-    for index, term in ((message.prev_index, message.prev_term), *ends):
-        if core.log.contradicts(index, term):
-            return index
+    if core.log.contradicts(message.prev_index, message.prev_term):
+        return message.prev_index
+    for entry in message.entries:
+        if entry.index > core.commit:
+            break
+        if core.log.contradicts(entry.index, entry.term):
+            return entry.index
     return 0
 
 

@@ -69,7 +69,7 @@ def _decode_1(blob: bytes) -> Snapshot:
 
 
 class Assembly:
-    """A snapshot that arrives in parts: one at a time, and never more bytes than announced."""
+    """Assembly: a snapshot that arrives in parts; never larger than announced."""
 
     __slots__ = ("_key", "_parts")
 
@@ -78,7 +78,7 @@ class Assembly:
         self._parts = bytearray()
 
     def take(self, key: tuple[int, ...], offset: int, data: bytes) -> int:
-        """Add a part of the snapshot `key`; return how many bytes are here without a gap."""
+        """Add a part of the snapshot `key`; return how many bytes have arrived without a gap."""
         if key != self._key:
             self._key, self._parts = key, bytearray()
         if offset == len(self._parts):
@@ -96,11 +96,11 @@ class SnapshotStore:
     """The newest snapshot of a node, and the one it is receiving.
 
     Attributes:
-        newest: made here or received, or None.
-        to_install: received from the leader and not yet handed to the application.
-        assembly: the parts of the one that is being received.
-        is_followed: whether a leader has said how far its log was committed since this start, and
-            since a snapshot was received, and this node has all of that.
+        newest: the newest snapshot, made here or received; None if there is none.
+        to_install: a received snapshot that the application has not restored yet.
+        assembly: the parts of the snapshot being received.
+        is_followed: whether a leader has sent its commit index since the start and the last
+            received snapshot, and this node has everything up to it.
     """
 
     __slots__ = ("assembly", "is_followed", "newest", "to_install")
@@ -112,10 +112,10 @@ class SnapshotStore:
         self.is_followed = False
 
     def keep(self, snapshot: Snapshot) -> Snapshot:
-        """Make a snapshot of this node's own the newest; return it."""
+        """Make this node's own snapshot the newest; return it."""
         self.newest = snapshot
         return snapshot
 
     def receive(self, snapshot: Snapshot) -> None:
-        """Make a received snapshot the newest, and have it installed."""
+        """Make a received snapshot the newest, to be installed."""
         self.newest = self.to_install = snapshot

@@ -1,22 +1,22 @@
-"""Starts: whether a node's state is the one that another node remembers, or an older copy of it.
+"""Starts: detects whether a node's state is an older copy of what another node remembers.
 
-A checksum cannot find an older copy of a directory, since it was valid once; only another node's
-memory can. Each start of a node draws a random number, and the directory keeps the numbers of the
-latest starts in order. A node that names another number for a start than the one another node
-remembers, or fewer starts, is an older copy of itself that was started again.
+A checksum cannot detect an older copy of a directory, since it was valid once; only another node's
+memory can. Each start of a node draws a random number, and the directory keeps the numbers of its
+latest starts in order. If a node's number for a start differs from the one another node remembers,
+or it counts fewer starts, it runs on an older copy of its own state.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
-# The numbers of this many starts are kept. An older copy that has been started more often than this
-# before a node that knows better returns is no longer recognized by its starts.
+# Starts whose numbers are kept. An older copy that was started more often than this, before a node
+# that remembers the original returns, is no longer recognized by its starts.
 CHAIN_MAX: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How far a node's durable state reaches; neither field ever decreases.
+    """Reach: how far a node's durable state reaches; neither field ever decreases.
 
     Attributes:
         term: the newest term on its disk.
@@ -36,8 +36,8 @@ class StartChain:
     """The starts of one copy of a node's state.
 
     Attributes:
-        count: how many there were.
-        nonces: the random numbers of the latest ones, oldest first; at most `CHAIN_MAX`.
+        count: number of starts.
+        nonces: the random numbers of the latest starts, oldest first; at most `CHAIN_MAX`.
     """
 
     count: int = 0
@@ -53,21 +53,21 @@ class StartChain:
         return StartChain(self.count + 1, (*self.nonces, nonce)[-CHAIN_MAX:])
 
     def at(self, number: int) -> int | None:
-        """The random number of a start, counted from 1; None if it is not known any more."""
+        """The random number of a start, counted from 1; None if that is forgotten."""
         place = number - 1 - (self.count - len(self.nonces))
         return self.nonces[place] if 0 <= place < len(self.nonces) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a running node says of itself.
+    """Claim: what a running node says about itself.
 
     Attributes:
-        incarnation: which copy of its state is running.
+        incarnation: the copy of its state that is running.
         chain: the starts of that copy, this one last.
-        begun: what was on its disk when it started, undecided entries included: the others may
-            know that some of them are committed.
-        now: what is on its disk now; no undecided entry, since a leader may truncate it.
+        begun: what its disk had at the start, undecided entries included: other nodes may know that
+            some of them are committed.
+        now: what its disk has now, without undecided entries, since a leader may truncate those.
     """
 
     incarnation: int
@@ -81,7 +81,7 @@ class Memory:
     """What a node remembers of one copy of another node's state.
 
     Attributes:
-        incarnation: of that copy.
+        incarnation: the copy's incarnation.
         count: how often it had been started.
         nonce: the random number of its last start.
         reach: what it had on its disk.
@@ -94,10 +94,10 @@ class Memory:
 
 
 def contradiction(memory: Memory, claim: Claim) -> str:
-    """Why a claim cannot come from the state that is remembered, or from a later one; "" if it can.
+    """Why a claim contradicts the remembered state and all later ones; "" if it does not.
 
-    A message that arrives late contradicts a newer memory too, so only the node that the claim is
-    about may draw the conclusion, from the claim that it makes now.
+    A late message contradicts a newer memory too, so only the claiming node may conclude anything,
+    from its current claim.
 
     >>> memory = Memory(0, 2, 22, Reach(3, 100))
     >>> contradiction(memory, Claim(0, StartChain(3, (11, 22, 33)), Reach(3, 100), Reach(3, 105)))
@@ -121,6 +121,6 @@ def contradiction(memory: Memory, claim: Claim) -> str:
 
 
 def remembered(memory: Memory | None, claim: Claim) -> Memory:
-    """What to remember after a claim that does not contradict what was remembered."""
+    """The memory after a claim that does not contradict the previous one."""
     reach = claim.now if memory is None else claim.now.joined(memory.reach)
     return Memory(claim.incarnation, claim.chain.count, claim.chain.nonce, reach)

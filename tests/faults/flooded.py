@@ -30,13 +30,13 @@ from tests.faults.flooder import KINDS, OVER_HTTP, SESSIONS, crowd
 STREAM = "flights"
 MESSAGES = 200
 PATIENCE_S = 30.0
-CURSORS = 24  # the most of one owner
+CURSORS = 24  # as many as one owner may have
 ROLLED = 30
-ROUNDS = 3  # the quietest counts: other programs of the machine are no flood
+ROUNDS = 3  # the quietest round counts: other programs' load is no flood
 
 
 class Stream:
-    """Three nodes in processes of their own, and clients of theirs in this one."""
+    """Three nodes in processes of their own, and their clients in this one."""
 
     def __init__(self, top: Path) -> None:
         self.top = top
@@ -68,7 +68,7 @@ class Stream:
         self.sent = 0
 
     def begin(self) -> None:
-        """Push, have a first message merged, and pull."""
+        """Push, wait until a first message is merged, and pull."""
         self.push.start()
         self.publisher.publish(b"first")
         self.publisher.flush("merged", PATIENCE_S)
@@ -80,7 +80,7 @@ class Stream:
         self.fill()
 
     def fill(self) -> None:
-        """Have cursors registered and files rolled, so that answers about them cost something."""
+        """Register cursors and roll files, so that answers about them cost something."""
         addresses = [("localhost", int(port)) for port in self.ports]
         for number in range(CURSORS):
             asked = {"do": "cursor-open", "stream": STREAM, "name": f"c{number}"}
@@ -92,7 +92,7 @@ class Stream:
             ask_any(addresses, self.contexts("operator"), {"do": "roll", "stream": STREAM})
 
     def await_crowd(self) -> None:
-        """Wait until all of its sessions are merged: their answers are the large ones then."""
+        """Wait until all of its sessions are merged: then their answers are large."""
         addresses = [("localhost", int(port)) for port in self.ports]
         end_s = time.monotonic() + 4 * PATIENCE_S
         merged = 0
@@ -109,7 +109,7 @@ class Stream:
         return Contexts(certificate_files(self.certs, name), client_context)
 
     def latencies(self) -> list[float]:
-        """Publish messages one after the other; return how long each took to be merged."""
+        """Publish messages one after another; return how long each took to be merged."""
         found = []
         for _ in range(MESSAGES):
             began = time.monotonic()
@@ -145,7 +145,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Flooded:
-    """What a flood cost.
+    """The cost of a flood.
 
     Attributes:
         usual_s, flooded_s: the 99th percentile of the time to be merged, before it and under it.
@@ -171,7 +171,7 @@ def flooded(stream: Stream, kind: str) -> Flooded:
     command = [sys.executable, "-m", "tests.faults.flooder", kind, stream.certs, *ports]
     with subprocess.Popen(command, env=clean_environment()) as flooder:
         try:
-            time.sleep(3)  # the flood has to be at its height
+            time.sleep(3)  # until the flood is at its height
             under = min(p99(stream.latencies()) for _ in range(ROUNDS))
             grown = [now - then for now, then in zip(stream.bytes_used(), before, strict=True)]
             assert flooder.poll() is None
@@ -181,7 +181,7 @@ def flooded(stream: Stream, kind: str) -> Flooded:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return ports in a row that nothing listens on now."""
+    """Return consecutive ports on which nothing listens now."""
     while True:
         with socket.socket() as first:
             first.bind(("127.0.0.1", 0))
@@ -214,7 +214,7 @@ def main() -> int:
                 print(flooded(stream, kind), flush=True)
         finally:
             stream.close()
-            logging.disable()  # of certificates that are about to go with the directory
+            logging.disable()  # certificates are about to be deleted with the directory
     return 0
 
 

@@ -1,7 +1,7 @@
 """`python -m tests.faults.flooder KIND CERTS PORT...`: one hostile peer, until it is killed.
 
-It runs at the lowest priority, so that what is measured is what it takes from a node, and not what
-it takes from the processor that node and flooder share.
+It runs at the lowest priority, so that a measurement shows what it costs a node, not what it takes
+from the processor that node and flooder share.
 """
 
 import http.client
@@ -32,12 +32,12 @@ HELD = 600
 CHATTERING = 12
 PATIENCE_S = 10.0
 FILING = 12
-FILING_SESSIONS = 85  # of a connection, so that all have 1,020, of the 1,024 that a name may push
-FILES = 50  # of a session; 64 without a frame are refused
+FILING_SESSIONS = 85  # on each connection: 1,020 in all, of the 1,024 that a name may push
+FILES = 50  # in each session; 64 without a frame are refused
 REOPENED_S = 1.0
 ACKED = (START,) * 5
-ASKING = 24  # threads, each with a connection of its own that asks again when it has its answer
-SESSIONS = 1000  # that the stream has, so that an answer about all of them is a large one
+ASKING = 24  # threads, each with its own connection, that ask again when they have an answer
+SESSIONS = 1000  # in the stream, so that an answer about all of them is large
 OPENED = 100  # on one connection
 QUIET_S = 1.5
 STREAM = "flights"
@@ -56,14 +56,14 @@ def idle(addresses: Iterator[Address], _certs: str) -> None:
 
 
 def churn(addresses: Iterator[Address], _certs: str) -> None:
-    """Connect, send something that is not TLS, and go."""
+    """Connect, send something that is not TLS, and disconnect."""
     while True:
         with suppress(OSError), socket.create_connection(next(addresses), 1) as sock:
             sock.sendall(random.randbytes(random.randrange(64)))
 
 
 def holding(name: str, alpn: str, first: bytes) -> Callable[[Iterator[Address], str], None]:
-    """Return a flood by the holder of one certificate, with as many connections as it gets."""
+    """Return a flood of connections by one certificate's holder, as many as it gets."""
 
     def flood(addresses: Iterator[Address], certs: str) -> None:
         files = certificate_files(certs, name)
@@ -99,9 +99,9 @@ def chattering(name: str, first: bytes, chatter: bytes) -> Callable[[Iterator[Ad
 
 
 def filing(name: str) -> Callable[[Iterator[Address], str], None]:
-    """Return a flood of small files, of as many sessions as one name may push.
+    """Return a flood of small files, in as many sessions as one name may push.
 
-    Its connections are made again as soon as they have sent all of them.
+    Its connections are made again as soon as they have sent all files.
     """
 
     def flood(addresses: Iterator[Address], certs: str) -> None:
@@ -125,10 +125,10 @@ def filing(name: str) -> Callable[[Iterator[Address], str], None]:
 
 
 def asking(request: bytes, alpn: str = ADMIN_ALPN) -> Callable[[Iterator[Address], str], None]:
-    """Return a flood of one question, over connections that are kept where that can be asked for.
+    """Return a flood of one question, over persistent connections where possible.
 
     Args:
-        request: what is asked; empty where a connection alone gets the answer.
+        request: the question; empty if a connection alone is answered.
         alpn: the protocol.
     """
 
@@ -161,7 +161,7 @@ def _converse(sock: ssl.SSLSocket, request: bytes) -> None:
 
 
 def browsing(path: str) -> Callable[[Iterator[Address], str], None]:
-    """Return a flood of requests of a path of the HTTP ports, which follow those of the nodes."""
+    """Return a flood of requests for a path of the HTTP ports, which follow those of the nodes."""
 
     def flood(addresses: Iterator[Address], _certs: str) -> None:
         def ask(address: Address) -> None:
@@ -195,7 +195,7 @@ def crowd(address: Address, certs: str, name: str) -> None:
         sock, _ = connect(address, context, PATIENCE_S)
         with sock:
             sock.sendall(_begun(name, first))
-            sock.settimeout(QUIET_S)  # then it has said all that it has to say
+            sock.settimeout(QUIET_S)  # once quiet, it has answered everything
             end_s = time.monotonic() + PATIENCE_S
             with suppress(TimeoutError):
                 while time.monotonic() < end_s and sock.recv(1 << 16):
@@ -231,7 +231,7 @@ def _pushed(
 
 
 def _files(name: str, first: int) -> bytes:
-    """Return what offers some sessions; one half has files without a frame, one half with one."""
+    """Return messages that offer some sessions: half with files without a frame, half with one."""
     said = [encode(Hello(VERSION, VERSION, PUSH, STREAM, "x"))]
     for channel in range(FILING_SESSIONS):
         session = f"{name}-{first + channel}"

@@ -1,4 +1,4 @@
-"""LeaderKills: members that end, and a holder left alone, while leaders or all nodes are killed."""
+"""LeaderKills: group members and a cursor's holder, while leaders or all nodes are killed."""
 
 import os
 import threading
@@ -15,12 +15,12 @@ MESSAGES, FRAMES = 1500, 30
 HANDLER_S = 0.0008
 ACKED_EVERY = 20
 ROUND_S = 120.0
-SILENT_S = 6.0  # the holder has read all, or nothing is merged any more
-PASSING = ("undecided", "busy", "held")  # of a cursor that is opened while there is no leader
+SILENT_S = 6.0  # the holder has read everything, or merging has stopped
+PASSING = ("undecided", "busy", "held")  # refusals of opening a cursor while there is no leader
 
 
 class LeaderKills(ReaderStorm):
-    """Rounds of a group and a cursor of their own, each under two kills."""
+    """Rounds, each with a group and a cursor of its own, and two kills."""
 
     def __init__(self, root: Path, seed: int) -> None:
         super().__init__(root, seed, readers=())
@@ -28,7 +28,7 @@ class LeaderKills(ReaderStorm):
         self.unsure = 0  # acknowledgements whose answer was lost with the node
 
     def round(self, number: int) -> None:
-        """Publish, and have it read by two members without `follow` and by one holder."""
+        """Publish, and let two members without `follow` and one holder read."""
         with self.client.publisher(f"jobs{number}") as publisher:
             size = MESSAGES // FRAMES
             for frame in range(FRAMES):
@@ -66,7 +66,7 @@ class LeaderKills(ReaderStorm):
         return thread
 
     def _leader(self) -> str:
-        """The node that leads; any, while none does."""
+        """Return the leader; any node while there is none."""
         end_s = time.monotonic() + 20
         while time.monotonic() < end_s:
             try:
@@ -118,7 +118,7 @@ class LeaderKills(ReaderStorm):
                 time.sleep(HANDLER_S)
 
     def _opened(self, client: rt.Client, number: int) -> rt.Subscription:
-        """Open the cursor; again while no node leads, which is no answer."""
+        """Open the cursor; retry while there is no leader, which is no answer."""
         end_s = time.monotonic() + ROUND_S
         while True:
             try:
@@ -135,7 +135,7 @@ class LeaderKills(ReaderStorm):
                 time.sleep(0.1)
 
     def forget(self, number: int) -> None:
-        """Remove the group and the cursor of a round: a stream has room for 24 of one owner."""
+        """Remove a round's group and cursor: a stream has room for 24 of one owner."""
         for kind, name in (("group", f"g{number}"), ("cursor", f"c{number}")):
             for _ in range(100):
                 try:

@@ -23,7 +23,7 @@ class Network:
 
     @staticmethod
     def missing() -> str:
-        """Why such a network is impossible here; "" if it is possible."""
+        """Return why such a network is impossible here; "" if it is possible."""
         if sys.platform != "linux" or os.geteuid() != 0:
             return "network namespaces need root"
         if shutil.which("ip") is None:
@@ -42,11 +42,11 @@ class Network:
         return "the kernel has no bridges" if made.returncode else ""
 
     def addresses(self, nodes: int) -> list[str]:
-        """Where the nodes listen."""
+        """Return the addresses of the nodes."""
         return [f"10.77.0.{number}:7420" for number in range(1, nodes + 1)]
 
     def prefix(self, name: str) -> list[str]:
-        """The command prefix that runs a process on that host."""
+        """Return the command prefix that runs a process on that host."""
         host = name if name in self._names else CLIENT
         return ["ip", "netns", "exec", self._space(host)]
 
@@ -55,16 +55,16 @@ class Network:
         self._in(HUB, "ip", "link", "set", name, "down")
 
     def heal(self, name: str) -> None:
-        """Plug it in again."""
+        """Plug the cable in again."""
         self._in(HUB, "ip", "link", "set", name, "up")
 
     def cut_way(self, source: str, target: str) -> None:
         """Drop what one node sends to another, in that direction only."""
-        nowhere = "02:00:00:00:00:01"  # an unused address: no host behind the bridge listens to it
+        nowhere = "02:00:00:00:00:01"  # an unused address: no host on the bridge has it
         self._neighbour("replace", source, target, "lladdr", nowhere, "nud", "permanent")
 
     def heal_way(self, source: str, target: str) -> None:
-        """Let it through again."""
+        """Let messages through again."""
         self._neighbour("del", source, target)
 
     def _neighbour(self, what: str, source: str, target: str, *more: str) -> None:
@@ -72,7 +72,7 @@ class Network:
         self._in(source, "ip", "neigh", what, address, "dev", "eth0", *more)
 
     def close(self) -> None:
-        """Remove all of it."""
+        """Remove the whole network."""
         for name in [HUB, *self._names]:
             subprocess.run(
                 ["ip", "netns", "del", self._space(name)], capture_output=True, check=False

@@ -1,4 +1,4 @@
-"""Histories of readers: what was handed out, acknowledged and taken over, and whether it may be."""
+"""Histories of readers: checks what was delivered, acknowledged and taken over."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -10,15 +10,16 @@ class Fact(NamedTuple):
 
     who: str
     what: str  # handed, acked or opened
-    number: int  # of the message; of the first one that was handed out, where it was opened
-    mark: int  # how often it was handed out before, in a group; the epoch, with a cursor
+    # the message's number; for `opened`, the number of the first message that was delivered
+    number: int
+    mark: int  # in a group, how often it was delivered before; with a cursor, the epoch
 
 
 def demand_group(facts: Iterable[Fact], count: int) -> None:
-    """Each message was handed out, and at most once without a mark.
+    """Check that each message was delivered, and at most once without a redelivery mark.
 
     Raises:
-        AssertionError: one was not, or twice.
+        AssertionError: one was not delivered, or twice.
     """
     handed = _handed(facts, count)
     unmarked = Counter(each.number for each in handed if not each.mark)
@@ -29,13 +30,13 @@ def demand_group(facts: Iterable[Fact], count: int) -> None:
 
 
 def demand_cursor(facts: Sequence[Fact], count: int) -> int:
-    """Each epoch goes on right after what older ones acknowledged, and they can add nothing.
+    """Check that each epoch begins right after what older ones acknowledged.
 
     Returns:
         How many epochs there were.
 
     Raises:
-        AssertionError: it is otherwise.
+        AssertionError: an epoch does not, or an older one acknowledged more afterwards.
     """
     handed = _handed(facts, count)
     opened = [each for each in facts if each.what == "opened"]

@@ -1,4 +1,4 @@
-"""ReaderStorm: members of a group and readers of a cursor, which die and pause; so do the nodes."""
+"""ReaderStorm: group members, a cursor's readers and nodes, all of which die and pause."""
 
 import json
 import os
@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import rt
-from rt.cli.process.children import Child, Children
+from rt.cli.cluster.up import start_nodes
+from rt.cli.process.children import Children
 from rt.node.founding.cluster_files import free_addresses, init_cluster
 
 from .reader_history import Fact
@@ -24,12 +25,12 @@ TURN_S, BATCH = 0.05, 20  # 400 messages a second
 EPOCHS_MIN = 4
 MEMBERS, READERS = ("member1", "member2", "member3"), ("reader1", "reader2")
 WEIGHTS = {"kill": 5, "pause": 4, "kill_node": 2}
-WHOLE_S = 120.0  # in which all is handled once there is peace
-PAUSE_S = (0.3, 2.0)  # more than `silence_s`, and less
+WHOLE_S = 120.0  # time until everything is handled without faults
+PAUSE_S = (0.3, 2.0)  # from less to more than `silence_s`
 
 
 class ReaderStorm:
-    """Three nodes, a publisher that is left alone, three members and two readers."""
+    """Three nodes, an undisturbed publisher, three members and two readers."""
 
     def __init__(
         self, root: Path, seed: int, readers: tuple[str, ...] = (*MEMBERS, *READERS)
@@ -42,12 +43,8 @@ class ReaderStorm:
             subscribers=["subscriber"], sessions=["*"],
         )  # fmt: skip
         self.children = Children()
-        self.nodes: dict[str, Child] = {}
-        for place in self.places:
-            command = ["node", "--config", place.config, "--found"]
-            self.nodes[place.name] = self.children.start(place.name, *command)
-        for node in self.nodes.values():
-            node.first_line(r":(\d+)$")
+        started = start_nodes(self.children, str(root), STREAM, self.places)
+        self.nodes = {place.name: child for place, child in zip(self.places, started, strict=True)}
         self.config = str(root / "clients.toml")
         self.client = rt.connect(self.config, root=root / "publishing")
         self.publisher = self.client.publisher(SESSION)
@@ -96,7 +93,7 @@ class ReaderStorm:
             self.done[deed] += 1
 
     def _victim(self) -> str:
-        """A member, or the reader that has the cursor."""
+        """Return a member, or the reader that has the cursor."""
         opened = [each for each in self.history(READERS) if each.what == "opened"]
         holder = max(opened, key=lambda each: each.mark).who
         return self.chance.choice([*MEMBERS, holder, holder])
@@ -133,7 +130,7 @@ class ReaderStorm:
         os.kill(self.readers[name].pid, signal.SIGCONT)
 
     def settle(self) -> int:
-        """Stop publishing, and wait until all is handled; return how many messages there were."""
+        """Stop publishing, and wait until all is handled; return the number of messages."""
         self._stop.set()
         self._thread.join()
         self.publisher.flush("merged", WHOLE_S)
@@ -146,7 +143,7 @@ class ReaderStorm:
         return self.publisher.next_sequence
 
     def _lag(self) -> tuple[int, int]:
-        """How many messages the group has not handled, and the cursor's readers were not given."""
+        """Return how many messages the group has not handled and the cursor's readers lack."""
         try:
             group = self.client._ask({"do": "groups", "name": "storm"})["groups"][0]
         except (rt.RtError, OSError):
@@ -155,7 +152,7 @@ class ReaderStorm:
         return group["messages"], self.publisher.next_sequence - 1 - max(handed, default=-1)
 
     def history(self, names: tuple[str, ...]) -> list[Fact]:
-        """What these readers have written down."""
+        """Return what these readers have recorded."""
         found = []
         for name in names:
             path = self.root / f"{name}.history"

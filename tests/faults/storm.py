@@ -19,13 +19,13 @@ from rt.cli.process.children import Child, Children
 from rt.net.loop.event_loop import LOOP_VARIABLE
 from rt.node.founding.cluster_files import free_addresses, init_cluster
 from rt.position import Position
+from tests.commands import run
 
 from .network import Network
 
 STREAM = "storm"
 SESSIONS = ("p1", "p2", "p3")
 PULLERS = ("pull1", "pull2")
-FOUND = {True: (), False: ("--found",)}  # a node alone founds itself
 RATE = 300  # messages a second and publisher
 WHOLE_S = 60.0  # in which undisturbed nodes must catch up
 WEIGHTS = {  # of what may be done next; partitions need a network
@@ -44,7 +44,7 @@ class Storm:
         seed: int,
         network: Network | None = None,
         spare: Sequence[str] = (),
-        looped: float = 0.0,  # how likely a start of a node is one of an event loop (ADR 33)
+        looped: float = 0.0,  # probability that a started node runs an event loop (ADR 33)
     ) -> None:
         self.root = root
         self.looped = looped
@@ -79,7 +79,8 @@ class Storm:
         }
         self.running: dict[str, Child] = {}
         for place in self.places:
-            self._start(place.name, "node", "--config", place.config, *FOUND[len(self.places) == 1])
+            assert run("node", "found", "--config", place.config).exit_code == 0
+            self.restart(place.name)
         for place in self.places:
             self.running[place.name].first_line(r":(\d+)$")
         for name in self._commands:
@@ -176,7 +177,7 @@ class Storm:
             other = chance.choice([name for name in self.names if name != node])
             return self.one_way(node, other, chance.uniform(0.2, 2))
         elif deed in {"wipe", "rot"}:
-            self.await_whole()  # only then can one more lost disk be tolerated
+            self.await_whole()  # only then may one more disk be lost
             self.running[node].kill()
             self._wipe(node) if deed == "wipe" else self._rot(node)
             self.restart(node)
@@ -209,7 +210,7 @@ class Storm:
         return [each for each in told if "role" in each]
 
     def leader(self) -> str:
-        """The leader; "" if no node names one."""
+        """Return the leader; "" if no node names one."""
         return next((str(each["leader"]) for each in self.answers() if each["leader"]), "")
 
     def await_whole(self, *, level: bool = False) -> None:
@@ -232,8 +233,8 @@ class Storm:
     def demand_all(self) -> str:
         """Stop; check that each message is read once and in order, and that all logs are equal.
 
-        A log may lack events at its end, such as that a publisher has gone, which nodes write
-        while they are being stopped one after the other.
+        A log may lack events at its end, for example of a publisher's departure, which nodes write
+        while they are stopped one after another.
         """
         published = self.settle()
         total = sum(published.values())

@@ -14,12 +14,13 @@ Note = Callable[[str, int, int], None]
 
 
 def main() -> None:
-    """Read for ever, and write down what is done once it is done."""
+    """Read for ever, and record what is done once it is done."""
     config, root, history, kind = sys.argv[1:]
     fd = os.open(history, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def note(*fact: object) -> None:
-        os.write(fd, json.dumps(fact).encode() + b"\n")  # at once: a kill loses nothing
+        # written at once, so that a kill loses nothing
+        os.write(fd, json.dumps(fact).encode() + b"\n")
 
     with rt.connect(config, root=root) as client:
         while True:
@@ -31,7 +32,7 @@ def main() -> None:
 
 
 def share(client: rt.Client, note: Note) -> None:
-    """Be a member of a group."""
+    """Run as a member of a group."""
     with client.subscriber(group="storm", sessions=["work"]) as messages:
         for message in messages:
             note("handed", int(message.payload), message.redelivered)
@@ -39,7 +40,7 @@ def share(client: rt.Client, note: Note) -> None:
 
 
 def follow(client: rt.Client, note: Note) -> None:
-    """Read with a registered cursor once its reader has died."""
+    """Read with a registered cursor once its previous reader has died."""
     cursor = rt.Registered("storm", takeover="wait")
     with client.subscriber(cursor=cursor, sessions=["work"], ack="explicit") as messages:
         epoch = messages._cursor.state.epoch

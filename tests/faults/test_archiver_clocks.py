@@ -63,7 +63,7 @@ def begin(cluster, clocks):
 def look(clocks, archiver):
     """Wait until an archiver has looked at the clocks as they are now."""
     now_ns = clocks.steady_ns()
-    assert eventually(lambda: archiver._clock._monotonic_ns >= now_ns, 20)
+    assert eventually(lambda: archiver._clock._monotonic_ns >= now_ns, 60)
 
 
 def gone(cluster):
@@ -99,7 +99,7 @@ def test_a_clock_that_jumps_and_is_set_right_archives_nothing_early_and_all_in_t
         time.sleep(0.6)
         assert gone(cluster) == []
         clocks.pass_by(HOUR_NS)
-        assert eventually(lambda: set(old) <= set(gone(cluster)), 20), (old, gone(cluster))
+        assert eventually(lambda: set(old) <= set(gone(cluster)), 60), (old, gone(cluster))
         new = rolled(cluster)
         publish(publisher, 600)
         clocks.pass_by(HOUR_NS)
@@ -114,13 +114,13 @@ def test_a_clock_that_stays_ahead_is_believed_after_an_hour(tmp_path, clocks, ju
         old = rolled(cluster)
         look(clocks, archiver)
         clocks.wall += jump
-        assert eventually(lambda: archiver._clock.is_holding, 20)
+        assert eventually(lambda: archiver._clock.is_holding, 60)
         clocks.pass_by(HOUR_NS * 3 // 4)
         look(clocks, archiver)
         assert archiver._clock.is_holding
         assert gone(cluster) == []
         clocks.pass_by(HOUR_NS // 2)
-        assert eventually(lambda: gone(cluster) == old, 20), (old, gone(cluster))
+        assert eventually(lambda: gone(cluster) == old, 60), (old, gone(cluster))
 
 
 def test_a_stream_rolls_by_age_after_a_clock_was_a_year_ahead(tmp_path, clocks):
@@ -137,4 +137,4 @@ def test_a_stream_rolls_by_age_after_a_clock_was_a_year_ahead(tmp_path, clocks):
         for _ in range(3):
             clocks.pass_by(HOUR_NS)
             time.sleep(0.3)
-        assert eventually(lambda: last.file in rolled(cluster) + gone(cluster), 20)
+        assert eventually(lambda: last.file in rolled(cluster) + gone(cluster), 60)

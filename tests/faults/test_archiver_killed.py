@@ -89,14 +89,14 @@ def test_nodes_that_are_killed_while_they_archive_agree_in_the_end(tmp_path, see
         assert eventually(lambda: len(states()) == 1, 60), states()
         assert next(iter(states()))[2] == total
         wait_for(lambda: ask(addresses[0], contexts("n1"), {"do": "policy", "stream": STREAM}))
-        assert eventually(lambda: all(held_bytes(out(p.name)) <= MIB for p in places), 30)
+        assert eventually(lambda: all(held_bytes(out(p.name)) <= MIB for p in places), 60)
 
         def told():
             return {tuple(history(out(place.name))[:-1]) for place in places}
 
         # one may still be copying what is archived
         words = {name: child.last_errors for name, child in running.items()}
-        assert eventually(lambda: len(told()) == 1, 30), {n: said() for n, said in words.items()}
+        assert eventually(lambda: len(told()) == 1, 60), {n: said() for n, said in words.items()}
         assert sum(row.gone.reason == "limit" for row in history(out("n1")) if row.gone) > 20
         publisher.close()
         push.stop()

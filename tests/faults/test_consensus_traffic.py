@@ -20,11 +20,11 @@ def test_no_message_goes_over_the_links_between_nodes_that_is_not_to_be_carried(
         cluster.push()
         publisher = cluster.publisher()
         publisher.publish(b"first")
-        publisher.flush("merged", timeout_s=30)
+        publisher.flush("merged", timeout_s=60)
         before = told(cluster)
         for _ in range(200):
             publisher.publish(bytes(size))
-            publisher.flush("merged", timeout_s=30)
+            publisher.flush("merged", timeout_s=60)
         # a status shows the commit index of the last tick
         assert eventually(lambda: told(cluster)[1] >= before[1] + 200)
         sent, committed = (

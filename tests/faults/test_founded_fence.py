@@ -10,6 +10,7 @@ from rt import Publisher, Subscriber
 from rt.cli.process.children import Children
 from rt.node.founding.cluster_files import Place, founding_lines, free_addresses, init_cluster
 from rt.node.founding.layout import ClusterLayout
+from tests.commands import run
 
 STREAM = "fenced"
 PATIENCE_S = 60.0
@@ -17,9 +18,9 @@ PATIENCE_S = 60.0
 
 def start(children: Children, places: list[Place]) -> None:
     """Start nodes of a new cluster, and wait until they listen."""
-    started = [
-        children.start(place.name, "node", "--config", place.config, "--found") for place in places
-    ]
+    for place in places:
+        assert run("node", "found", "--config", place.config).exit_code == 0
+    started = [children.start(place.name, "node", "--config", place.config) for place in places]
     for child in started:
         child.first_line(r":(\d+)$")
 

@@ -72,15 +72,13 @@ def program(cluster, kind, who):
 
 def pushing(cluster, push):
     """Return the site of a pusher, which calls a hop stalled at once, and its watch."""
-    watch = PushWatch(push, 1.0)
-    watch._stalls._stalled_s = 0.0
+    watch = PushWatch(push, 1.0, stalled_s=0.0)
     return PushSite(push, program(cluster, "push", "publisher"), watch), watch
 
 
 def pulling(cluster, pull):
     """Return the site of a puller, and its watch, as `pushing`."""
-    watch = PullWatch(pull, 1.0)
-    watch._stalls._stalled_s = 0.0
+    watch = PullWatch(pull, 1.0, stalled_s=0.0)
     who = program(cluster, "pull", "subscriber")
     return PullSite(pull, cluster.out("sub"), who, watch), watch
 
@@ -195,7 +193,7 @@ def test_a_node_that_is_down_is_named_and_so_is_a_lost_majority(stream, tmp_path
     cluster.stop("n2")
     publisher = cluster.publisher("lga")
     publisher.publish(b"x" * 100)
-    publisher.flush("received", 20)
+    publisher.flush("received", 60)
 
     def is_seen():
         stream.node.lookout.look()

@@ -36,7 +36,7 @@ def cluster(tmp_path, monkeypatch):
         publisher = made.publisher()
         made.push()
         publisher.publish_many([SECRET] * 50, keys=[KEY] * 50)
-        publisher.flush("merged", 20)
+        publisher.flush("merged", 60)
         config = tmp_path / "n1.toml"
         config.write_text(config.read_text() + f'on_role = "tell --password {WORD}"\n')
         yield made

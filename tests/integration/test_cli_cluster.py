@@ -52,7 +52,7 @@ def test_a_node_is_added_and_another_removed_by_what_the_commands_print(cluster)
     assert "n4 was not heard lately; is it running?; run it again to go on" in gave_up.output
 
     start(cluster, "n4")
-    voting = cluster_command(cluster, "add", "n4", "--address", address, "--timeout", "30")
+    voting = cluster_command(cluster, "add", "n4", "--address", address, "--timeout", "60")
     assert voting.exit_code == 0, voting.output
     assert "n4 has caught up and votes" in voting.output
     assert "4 voters survive the loss of 1, as 3 would" in voting.output
@@ -61,7 +61,7 @@ def test_a_node_is_added_and_another_removed_by_what_the_commands_print(cluster)
     assert removed.exit_code == 0, removed.output
     named = json.loads(removed.stdout)["members"]
     assert [each["name"] for each in named if each["votes"]] == ["n1", "n3", "n4"]
-    assert cluster.nodes["n2"].wait(10)
+    assert cluster.nodes["n2"].wait(60)
 
 
 def test_a_dead_node_is_replaced_by_one_command(cluster):

@@ -42,13 +42,21 @@ def test_streams_sessions_and_cursors_of_this_machine_are_offered(root, monkeypa
     assert offered("publish", "--root", os.devnull, "--stream", "") == [], "no traceback in a shell"
 
 
+def test_help_completes_the_names_of_commands():
+    """`rt help ar<TAB>` is how a person finds out what there is."""
+    assert offered("help", "sub") == ["subscribe"]
+    assert offered("help", "archive", "policy", "s") == ["set", "show"]
+    assert offered("help", "publish", "") == [], "it has no subcommands"
+    assert offered("help", "nothing", "") == []
+
+
 def test_what_only_the_nodes_know_is_asked_of_them(tmp_path):
     """Sessions and members are named in commands that are typed while something is wrong."""
     with ArchiveCluster(tmp_path) as cluster:
         cluster.push()
         publisher = cluster.publisher()
         publisher.publish(b"one")
-        publisher.flush("merged", timeout_s=30)
+        publisher.flush("merged", timeout_s=60)
         host, port = cluster.addresses[0]
         reached = ["--nodes", f"{host}:{port}", "--stream", STREAM, "--identity", "subscriber"]
         reached += ["--certs", os.path.join(cluster.root, "certs")]

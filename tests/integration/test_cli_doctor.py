@@ -193,7 +193,8 @@ def test_the_command_looks_at_a_real_cluster_as_client_and_as_node(tmp_path):
         cluster.stop("n3")
         down = run("doctor", "--config", clients, "--quiet")
         assert down.exit_code == 1
-        assert "is the node running at localhost" in down.stdout
+        assert "n3 at localhost" in down.stdout
+        assert "1 thing is wrong" in down.stdout
         text = (tmp_path / "n1.toml").read_text()
         other = tmp_path / "other.toml"
         other.write_text(text.replace('cluster_id = "', 'cluster_id = "00'))

@@ -42,8 +42,8 @@ def test_a_message_is_followed_from_hop_to_hop(tmp_path):
 
         push = cluster.push()
         pull = cluster.pull()
-        publisher.flush("merged", 20)
-        assert pull.wait_caught_up(20)
+        publisher.flush("merged", 60)
+        assert pull.wait_caught_up(60)
         assert eventually(
             lambda: all(
                 each["merged_it"] for each in traced(cluster, "jfk:2", *copy)[1]["nodes"].values()
@@ -57,7 +57,7 @@ def test_a_message_is_followed_from_hop_to_hop(tmp_path):
 
         pull.stop()
         publisher.publish(b"d")
-        publisher.flush("merged", 20)
+        publisher.flush("merged", 60)
         code, fields, text = traced(cluster, "jfk:3", *copy)
         assert (code, fields["waits_for"].split(":")[0]) == (0, "pull")
         assert list(fields["copies_without_it"]) == [cluster.out("sub")]
@@ -65,7 +65,7 @@ def test_a_message_is_followed_from_hop_to_hop(tmp_path):
         for name in ("n2", "n3"):
             cluster.stop(name)
         publisher.publish(b"e")
-        publisher.flush("received", 20)
+        publisher.flush("received", 60)
         code, fields, text = traced(cluster, "jfk:4")
         assert code == 1
         assert "2 nodes have to hold it, and only n1 holds it; no answer from n2" in text
@@ -101,8 +101,8 @@ def test_another_message_of_the_same_number_is_not_this_one(tmp_path):
         shutil.copytree(own, tmp_path / "older")
         publisher, push, pull = cluster.publisher(), cluster.push(), cluster.pull()
         publisher.publish(b"b")
-        publisher.flush("merged", 20)
-        assert pull.wait_caught_up(20)
+        publisher.flush("merged", 60)
+        assert pull.wait_caught_up(60)
         copy = ("--copy", cluster.out("sub"))
         assert traced(cluster, "jfk:1", *copy)[0] == 0
         publisher.close()
@@ -132,7 +132,7 @@ def test_a_message_that_is_not_there_yet_is_not_one_that_waits(tmp_path):
         code, _, text = traced(cluster, "jfk:1")
         assert (code, "no message 1 yet" in text) == (1, True)
         cluster.push()
-        publisher.flush("merged", 20)
+        publisher.flush("merged", 60)
         code, _, text = traced(cluster, "jfk:0", root="elsewhere")
         assert (code, "it is not known here" in text) == (1, True)
         unknown = run("trace", "jfkk:1", "--config", f"{cluster.root}/clients.toml")

@@ -16,7 +16,7 @@ from rt.net.awaited import awaited, awaiting
 from tests.archive_cluster import ArchiveCluster
 from tests.replicator_host import eventually
 
-END_S = 20.0
+END_S = 60.0
 
 
 @pytest.fixture(scope="module")

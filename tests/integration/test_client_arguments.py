@@ -51,6 +51,24 @@ def test_a_wrong_argument_of_a_subscriber_is_named(reader, wrong, words):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
+        ({"confirm": True}, "confirm is a str or Level, not bool"),
+        ({"flight": 5}, "flight is a FlightLimit, not int"),
+        ({"disk_limit": 5}, "disk_limit is a DiskLimit, not int"),
+        ({"writer": {}}, "writer is a WriterSettings, not dict"),
+        ({"batching": 3}, "batching is a Batching, not int"),
+    ],
+)
+def test_a_wrong_argument_of_a_publisher_is_named(certs, closed, tmp_path, wrong, words):
+    """It was an AttributeError from inside, which names neither the argument nor the remedy."""
+    with connected(certs, closed, tmp_path, "jfk") as client:
+        with pytest.raises(Misuse, match=words):
+            client.publisher("jfk", **wrong)
+        client.publisher("jfk").close(0)  # the session was not left open
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
         ({"keys_max": 0}, "keys_max is 0; use a whole number, 1 or more"),
         ({"keys_max": "9"}, "keys_max is"),
         ({"checkpoint_s": -1}, "checkpoint_s is -1"),

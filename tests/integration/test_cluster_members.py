@@ -95,7 +95,7 @@ def test_the_leader_is_removed_after_it_has_handed_over(cluster):
     leader = cluster.nodes["n1"].status()["leader"]
     answer = cluster.change("remove-member", leader)
     assert leader not in [each["name"] for each in answer["members"]]
-    assert cluster.nodes[leader].wait(10)
+    assert cluster.nodes[leader].wait(60)
     assert "removed from its cluster" in str(cluster.nodes[leader].failure)
     cluster.stop(leader)
     with pytest.raises(Refused, match="empty its directory"):
@@ -159,12 +159,12 @@ def test_a_node_that_was_away_during_a_replacement_elects_a_leader_with_the_new_
     cluster.change("promote-member", "n4")
     answer = cluster.change("remove-member", "n2")
     assert [each["name"] for each in answer["members"]] == ["n1", "n3", "n4"]
-    assert cluster.nodes["n2"].wait(10)
+    assert cluster.nodes["n2"].wait(60)
     cluster.stop("n2")
     cluster.stop("n3")
     cluster.start("n1")
     cluster.say.publish(b"after")
-    cluster.say.flush("merged", timeout_s=30)
+    cluster.say.flush("merged", timeout_s=60)
     cluster.wait_for_equal_logs()
     assert cluster.nodes["n1"].status()["messages"] == 2001
 
@@ -173,7 +173,7 @@ def test_a_cluster_that_shrank_to_one_node_keeps_its_damaged_logs_in_place(clust
     """No other node has what they held: set aside, they would be replaced by nothing."""
     for name in ("n3", "n2"):
         answer = cluster.change("remove-member", name)
-        assert cluster.nodes[name].wait(20)
+        assert cluster.nodes[name].wait(60)
         cluster.stop(name)
         cluster.places = [each for each in cluster.places if each.name != name]
     assert [each["name"] for each in answer["members"]] == ["n1"]

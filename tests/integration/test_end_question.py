@@ -171,7 +171,7 @@ def test_a_puller_leaves_a_node_that_has_stopped_merging(tmp_path, certs, monkey
         for header, raw in frames(data):
             if header.kind == FrameKind.MESSAGES:
                 logs[1].add("jfk", raw)
-        assert client.wait_caught_up(10)
+        assert client.wait_caught_up(60)
         assert client.status().node == f"localhost:{servers[1].address[1]}"
         assert client.status().complete_to == hosts[1].merged_end()
     finally:

@@ -167,7 +167,7 @@ def test_an_inherited_subscriber_is_refused_and_the_parents_continues(tmp_path):
     """A child would take the wake-ups of its parent, and read on from a place of its own."""
     with publisher_of(tmp_path, batching=PROMPT) as publisher, subscriber_of(tmp_path) as reading:
         publisher.publish_many([b"a", b"b"])
-        messages = reading.messages(timeout_s=10)
+        messages = reading.messages(timeout_s=60)
         assert next(messages).payload == b"a"
         for act in (lambda: next(messages), lambda: next(iter(reading)), reading.next_batch):
             with child(act) as said:
@@ -188,7 +188,7 @@ def test_a_forked_reader_may_be_waiting_in_another_thread(tmp_path):
     found = []
 
     def read(subscriber):
-        for message in subscriber.messages(timeout_s=10):
+        for message in subscriber.messages(timeout_s=60):
             found.append(message.payload)
             woken.set()
 
@@ -200,7 +200,7 @@ def test_a_forked_reader_may_be_waiting_in_another_thread(tmp_path):
             woken.clear()
             with child(subscriber.stop):
                 publisher.publish(b"%d" % place)
-                assert woken.wait(10), "the child's stop must not stop the parent's"
+                assert woken.wait(60), "the child's stop must not stop the parent's"
         subscriber.stop()
         thread.join()
         subscriber.close()
@@ -254,11 +254,11 @@ def test_inherited_clients_are_refused_and_the_parents_connections_live_on(tmp_p
         push.start()
         pull.start()
         publisher.publish(b"a")
-        publisher.flush("received", timeout_s=20)
+        publisher.flush("received", timeout_s=60)
         with MergedLog(host.out) as log:
             log.merge("jfk", [b"a"])
             host.ring()
-            assert pull.wait_caught_up(20)
+            assert pull.wait_caught_up(60)
             connected = pull.status().node
             for act in (push.start, push.wake, push.drained, push.status):
                 with child(act) as said:
@@ -269,12 +269,12 @@ def test_inherited_clients_are_refused_and_the_parents_connections_live_on(tmp_p
             with child(lambda: (push.stop(), pull.stop())) as said:
                 assert said == "returned (False, True)"
                 publisher.publish(b"b")
-                publisher.flush("received", timeout_s=20)
+                publisher.flush("received", timeout_s=60)
                 log.merge("jfk", [b"b"])
                 host.ring()
                 assert eventually(lambda: pull.status().position == log.appender.end)
                 assert pull.status().node == connected
-                assert push.stop(drain_s=20)
+                assert push.stop(drain_s=60)
                 assert pull.stop(20)
                 again = PullClient(str(tmp_path / "sub"), STREAM, [address], pulling)
                 assert again.stop(20), "the child does not keep the directory locked"

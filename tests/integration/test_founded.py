@@ -48,12 +48,12 @@ def lost(tmp_path):
             publisher = old.publisher(name)
             texts = [b"%s %d " % (name.encode(), each) for each in range(300)]
             publisher.publish_many([text.ljust(1000, b".") for text in texts])
-            publisher.flush("merged", timeout_s=30)
+            publisher.flush("merged", timeout_s=60)
         end = max(node.merged_end for node in old.nodes.values())  # others may be a little late
         assert eventually(lambda: pull.status().position >= end, 60)
         pull.stop()
         publisher.publish(b"merged by the old cluster, and not copied")
-        publisher.flush("merged", timeout_s=30)
+        publisher.flush("merged", timeout_s=60)
         push.stop()
     return tmp_path, str(clients / "sub" / STREAM / "out")
 
@@ -70,14 +70,14 @@ def test_a_new_cluster_continues_after_the_copy_and_nothing_is_lost_or_doubled(l
         new.push()
         publisher = new.publisher("jfk")
         publisher.publish(b"after")
-        publisher.flush("merged", timeout_s=30)
-        assert eventually(lambda: len({node.merged_end for node in new.nodes.values()}) == 1, 30)
+        publisher.flush("merged", timeout_s=60)
+        assert eventually(lambda: len({node.merged_end for node in new.nodes.values()}) == 1, 60)
         for name in ("n1", "n2", "n3"):
             report = verify_log(open_log(new.out(name)), lambda _size: None)
             assert not report.is_wrong, report
         new.stop("n2")
         new.start("n2")
-        assert eventually(lambda: new.ledger("n2").number == new.ledger("n1").number, 30)
+        assert eventually(lambda: new.ledger("n2").number == new.ledger("n1").number, 60)
         after = messages(os.path.join(new.root, "n1"))
     assert after[: len(before)] == before
     late = [payload for _, _, payload in after[len(before) :]]

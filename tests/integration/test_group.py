@@ -117,7 +117,7 @@ def test_another_member_takes_over_from_one_that_is_killed(client, cluster, tmp_
     first_time = Counter(number for number, redelivered in seen + again if not redelivered)
     assert max(first_time.values()) == 1, "a repeat was not marked"
     assert any(redelivered for _, redelivered in again)
-    assert taken_s < 10  # 1 s on two cores: 0.75 s of silence, and what was left
+    assert taken_s < 30  # 1 s on two cores: 0.75 s of silence, and what was left
 
 
 def test_nothing_stays_unhandled_in_a_storm_of_kills(client, cluster, tmp_path):

@@ -273,7 +273,7 @@ def test_a_subscriber_is_abandoned_in_a_child_though_a_thread_held_the_registry(
         abandoning = threading.Thread(target=subscriber._abandon)
         with local_news._lock:
             abandoning.start()
-            abandoning.join(10.0)
+            abandoning.join(60)
             assert not abandoning.is_alive()
 
 

@@ -154,7 +154,7 @@ def test_a_sample_shows_what_passed_each_hop(cluster):
     cluster.push()
     pull, publisher, node = cluster.pull(), cluster.publisher(), cluster.nodes["n1"]
     publisher.publish_many([b"x" * 100] * 1000)
-    publisher.flush("merged", 10)
+    publisher.flush("merged", 60)
     assert eventually(lambda: pull.status().position == node.pipeline.feeds.end)
     node.lookout.look()
     sample = node.lookout.sample
@@ -179,7 +179,7 @@ def test_a_stall_is_one_line_that_names_the_hop_and_one_when_it_ends(cluster, ca
     cluster.push()
     publisher = cluster.publisher()
     publisher.publish(b"x")
-    publisher.flush("merged", 10)
+    publisher.flush("merged", 60)
     sampler = Scripted(node.lookout.sample, [{}, {"merge jfk": 11.0}, {"merge jfk": 12.0}, {}])
     lookout = SamplerThread(sampler)
     with caplog.at_level(logging.INFO, "rt.node"):
@@ -226,7 +226,7 @@ def test_looking_at_a_node_while_it_works_disturbs_nothing(cluster):
     thread.start()
     for _ in range(50):
         publisher.publish_many([b"x" * 100] * 100)
-    publisher.flush("merged", 20)
+    publisher.flush("merged", 60)
     stopping.set()
     thread.join()
     assert not failures

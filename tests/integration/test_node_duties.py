@@ -60,6 +60,13 @@ def test_what_a_node_held_that_is_silent_is_not_elsewhere():
     assert holdings.of("n2")["jfk"] == 100, "which counts for what a majority has"
 
 
+class Everything:
+    """Contains all sessions."""
+
+    def __contains__(self, _session):
+        return True
+
+
 class Bench:
     """A member of three, and all that its duties act on; `did` says what was done, in order."""
 
@@ -90,7 +97,8 @@ class Bench:
         )  # fmt: skip
         self.run = list
         self.rolled, self.damage = set(), CorruptLog("out/log.0.0", START, "rot")
-        self.sessions, self.begun, self.dropped = {}, {}, []
+        self.sessions, self.begun, self.dropped, self.owned = {}, {}, [], []
+        self.checked, self.queue = Everything(), [None]
         self.snapshots = SimpleNamespace(
             turn=lambda _now: None, await_sync=lambda: self.did.append("await sync"),
             drop=lambda: self.did.append("drop"), end=lambda: self.did.append("end"),
@@ -119,7 +127,8 @@ class Bench:
                 begun_after=lambda session: self.begun.get(session, 0), drop_all=self.drop_all,
                 is_removing=False, bind=lambda _changed: [], proved=self.proved,
             ),
-            snapshots or self.snapshots, SimpleNamespace(turn=lambda _now: None),
+            snapshots or self.snapshots,
+            SimpleNamespace(turn=lambda _now: None, is_called=False),
             SimpleNamespace(turn=lambda _now, _changed, is_stirred: None, is_deciding=False),
             self.copy_log,
             lambda node, session: self.did.append(f"pass {session} on to {node}"),
@@ -133,11 +142,6 @@ class Bench:
         """Have the whole merged log set aside."""
         appender = self.executor.appender
         self.executor.lacks_log, appender.end, appender.next_place = True, START, START
-
-    @property
-    def has_ended_or_owned(self):
-        """Whether any copy was dropped."""
-        return bool(self.dropped)
 
     def take_owned(self):
         """No session changes hands."""
@@ -190,10 +194,6 @@ class Bench:
     def lose(self, session):
         """As a member does."""
         self.held[session] = START
-
-    def is_checked(self, _session):
-        """As a member does."""
-        return True
 
     def proved(self, session, merged):
         """As inboxes do."""
@@ -302,7 +302,7 @@ def test_a_copy_that_lags_learns_what_was_merged_though_its_publisher_does_not()
     bench = Bench()
     bench.receive("jfk", 64)
     bench.executor.ledger.sessions["jfk"] = Position(800)
-    bench.is_checked = lambda _session: False
+    bench.checked = set()
     told = []
     bench.sessions["jfk"].confirm = told.append
     bench.duties().step(0.0, Mail(synced={"jfk": None}))

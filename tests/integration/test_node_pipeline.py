@@ -174,7 +174,7 @@ def test_a_merge_wakes_a_pulling_connection_once(tmp_path):
         publisher = cluster.publisher()
         for _ in range(3):
             publisher.publish(b"x")
-            publisher.flush(Level.MERGED, 10)
+            publisher.flush(Level.MERGED, 60)
         feeds = node.pipeline.feeds
         assert eventually(lambda: bell.ends and bell.ends[-1] == feeds.end)
         assert len(bell.ends) == len(set(bell.ends)) >= 3

@@ -191,7 +191,7 @@ def test_an_audit_log_waits_for_no_planted_pipe(audit, caplog, is_read):
         target=audit.record, args=({"do": "roll"}, "operator alice", "", "done"), daemon=True
     )
     recording.start()
-    recording.join(20)
+    recording.join(60)
     if is_read:
         os.close(reader)
     assert not recording.is_alive()

@@ -46,7 +46,7 @@ class Doors:
         self.early = self.connect("removed", f"peer {PEER_VERSIONS[0]}")
         self.early_pulse = self.connect("removed", "pulse")
         cluster.change("remove-member", self.gone)
-        assert cluster.nodes[self.gone].wait(10)
+        assert cluster.nodes[self.gone].wait(60)
         cluster.stop(self.gone)
         [address] = free_addresses(1)
         cluster.change("add-member", "n4", address)
@@ -144,7 +144,7 @@ class Doors:
     def demand_merging(self):
         """Messages are merged as before, and nothing else has changed."""
         self.cluster.say.publish_many([b"on"] * 10)
-        self.cluster.say.flush("merged", timeout_s=20)
+        self.cluster.say.flush("merged", timeout_s=60)
         assert self.statuses() == self.before
 
 
@@ -168,7 +168,7 @@ def doors(tmp_path_factory):
         cluster.push()
         publisher = cluster.publisher()
         publisher.publish_many([b"before" * 100] * 2000)
-        publisher.flush("merged", timeout_s=20)
+        publisher.flush("merged", timeout_s=60)
         cluster.say = publisher
         yield Doors(cluster)
 

@@ -147,4 +147,4 @@ def test_more_sessions_than_one_turn_looks_at_are_merged_in_whatever_order_they_
         for publisher in [*early, *late]:
             publisher.publish(b"two")
         for publisher in [*early, *late]:
-            assert publisher.flush(Level.MERGED, 30).merged_at
+            assert publisher.flush(Level.MERGED, 60).merged_at

@@ -123,7 +123,7 @@ def test_a_member_that_hangs_up_every_time_is_dialled_with_pauses(monkeypatch):
 
     started, boxes = threading.Event(), []
     monkeypatch.setattr(
-        PeerDialer, "dial", lambda dialer, _again: started.wait(10) and dial(dialer)
+        PeerDialer, "dial", lambda dialer, _again: started.wait(60) and dial(dialer)
     )
     outbox = an_outbox()
     boxes.append(outbox)
@@ -231,7 +231,7 @@ def test_a_member_that_connects_again_has_one_connection():
         thread.join(1)
     assert [thread.is_alive() for thread in threads] == [False, False, True]
     peers.stop()
-    threads[2].join(10)
+    threads[2].join(60)
     assert not threads[2].is_alive()
     for each in far:
         each.close()
@@ -255,7 +255,7 @@ def test_a_member_that_hangs_up_and_listens_no_more_has_ended(how):
     if how == "this node stops":
         peers.stop()
     theirs.close()
-    serving.join(10)
+    serving.join(60)
     assert gone == (["n2"] if how == "it ended" else [])
     peers.stop()
     listener.close()
@@ -281,7 +281,7 @@ def served(version, data):
     assert eventually(lambda: heard or found)
     versions = peers.versions()
     theirs.close()
-    thread.join(10)
+    thread.join(60)
     assert peers.versions() == {}
     peers.stop()
     return versions, heard, found

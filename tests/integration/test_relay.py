@@ -203,12 +203,18 @@ def test_a_relay_hangs_up_when_nothing_is_needed_and_dials_again_when_asked(
 ):
     """It would keep a publisher from its session, and hold a connection for nothing."""
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(relay_module, "_IDLE_S", 0.2)
     directory, (_, host, server) = written(tmp_path), target
     relay = relay_to(target, directory, lambda: end_of(directory))
+
+    def need_for(seconds):
+        monkeypatch.setattr(relay_module, "_IDLE_S", seconds)
+
     for count in (1, 2):
+        need_for(3600.0)
         relay.want("jfk")
-        assert eventually(lambda n=count: caplog.text.count("push to node node-1: connected") == n)
+        assert eventually(lambda: host.inboxes.get("jfk") and host.inboxes["jfk"].peer)
+        assert caplog.text.count("push to node node-1: connected") == count
+        need_for(0.0)
         assert eventually(lambda: server.connections == 0)
         assert host.inboxes["jfk"].peer == ""
     relay.stop()

@@ -8,6 +8,7 @@ import ssl
 import threading
 import time
 import tracemalloc
+from collections import Counter
 from functools import partial
 
 import pytest
@@ -36,7 +37,17 @@ from replicator.wire import dialer as dialer_module
 from replicator.wire import link as link_module
 from replicator.wire.codec import VERSION, encode
 from replicator.wire.hello import common_version
-from replicator.wire.messages import CONNECTION, PULL, PUSH, Hello, Open, Refusal, Standing
+from replicator.wire.link import Link
+from replicator.wire.messages import (
+    CONNECTION,
+    PULL,
+    PUSH,
+    Heartbeat,
+    Hello,
+    Open,
+    Refusal,
+    Standing,
+)  # fmt: skip
 from rt import Publisher, WriterSettings
 from rt.errors import FlushTimeout, Misuse, Refused
 from rt.format.manifest import MERGED, SESSION, LogIdentity
@@ -165,7 +176,7 @@ def test_sessions_are_found_and_followed_where_there_are_no_events(site, publish
     with Publisher(site.path("pub"), stream=STREAM, session="jfk") as writer:
         for _ in range(3):
             writer.publish(b"AA1")
-            writer.flush("received", 20)
+            writer.flush("received", 60)
     assert client.stop(drain_s=60)
     assert_pushed(site, "jfk")
 
@@ -225,7 +236,7 @@ def test_a_publisher_learns_how_far_its_messages_have_come(site, publisher):
             writer.flush("received", 0.05)
         client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
         client.start()
-        confirmed = writer.flush("replicated", 20)
+        confirmed = writer.flush("replicated", 60)
         assert ConfirmationsFile(site.path("pub", STREAM, "jfk")).read().received == (
             confirmed.position
         )
@@ -241,13 +252,13 @@ def test_confirmations_are_noted_once_the_disk_has_room_again(site, publisher, m
     with Publisher(site.path("pub"), stream=STREAM, session="jfk") as writer:
         monkeypatch.setattr(ConfirmationsFile, "write", is_full)
         writer.publish(b"AA1")
-        end = writer.flush("synced", 20).position
+        end = writer.flush("synced", 60).position
         client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
         client.start()
         assert eventually(lambda: client.status()[0].durable == end)
         assert eventually(lambda: "cannot be noted: no space" in client.status()[0].error)
         monkeypatch.undo()
-        writer.flush("replicated", 10)
+        writer.flush("replicated", 60)
         assert eventually(lambda: not client.status()[0].error)
     client.stop(drain_s=60)
 
@@ -262,7 +273,7 @@ def test_a_node_that_restarts_while_data_flows_gets_all_of_it_once(site, publish
                 writer.publish(b"%06d" % number + b"x" * 994)
             site.stop()
             site.start()
-    assert client.stop(drain_s=30)
+    assert client.stop(drain_s=60)
     assert_pushed(site, "jfk")
 
 
@@ -322,7 +333,7 @@ def test_a_subscribers_copy_equals_the_nodes_across_restarts_of_both(site, subsc
         client.stop()
     client = site.puller(subscriber)
     client.start()
-    assert client.wait_caught_up(20)
+    assert client.wait_caught_up(60)
     for data in log_bytes(site.path("pub", STREAM, "jfk")).values():
         log.add("jfk", data)
     site.host.ring()
@@ -341,7 +352,7 @@ def test_a_puller_says_when_the_node_has_less_than_the_copy(site, subscriber, ca
     log.roll()
     client = site.puller(subscriber)
     client.start()
-    assert client.wait_caught_up(20)
+    assert client.wait_caught_up(60)
     assert not client.status().is_ahead
     client.stop()
     site.stop()
@@ -371,7 +382,7 @@ def test_a_puller_goes_to_the_next_node_when_one_is_dead(site, subscriber):
         dead = ("localhost", free.getsockname()[1])
     client = site.puller(subscriber, [dead, site.node])
     client.start()
-    assert client.wait_caught_up(20)
+    assert client.wait_caught_up(60)
     assert client.status().node == f"localhost:{site.port}"
     client.stop()
 
@@ -397,7 +408,7 @@ def test_the_reason_of_a_copy_that_ended_is_not_erased_by_a_connection(
     monkeypatch.setattr(dialer_module, "connect", connected_late)
     site.stop()
     site.start()
-    client._dialer.join(20)
+    client._dialer.join(60)
     assert not client.running
     assert client.status().error == (
         f"{site.path('sub', STREAM, 'out')}: input/output error; this copy has ended"
@@ -565,12 +576,17 @@ def test_two_connections_do_not_fill_one_session(site, publisher):
     second.stop()
 
 
+@pytest.fixture
+def hasty(monkeypatch):
+    """Give up a peer that does not greet within half a second."""
+    monkeypatch.setattr(link_module, "GREETING_S", 0.5)
+
+
 def test_plaintext_and_silence_end_at_the_deadline_and_others_are_served(
-    site, publisher, monkeypatch, caplog
+    site, publisher, hasty, caplog
 ):
     """A peer that never finishes its handshake holds a thread for 10 seconds, and nothing else."""
     site.server.use_limits(ServerLimits(handshake_s=0.5))
-    monkeypatch.setattr(link_module, "GREETING_S", 0.5)
     plain = [socket.create_connection(site.node) for _ in range(20)]
     for sock in plain[:10]:
         sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
@@ -593,9 +609,8 @@ def send_slowly(sock, data):
         time.sleep(0.1)
 
 
-def test_a_greeting_that_trickles_in_is_cut_off(site, publisher, monkeypatch):
+def test_a_greeting_that_trickles_in_is_cut_off(site, publisher, hasty):
     """A deadline for the whole greeting, not for each byte, stops a slow loris."""
-    monkeypatch.setattr(link_module, "GREETING_S", 0.4)
     sock, _ = connect(site.node, publisher.current())
     hello = encode(Hello(VERSION, VERSION, PUSH, STREAM, "slow"))
     with pytest.raises((OSError, ssl.SSLError)):
@@ -603,13 +618,29 @@ def test_a_greeting_that_trickles_in_is_cut_off(site, publisher, monkeypatch):
     sock.close()
 
 
-def test_a_peer_that_falls_silent_is_dropped_and_a_living_one_is_kept(
+def test_a_peer_that_falls_silent_is_dropped(site, publisher, monkeypatch):
+    """Half-open links end."""
+    monkeypatch.setattr(link_module, "DEAD_S", 0.3)
+    silent, _ = connect(site.node, publisher.current())
+    silent.sendall(encode(Hello(VERSION, VERSION, PUSH, STREAM, "silent")))
+    assert silent.recv(1)
+    assert eventually(lambda: site.server.connections == 0)
+    silent.close()
+
+
+def test_both_ends_of_an_idle_connection_send_heartbeats(
     site, publisher, subscriber, monkeypatch, caplog
 ):
-    """Half-open links end; idle ones stay, at the cost of a heartbeat."""
+    """Each would take the other for dead."""
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(link_module, "HEARTBEAT_S", 0.1)
-    monkeypatch.setattr(link_module, "DEAD_S", 2.0)
+    beats, send = Counter(), Link.send
+
+    def sent(link, data):
+        beats[id(link)] += data == encode(Heartbeat())
+        send(link, data)
+
+    monkeypatch.setattr(link_module, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(Link, "send", sent)
     session(site, "jfk", 5)
     merged(site)
     clients = [
@@ -618,18 +649,10 @@ def test_a_peer_that_falls_silent_is_dropped_and_a_living_one_is_kept(
     ]
     for client in clients:
         client.start()
-    assert eventually(lambda: site.server.connections == 2)
-    assert eventually(lambda: caplog.text.count("connected") == 2)
-    time.sleep(2.5)
-    assert site.server.connections == 2
+    assert eventually(lambda: sum(count > 3 for count in beats.values()) == 4)
     assert caplog.text.count("connected") == 2, "one had to connect again"
-    silent, _ = connect(site.node, publisher.current())
-    silent.sendall(encode(Hello(VERSION, VERSION, PUSH, STREAM, "silent")))
-    assert eventually(lambda: site.server.connections == 3)
-    assert eventually(lambda: site.server.connections == 2)
     for client in clients:
         client.stop()
-    silent.close()
 
 
 @pytest.mark.parametrize("megabytes", [4, 64])
@@ -643,8 +666,8 @@ def test_memory_does_not_grow_with_the_backlog(site, publisher, subscriber, mega
     push = PushClient(site.path("pub"), STREAM, [site.node], publisher)
     pull = site.puller(subscriber)
     push.start(), pull.start()
-    assert push.stop(drain_s=30)
-    assert pull.wait_caught_up(30)
+    assert push.stop(drain_s=60)
+    assert pull.wait_caught_up(60)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     pull.stop()
@@ -754,7 +777,7 @@ def test_stop_ends_all_threads_at_once(site, publisher, subscriber):
     assert pull.wait_caught_up(60)
     began = time.monotonic()
     push.stop(), pull.stop()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     assert eventually(lambda: threading.active_count() <= before)
 
 

@@ -291,12 +291,12 @@ def test_a_publisher_restored_from_a_backup_confirms_nothing_and_starves_no_sess
         other = cluster.publisher("lga")
         push = cluster.push()
         with life(10, b"a") as publisher:
-            publisher.flush(Level.MERGED, 20)
+            publisher.flush(Level.MERGED, 60)
         push.stop()
         shutil.copytree(directory, tmp_path / "backup")
         push = cluster.push()
         with life(5, b"b") as publisher:
-            publisher.flush(Level.MERGED, 20)
+            publisher.flush(Level.MERGED, 60)
         copy = tmp_path / "n1" / STREAM / "in" / "jfk" / "log.1.0"
 
         def is_archived():

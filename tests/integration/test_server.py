@@ -54,22 +54,20 @@ def serve(certs, tmp_path):
 
 
 def push_one(server, top, contexts, session="jfk"):
-    """Publish a message and push it; return the seconds until the node has it."""
+    """Publish a message and push it."""
     with Publisher(str(top), stream=STREAM, session=session) as publisher:
         publisher.publish(b"hello")
     client = PushClient(str(top), STREAM, [("localhost", server.address[1])], contexts)
-    began = time.monotonic()
     client.start()
     assert client.stop(drain_s=60)
-    return time.monotonic() - began
 
 
 def test_idle_connections_do_not_keep_a_publisher_out(serve, publisher, tmp_path, caplog):
     """Strangers need no certificate to open a connection, so connections must not be enough."""
-    server = serve(ServerLimits(handshake_s=60))  # so that none ends at its deadline
+    server = serve(ServerLimits(handshake_s=3600))  # so that none ends at its deadline
     idle = [socket.create_connection(server.address) for _ in range(IDLE)]
     try:
-        assert push_one(server, tmp_path / "pub", publisher) < 30
+        push_one(server, tmp_path / "pub", publisher)
         assert eventually(lambda: server.connections <= 2 * ServerLimits().handshakes)
     finally:
         for sock in idle:
@@ -123,7 +121,7 @@ def test_a_handshake_that_is_trickled_ends_at_the_deadline(serve):
         began = time.monotonic()
         sock.settimeout(0.1)
         sent = bytearray(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500))
-        while sent and time.monotonic() - began < 5:
+        while sent:  # for fifty seconds
             try:
                 sock.sendall(sent[:1])
                 del sent[:1]
@@ -133,7 +131,8 @@ def test_a_handshake_that_is_trickled_ends_at_the_deadline(serve):
                 continue
             except OSError:
                 break
-        assert 0.4 < time.monotonic() - began < 3
+        assert sent
+        assert time.monotonic() - began > 0.4
     assert eventually(lambda: server.connections == 0)
 
 
@@ -198,12 +197,10 @@ def test_a_node_of_another_cluster_is_refused_before_it_can_ask(serve, certs, ca
 
 def test_stopping_ends_handshakes_at_once(serve):
     """A stranger that says nothing must not hold up SIGTERM for ten seconds."""
-    server = serve()
+    server = serve(ServerLimits(handshake_s=3600))
     idle = [socket.create_connection(server.address) for _ in range(5)]
     assert eventually(lambda: server.connections == 5)
-    began = time.monotonic()
     server.stop()
-    assert time.monotonic() - began < 1
     assert server.connections == 0
     for sock in idle:
         sock.close()
@@ -215,6 +212,7 @@ def test_a_peer_that_says_hello_too_late_gives_its_place_back(serve, publisher, 
     server = serve()
     silent, _ = connect(("localhost", server.address[1]), publisher.current())
     assert eventually(lambda: server.connections == 0)
+    monkeypatch.undo()
     late, _ = connect(("localhost", server.address[1]), publisher.current())
     late.sendall(encode(Hello(VERSION, VERSION, PUSH, STREAM, "late")))
     assert late.recv(1)

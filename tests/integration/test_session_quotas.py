@@ -126,7 +126,7 @@ def test_a_connected_publisher_is_held_to_a_quota_and_released_at_once(tmp_path,
         client.start()
         assert eventually(lambda: "slowed down" in caplog.text, PATIENCE_S)
         host.quotas = NO_QUOTA
-        assert client.stop(drain_s=20)
+        assert client.stop(drain_s=60)
     finally:
         client.stop(), server.stop(), host.stop()
     lines = [each.message for each in caplog.records if "slowed down" in each.message]

@@ -173,6 +173,17 @@ def test_a_node_of_an_earlier_version_is_not_sent_a_request_about_another_stream
     assert site.notes == before
 
 
+def test_a_node_of_an_earlier_version_is_asked_about_the_stream_that_it_serves(site, monkeypatch):
+    """Its connections name no stream: `rt status` said that it serves flights and not flights."""
+
+    def older(contexts, question):
+        return offering(contexts.current(), question)
+
+    monkeypatch.setattr("rt.net.question.asking", older)
+    own = Contexts(site.contexts().files, client_context, OWN)
+    assert ask_status(site.node.address, own)["stream"] == OWN
+
+
 def asking_commands():
     """Return each command that has --stream, as it is typed."""
 

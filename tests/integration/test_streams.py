@@ -12,6 +12,7 @@ import pytest
 from replicator.pull.client import PullClient
 from replicator.push.client import PushClient
 from replicator.serve.streams import ServedStream, Streams
+from rt.cli.cluster.found import found_streams
 from rt.config.settings import load
 from rt.errors import Misuse, PeerError, Refused
 from rt.net.admin import ask_any
@@ -44,7 +45,9 @@ class Process:
         self.hosts = {}
         self.clients = []
         for place in self.places:
-            self.start(place.name, NAMES[1:], founding=True)
+            if nodes > 1:
+                found_streams(self.settings(place.name, NAMES[1:]))
+            self.start(place.name, NAMES[1:])
 
     def grant(self, publisher):
         """Write what the publisher may do; the subscriber may pull every stream."""
@@ -58,9 +61,9 @@ class Process:
         changed = {"reserve": 0, "streams": list(others)}
         return load(NodeSettings, place.config, "node", {}, changed)
 
-    def start(self, name, others, **options):
+    def start(self, name, others):
         """Start a node."""
-        self.hosts[name] = StreamHost(self.settings(name, others), **options)
+        self.hosts[name] = StreamHost(self.settings(name, others))
         self.hosts[name].start()
 
     @property

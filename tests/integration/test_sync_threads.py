@@ -28,7 +28,7 @@ class Job:
         self.most = max(self.most, self.inside)
         self.calls.append(self.name)
         self.begun.release()
-        assert self.gate.wait(30)
+        assert self.gate.wait(60)
         self.inside -= 1
         return self.rest_s
 
@@ -36,7 +36,7 @@ class Job:
         self.gate.clear()
 
     def demand_turn(self):
-        assert self.begun.acquire(timeout=30)
+        assert self.begun.acquire(timeout=60)
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_leaving_waits_for_the_turn_and_ends_the_threads_with_the_last_job(threa
     assert leaving.is_alive()
     threads.ask(job)  # too late
     job.gate.set()
-    leaving.join(30)
+    leaving.join(60)
     assert not leaving.is_alive()
     assert eventually(lambda: not threads._threads)
     assert len(job.calls) == 1
@@ -190,7 +190,7 @@ def test_a_job_that_fails_takes_only_its_own_turn_with_it(threads, monkeypatch):
     broken, sound = joined(threads, Broken(), Job())
     for _ in range(module._THREADS_MAX + 2):
         threads.ask(broken)
-        assert ended.acquire(timeout=30)
+        assert ended.acquire(timeout=60)
     threads.ask(sound)
     sound.demand_turn()
     threads.leave(broken)
@@ -208,7 +208,7 @@ def test_a_hundred_publishers_share_a_few_threads(tmp_path, fsync):
     for publisher in publishers:
         publisher.publish(b"message")
     for publisher in publishers:
-        publisher.flush("synced", 30)
+        publisher.flush("synced", 60)
     assert 0 < len(sync_names()) <= module._THREADS_MAX
     for publisher in publishers:
         publisher.close()
@@ -219,17 +219,17 @@ def test_a_forked_child_has_threads_of_its_own(tmp_path):
     """Those of its parent do not exist there, and a lock may be held for good."""
     with Publisher(tmp_path, stream="s", session="parent") as parent:
         parent.publish(b"message")
-        parent.flush("synced", 30)
+        parent.flush("synced", 60)
         child = os.fork()
         if not child:
             status = 1
             try:
                 with Publisher(tmp_path, stream="s", session="child") as publisher:
                     publisher.publish(b"message")
-                    publisher.flush("synced", 10)
+                    publisher.flush("synced", 60)
                     status = 0
             finally:
                 os._exit(status)
         assert os.waitpid(child, 0)[1] == 0
         parent.publish(b"another")
-        parent.flush("synced", 30)
+        parent.flush("synced", 60)

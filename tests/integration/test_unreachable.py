@@ -100,7 +100,7 @@ def test_a_late_confirmation_promises_no_sync_before_it_is_done(tmp_path):
     """A power cut may still take the message."""
     disk, gate = FaultyDisk(), threading.Semaphore(0)
     with rt.Publisher(tmp_path, stream=STREAM, session="jfk", disk=disk) as publisher:
-        disk.step = lambda call: gate.acquire(timeout=30) if call == "sync" else None
+        disk.step = lambda call: gate.acquire(timeout=60) if call == "sync" else None
         with closing(
             Receipts(publisher, ConfirmationsFile(str(tmp_path / STREAM / "jfk")))
         ) as receipts:

@@ -2,12 +2,21 @@
 
 import os
 import shutil
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 from archive_cluster import STREAM, ArchiveCluster
 from commands import run
 from replicator_host import eventually, log_bytes
 
-PATIENCE_S = 60
+from replicator.pull.client import PullClient
+from replicator.pull.mirror import Mirror
+from rt.net.authority.certificates import certificate_files, issue
+from rt.net.authority.identity import CertificateRole
+from rt.net.tls import Contexts, server_context
+from rt.node.agree.catch_up import CatchUp
+
+PATIENCE_S = 40
 
 
 def test_a_wiped_node_serves_all_or_says_no(tmp_path):
@@ -38,3 +47,48 @@ def test_a_wiped_node_serves_all_or_says_no(tmp_path):
         assert eventually(is_copied, PATIENCE_S), said
         assert log_bytes(copy / STREAM / "out") == whole, said
         assert all("ask another" in output for code, output in said if code), said
+
+
+def test_a_node_that_copies_leaves_one_that_waits_as_it_does(tmp_path):
+    """Two nodes that had missed the same each copied from the other, and never asked a third."""
+    with ArchiveCluster(tmp_path / "cluster") as cluster:
+        push, publisher = cluster.push(), cluster.publisher()
+        publisher.publish_many([b"before"] * 300)
+        publisher.flush("merged", PATIENCE_S)
+        for name in ("laggard", "copier"):
+            shutil.copytree(cluster.out("n1"), tmp_path / name / STREAM / "out")
+        begin = cluster.nodes["n1"].merged_end
+        publisher.publish_many([b"after"] * 300)
+        publisher.flush("merged", PATIENCE_S)
+        assert push.stop(drain_s=PATIENCE_S)
+        end, whole = cluster.nodes["n1"].merged_end, log_bytes(cluster.out("n1"))
+        with lagging(cluster, tmp_path / "laggard") as address:
+            settings = SimpleNamespace(root=str(tmp_path / "copier"), stream=STREAM)
+            places = SimpleNamespace(now={"n2": [address], "n1": cluster.addresses})
+            room = SimpleNamespace(demand_room=lambda: None)
+            copy = CatchUp(settings, places, begin, room, cluster.contexts("subscriber"))
+            try:
+                assert eventually(lambda: copy.is_done(end), PATIENCE_S)
+            finally:
+                assert eventually(copy.stop)
+        assert log_bytes(tmp_path / "copier" / STREAM / "out") == whole
+
+
+@contextmanager
+def lagging(cluster, root):
+    """Serve a copy that does not grow; the address."""
+    issue(os.path.join(cluster.root, "certs"), "edge", CertificateRole.MIRROR, streams=(STREAM,))
+    files = certificate_files(os.path.join(cluster.root, "certs"), "edge")
+    out = os.path.join(root, STREAM, "out")
+    mirror = Mirror(("localhost", 0), Contexts(files, server_context), STREAM, out)
+    pull = PullClient(
+        str(root), STREAM, [("localhost", 1)], cluster.contexts("edge"), grown=mirror.grown
+    )
+    mirror.ask_end = pull.ask_end
+    pull.start()
+    mirror.start()
+    try:
+        yield ("localhost", mirror.address[1])
+    finally:
+        mirror.stop()
+        pull.stop()

@@ -1,1 +1,1 @@
-"""A whole cluster in one thread and one seed: real engine and journal in a simulated world."""
+"""Simulates a whole cluster in one thread from one seed: the real engine and journal."""

@@ -19,7 +19,7 @@ def _show(seed: int, mutant: str) -> int:
 
 
 def _hunt_all(mutants: list[str]) -> int:
-    logging.disable()  # what nodes say of the damage done to them
+    logging.disable()  # nodes would log the damage done to them
     alive = 0
     for mutant in mutants:
         begin = time.perf_counter()
@@ -35,7 +35,7 @@ def _hunt_all(mutants: list[str]) -> int:
 
 
 def main() -> int:
-    """Do what the command line says."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--seed", type=int, help="show this run, event by event")
     parser.add_argument("--first", type=int, default=0, help="the first of --seeds")

@@ -1,4 +1,4 @@
-"""What archives on a simulated node: the real archiver and sweeper, on its clocks and its disk."""
+"""Archiving on a simulated node: the real archiver and sweeper, on its clocks and its disk."""
 
 import errno
 from collections.abc import Callable
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from .merge_node import MergeNode
 
 DISK_BYTES = 20_000
-STEPS_A_TICK = 3  # a run is short: snapshots are as frequent as if each step might begin one
+STEPS_A_TICK = 3  # a run is short, so snapshots are as frequent as if each step might begin one
 
 
 class SimSweep(Sweep):
-    """Shows the world which inputs are archived."""
+    """Reports to the world which inputs are archived."""
 
     def __init__(self, node: "MergeNode") -> None:
         super().__init__(node.disk, node.inboxes, fold_s=0, now_ns=lambda: paced_ns(node))
@@ -49,23 +49,23 @@ class SimSweeper(NodeSweeper):
         self._is_awake = False
 
     def saved(self, data: bytes) -> None:
-        """A snapshot was saved: there may be something to give up."""
+        """Note that a snapshot was saved: there may be something to archive."""
         super().saved(data)
         self._wake()
 
     def turn(self, merged: Appender, settled_index: int) -> None:
-        """Look again, soon."""
+        """Schedule another sweep soon."""
         super().turn(merged, settled_index)
         self._wake()
 
     def _wake(self) -> None:
-        """Let the thread that is not one here get its turn, sooner or later."""
+        """Schedule the turn that a real sweeper's thread would take."""
         if self._work is not None and not self._is_awake:
             self._is_awake = True
             self._node.soon(10.0, self._run_once)
 
     def _run_once(self) -> None:
-        """Do once what the thread does."""
+        """Do one turn of the thread's work."""
         self._is_awake = False
         work, self._work = self._work, None
         if work is None:
@@ -73,14 +73,14 @@ class SimSweeper(NodeSweeper):
         try:
             self.sweep(*work)
         except DiskFailed:
-            raise  # the node ends
+            raise  # the node dies
         except OSError as error:
             if error.errno not in (errno.EIO, errno.ENOSPC):
                 raise
 
 
 class SimSnapshots(NodeSnapshots):
-    """Takes snapshots by chance."""
+    """Takes snapshots at random times."""
 
     def __init__(self, node: "MergeNode", journal: Journal, chance: Random) -> None:
         super().__init__(
@@ -103,20 +103,20 @@ class SimSnapshots(NodeSnapshots):
 
 
 class _Sync(Future[Durable]):
-    """Is done sooner or later, as by another thread, or when somebody waits for it."""
+    """A sync that completes after a while, as on another thread, or when it is waited for."""
 
     def __init__(self, sync: Callable[[], Durable], chance: Random) -> None:
         super().__init__()
         self._sync, self._chance = sync, chance
 
     def done(self) -> bool:
-        """Whether it is durable."""
+        """Whether the bytes are durable."""
         if self._chance.random() < 0.5:
             self._finish()
         return super().done()
 
     def result(self, timeout: float | None = None) -> Durable:
-        """Wait for it."""
+        """Wait until the bytes are durable."""
         self._finish()
         return super().result(timeout)
 
@@ -126,12 +126,12 @@ class _Sync(Future[Durable]):
 
 
 class SimRetention(Retention):
-    """Goes by a clock that runs faster than the node's, since a run is short."""
+    """Uses a clock that runs faster than the node's, since a run is short."""
 
     node: "MergeNode"
 
     def turn(self, now_s: float) -> None:
-        """Report and decide, if it is time."""
+        """Report and decide, when due."""
         super().turn(steady_ns(self.node) / 1e9)
 
 
@@ -150,12 +150,12 @@ def make_archiver(node: "MergeNode", sweeper: SimSweeper) -> Retention:
 
 
 def paced_ns(node: "MergeNode") -> int:
-    """The wall clock that retention goes by."""
+    """Return the wall clock that retention uses."""
     return BEGIN_NS + node.offset_ns + int(steady_ns(node) * node.rate)
 
 
 def steady_ns(node: "MergeNode") -> int:
-    """A clock that nobody sets."""
+    """Return a clock that is never set back."""
     return node.world.clock.now_us * 1000 * node.world.pace
 
 

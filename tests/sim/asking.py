@@ -1,4 +1,4 @@
-"""Requests of simulated clients: carried to nodes, answered in steps by the code that ships."""
+"""Requests of simulated clients, carried to nodes and answered in steps by the code that ships."""
 
 from collections.abc import Callable
 from functools import partial
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 READER = PeerIdentity("spark", CertificateRole.SUBSCRIBER, streams=("*",), leases=True)
 POLL_US = 1_000
 ELSEWHERE = ("not-leader", "stopping")
-LOST_US = 30_000  # until a client notices that an answer will not come
+LOST_US = 30_000  # how long a client waits before it gives an answer up
 
 Reply = Callable[[Fields | None, Exception | None], None]
 
 
 class Answering:
-    """The requests that one life of a node answers (`rt.node.admin.node_admin.NodeAdmin`)."""
+    """The requests answered during one life of a node (`rt.node.admin.node_admin.NodeAdmin`)."""
 
     def __init__(self, node: "ReadingNode") -> None:
         self._node, self._world, self._life = node, node.world, node.life
@@ -46,7 +46,7 @@ class Answering:
             self._view, self._decided, self._latest, lambda: "flights", log,
             steady_s=node.now_s, now_ns=self._world.next_ns,
         )  # fmt: skip
-        self._waiting: list[Callable[[], None]] = []  # groups are changed by one request at a time
+        self._waiting: list[Callable[[], None]] = []  # one request at a time changes groups
         self._is_busy = False
 
     def _view(self) -> Any:
@@ -89,7 +89,7 @@ class Answering:
         self._begin()
 
     def _go(self, steps: Steps[Fields], reply: Reply, error: Exception | None = None) -> None:
-        """Carry out steps until they wait, or end."""
+        """Run steps until they wait or end."""
         try:
             while True:
                 need: Need = next(steps) if error is None else steps.throw(error)
@@ -134,14 +134,14 @@ class Answering:
 
 
 class SimAsking:
-    """Makes requests of the node that leads, one at a time (`rt.net.admin.AdminClient`)."""
+    """Sends requests to the leader, one at a time (`rt.net.admin.AdminClient`)."""
 
     def __init__(self, world: "ReadingCluster", chance: Random) -> None:
         self._world, self._chance = world, chance
         self._place = chance.randrange(len(world.names))
 
     def ask(self, request: Fields, done: Reply) -> None:
-        """Ask the node that answered last, and then each other one, about a stream."""
+        """Ask the node that answered last, then each other one, about a stream."""
         request = {"stream": STREAM, **request}
         self._try(request, done, len(self._world.names))
 
@@ -163,7 +163,7 @@ class SimAsking:
 
 
 class Attempt:
-    """One request to one node; the answer, or that it is lost, comes once."""
+    """One request to one node; ends once, with the answer or with its loss."""
 
     def __init__(
         self, world: "ReadingCluster", chance: Random, node: "ReadingNode", done: Reply
@@ -173,7 +173,7 @@ class Attempt:
         self._life = 0
 
     def __call__(self, request: Fields) -> None:
-        """Send it."""
+        """Send the request."""
         self._after_a_way(self._arrive, request)
 
     def _after_a_way(self, act: Callable[..., None], *arguments: Any) -> None:
@@ -200,11 +200,11 @@ class Attempt:
 
     def _reply(self, answer: Fields | None, error: Exception | None) -> None:
         if error is not None and not isinstance(error, Refused | Misuse):
-            error = PeerError(str(error))  # its thread ended, and so did the connection
+            error = PeerError(str(error))  # the thread ended, and so did the connection
         self._after_a_way(self._end, answer, error)
 
     def _watch(self) -> None:
-        """End once the node's process does."""
+        """End when the node's process ends."""
         if self._node.life != self._life or not self._node.alive:
             self._end(None, PeerError(f"{self._node.name} hung up"))
         elif self._done is not None:

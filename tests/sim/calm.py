@@ -1,4 +1,4 @@
-"""A world without faults, in which publishers reach the nodes they are given, and no others."""
+"""A world without faults, in which each publisher reaches only the nodes it is given."""
 
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -10,9 +10,9 @@ from .merge_cluster import MergeCluster, MergeNemesis
 from .nemesis import Nemesis
 from .publisher import SESSIONS
 
-_SETTLING_TICKS = 50  # every node knows the leader, and has been reported whole
+_SETTLING_TICKS = 50  # until every node knows the leader and was reported whole
 _SHIP_US = 200
-_RELAYED_SHARE = 100  # of the looks at connections, one at relays: every 20 ms
+_RELAYED_SHARE = 100  # one check in this many also looks at relays: every 20 ms
 
 
 class CalmNemesis(MergeNemesis):
@@ -26,15 +26,15 @@ class CalmNemesis(MergeNemesis):
         cluster.wire.delay_us = 200
 
     def _act(self) -> None:
-        """Not even heal: what is cut off stays so."""
+        """Do nothing, not even heal: links that are cut stay cut."""
 
 
 class CalmCluster(MergeCluster):
     """Three nodes, of which the first leads.
 
     Args:
-        seed: of the delays.
-        reach: by session, the nodes that its publisher reaches; all of them unless it is given.
+        seed: the seed of the delays.
+        reach: the nodes that each session's publisher reaches; all nodes by default.
     """
 
     nemesis_type = CalmNemesis
@@ -44,7 +44,7 @@ class CalmCluster(MergeCluster):
         self._shipped = 0
         super().__init__(seed)
         for publisher in self.publishers.values():
-            vars(publisher)["_roll"] = lambda **_: None  # the next file waits for reports
+            vars(publisher)["_roll"] = lambda **_: None  # reports are needed before the next file
         assert self._until(500, lambda: any(each.is_idle() for each in self.nodes.values()))
         self.lead("n1")
         self._until(_SETTLING_TICKS, lambda: False)
@@ -63,17 +63,17 @@ class CalmCluster(MergeCluster):
         return nemesis
 
     def draw_links(self, chance: Random) -> None:
-        """Each publisher reaches the nodes it is given at any time, and no others."""
+        """Let each publisher always reach the nodes it is given, and no others."""
         for session in SESSIONS:
             for name in self.names:
                 reached = name in self._reachable.get(session, self.names)
                 self._links[session, name] = 1.0 if reached else 0.0
 
     def _client(self) -> None:
-        """Nothing is published on its own."""
+        """Publish nothing by itself."""
 
     def _ship(self) -> None:
-        """Connections carry at once what there is; relays look for more now and then."""
+        """Carry what is there at once; let relays look for more from time to time."""
         self.clock.after(_SHIP_US, self._ship)
         for (session, name), quality in self._links.items():
             node, publisher = self.nodes[name], self.publishers[session]
@@ -86,7 +86,7 @@ class CalmCluster(MergeCluster):
                     node.pass_on()
 
     def lead(self, name: str) -> None:
-        """Have a node lead."""
+        """Make a node the leader."""
         node = self.nodes[name]
         if not node.raft.leads:
             leader = next(each for each in self.nodes.values() if each.raft.leads)
@@ -94,7 +94,7 @@ class CalmCluster(MergeCluster):
         assert self._until(500, lambda: node.raft.leads)
 
     def merged_within_us(self, *sessions: str, ticks: int = 2_000) -> int:
-        """Publish a frame in each session, and return after how long the last of them is merged."""
+        """Publish a frame in each session; return the time until the last of them is merged."""
         begin = self.clock.now_us
         for session in sessions:
             self.publishers[session].publish()

@@ -1,4 +1,4 @@
-"""What must hold after every event, whatever the world did."""
+"""Invariants of consensus, checked after every event."""
 
 from collections.abc import Sequence
 
@@ -9,19 +9,18 @@ from sequencer.raft.quorum import is_suspended
 
 
 class Violation(AssertionError):  # noqa: N818 - the word of the field
-    """A promise was broken; the message says which."""
+    """An invariant was violated; the message says which."""
 
 
 class Checker:
     """Watches a cluster from outside and remembers what nodes may forget.
 
-    Holds: one leader per term; one vote per node and term; a leader decides by an entry of its
-    own term, and credits others only with what their disks held; entries with the same index
-    and term are the same and follow the same; a new leader holds everything that was decided
-    before; what is decided stays and is the same everywhere; a decision was durable on a majority;
-    a node that knows of a decision does not unlearn it while it lives; states are equal at equal
-    indexes; a command is decided at most once; a read sees what was acknowledged before it was
-    asked.
+    Checks: one leader per term; one vote per node and term; a leader commits by an entry of its
+    own term, and credits others only with what their disks hold; entries with the same index and
+    term are the same and follow the same; a new leader has everything committed before; what is
+    committed stays and is the same everywhere; a commit was durable on a majority; a node that
+    knows of a commit does not forget it while it lives; states are equal at equal indexes; a
+    command is committed at most once; a read sees what was acknowledged before it was asked.
     """
 
     def __init__(self, majority: int) -> None:
@@ -42,24 +41,24 @@ class Checker:
         self.commands_are_unique = True
 
     def leads(self, name: str, raft: Raft) -> bool:
-        """A node leads: it is the only one in its term, and lacks nothing; True if it is news."""
-        term = raft._core.term
+        """Check that a leader is the only one of its term and lacks nothing; True if it is new."""
+        term = raft.core.term
         other = self._leaders.get(term)
         if other == name:
             return False
         if other is not None:
             raise Violation(f"{name} and {other} both lead term {term}")
         self._leaders[term] = name
-        self._floors[name, term] = raft._core.commit
-        log = raft._core.log
+        self._floors[name, term] = raft.core.commit
+        log = raft.core.log
         for entry, by in zip(self.decided[log.base :], self._decided_by[log.base :], strict=True):
             if by < term and log.term_at(entry.index) != entry.term:
                 raise Violation(f"{name} leads term {term} without decided entry {entry.index}")
         return True
 
     def reigns(self, name: str, raft: Raft) -> None:
-        """A leader commits by its own entries and credits others only with what they have."""
-        core, leader = raft._core, raft._leader
+        """Check that a leader commits by its own entries and overstates no follower."""
+        core, leader = raft.core, raft._leader
         if leader is None:
             return
         own = core.log.term_at(core.commit) == core.term
@@ -77,25 +76,25 @@ class Checker:
             raise Violation(f"{name} is believed to have entry {index} of term {term} durably")
 
     def knows(self, name: str, life: int, commit: int) -> None:
-        """A node takes everything up to an entry as decided."""
+        """Check that a node may consider everything up to an entry as committed."""
         known = self._known.get((name, life), 0)
         if commit < known:
             raise Violation(f"{name} knew {known} entries to be decided, and now {commit}")
         self._known[name, life] = commit
 
     def voted(self, name: str, incarnation: int, ballot: Ballot) -> None:
-        """A ballot is on a node's disk."""
+        """Record that a ballot is on a node's disk."""
         if ballot.voted_for:
             place = (name, incarnation, ballot.term)
             if self._votes.setdefault(place, ballot.voted_for) != ballot.voted_for:
                 raise Violation(f"{name} votes twice in term {ballot.term}")
 
     def covered(self, name: str, index: int) -> None:
-        """A snapshot that holds everything up to an entry is on a node's disk."""
+        """Record that a snapshot up to an entry is on a node's disk."""
         self._covered[name] = max(self._covered.get(name, 0), index)
 
     def logged(self, ready: Ready, previous: int | None) -> None:
-        """Entries enter a log after one of the term `previous`."""
+        """Check entries that enter a log after one of the term `previous`."""
         before = previous
         for entry in ready.entries:
             place = (entry.index, entry.term)
@@ -106,7 +105,7 @@ class Checker:
             before = entry.term
 
     def admits(self, name: str, ready: Ready) -> None:
-        """A leader changes the roster: a new copy counts only after the old one was removed.
+        """Check a change of the roster: a new copy counts only after the old one was removed.
 
         In one step, a majority with the old copy and one with the new might not meet.
         """
@@ -119,12 +118,12 @@ class Checker:
                     raise Violation(f"{name} admits {member}, whose old copy is not suspended")
 
     def durable(self, name: str, entries: Sequence[Entry]) -> None:
-        """Entries are on a node's disk."""
+        """Record that entries are on a node's disk."""
         for entry in entries:
             self._durable.setdefault((entry.index, entry.term), set()).add(name)
 
     def decides(self, name: str, entry: Entry, term: int) -> None:
-        """A node takes an entry as decided, in this term or an earlier one."""
+        """Check an entry that a node considers committed, in this term or an earlier one."""
         if entry.index <= len(self.decided):
             if self.decided[entry.index - 1] != entry:
                 raise Violation(f"{name} decides another entry {entry.index} than before")
@@ -144,13 +143,13 @@ class Checker:
         return self.commands_are_unique and entry.kind is EntryKind.COMMAND
 
     def applied(self, name: str, index: int, expected: int, digest: str) -> None:
-        """A node's state is that of the entry `index`."""
+        """Check that a node's state is that of the entry `index`."""
         if index != expected:
             raise Violation(f"{name} applies entry {index} where {expected} is due")
         if self._digests.setdefault(index, digest) != digest:
             raise Violation(f"{name} has another state than others after entry {index}")
 
     def read(self, name: str, index: int, floor: int) -> None:
-        """A node may answer a read from the state after `index`."""
+        """Check that a node may answer a read from the state after `index`."""
         if index < floor:
             raise Violation(f"{name} reads entry {index}, after {floor} was acknowledged")

@@ -1,4 +1,4 @@
-"""Time: a heap of what happens next, and nothing that reads a real clock."""
+"""Simulated time: a heap of coming events; nothing reads a real clock."""
 
 import heapq
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Clock:
-    """Simulated microseconds; events due at the same time happen in the order scheduled."""
+    """Simulated microseconds; events due at the same time run in the order scheduled."""
 
     __slots__ = ("_count", "_heap", "now_us")
 
@@ -21,7 +21,7 @@ class Clock:
         heapq.heappush(self._heap, (self.now_us + delay_us, self._count, act, args))
 
     def step(self, count: int) -> None:
-        """Run what is due next; there is always something."""
+        """Run the next `count` events; there is always one."""
         heap, pop = self._heap, heapq.heappop
         for _ in range(count):
             self.now_us, _, act, args = pop(heap)

@@ -1,4 +1,4 @@
-"""A simulated cluster: one seed makes a world of faults, then heals it and demands progress."""
+"""A simulated cluster: a seed determines its faults; then it heals, and must make progress."""
 
 from collections.abc import Callable, Set
 from hashlib import blake2b
@@ -20,8 +20,8 @@ from .seats import voters_of
 from .wire import Wire
 
 FAULT_TICKS = 120
-EVENTS_AT_ONCE = 50  # between checks whether it is over
-HEAL_TIMEOUTS = 40  # election timeouts after the faults in which everyone must have caught up
+EVENTS_AT_ONCE = 50  # events between two checks whether the run is over
+HEAL_TIMEOUTS = 40  # election timeouts after the faults, in which everyone must catch up
 SIZES = (3, 3, 3, 5, 5, 5, 3, 7, 1, 3)
 
 
@@ -30,16 +30,16 @@ class Cluster:
 
     Args:
         seed: determines the cluster, its faults and every random choice.
-        new_machine: makes the application of a node; unless given, odd seeds have the tape and
-            even ones the ledger.
-        log: takes each line of the trace, to be read by people.
+        new_machine: makes a node's application; by default, odd seeds use the tape and even ones
+            the ledger.
+        log: called with each line of the trace, for people.
     """
 
     fault_ticks = FAULT_TICKS
     heal_timeouts = HEAL_TIMEOUTS
     has_fixed_members = True
     may_bury = True  # whether a node may be lost for good
-    takes_garbage = False  # whether its nodes execute what they agree on, as nodes do
+    takes_garbage = False  # whether its nodes execute what they agree on, as real nodes do
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Cluster:
         self.points: dict[str, int] = {}
         self.refusals = 0
         self.events = 0
-        self.buried = ""  # the node that was lost for good
+        self.buried = ""  # the node that was lost for good; "" if none
         self._trace = blake2b(digest_size=8)
         self.wire = Wire(self.clock, Random(chance.getrandbits(32)), self._deliver)
         self.nodes: dict[str, SimNode] = {}
@@ -100,7 +100,7 @@ class Cluster:
     # Running
 
     def run(self) -> str:
-        """Live through the faults, then demand progress; return the hash of the trace."""
+        """Run the faults, then demand progress; return the hash of the trace."""
         self._until(self.fault_ticks, self._progress().look)
         self._end_faults()
         self.trace("faults end")
@@ -110,7 +110,7 @@ class Cluster:
         return self._trace.hexdigest()
 
     def _progress(self) -> Progress:
-        """What is demanded while the faults go on."""
+        """Return the checker of progress during the faults."""
         return Progress(self)
 
     def _end_faults(self) -> None:
@@ -138,16 +138,16 @@ class Cluster:
         return [str(node.raft.status()) for node in self.nodes.values()]
 
     def trace(self, line: str) -> None:
-        """Put a line into the trace."""
+        """Add a line to the trace."""
         self._trace.update(line.encode())
         self._tell(line)
 
     def _tell(self, line: str) -> None:
-        """Log a line for people replaying the run; it is not part of the trace."""
+        """Log a line for people who replay the run; it is not part of the trace."""
         if self._log is not None:
             self._log(f"{self.clock.now_us / 1000:10.2f} ms  {line}")
 
-    # What nodes report
+    # Reports from nodes
 
     def _deliver(self, source: str, target: str, data: bytes) -> None:
         node = self._addressed(source, target)
@@ -163,20 +163,20 @@ class Cluster:
         node.guarded(node.receive, source, data)
 
     def _addressed(self, source: str, target: str) -> SimNode:
-        """The node that a message is for."""
+        """Return the node that a message is for."""
         if target not in self.nodes:
             raise Violation(f"{source} speaks to {target}, which no log lists")
         return self.nodes[target]
 
     def _shown(self, node: SimNode, data: bytes) -> object:
-        return node.raft._core.outgoing.codec.decode(data)[1]
+        return node.raft.core.outgoing.codec.decode(data)[1]
 
     def ready(self, node: SimNode, ready: Ready) -> None:
-        """A node has taken its duties."""
+        """Observe that a node has taken its duties."""
         raft = node.raft
-        self.checker.knows(node.name, node.life, raft._core.commit)
+        self.checker.knows(node.name, node.life, raft.core.commit)
         if ready.entries and len(self.names) > 1:
-            self.checker.logged(ready, raft._core.log.term_at(ready.entries[0].index - 1))
+            self.checker.logged(ready, raft.core.log.term_at(ready.entries[0].index - 1))
         if raft.leads:
             crowned = self.checker.leads(node.name, raft)
             self.checker.reigns(node.name, raft)
@@ -189,43 +189,43 @@ class Cluster:
             self._log(f"{'':15}{node.name} {ready}")
 
     def persisted(self, node: SimNode, ready: Ready) -> None:
-        """A node's duties are durable."""
-        if len(self.names) == 1:  # it leads in the term that it is just writing down
+        """Observe that a node's duties are durable."""
+        if len(self.names) == 1:  # it leads in the term that it is just writing
             self.checker.logged(ready, None)
         self.checker.durable(node.name, ready.entries)
         if ready.ballot is not None:
-            self.checker.voted(node.name, node.raft._core.incarnation, ready.ballot)
+            self.checker.voted(node.name, node.raft.core.incarnation, ready.ballot)
         if ready.snapshot is not None:
             self.checker.covered(node.name, ready.snapshot.index)
         if node.lost and node.settled():
             node.lost = False
 
     def acknowledge(self, index: int) -> None:
-        """A leader has told its clients that everything up to an entry is decided."""
+        """Record that a leader told its clients that everything up to an entry is committed."""
         self.checker.acknowledged = max(self.checker.acknowledged, index)
 
     def read(self, node: SimNode, read: Read) -> None:
-        """A node may answer a read."""
+        """Observe that a node may answer a read."""
         self.checker.read(node.name, read.index, self._floors[read.ticket])
 
     def refused(self, name: str, words: str, source: str) -> None:
-        """A node has refused a message: between honest nodes that is a violation."""
+        """Fail: a node has refused a message, which honest nodes never cause."""
         if source == STRANGER or source in self.removed():
             return
         raise Violation(f"{name} refuses an honest message: {words}")
 
     def is_open(self, node: SimNode) -> bool:
-        """Whether a node lets strangers in."""
+        """Whether a node accepts messages from non-members."""
         del node
         return False
 
     def removed(self) -> Set[str]:
-        """The names of nodes that were removed, and have ended."""
+        """Return the names of nodes that were removed and have ended."""
         return frozenset()
 
     def unheard(self, node: SimNode, source: str, words: str) -> None:
-        """A node does not hear another: then its own log does not say that this one votes."""
-        core = node.raft._core
+        """Check that a node which ignores another one does not list it as a voter."""
+        core = node.raft.core
         if source in voters_of(core, tuple(core.config.founders), core.log.last):
             self.refused(node.name, words, source)
 

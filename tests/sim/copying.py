@@ -1,10 +1,12 @@
-"""Copies of the merged log that are pulled from node to node, by a node or by a subscriber."""
+"""Copies of the merged log, pulled from node to node by a node or by a subscriber."""
 
 from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING, Protocol
 
+from replicator.pull.lag_watch import LagWatch
 from replicator.pull.local_copy import PulledLog, set_end_aside
+from replicator.wire.rotation import Rotation
 from rt.errors import CorruptLog, ManifestError, PeerError, Refused
 from rt.format.manifest import MERGED, LogIdentity, Rolled
 from rt.log.files.archived import finish_archiving, not_copied
@@ -21,10 +23,11 @@ if TYPE_CHECKING:
     from .merge_cluster import MergeCluster
     from .merge_node import MergeNode
 
+LOOK_S, LAG_S = 0.03, 0.06  # as the product's, a hundred times faster
 VISITING_SHARE = 0.3
-VISITING_HASTE = 10  # pieces at once
-PIECES_MAX = 10_000  # of a file that is fetched
-BROKEN_SHARE = 0.6  # of the connections that bring one where disks lose sectors
+VISITING_HASTE = 10  # pieces copied at once
+PIECES_MAX = 10_000  # pieces of a fetched file, at most
+BROKEN_SHARE = 0.6  # share of repair connections that break where disks lose sectors
 IDENTITY = LogIdentity(MERGED, STREAM, OUT, "5" * 32, 0)
 
 
@@ -32,7 +35,7 @@ News = tuple[int, Position, Position]
 
 
 class Puller(Protocol):
-    """Whose copy it is."""
+    """The owner of a copy."""
 
     name: str
     world: "MergeCluster"
@@ -41,14 +44,14 @@ class Puller(Protocol):
     relays: bool  # whether it is a node
 
     def caught_up(self, peer: "MergeNode", end: Position) -> None:
-        """A node calls the copy complete."""
+        """Note that a node calls the copy complete."""
 
     def suspect(self, damage: CorruptLog) -> None:
-        """A rolled file of the copy is damaged."""
+        """Note that a rolled file of the copy is damaged."""
 
 
 class Pull:
-    """Copies the merged log from one node after the other, as `replicator.pull.client` does."""
+    """Copies the merged log from one node after another, as `replicator.pull.client` does."""
 
     def __init__(self, puller: Puller, chance: Random, begin: int = 0) -> None:
         """Begin to copy; the copy is useful once it is past `begin`."""
@@ -60,7 +63,8 @@ class Pull:
         self._is_ahead = False  # of the node that was asked last
         self._life = 0
         self.has_ended = False
-        self._turn = chance.randrange(len(puller.world.names))
+        self._first = chance.randrange(len(puller.world.names))
+        self._learn()
 
     def _open(self) -> PulledLog:
         disk = self._puller.disk
@@ -71,18 +75,19 @@ class Pull:
 
     @property
     def log(self) -> Appender:
-        """What it writes."""
+        """Return the log that it writes."""
         return self._copy.appender
 
     def step(self) -> None:
         """Copy a little more."""
+        self._look()
         world, peer = self._puller.world, self._peer
         if peer is None or not (world.reaches(peer, self._puller) and peer.life == self._life):
             self.hang_up()
         try:
             if self._pipe is None or peer is None:
                 self._connect()
-            elif self._chance.random() < 0.05:
+            elif self._chance.random() < 0.05 and world.nemesis.active:
                 self.hang_up()
             elif self._seen != (news := peer.news) or not self._pipe.caught_up:
                 self._carry(self._pipe, peer, news)
@@ -93,23 +98,53 @@ class Pull:
             world.trace(f"{self._puller.name} cannot copy from {self._peer.name}: {error}")
             self._is_ahead = getattr(error, "code", "") == "behind"
             if getattr(error, "code", "") == "diverged":
-                self._copy.doubted()  # as the connection does
+                self._copy.doubted()  # as the real connection does
             if not (self._puller.rotted or self._peer.rotted or "behind" in str(error.args)):
                 world.demand_behind(self._puller.name, self._peer.name, error)
             self.hang_up()
 
+    def _learn(self) -> None:
+        """Learn of the nodes that there are now."""
+        self._names = names = self._puller.world.names
+        turned = (*names[self._first :], *names[: self._first])
+        others = [each for each in turned if each != self._puller.name]
+        self._rotation: Rotation[str] = Rotation(others)
+        self._watch: LagWatch[str] = LagWatch(others, look_s=LOOK_S, lag_s=LAG_S)
+
+    def _look(self) -> None:
+        """See how far the others are, now and then, and leave a node that lags."""
+        world, now_s = self._puller.world, self._now_s
+        self._watch.grown(self.log.next_place, now_s)
+        if (name := self._watch.due(now_s)) is not None:
+            node = world.nodes.get(name)
+            is_there = node is not None and world.reaches(node, self._puller)
+            end = node.merged_end if node is not None and is_there else None
+            self._watch.heard(name, end, now_s)
+        if why := self._watch.why_leave(now_s):
+            assert self._peer is not None
+            world.trace(f"{self._puller.name} leaves {self._peer.name}: {why}")
+            self.hang_up()
+
+    @property
+    def _now_s(self) -> float:
+        return self._puller.world.clock.now_us / 1e6
+
     def _carry(self, pipe: Pipe, peer: "MergeNode", news: News) -> None:
-        was_caught_up = pipe.caught_up
+        was_caught_up, before = pipe.caught_up, self.log.next_place
         if not all(peer.demand_unserved(pipe.step) for _ in range(self._puller.world.haste)):
             self._seen = news
+        if pipe.caught_up or self.log.next_place > before:
+            self._rotation.progressed()
         if pipe.caught_up and not was_caught_up:
             self._puller.caught_up(peer, self.log.next_place)
 
     def _connect(self) -> None:
         world = self._puller.world
-        self._turn += 1
-        peer = world.nodes[world.names[self._turn % len(world.names)]]
-        if peer is self._puller or not world.reaches(peer, self._puller):
+        if self._names != world.names:
+            self._learn()
+        name = self._rotation.next(lambda node: self._watch.avoids(node, self._now_s))
+        peer = None if name is None else world.nodes.get(name)
+        if peer is None or not world.reaches(peer, self._puller):
             return
         self._peer, self._life = peer, peer.life
         damage, self._copy.damage = self._copy.damage, None
@@ -120,12 +155,14 @@ class Pull:
         self._pipe = peer.feed_pipe(self._copy, relays=self._puller.relays)
         self._is_ahead = False
         self._seen = (-1, START, START)
+        self._watch.connected(peer.name, self._now_s)
 
     def hang_up(self) -> None:
-        """End the connection, if there is one."""
+        """Close the connection, if there is one."""
         if self._pipe is not None:
             self._pipe.close()
             self._pipe = None
+            self._watch.connected(None, self._now_s)
 
     def is_done(self, ledger_end: Position) -> bool:
         """Whether merging can continue."""
@@ -158,16 +195,16 @@ class Pull:
 
 
 class NodeFiles:
-    """Where a node's files are fetched from (`FileSource`): as `FileFetch` does.
+    """The nodes that a node fetches files from (`FileSource`), as `FileFetch` does.
 
-    The connection is the simulation's, from one log directory to another, within a turn.
+    The connection is simulated: it copies from one log directory to another within a turn.
     """
 
     def __init__(self, node: "MergeNode") -> None:
         self._node = node
 
     def nodes(self) -> Sequence[str]:
-        """All others."""
+        """Return all other nodes."""
         return [name for name in self._node.world.names if name != self._node.name]
 
     def fetch(self, node: str, log: Appender, line: Rolled) -> str:
@@ -209,11 +246,11 @@ class NodeFiles:
         raise Refused("behind", "it does not have the file")
 
     def clear(self) -> None:
-        """Leave it: simulated disks remove no directories."""
+        """Leave the directory: simulated disks remove none."""
 
 
 class Subscriber:
-    """A copy of the merged log that moves between nodes, on a machine that may lose its power."""
+    """A copy of the merged log that changes its source, on a machine that may lose its power."""
 
     rotted = relays = False
 
@@ -224,7 +261,7 @@ class Subscriber:
         self.is_complete = False
 
     def step(self) -> None:
-        """Copy a little more, or begin another life."""
+        """Copy a little more, or start again."""
         if self.world.nemesis.active and self._chance.random() < 0.01:
             self.pull.stop(sync=False)
             if self._chance.random() < 0.5:
@@ -234,28 +271,28 @@ class Subscriber:
         self.pull.step()
 
     def caught_up(self, peer: "MergeNode", end: Position) -> None:
-        """A node calls the copy complete, so it is."""
+        """Check that a copy which a node calls complete is complete."""
         peer.demand_complete(end)
         self.is_complete = True
 
     def suspect(self, damage: CorruptLog) -> None:
-        """No disk but a node's rots."""
+        """Fail: only nodes' disks rot."""
         raise Violation(str(damage))
 
     def connect_again(self) -> None:
-        """Have a node say once more that the copy is complete."""
+        """Reconnect, so that a node must again say that the copy is complete."""
         self.is_complete = False
         self.pull.hang_up()
 
 
 class Visitor:
-    """Copies all there is to a new directory, as `rt pull --once` does, again and again."""
+    """Makes one copy after another in a new directory, as `rt pull --once` does."""
 
     rotted = relays = False
 
     def __init__(self, world: "MergeCluster") -> None:
         self.name, self.world = "visitor", world
-        self._chance = Random(f"{world.seed} visitor")  # drawn apart from all other chance
+        self._chance = Random(f"{world.seed} visitor")  # independent of all other random choices
         self.is_on = self._chance.random() < VISITING_SHARE
         self.disk = SimDisk(self._chance)
         self._pull: Pull | None = None
@@ -272,11 +309,11 @@ class Visitor:
                 self._pull.step()
 
     def caught_up(self, peer: "MergeNode", end: Position) -> None:
-        """A node calls the copy complete, so it is, and this visit is over."""
+        """Check that the copy is complete, as a node says, and end this visit."""
         assert self._pull is not None
         self._pull.stop(sync=False)
         peer.demand_complete(end)
 
     def suspect(self, damage: CorruptLog) -> None:
-        """No disk but a node's rots."""
+        """Fail: only nodes' disks rot."""
         raise Violation(str(damage))

@@ -1,4 +1,4 @@
-"""A disk as strict as a real one may be: a power cut forgets or tears what was not synced."""
+"""A disk as strict as a real one: a power cut loses or tears what was not synced."""
 
 import errno
 import posixpath
@@ -13,7 +13,7 @@ SECTOR_BYTES = 512
 
 
 class PowerCut(BaseException):
-    """The node died inside a disk operation; nothing after it was done."""
+    """The node died during a disk operation; nothing after it was done."""
 
 
 def is_dead(_operation: str) -> None:
@@ -39,11 +39,11 @@ class Inode:
         self.lost = 0
 
     def fail(self) -> None:
-        """A sync has failed, and the kernel calls the pages clean."""
+        """Fail a sync, after which the kernel considers the pages clean."""
         self.lost = len(self.data)
 
     def settle(self) -> None:
-        """Everything written is on the disk, except what a failed sync has lost."""
+        """Put everything written on the disk, except what a failed sync has lost."""
         if self.lost > self.floor:
             zeros = bytes(self.lost - self.floor)
             self.durable = bytes(self.data[: self.floor]) + zeros + bytes(self.data[self.lost :])
@@ -62,7 +62,7 @@ class Directory:
         self.durable: dict[str, Inode | Directory] = {}
 
     def every(self) -> "Iterator[Directory]":
-        """This directory and all below it, in the order of their names."""
+        """Yield this directory and all below it, sorted by name."""
         yield self
         for name in sorted(self.names):
             below = self.names[name]
@@ -115,12 +115,12 @@ class SimFile:
         self._inode.lost = min(self._inode.lost, length)
 
     def write_again(self, offset: int) -> None:
-        """Let the next sync write the bytes from `offset` on, whatever a failed one left."""
+        """Make the next sync write the bytes from `offset` on, even after a failed one."""
         self._disk.operation("write again")
         self._inode.lost = 0 if offset <= self._inode.floor else min(self._inode.lost, offset)
 
     def overwrite(self, data: bytes, offset: int) -> None:
-        """Replace bytes; a power cut before the next sync may take the new ones or the old."""
+        """Replace bytes; a power cut before the next sync may keep the new ones or the old ones."""
         self._disk.operation("overwrite")
         self._inode.data[offset : offset + len(data)] = data
         self._inode.floor = min(self._inode.floor, offset)
@@ -136,7 +136,7 @@ class SimFile:
         self._inode.settle()
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""
 
 
 class SimDisk:
@@ -154,7 +154,7 @@ class SimDisk:
         self.fault: Callable[[str], None] | None = None
 
     def operation(self, name: str) -> None:
-        """An operation is about to start."""
+        """Note that an operation is about to start."""
         if self.fault is not None:
             try:
                 self.fault(name)
@@ -243,17 +243,17 @@ class SimDisk:
         self.operation("sync names")
         directory.settle()
 
-    # What the world does to it
+    # Faults
 
     def inode(self, path: str) -> Inode:
-        """The file at a path, to be looked at or damaged."""
+        """Return the file at a path, to be inspected or damaged."""
         inode = self._at(path)
         if not isinstance(inode, Inode):
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         return inode
 
     def durable(self, path: str) -> bytes:
-        """The bytes of a file that no power cut takes, nothing if its name may go."""
+        """Return the bytes of a file that no power cut takes; none if its name may be lost."""
         found: Inode | Directory | None = self._root
         for name in _names(path):
             found = found.durable.get(name) if isinstance(found, Directory) else None
@@ -305,11 +305,11 @@ class SimDisk:
         return bytes(kept)
 
     def kill(self) -> None:
-        """End the process only: the machine runs on, so everything written stays."""
+        """End only the process: the machine runs on, so everything written stays."""
         self.fault = None
 
     def settle_all(self) -> None:
-        """Let time pass: everything written reaches the disk."""
+        """Let time pass, so that everything written reaches the disk."""
         for directory in self._root.every():
             directory.settle()
         for inode in self._files():
@@ -337,7 +337,7 @@ class SimDisk:
         return done
 
     def backed_up(self) -> Directory:
-        """A copy of all files, as programs see them."""
+        """Return a copy of all files, as programs see them."""
         return deepcopy(self._root)
 
     def restore(self, backup: Directory) -> None:
@@ -350,7 +350,7 @@ class SimDisk:
         self._root, self.fault = Directory(), None
 
 
-@lru_cache(1 << 14)  # the paths of some worlds
+@lru_cache(1 << 14)  # enough for the paths of several worlds
 def _split(path: str) -> tuple[tuple[str, ...], str]:
     *above, name = _names(path)
     return tuple(above), name

@@ -1,4 +1,4 @@
-"""A world in which the merged logs of a minority have no room for long: the others merge on."""
+"""A world in which a minority's merged logs run out of room for long: the others keep merging."""
 
 from collections.abc import Callable
 from random import Random
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class FullNemesis(MergeNemesis):
-    """Fills the file system of merged logs, often a leader's, and seldom does anything else."""
+    """Fills the file system of merged logs, often a leader's; other faults are rare."""
 
     def __init__(self, cluster: "Cluster", chance: Random) -> None:
         super().__init__(cluster, chance)
@@ -49,12 +49,12 @@ class FullNemesis(MergeNemesis):
             node.has_full_log = False
 
     def end(self) -> None:
-        """Stop making trouble."""
+        """Stop causing faults."""
         super().end()
         self._free_all()
 
     def disk_fault(self, node: "SimNode") -> Callable[[str], None] | None:
-        """The merged log has a file system of its own, and only that is full."""
+        """Fail writes of the merged log only, which has a file system of its own."""
         assert isinstance(node, FullNode)
 
         def fault(operation: str) -> None:
@@ -70,7 +70,7 @@ class FullNode(MergeNode):
     has_full_log = is_merging = False
 
     def may_decide(self) -> bool:
-        """Whether it can lead a stream that is merged on."""
+        """Whether it can lead without stopping the merge."""
         return super().may_decide() and not self.has_full_log
 
     def _make_member(self, opened: Opened, ledger: Ledger) -> Member:
@@ -89,7 +89,7 @@ class FullNode(MergeNode):
 
 
 class FullCluster(MergeCluster):
-    """Few faults but full disks, each for long."""
+    """Full disks, each for long, and few other faults."""
 
     fault_ticks = 450
     cutting_share = resetting_share = 0.0
@@ -107,7 +107,7 @@ class FullCluster(MergeCluster):
         return FullNode(name, self, chance)
 
     def draw_links(self, chance: Random) -> None:
-        """Publishers reach all nodes: what is not merged waits for nothing but the nodes."""
+        """Let publishers reach all nodes, so that only nodes can delay the merge."""
         self._links = {(session, name): 1.0 for session in SESSIONS for name in self.names}
 
     def _progress(self) -> Progress:

@@ -1,6 +1,6 @@
-"""A simulated member of a group: it holds, reads and hands out by the code that ships.
+"""A simulated member of a group: the code that ships claims, reads and delivers messages.
 
-Only its handler is imagined: it handles or rejects a message, and publishes dead letters.
+Only its handler is simulated: it handles or rejects a message, and publishes dead letters.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from rt.client.groups.claim_reading import (
     handled_before,
     is_over,
 )
-from rt.client.groups.group import Delivery, Group
+from rt.client.groups.group import DeadLetter, Delivery, Group
 from rt.client.groups.member_claims import HeldClaim, MemberClaims
 from rt.errors import ClaimLost, CorruptLog, FrameError, GapError, Refused, RtError
 from rt.format.message import Batch
@@ -38,20 +38,20 @@ if TYPE_CHECKING:
     from .reading import ReadingCluster
 
 claim_reading.STALLED_S = 0.15  # type: ignore[misc]  # as the rest: a run is short
-POISONED = 31  # each such message is rejected whenever it is handed out
+POISONED = 31  # every such message is rejected, whenever it is delivered
 BURY_US = (1_000, 30_000)
 CHOICE = Choice(SessionFilter(None, Where.parse(None, b"")), Where.parse(None, b""))
-OVER = object()  # a claim was read to its end
+OVER = object()  # marks that a claim was read to its end
 RAISING = OnTrouble("raise", "raise", None)
 
 
 def is_poison(payload: bytes) -> bool:
-    """Whether no handler ever handles a message."""
+    """Whether handlers always reject a message."""
     return crc32(payload) % POISONED == 0
 
 
 class CopyReader:
-    """Reads a machine's copy as a subscriber does; a turn never waits."""
+    """Reads a machine's copy as a subscriber does, without ever waiting."""
 
     def __init__(self, copy: Copier, start: Position) -> None:
         log = LogDirectory(OUT, copy.disk)
@@ -60,16 +60,16 @@ class CopyReader:
 
     @property
     def position(self) -> Position:
-        """Where it continues."""
+        """Return where it continues."""
         return self._follower.position
 
     def next_batch(self, timeout_s: float) -> Batch | None:
-        """What is there."""
+        """Return the next batch that is there."""
         del timeout_s
         return self._follower.next()
 
     def poison(self, batch: Batch, error: FrameError) -> RtError:
-        """No publisher here is hostile."""
+        """Fail: no publisher here is hostile."""
         raise Violation(f"{batch.position} cannot be decoded: {error}")
 
     def close(self) -> None:
@@ -78,27 +78,27 @@ class CopyReader:
 
 
 class TimedClaims:
-    """The claims of a member, by its clock (`rt.client.groups.claims.Claims`)."""
+    """The claims of a member, with its clock (`rt.client.groups.claims.Claims`)."""
 
     def __init__(self, state: MemberClaims, member: "SimMember") -> None:
         self._state, self._member = state, member
 
     @property
     def is_done(self) -> bool:
-        """As of the state."""
+        """As in the state."""
         return self._state.is_done
 
     @property
     def position(self) -> Position:
-        """As of the state."""
+        """As in the state."""
         return self._state.position
 
     def progress(self, claim: HeldClaim, position: Position) -> None:
-        """Note that everything before a position is handled."""
+        """Record that everything before a position is handled."""
         self._state.progress(claim, position, self._member.now_s)
 
     def handled(self, messages: int, seconds: float) -> None:
-        """Learn from what a range took."""
+        """Record how long a range took."""
         self._state.handled(messages, seconds)
 
     def grown(self) -> None:
@@ -106,12 +106,12 @@ class TimedClaims:
         self._state.grown()
 
     def give_back(self) -> None:
-        """Leave to others what no handler was given."""
+        """Give back what no handler was given."""
         self._member.world.given_back += 1
         self._state.give_back()
 
     def close(self) -> None:
-        """No copy here lacks what others have."""
+        """Do nothing: no copy here lacks what others have."""
         raise Violation(f"{self._member.name} closes as its own copy lacks something")
 
 
@@ -132,8 +132,9 @@ class SimMember(SimReader):
         self._reader: CopyReader | None = None
         self._awaited: tuple[HeldClaim, Position, Position | None] | None = None
         self._busy_until_us = 0
+        self._burial: tuple[HeldClaim, DeadLetter] | None = None  # under way
         self._buried: list[tuple[HeldClaim, Position]] = []
-        self.joined_at = START  # where the stream ended when it joined
+        self.joined_at = START  # end of the stream when it joined
         self._until: Position | None = None
 
     @property
@@ -141,7 +142,7 @@ class SimMember(SimReader):
         return self.world.group
 
     def step(self) -> None:
-        """Join, or say what is due, and handle a message."""
+        """Join, or send what is due, and handle a message."""
         claims = self._claims
         if claims is None:
             if not self.is_waiting:
@@ -163,7 +164,7 @@ class SimMember(SimReader):
             self._handle(claims)
 
     def die(self) -> None:
-        """End at once, saying nothing."""
+        """End at once, without telling anyone."""
         super().die()
         self._leave_claim()
 
@@ -191,7 +192,7 @@ class SimMember(SimReader):
         if self._is_older:
             sent = {name: each for name, each in request.items()
                     if name not in ("latest", "asks_again")}  # fmt: skip
-            request = {**request, "latest": True}  # it believes every answer
+            request = {**request, "latest": True}  # this mistake: it believes every answer
 
         def take(answer: Fields | None, error: Exception | None) -> None:
             if answer is not None:
@@ -209,14 +210,14 @@ class SimMember(SimReader):
         self.ask(sent, take)
 
     def _count_buried(self) -> None:
-        """What was published as a dead letter, and agreed on, is handed out no more."""
+        """Record dead letters that were agreed on: they must not be delivered again."""
         agreed = [each for each in self._buried if each[0].sent > each[1]]
         for claim, message in agreed:
             self.world.agrees(self.name, claim.number, message)
         self._buried = [each for each in self._buried if each not in agreed]
 
     def _is_agreed(self, claims: MemberClaims) -> bool:
-        """Whether nothing is waited for: an acknowledgement with `sync` is agreed on, or lost."""
+        """Whether nothing is awaited: an acknowledgement with `sync` is agreed on, or lost."""
         if self._awaited is None:
             return True
         claim, upto, message = self._awaited
@@ -226,11 +227,14 @@ class SimMember(SimReader):
             if message is not None:
                 self.world.agrees(self.name, claim.number, message)
         except ClaimLost:
-            pass  # its caller learns of that, or the steps see it
+            pass  # its caller or the steps notice
         self._awaited = None
         return True
 
     def _handle(self, claims: MemberClaims) -> None:
+        if self._burial is not None:
+            self._end_burial(*self._burial)
+            return
         if self._steps is None and not self._begin(claims):
             return
         claim = self._claim
@@ -245,7 +249,7 @@ class SimMember(SimReader):
         elif isinstance(step, Agree):
             self._await(claims, claim, step.position, None)
         elif isinstance(step, Bury):
-            self._bury(claim, step)
+            self._bury(claim, step.letter)
         elif isinstance(step, Delivery):
             self._take(claims, step)
 
@@ -267,17 +271,24 @@ class SimMember(SimReader):
         else:
             self._timed.progress(claim, message.next_position)
 
-    def _bury(self, claim: HeldClaim, step: Bury) -> None:
-        """Publish a dead letter: that takes a while, and may fail, published or not."""
+    def _bury(self, claim: HeldClaim, letter: DeadLetter) -> None:
+        """Publish a dead letter, which takes a while in which this member may die."""
         self._busy_until_us = self.world.clock.now_us + self.chance.randint(*BURY_US)
-        drawn = self.chance.random() if self.world.nemesis.active else 1.0
-        if drawn > 0.1:
-            self.world.buries(self.name, claim.number, step.letter)
-        if drawn < 0.2:  # its publishing fails; the next message is asked for
-            self.world.forgive(claim.number, step.letter)
+        self._burial = claim, letter
+
+    def _end_burial(self, claim: HeldClaim, letter: DeadLetter) -> None:
+        """Finish publishing a dead letter; this may fail, published or not."""
+        self._burial = None
+        self.world.risky_letters -= 1
+        is_risky = self.world.nemesis.active or self.world.risky_letters >= 0
+        drawn = self.chance.random() if is_risky else 1.0
+        if drawn > 0.2:
+            self.world.buries(self.name, claim.number, letter)
+        if drawn < 0.4:  # publishing fails; ask for the next message
+            self.world.forgive(claim.number, letter)
             self._begin_steps(claim)
         else:
-            self._buried.append((claim, step.letter.position))
+            self._buried.append((claim, letter.position))
 
     def _await(
         self, claims: MemberClaims, claim: HeldClaim, upto: Position, message: Position | None

@@ -1,4 +1,4 @@
-"""A simulated reader of a registered cursor, by the code that ships."""
+"""A simulated reader of a registered cursor, with the code that ships."""
 
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ SILENCE_S = 0.2
 
 
 class SimHolder(SimReader):
-    """A reader of the cursor: takes it, acknowledges what it reads, and is fenced."""
+    """A reader of the cursor: opens it, acknowledges what it reads, and gets fenced."""
 
     def __init__(
         self, world: "ReadingCluster", name: str, chance: Random, *, is_older: bool
@@ -26,11 +26,11 @@ class SimHolder(SimReader):
         super().__init__(world, name, chance)
         self._is_older = is_older
         self._held: HeldCursor | None = None
-        self._acked = START  # by anyone, when this one asked to open the cursor
+        self._acked = START  # acknowledged, by any reader, when this one asked to open the cursor
         self._said_s = 0.0
 
     def step(self) -> None:
-        """Take the cursor, or show a sign of life, and acknowledge a message now and then."""
+        """Open the cursor or renew it, and acknowledge a message from time to time."""
         held = self._held
         if held is None:
             if not self.is_waiting and self.chance.random() < 0.1:
@@ -82,6 +82,6 @@ class SimHolder(SimReader):
                     raise Violation(f"no reader took it: {fenced}") from None
                 self._held = None
             except (RtError, OSError):
-                pass  # it says so again
+                pass  # it will send it again
 
         self.ask(sent, take)

@@ -28,13 +28,13 @@ class JoinedCluster(MergeCluster):
         return MemberChecker(self.founders)
 
     def ready(self, node: SimNode, ready: Ready) -> None:
-        """A node has taken its duties."""
+        """Observe that a node has taken its duties."""
         super().ready(node, ready)
         if node.raft.leads:
             self.checker.changes(node.name, node.raft, ready)
 
     def _deliver(self, source: str, target: str, data: bytes) -> None:
-        if target in self.nodes:  # else it is to join, or has ended
+        if target in self.nodes:  # otherwise it has not joined yet, or has ended
             super()._deliver(source, target, data)
 
     def _join(self) -> None:

@@ -1,4 +1,4 @@
-"""Publishers that leave: their sessions are closed, expire, or are taken over by others."""
+"""Publishers that leave: their sessions are closed, expire, or are taken over."""
 
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from .merge_cluster import MergeCluster
     from .merge_node import MergeNode
 
-LEAVES_US = 300_000  # between two departures at most
-AWAY_US = 600_000  # at most
+LEAVES_US = 300_000  # longest time between two departures
+AWAY_US = 600_000  # longest absence
 LOOK_US = 20_000
 CLOSE_S = 0.1
-RIVAL_SHARE = 0.5  # of the heirs of the same log
-RIVAL_US = 300_000  # from the decision that an heir takes over to the order, at most
+RIVAL_SHARE = 0.5  # share of takeovers of the same log in which the owner returns
+RIVAL_US = 300_000  # longest time from the decision on a takeover to its order
 
 
 class Heir(NamedTuple):
     """The next owner of a session.
 
     Attributes:
-        name: in its certificate.
+        name: the name in its certificate.
         begins_again: whether it has another log.
-        has_rival: whether the owner comes back when that was decided, and not ordered yet.
+        has_rival: whether the owner returns after the decision but before the order.
     """
 
     name: str
@@ -40,19 +40,19 @@ class Heir(NamedTuple):
 
 
 class Leaving:
-    """Sends publishers away, and has others take over; each name has one owner at any time."""
+    """Makes publishers leave, and others take over; each name has one owner at any time."""
 
     def __init__(self, world: "MergeCluster", seed: object, *, may: bool) -> None:
         self._world = world
         self._chance = Random(f"{seed} leaving")
         self.is_on = may and self._chance.random() < world.leaving_share
         self._policy = SessionPolicy(CLOSE_S, 0, self._chance.choice([0.0, 0.5, 3.0]))
-        self._until_us: dict[str, int] = {}  # of those that are away
+        self._until_us: dict[str, int] = {}  # when each absent publisher returns
         self._rivals = Random(f"{seed} rivals")
         self._heirs: dict[str, Heir] = {}
         self._decided: dict[
             str, tuple[int, Life]
-        ] = {}  # what is ordered for an heir, and from when
+        ] = {}  # the order for each heir, and the time from which it is sent
         self._last_logs: dict[str, str] = {}
         if self.is_on:
             world.clock.after(self._chance.randrange(LEAVES_US), self._leave)
@@ -60,7 +60,7 @@ class Leaving:
 
     @property
     def is_over(self) -> bool:
-        """Whether everybody is back."""
+        """Whether every publisher has returned."""
         return not (self._until_us or self._heirs or self._world.stream.expired)
 
     def is_away(self, session: str) -> bool:
@@ -69,7 +69,7 @@ class Leaving:
         return session in self._until_us or is_waiting
 
     def is_contested(self, session: str) -> bool:
-        """Whether some node may already, or still, hold another publisher for the owner."""
+        """Whether a node may take another publisher for the owner, already or still."""
         peer = self._world.publishers[session].peer
         return peer != FIRST_PEER or session in self._decided
 
@@ -114,7 +114,7 @@ class Leaving:
             node.order(Note(1, SESSIONS_NOTE, text))
 
     def _begin_again(self, session: str) -> None:
-        """Its log was retired: only another one may be merged under this name."""
+        """Begin another log, since the old one was retired and may not be merged any more."""
         world = self._world
         publisher = world.publishers[session]
         publisher.begin_again()
@@ -123,12 +123,12 @@ class Leaving:
         world.trace(f"{session} begins again after it has expired")
 
     def _hand_over(self, node: "MergeNode", session: str) -> None:
-        """Order that an heir takes over, as `SessionAdmin` does, until it is decided."""
+        """Order the takeover by an heir, as `SessionAdmin` does, until it is decided."""
         world, (heir, begins_again, has_rival) = self._world, self._heirs[session]
         publisher, ledger = world.publishers[session], node.member.executor.ledger
         known = ledger.opened.get(session)
         if known is None and not node.has_all(len(world.checker.decided)):
-            return  # a leader that has not executed its log knows of no owner yet
+            return  # a leader that has not executed its log knows no owner yet
         if known is None or known.owner == heir:
             if known is not None and session not in world.stream.expired:
                 publisher.peer = heir
@@ -139,7 +139,7 @@ class Leaving:
             due_us, life = self._decided[session]
             if world.clock.now_us >= due_us:
                 node.order(life)
-                if known.since != life.since:  # the owner had come back, and leaves once more
+                if known.since != life.since:  # the owner had returned, and leaves once more
                     del self._decided[session]
                     self._heirs[session] = Heir(heir, begins_again, has_rival=False)
         elif known.closed_ns and node.archiver.settled_index >= ledger.index:
@@ -158,7 +158,7 @@ class Leaving:
                 node.order(life)
 
     def demand_owners(self) -> None:
-        """A stranger is refused every name that has an owner, by every node."""
+        """Check that every node refuses a stranger every name that has an owner."""
         world = self._world
         for node in world.nodes.values():
             for session, known in node.member.executor.ledger.opened.items():
@@ -177,4 +177,4 @@ class Leaving:
 
 class _NoBell:
     def set(self) -> None:
-        """No thread waits."""
+        """Do nothing: no thread waits."""

@@ -1,4 +1,4 @@
-"""What a cluster agrees on: the application on top of the engine, pluggable."""
+"""The state machine that a cluster replicates on top of the engine, pluggable."""
 
 import json
 from hashlib import blake2b
@@ -12,7 +12,8 @@ from sequencer.raft.consensus import Entry, EntryKind
 
 from .checkers import Violation
 
-GROUPS = {"jfk": "", "lga": "", "red": "pair", "blue": "pair"}  # of the imagined sessions
+# the imagined sessions and their groups
+GROUPS = {"jfk": "", "lga": "", "red": "pair", "blue": "pair"}
 
 
 class Machine(Protocol):
@@ -21,23 +22,23 @@ class Machine(Protocol):
     index: int
 
     def command(self, chance: Random, serial: int) -> bytes:
-        """A command that a client of this node proposes, based on its current state."""
+        """Return a command that a client of this node proposes, based on its current state."""
 
     def apply(self, entry: Entry) -> None:
-        """Take the next entry."""
+        """Apply the next entry."""
 
     def save(self) -> bytes:
-        """The state, for a snapshot."""
+        """Return the state, for a snapshot."""
 
     def load(self, index: int, data: bytes) -> None:
         """Replace the state by one that was saved after the entry `index`."""
 
     def digest(self) -> str:
-        """A fingerprint of the state."""
+        """Return a fingerprint of the state."""
 
 
 class Tape:
-    """The smallest machine: a count, and a running digest of every command in order."""
+    """The smallest machine: a count, and a running digest of all commands in order."""
 
     def __init__(self) -> None:
         self.index = 0
@@ -45,28 +46,28 @@ class Tape:
         self.chain = b""
 
     def command(self, chance: Random, serial: int) -> bytes:
-        """A unique number and some padding."""
+        """Return a unique number and some padding."""
         return b"%d." % serial + bytes(chance.randrange(30))
 
     def apply(self, entry: Entry) -> None:
-        """Take the next entry."""
+        """Apply the next entry."""
         self.index = entry.index
         if entry.command:
             self.count += 1
             self.chain = blake2b(self.chain + entry.command, digest_size=8).digest()
 
     def save(self) -> bytes:
-        """Count and digest."""
+        """Return count and digest."""
         return json.dumps([self.count, self.chain.hex()]).encode()
 
     def load(self, index: int, data: bytes) -> None:
-        """Count and digest."""
+        """Load count and digest."""
         self.index = index
         self.count, chain = json.loads(data)
         self.chain = bytes.fromhex(chain)
 
     def digest(self) -> str:
-        """Count and digest."""
+        """Return count and digest."""
         return f"{self.count}:{self.chain.hex()}"
 
 
@@ -74,17 +75,17 @@ class Books:
     """The sequencer's own state: real instructions on the real ledger, over imagined sessions.
 
     `red` and `blue` are redundant publishers of the same numbered messages. Several instructions
-    may be under way, made on states that no longer hold when they arrive: then every node leaves
-    the same slices out. Each message is counted once, and in order, whatever was repeated.
+    may be in flight, planned on states that have changed when they arrive: then every node leaves
+    out the same slices. Each message is counted once, and in order, whatever was repeated.
     """
 
     def __init__(self) -> None:
         self.index = 0
         self.ledger = Ledger(file_bytes_max=5_000)
-        self.seen = dict.fromkeys(GROUPS, 0)  # messages of each session, repeats included
+        self.seen = dict.fromkeys(GROUPS, 0)  # messages seen of each session, repeats included
 
     def command(self, chance: Random, serial: int) -> bytes:
-        """Slices of some sessions, as a leader would cut them."""
+        """Return slices of some sessions, as a leader would cut them."""
         names = chance.sample(sorted(GROUPS), chance.randint(1, 3))
         if {"red", "blue"} <= set(names):
             names.remove("blue")
@@ -126,20 +127,20 @@ class Books:
         ledger.take(each, merged, size, headers)
 
     def save(self) -> bytes:
-        """The ledger, and what was seen."""
+        """Return the ledger and the messages seen."""
         return json.dumps(self.seen).encode() + b"\n" + self.ledger.encode()
 
     def load(self, index: int, data: bytes) -> None:
-        """The ledger, and what was seen."""
+        """Load the ledger and the messages seen."""
         seen, _, ledger = data.partition(b"\n")
         self.index, self.seen, self.ledger = index, json.loads(seen), decode_ledger(ledger)
 
     def digest(self) -> str:
-        """The running digest of the merged log, and where it ends."""
+        """Return the running digest of the merged log, and where it ends."""
         return f"{self.ledger.digest.hex()} {self.ledger.end} {self.ledger.number} {self.seen}"
 
 
 def _header(each: Slice) -> bytes:
-    """The header of the one imagined frame of a slice."""
+    """Return the header of the one imagined frame of a slice."""
     tag = session_tag(each.session)
     return seal_header(Header(each.first, 0, 0, 0, 1, 64, 64, 0, 0, 0, 0, tag))

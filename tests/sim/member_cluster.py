@@ -1,4 +1,4 @@
-"""A simulated cluster whose members change while everything else goes wrong."""
+"""A simulated cluster whose members change during the faults."""
 
 from collections.abc import Callable, Sequence, Set
 from random import Random
@@ -24,40 +24,41 @@ from .node import PATH, SimNode
 from .seats import configuration_before, voters_of
 
 FOUNDED = (1, 3, 3, 5)  # members at the start
-ANNOUNCEMENT = b"\xff"  # before an announcement; no message of the engine begins like this
-ANNOUNCE_TICKS = 3  # between two of them; elections are as much faster than a node's
-QUIET_TIMEOUTS = 12  # election timeouts after the recovery in which no other leader may come up
+ANNOUNCEMENT = b"\xff"  # prefix of an announcement; no message of the engine begins like this
+# ticks between two announcements; elections are as much faster than a real node's
+ANNOUNCE_TICKS = 3
+QUIET_TIMEOUTS = 12  # election timeouts after the recovery in which the leader must not change
 
 
 class MemberChecker(Checker):
-    """Also holds: what a leader decides is durable on a majority of the members of its own log.
+    """Also checks: what a leader commits is durable on a majority of its own log's members.
 
-    It reads the members from the entries and not from the engine's own list of them.
+    It reads the members from the entries, not from the engine's own list.
     """
 
     def __init__(self, founders: tuple[str, ...]) -> None:
-        super().__init__(0)  # a majority of whom depends on the log
+        super().__init__(0)  # the majority depends on the log
         self._founders = founders
         self._committed: dict[tuple[str, int], int] = {}
-        self._first_listed = dict.fromkeys(founders, 0)  # the first entry that lists a name
+        self._first_listed = dict.fromkeys(founders, 0)  # the first entry that lists each name
         self._reborn: set[str] = set()
 
     def reigns(self, name: str, raft: Raft) -> None:
-        """A leader commits what a majority of the voters of its newest configuration holds."""
+        """Check that a leader commits only what a majority of its newest voters holds."""
         super().reigns(name, raft)
-        core = raft._core
+        core = raft.core
         known = self._committed.get((name, core.term), core.commit)
         if core.commit > known:
             self._demand_majority(name, core)
         self._committed[name, core.term] = core.commit
 
     def _has(self, name: str, index: int, term: int | None) -> None:
-        if name not in self._reborn:  # else it may be the old machine that said so, long ago
+        if name not in self._reborn:  # otherwise the old machine may have said so, long ago
             super()._has(name, index, term)
 
     def _demand_majority(self, name: str, core: Core) -> None:
         index, voters = core.commit, voters_of(core, self._founders, core.log.last)
-        # What was appended since the commit index moved is not written yet.
+        # entries appended since the commit index moved are not written yet
         before = voters_of(core, self._founders, core.log.durable)
         if not (self._is_held(core, voters) or self._is_held(core, before)):
             raise Violation(f"{name} decides entry {index}, too few of {sorted(voters)} hold it")
@@ -69,7 +70,7 @@ class MemberChecker(Checker):
         return len(holders) >= majority_of(len(voters))
 
     def forgets(self, name: str) -> None:
-        """A node's machine is gone; another may get its name."""
+        """Forget a node whose machine is gone; another may get its name."""
         self._reborn.add(name)
         self._covered.pop(name, None)
         for holders in self._durable.values():
@@ -78,8 +79,8 @@ class MemberChecker(Checker):
             del self._known[known]
 
     def changes(self, name: str, raft: Raft, ready: Ready) -> None:
-        """A leader changes one member at a time, and only from a decided configuration."""
-        core = raft._core
+        """Check that a leader changes one member at a time, from a committed configuration."""
+        core = raft.core
         for entry in ready.entries:
             if entry.kind is not EntryKind.CONFIGURATION:
                 continue
@@ -89,7 +90,7 @@ class MemberChecker(Checker):
                 first = self._first_listed.get(each, entry.index)
                 self._first_listed[each] = min(first, entry.index)
             differing = [each for each in {*before, *after} if before.get(each) != after.get(each)]
-            if len(differing) > 1:  # none, if a node moves to where it is
+            if len(differing) > 1:  # none differ if a node moves to its own address
                 raise Violation(f"{name} changes {sorted(differing)} in one entry")
             if core.log.term_at(core.commit) != core.term:
                 raise Violation(f"{name} changes the members before an entry of its own is decided")
@@ -97,7 +98,7 @@ class MemberChecker(Checker):
                 raise Violation(f"{name} changes the members of an undecided configuration")
 
     def departs(self, name: str, departed: Sequence[str], commit: int) -> None:
-        """A node takes for removed only names that its log has listed, as far as it is decided."""
+        """Check that a node considers only names removed that its committed log has listed."""
         strange = [each for each in departed if self._first_listed.get(each, commit) >= commit]
         if strange:
             raise Violation(f"{name} takes {strange} for removed, which its log has not listed yet")
@@ -110,7 +111,7 @@ class MemberNode(SimNode):
     """
 
     _cluster: "MemberCluster"
-    departed: Sequence[str] = ()  # as they were saved
+    departed: Sequence[str] = ()  # names of removed nodes, as saved
 
     def _found(self, directory: int) -> None:
         if self.name in self._cluster.founders and self.name not in self._cluster.retired:
@@ -118,7 +119,7 @@ class MemberNode(SimNode):
             found(self.disk, PATH, cluster="sim", node=self.name, directory=directory,
                   members=members)  # fmt: skip
         else:
-            self.lacks_state = True  # a start that makes one may be interrupted
+            self.lacks_state = True  # a start that creates the state may be interrupted
 
     def start(self) -> None:
         """Start, unless it was removed."""
@@ -131,7 +132,7 @@ class MemberNode(SimNode):
 
     def _make_engine(self, opened: Opened) -> None:
         super()._make_engine(opened)
-        self.lost = False  # of an empty disk is no loss in a node that never had another
+        self.lost = False  # an empty disk is no loss in a node that never had a state
         claim = Claim(0, StartChain(1, (1,)), Reach(), Reach())
         self.membership = Membership(
             self.name, self.raft, Holdings(self.name, self._cluster.names),
@@ -146,7 +147,7 @@ class MemberNode(SimNode):
         self.departed = names
 
     def advance(self) -> None:
-        """Let a unit of time pass, and announce the configuration now and then."""
+        """Advance a tick, and announce the configuration from time to time."""
         super().advance()
         membership = self.membership
         membership.follow()
@@ -158,7 +159,7 @@ class MemberNode(SimNode):
                 self._cluster.wire.send(self.name, other, announcement)
 
     def receive(self, source: str, data: bytes) -> None:
-        """Take a message, or an announcement."""
+        """Handle a message, or an announcement."""
         self.membership.follow()
         self.membership.note(source)
         if data[:1] != ANNOUNCEMENT:
@@ -171,7 +172,7 @@ class MemberNode(SimNode):
 
 
 class MemberNemesis(Nemesis):
-    """Also an operator who adds, promotes, moves and removes members, heedless of the rest."""
+    """Also an operator who adds, promotes, moves and removes members, whatever else happens."""
 
     _cluster: "MemberCluster"
 
@@ -181,7 +182,7 @@ class MemberNemesis(Nemesis):
         cluster.clock.after(self._changing_us, self._change_members)
 
     def _lose_state(self) -> None:
-        """Do nothing: how many copies may be lost at once depends on the members of the moment."""
+        """Do nothing: how many copies may be lost at once depends on the members at that moment."""
 
     def _change_members(self) -> None:
         if not self.active:
@@ -216,13 +217,13 @@ class MemberNemesis(Nemesis):
 
 
 class MemberCluster(Cluster):
-    """A cluster of founders, whom others join and replace.
+    """A cluster of founders that others join and replace.
 
-    After the faults it also demands that nothing which left, or was left out, unseats a leader.
+    After the faults it also checks that no node which left, or was left out, unseats a leader.
     """
 
     may_bury = has_fixed_members = False
-    heal_timeouts = 80  # a node that was away may have to find out first that it is on its own
+    heal_timeouts = 80  # a node that was away may first have to find out that it is alone
     checker: MemberChecker
 
     def __init__(self, seed: int, log: Callable[[str], None] | None = None) -> None:
@@ -244,7 +245,7 @@ class MemberCluster(Cluster):
         return MemberNode(name, self, chance)
 
     def is_open(self, node: SimNode) -> bool:
-        """Whether a node lets strangers in."""
+        """Whether a node accepts messages from non-members."""
         assert isinstance(node, MemberNode)
         return node.membership.doors.is_open
 
@@ -252,7 +253,7 @@ class MemberCluster(Cluster):
         return data if data[:1] == ANNOUNCEMENT else super()._shown(node, data)
 
     def removed(self) -> Set[str]:
-        """The names of nodes that were removed, and have ended."""
+        """Return the names of nodes that were removed and have ended."""
         return self.retired - self.nodes.keys()
 
     def may_join(self, name: str) -> bool:
@@ -270,7 +271,7 @@ class MemberCluster(Cluster):
             self.nodes[name] = self._make_node(name, Random(self._chance.getrandbits(32)))
 
     def retire(self, node: SimNode) -> None:
-        """A node has ended for good, and a new machine may get its name."""
+        """Note that a node has ended for good, so that a new machine may get its name."""
         if self.nodes.get(node.name) is node:
             del self.nodes[node.name]
             self.retired.add(node.name)
@@ -282,7 +283,7 @@ class MemberCluster(Cluster):
             super()._deliver(source, target, data)
 
     def ready(self, node: SimNode, ready: Ready) -> None:
-        """A node has taken its duties."""
+        """Observe that a node has taken its duties."""
         super().ready(node, ready)
         if node.raft.leads:
             self.checker.changes(node.name, node.raft, ready)
@@ -311,11 +312,11 @@ class MemberCluster(Cluster):
         return whole and all(state == (len(self.checker.decided), True) for state in states)
 
     def run(self) -> str:
-        """Live through the faults, demand progress, and then that the leader stays."""
+        """Run the faults, demand progress, and then that the leader stays."""
         hashed = super().run()
         self._proposals_max = 0
         quiet = QUIET_TIMEOUTS * self.settings.election_ticks
-        self._until(quiet, lambda: False)  # what was sent during the faults may still arrive
+        self._until(quiet, lambda: False)  # messages sent during the faults may still arrive
         term = max(node.raft.status().term for node in self.nodes.values() if node.raft.leads)
         self._until(quiet, lambda: False)
         leading = [n.raft.status().term for n in self.nodes.values() if n.alive and n.raft.leads]

@@ -1,17 +1,17 @@
-"""Memo: decode each manifest line once, since many simulated logs and connections read the same.
+"""Memo: caches decoded manifest lines, which many simulated logs and connections share.
 
-Only pure functions are wrapped, and none that a mutant replaces.
+It wraps only pure functions that no mutant replaces.
 """
 
 from functools import lru_cache
 
 from rt.format import manifest
 
-_BLOCKS = 1 << 13  # some worlds' worth, of a few hundred bytes each
+_BLOCKS = 1 << 13  # enough for some worlds, a few hundred bytes each
 
 
 def install() -> None:
-    """Let `Manifest.feed` remember what it decoded; a second call does nothing."""
+    """Let `Manifest.feed` cache what it decodes; idempotent."""
     names = vars(manifest)
     for name in ("read_block", "decode_entry"):
         if not hasattr(names[name], "cache_info"):

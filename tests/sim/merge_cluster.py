@@ -38,17 +38,17 @@ if TYPE_CHECKING:
 
 SHIP_US = 8_000
 CUTTING_SHARE = 0.15
-RESTORING_SHARE = 0.5  # of those
+RESTORING_SHARE = 0.5  # share of those worlds
 RESETTING_SHARE = 0.15
 LEAVING_SHARE = 0.2
-RESETS_US = 600_000  # between two losses of a publisher's log at most
-CUTS_US = 400_000  # between two power cuts of publishers at most
+RESETS_US = 600_000  # longest time between two losses of a publisher's log
+CUTS_US = 400_000  # longest time between two power cuts of publishers
 
 
 class MergeNemesis(Nemesis):
     """Adds full disks, dying publishers, and requested rolls, policies and leases.
 
-    Rot in logs is on a minority only.
+    Only a minority's logs rot.
     """
 
     world: "MergeCluster"
@@ -68,7 +68,7 @@ class MergeNemesis(Nemesis):
         ]
 
     def disk_fault(self, node: "SimNode") -> Callable[[str], None] | None:
-        """What may happen inside any disk operation of a node, as long as its process lives."""
+        """Return what may happen inside a disk operation of a node while its process lives."""
         assert isinstance(node, MergeNode)
 
         def fault(operation: str) -> None:
@@ -85,7 +85,7 @@ class MergeNemesis(Nemesis):
         return fault
 
     def end(self) -> None:
-        """Stop making trouble."""
+        """Stop causing faults."""
         super().end()
         for node in self.world.nodes.values():
             node.is_full = False
@@ -159,7 +159,7 @@ class MergeNemesis(Nemesis):
         if self._chance.random() < 0.8:
             files = [f"in/{session}/{name}" for session in SESSIONS
                      for name in sorted(node.disk.names(f"in/{session}"))]  # fmt: skip
-            # rot in a rolled file is found by its reader and repaired by a person
+            # rot in a rolled file is found by its reader, and repaired by a person
             merged = node.member.executor.appender
             files += [f"{OUT}/{merged.end.file_name}"] if merged.is_open else []
             paths = [*files, f"{OUT}/manifest"]
@@ -167,7 +167,7 @@ class MergeNemesis(Nemesis):
 
 
 class MergeCluster(Cluster):
-    """Publishers reach some nodes, late or never; what a majority got is merged, on every node."""
+    """Publishers reach some nodes, late or never; what a majority has is merged on every node."""
 
     fault_ticks = 100
     heal_timeouts = 300
@@ -184,11 +184,11 @@ class MergeCluster(Cluster):
         self._publishing_us = chance.choice([5_000, 15_000, 40_000])
         self.file_bytes = chance.choice([900, 2_500, 1 << 20])
         self.snapshot_chance = 2 / self.compact_every
-        self.pace = chance.choice([2, 8, 30])  # of the clocks that retention uses
+        self.pace = chance.choice([2, 8, 30])  # speed of the clocks that retention uses
         self.file_age_s = chance.choice([0.0, 60.0])
         self.missing_us = chance.choice([2, 8, 30]) * self.tick_us
-        self.copying_us = chance.choice([1_000, 5_000, 40_000])  # for a piece of a merged log
-        # some keep little: files, snapshots and the engine's log are small, and go soon
+        self.copying_us = chance.choice([1_000, 5_000, 40_000])  # time for a piece of a merged log
+        # some keep little: small files, snapshots and engine log, soon removed
         self.is_hasty = chance.random() < 0.25
         if self.is_hasty:
             self.file_bytes, self.snapshot_chance = 900, 2 / 3
@@ -201,12 +201,13 @@ class MergeCluster(Cluster):
         self.frail = chance.sample(self.names, len(self.names) - self.majority)
         self._links: dict[tuple[str, str], float] = {}
         self._link_chance = Random(chance.getrandbits(32))
-        self.patience = chance.choice([2, 8, 30])  # ticks before others are asked for a session
+        # ticks before other nodes are asked for a session
+        self.patience = chance.choice([2, 8, 30])
         # each publisher reaches at least one node, and may never reach the others
         self._reach = {
             name: chance.sample(self.names, chance.randint(1, len(self.names))) for name in SESSIONS
         }
-        # or all are, and one that leads at the end takes nothing more: its disk is full
+        # or all are reached, and the final leader's disk is full
         self._one_is_full = len(self.names) > 1 and chance.random() < 0.2
         self._full: MergeNode | None = None
         # in some worlds publishers lose what they had sent, in a power cut or because a backup is
@@ -216,20 +217,20 @@ class MergeCluster(Cluster):
         self.has_restores = self.has_cuts and self._cutting.random() < RESTORING_SHARE
         if self.has_cuts:
             self.clock.after(self._cutting.randrange(CUTS_US), self._cut_publisher)
-        # and in some worlds a publisher loses its log, and an operator resets its session
+        # in some worlds a publisher loses its log, and an operator resets its session
         self._resetting = Random(f"{self.seed} resets")
-        self._resets: dict[str, str] = {}  # by session, the log that is to be retired
+        self._resets: dict[str, str] = {}  # the log to retire, by session
         self._has_resets = not self.has_cuts and self._resetting.random() < self.resetting_share
         if self._has_resets:
             self.clock.after(self._resetting.randrange(RESETS_US), self._lose_log)
             self.clock.after(RESETS_US // 20, self._reset)
         may_leave = self.may_leave and not self.has_cuts and not self._has_resets
         self.leaving = Leaving(self, self.seed, may=may_leave)
-        # and in half of them instructions carry small updates, which are synced late
+        # in half of the worlds instructions carry small updates, which are synced late
         self.carries = Random(f"{self.seed} carries").random() < 0.5
         self.draw_links(chance)
         self.clock.after(SHIP_US, self._ship)
-        MergeNemesis.world = self  # of the one cluster that lives at a time
+        MergeNemesis.world = self  # only one cluster lives at a time
         nemesis = self.nemesis_type(self, chance)
         self.subscriber = Subscriber(self, Random(chance.getrandbits(32)))
         self._visitor = Visitor(self)
@@ -239,45 +240,45 @@ class MergeCluster(Cluster):
         return MergeNode(name, self, chance)
 
     def is_disturbed(self, session: str) -> bool:
-        """Whether copies of a session may differ by right, as its log was lost, or left."""
+        """Whether copies of a session may legitimately differ, as its log was lost, or left."""
         return session in self.stream.begun_again or self.publishers[session].lives > 0
 
     def demand_pressed(self, archive: Archive) -> None:
-        """The disk rule archives only because most disks were full."""
+        """Check that the disk rule archives only because most disks were full."""
         has_been_full = sum(node.has_been_full for node in self.nodes.values())
         if has_been_full < self.majority and any(DISK in each.reason for each in archive.files):
             raise Violation(f"files are archived for {has_been_full} full disks")
 
     def demand_released(self, ledger: Ledger, archive: Archive) -> None:
-        """Nothing is archived that a reader of this kind of world has not handled."""
+        """Check that nothing is archived that a reader has not handled; no readers here."""
 
     def is_open(self, node: "SimNode") -> bool:
-        """Whether a node lets strangers in."""
+        """Whether a node accepts messages from non-members."""
         assert isinstance(node, MergeNode)
         return node.member.membership.doors.is_open
 
     def pulse_of(self, node: MergeNode) -> IdleHeartbeat:
-        """What the process of a node has to say of its rest: nothing, so no node rests."""
+        """Return the idle heartbeat of a node's process: none, so no node becomes idle."""
         del node
         return NoPulse()
 
     def left(self, node: MergeNode) -> Callable[[], None]:
-        """What happens when a publisher leaves a node."""
+        """Return what to call when a publisher leaves a node."""
         del node
         return lambda: None
 
     def timing(self, tick_s: float) -> Timing:
-        """How long nodes wait."""
+        """Return the nodes' timeouts."""
         return Timing(tick_s, self.missing_us / 1e6, tick_s, self.patience)
 
     def draw_policy(self, chance: Random) -> Policy:
-        """How long the merged log is kept from now on."""
+        """Draw how long the merged log is kept from now on."""
         if self.is_hasty:
             return Policy(time=0, limit=chance.choice([1_500, 3_000]))
         return Policy(time=chance.choice([0, 1]), limit=chance.choice([None, 1_500, 6_000]))
 
     def draw_links(self, chance: Random) -> None:
-        """How well publishers reach nodes from now on."""
+        """Draw how well publishers reach nodes from now on."""
         for session in SESSIONS:
             for name in self.names:
                 self._links[session, name] = chance.choice([0.0, 0.1, 0.5, 1.0])
@@ -303,7 +304,7 @@ class MergeCluster(Cluster):
         return is_awake and pair not in cut and pair[::-1] not in cut
 
     def demand_behind(self, name: str, peer: str, error: Exception) -> None:
-        """A copy may be refused because the peer has less, and for no other reason."""
+        """Check that a copy was refused because the peer has less, and for no other reason."""
         if getattr(error, "code", "") not in {"behind", "learning"}:
             raise Violation(f"{name} cannot copy from {peer}: {error}")
 
@@ -329,7 +330,7 @@ class MergeCluster(Cluster):
                 self._reconnect(publisher.name)
 
     def _is_backed_up(self, publisher: Publisher) -> bool:
-        """Perhaps take a backup of a publisher, or go back to the one that there is."""
+        """Maybe take a backup of a publisher, or restore the existing one."""
         drawn = self._cutting.random()
         if drawn < 0.4:
             publisher.back_up()
@@ -340,19 +341,19 @@ class MergeCluster(Cluster):
         return drawn < 0.7
 
     def _reconnect(self, session: str) -> None:
-        """End a publisher's connections: another process goes on from now."""
+        """Close a publisher's connections: another process continues."""
         for node in self.nodes.values():
             if node.alive:
                 node.lose_publisher(session)
 
     def _lose_log(self) -> None:
-        """A publisher of no group loses its log, and begins another one under its name."""
+        """Make a publisher outside groups lose its log, and begin another under its name."""
         if not self.nodes or not self.nemesis.active:
             return
         self.clock.after(self._resetting.randrange(1, RESETS_US), self._lose_log)
         session = self._resetting.choice([name for name, group in SESSIONS.items() if not group])
         publisher = self.publishers[session]
-        # Where nothing of it is merged, the nodes would take the next log without a reset.
+        # if nothing of it is merged, the nodes take the next log without a reset
         if publisher.alive and session not in self._resets and self.stream.merged.get(session):
             self.trace(f"{session} loses its log at {publisher.end}")
             self.stream.begun_again.add(session)
@@ -403,7 +404,7 @@ class MergeCluster(Cluster):
                 if not node.has_all_of(publisher):
                     node.guarded(node.ship, session)
                 if chance.random() < 0.02 and node.alive:
-                    node.hang_up(session)  # that of a node which relays it, too
+                    node.hang_up(session)  # also the connection of a node that relays it
             else:
                 node.lose_publisher(session)
         for node in self.nodes.values():
@@ -415,7 +416,7 @@ class MergeCluster(Cluster):
     def _recovered(self) -> bool:
         if self._proposed < self._proposals_max or self._resets or not self.leaving.is_over:
             return False
-        if self._full is not None:  # the others merge without it, and then there is room again
+        if self._full is not None:  # the others merge without the full one, which then gets room
             if not all(self._is_merged(each) for each in self.publishers.values()):
                 return False
             self._full.is_full, self._full = False, None
@@ -455,7 +456,7 @@ class MergeCluster(Cluster):
     def _is_merged(self, publisher: Publisher) -> bool:
         merged = self.stream.merged.get(publisher.name, START)
         if publisher.lives:
-            return True  # the nodes may have agreed on what it has lost
+            return True  # the nodes may have agreed on what the publisher lost
         if publisher.alive:
             return merged == publisher.end
         # data that a majority held until one lost its disk waits for the publisher's return
@@ -495,13 +496,13 @@ class MergeCluster(Cluster):
             )
         return states
 
-    # What nodes report
+    # Reports from nodes
 
     def persisted(self, node: "SimNode", ready: Ready) -> None:
-        """A node's duties are durable: the bytes that uncommitted entries name are so already."""
+        """Check that bytes named by uncommitted entries are durable when a node's duties are."""
         assert isinstance(node, MergeNode)
         super().persisted(node, ready)
-        commit = node.raft._core.commit
+        commit = node.raft.core.commit
         for entry in ready.entries:
             if entry.index <= commit or entry.kind is not EntryKind.COMMAND:
                 continue
@@ -515,7 +516,7 @@ class MergeCluster(Cluster):
             self._trace.update(data)
             if self._log is not None:
                 what = (
-                    node.raft._core.outgoing.codec.decode(data[1:])[1]
+                    node.raft.core.outgoing.codec.decode(data[1:])[1]
                     if data[:1] == b"\x01"
                     else data
                 )
@@ -531,6 +532,6 @@ class MergeCluster(Cluster):
 
 
 def _lines(log: Appender) -> str:
-    """The lines of a manifest, whatever their order."""
+    """Return the lines of a manifest, sorted."""
     known = log.manifest
     return repr((known.identity, sorted(known.rolled.items()), sorted(known.archived.items())))

@@ -1,7 +1,7 @@
-"""One simulated node with all it has: the real duties over copies of sessions and a merged log.
+"""A complete simulated node: the real duties over copies of sessions and a merged log.
 
-Everything that decides is the code that a node runs: duties, member, planner, executor, inboxes,
-retention, both ends of a pipe. Here are fakes of what they act on, and eyes that watch them.
+Every decision is made by the code that a node runs: duties, member, planner, executor, inboxes,
+retention, both ends of a pipe. Here are fakes of what they act on, and checks that watch them.
 """
 
 import errno
@@ -62,25 +62,25 @@ if TYPE_CHECKING:
     from .merge_cluster import MergeCluster
 
 HAND_OVER_TICKS = 10
-PUT_OFF = 20  # how much later what an instruction may carry is synced
-REFUSED_US = 40_000  # until a publisher whose bytes differ offers them again
+PUT_OFF = 20  # how much later the sync of what an instruction may carry is
+REFUSED_US = 40_000  # time until a publisher whose bytes differ offers them again
 CONSENSUS, HOLDINGS = b"\x01", b"\x02"
 
 
-execution.WAITING_MAX = 8  # so that worlds of a few hundred instructions reach it
+execution.WAITING_MAX = 8  # low enough for worlds of a few hundred instructions to reach it
 
 
 class SimInboxes(Inboxes):
-    """The copies of sessions, found by the simulated disk, and synced when the world says so."""
+    """The copies of sessions on the simulated disk, synced when the world says so."""
 
-    node: "MergeNode | None" = None  # who watches
+    node: "MergeNode | None" = None  # the node that watches
 
     def give_up(
         self, session: str, *, diverged: bool = False, damaged_at: Position | None = None
     ) -> None:
         """Set a copy aside."""
         if self.node is not None:
-            world = self.node.world  # a node without a copy takes the next log before the reset
+            world = self.node.world  # a node without a copy accepts the next log before the reset
             if not world.publishers[session].lives and session not in world.stream.begun_again:
                 self.node.alarm(f"gives up {session}")
             if diverged:
@@ -95,7 +95,8 @@ class SimInboxes(Inboxes):
         known = {each: self.begun_after(each) for each in ended}
         if self.node is not None and any(ended[each].after > known[each] for each in ended):
             log = self.node.member.executor.appender
-            if log.is_open:  # else its rest is copied from another node, or about to be
+            # otherwise the rest is being copied from another node, or is about to be
+            if log.is_open:
                 self.node.world.stream.drops(self.node.name, self.node.disk, log.end)
         super().drop_all(ended, is_needed)
         for each, before in known.items():
@@ -117,11 +118,11 @@ class SimInboxes(Inboxes):
         return inbox
 
     def _map(self, act: Callable[[str], str], names: list[str]) -> Iterable[str]:
-        """One after the other: a seed has no threads."""
+        """Run sequentially: a seed has no threads."""
         return map(act, names)
 
     def found(self) -> list[str]:
-        """The sessions that have a directory."""
+        """Return the sessions that have a directory."""
         return [name for name in self._disk.names(self._root) if name in SESSIONS]
 
     @property
@@ -130,7 +131,7 @@ class SimInboxes(Inboxes):
         return bool(self.syncer._dirty)
 
     def take_dirty(self) -> list[NodeInbox]:
-        """What is to be synced."""
+        """Return the copies to sync."""
         dirty, self.syncer._dirty = list(self.syncer._dirty.values()), {}
         return dirty
 
@@ -153,7 +154,7 @@ def watch_confirmations(node: "MergeNode", inbox: NodeInbox) -> None:
 
 
 def carried_slices(entries: Sequence[Entry]) -> Iterator[Slice]:
-    """What entries hold besides naming it."""
+    """Yield the slices whose bytes the entries contain."""
     for entry in entries:
         if entry.kind is EntryKind.COMMAND:
             instruction = read_instruction(entry)
@@ -168,25 +169,26 @@ class Guard:
         self._node = node
 
     def demand_room(self) -> None:
-        """Raise `Refused` while there is none."""
+        """Raise `Refused` while there is no room."""
         if self._node.is_full:
             raise Refused("reserve", "no room")
 
 
 class MergeNode(SimNode):
-    """A node that may die inside any of its duties and come back from its disk."""
+    """A node that may die inside any of its duties and restart from its disk."""
 
     relays = True
 
     def __init__(self, name: str, world: "MergeCluster", chance: Random) -> None:
         self.world = world
-        self.fetches = 0  # of rolled files
-        self.rotted = False  # its disk was damaged once; only then may it speak of damage
-        self.rotten_files: set[Position] = set()  # merged and rolled, damaged once
-        self.has_been_full = False  # at least once
+        self.fetches = 0  # fetches of rolled files
+        self.rotted = False  # whether its disk was ever damaged; only then may it report damage
+        self.rotten_files: set[Position] = set()  # merged, rolled files that were damaged once
+        self.has_been_full = False  # whether it was ever full
         self.is_full = False
-        self.is_older_copy = False  # its directory was rolled back, and that was not noticed yet
-        self.known_end = START  # of what was merged, in any of its lives
+        # whether its directory was rolled back, and that was not noticed yet
+        self.is_older_copy = False
+        self.known_end = START  # end of what was merged, in any of its lives
         self._steady_us = self._looked_us = 0.0
         super().__init__(name, world, chance)
 
@@ -207,8 +209,10 @@ class MergeNode(SimNode):
         if self.lost or self.is_older_copy:
             self.known_end = world.stream.end
         self.pipes: dict[str, Pipe] = {}
-        self.refused_until_us: dict[str, int] = {}  # a publisher of other bytes, by session
-        self.relays: dict[str, tuple[MergeNode, int, NodeInbox]] = {}  # from whom, by session
+        # until when a publisher of other bytes is refused, by session
+        self.refused_until_us: dict[str, int] = {}
+        # source of each relayed session
+        self.relays: dict[str, tuple[MergeNode, int, NodeInbox]] = {}
         self.asked: dict[tuple[str, str], None] = {}  # nodes, and the sessions that they lack
         self._mail = Mail()
         self._is_woken = False
@@ -253,7 +257,7 @@ class MergeNode(SimNode):
         self.wake()
 
     def _proven(self, session: str) -> Position:
-        """How far merging proves that this node holds a session."""
+        """Return how far merging proves that this node holds a session."""
         is_alone = len(self.world.names) == 1
         return self.member.executor.ledger.merged_to(session) if is_alone else START
 
@@ -273,7 +277,7 @@ class MergeNode(SimNode):
             send=self._send, now_ns=self._now_ns,
             readers=Readers(
                 lambda: self._serve(self.member.executor.ledger.end),
-                lambda: self.life % 2 == 1,  # someone reads here in every other life
+                lambda: self.life % 2 == 1,  # in every other life there is a reader here
             ),
             hand_over_ticks=HAND_OVER_TICKS,
         )  # fmt: skip
@@ -281,7 +285,7 @@ class MergeNode(SimNode):
         return member
 
     def compare_all(self) -> None:
-        """Compare what is executed here with what others have."""
+        """Compare what was executed here with the other nodes' logs."""
         executor = self.member.executor
         end = min(executor.appender.end, executor.ledger.end)
         if not executor.is_half_done:
@@ -290,7 +294,7 @@ class MergeNode(SimNode):
             self.world.stream.compare(self.name, self.disk, START, end)
 
     def alarm(self, words: str) -> None:
-        """It says that something is damaged: then something was."""
+        """Check that something was damaged, as the node reports."""
         self.world.trace(f"{self.name}: {words}")
         if not self.rotted:
             raise Violation(f"{self.name} calls damaged what is not: {words}")
@@ -299,16 +303,16 @@ class MergeNode(SimNode):
         """Fetch a rolled file again in which a copy met damage, as scrubbing does."""
         if self.copy is not None and not self.copy.has_ended:
             log = self.copy.log
-            with suppress(Refused):  # no node answers; it is met again
+            with suppress(Refused):  # no node answers; the damage will be met again
                 mend_file(NodeFiles(self), log, log.manifest.rolled[damage.position.file])
 
     def demand_begun_before(self, session: str) -> None:
-        """A copy that is given up is not one of the log that follows what is repeated here."""
+        """Check that a copy given up is not of the log after a repeated instruction."""
         if self.inboxes.begun_after(session) > self.member.executor.ledger.index:
             raise Violation(f"{self.name} gives up its copy of the next log of {session}")
 
     def draws(self, _share: float) -> bool:
-        """Whether a connection that brings a file breaks."""
+        """Whether a connection that fetches a file breaks."""
         return False
 
     def is_writing_badly(self) -> bool:
@@ -316,14 +320,14 @@ class MergeNode(SimNode):
         return False
 
     def strike(self, point: str) -> None:
-        """Perhaps die here."""
+        """Maybe die here."""
         if self.world.nemesis.strikes(point):
             power = self._chance.random() < 0.7
             self.disk.fault = is_dead
             raise PowerCut(point, power)
 
     def guarded(self, act: Any, *args: object) -> None:
-        """Let something happen to the process, and let it die of that."""
+        """Run an event of the process, which may die during it."""
         try:
             act(*args)
         except PowerCut as cut:
@@ -342,19 +346,19 @@ class MergeNode(SimNode):
         self.world.nemesis.restart_later(self)
 
     def pump(self) -> None:
-        """Duties are done in turns."""
+        """Do nothing: duties are done in turns."""
 
     # Events
 
     def receive(self, source: str, data: bytes) -> None:
-        """A member's message has come."""
+        """Handle a member's message."""
         self._mail.heard.append((source, data))
         self.wake()
 
     def _hold(self, end: Durable, session: str) -> None:
-        # a rolled file that has rotted is found out when it is read
+        # rot in a rolled file is found when the file is read
         disk = None if self.rotted else self.disk
-        log = self.inboxes.get(session).appender.identity.id  # its lock is held already
+        log = self.inboxes.get(session).appender.identity.id  # the lock is held already
         self.world.stream.holds(self.name, disk, session, end, log)
         self._mail.synced[session] = None
         self.wake()
@@ -365,28 +369,28 @@ class MergeNode(SimNode):
         self.wake()
 
     def order(self, instruction: Instruction) -> None:
-        """Take an order, as the node's shell does; it is proposed in this term or not at all."""
+        """Accept an order, as the node's shell does; it is proposed in this term or not at all."""
         status = self.raft.status()
         if status.role is EngineRole.LEADER:
             self._mail.orders.append((status.term, instruction))
             self.wake()
 
     def wake(self) -> None:
-        """Do what there is to do, in a moment."""
+        """Schedule a step soon."""
         if not self._is_woken:
             self._is_woken = True
             delay = int(self.disk_delay_us * (0.5 + 3 * self._chance.random()))
             self.world.clock.after(delay, self._turn, self.life)
 
     def now_s(self) -> float:
-        """This node's steady clock, as fast or slow as its quartz is now."""
+        """Return this node's steady clock, as fast or slow as it runs now."""
         now_us = self.world.clock.now_us
         self._steady_us += (now_us - self._looked_us) * self.rate
         self._looked_us = now_us
         return self._steady_us / 1e6
 
     def _ring(self, life: int, due_s: float) -> None:
-        """Step, once it is time, though nothing has come."""
+        """Step when due, even if no event has come."""
         if life != self.life or due_s != self._due_s:
             return
         left_us = (due_s - self.now_s()) * 1e6 / self.rate
@@ -396,7 +400,7 @@ class MergeNode(SimNode):
             self.wake()
 
     def soon(self, spread: float, act: Callable[[], None]) -> None:
-        """Let a thread of this process do something, after a time of its own."""
+        """Let a thread of this process act, after a random delay."""
         delay = int(self.disk_delay_us * (0.5 + spread * self._chance.random()))
         self.world.clock.after(delay, self._act, self.life, act)
 
@@ -423,7 +427,7 @@ class MergeNode(SimNode):
             self._ring(self.life, due_s)
 
     def stop(self) -> None:
-        """End as when it is told to: sync what was received, and save a last snapshot."""
+        """Stop cleanly: sync what was received, and save a last snapshot."""
         for inbox in self.inboxes.take_dirty():
             self.inboxes.sync(inbox)
         self._step()
@@ -445,7 +449,7 @@ class MergeNode(SimNode):
     # Copies of sessions
 
     def ship(self, session: str) -> None:
-        """Let a publisher's connection bring a little, or be made."""
+        """Let a publisher's connection carry a little, or be made."""
         if self.world.clock.now_us < self.refused_until_us.get(session, 0):
             return
         pipe = self.pipes.get(session)
@@ -463,7 +467,7 @@ class MergeNode(SimNode):
             self._received(session, lambda: self._carry(session, pipe))
 
     def _tell_publisher(self, session: str, pipe: Pipe) -> None:
-        """Bring back what the node confirms; the publisher may believe no more than holds."""
+        """Return a node's confirmations, which must not exceed what holds, to the publisher."""
         ack, publisher = pipe.acked(), self.world.publishers[session]
         if ack is not None and publisher.hear(ack):
             told = publisher.confirmed
@@ -515,7 +519,8 @@ class MergeNode(SimNode):
                 True  # before the reset is executed here, or by a node that relays the last log
             )
         if code == "owned" and self.world.leaving.is_contested(session):
-            is_cut = True  # an heir's, before it is executed here, or the last owner's afterwards
+            # an heir's before the takeover is executed here, or the last owner's afterwards
+            is_cut = True
         if code not in {"reserve", "busy"} and not (is_rotten or is_behind or is_cut):
             self.alarm(f"{session} cannot be received: {error}")
         self.hang_up(session)
@@ -531,13 +536,13 @@ class MergeNode(SimNode):
             inbox.release()
             raise
 
-    # Sessions that are passed on
+    # Relayed sessions
 
     def _pass_on(self, node: str, session: str) -> None:
         self.asked[node, session] = None
 
     def pass_on(self) -> None:
-        """Let the connections to those that lack something bring a little, or be made."""
+        """Let the connections to nodes that lack something carry a little, or be made."""
         for session, (source, life, held) in list(self.relays.items()):
             is_there = source.life == life and self.world.reaches(source, self)
             if not is_there or source.inboxes.get(session) is not held:
@@ -545,7 +550,7 @@ class MergeNode(SimNode):
         for name, session in list(self.asked):
             target = self.world.nodes.get(name)
             if target is None:
-                del self.asked[name, session]  # it was removed
+                del self.asked[name, session]  # the copy was removed
                 continue
             is_there = target.alive and self.world.reaches(self, target)
             if is_there and self.world.clock.now_us >= target.paused_until_us:
@@ -554,7 +559,7 @@ class MergeNode(SimNode):
                 self.asked.pop((name, session), None)
 
     def take_relayed(self, session: str, source: "MergeNode") -> None:
-        """Let another node's connection bring a little of a session, or be made."""
+        """Let another node's connection carry a little of a session, or be made."""
         held, pipe = source.inboxes.get(session), self.pipes.get(session)
         if held is None:
             if self.relays.get(session, (None,))[0] is source:
@@ -591,9 +596,9 @@ class MergeNode(SimNode):
             raise
 
     def _ask_to_leave(self, identity: LogIdentity, peer: str, *, relays: bool) -> None:
-        """Somebody comes while another fills the session: that one is to leave.
+        """Ask the connection that fills a session to leave, since another one came.
 
-        If it fills what was set aside meanwhile there is none; who came comes again.
+        If it fills a copy that was set aside meanwhile there is none; the newcomer tries again.
         """
         try:
             self.inboxes.claim(identity, peer, _NoBell(), START, relays=relays).release()
@@ -606,7 +611,7 @@ class MergeNode(SimNode):
                 raise
 
     def has_all_of(self, publisher: Publisher) -> bool:
-        """Whether a connection has brought all there is."""
+        """Whether a connection has carried everything there is."""
         pipe = self.pipes.get(publisher.name)
         return (
             pipe is not None
@@ -615,12 +620,12 @@ class MergeNode(SimNode):
         )
 
     def lose_publisher(self, session: str) -> None:
-        """A publisher's connection ends, if there is one."""
+        """Close a publisher's connection, if there is one."""
         if session not in self.relays:
             self.hang_up(session)
 
     def hang_up(self, session: str) -> None:
-        """The connection that brings a session ends."""
+        """Close the connection that brings a session."""
         self.relays.pop(session, None)
         pipe = self.pipes.pop(session, None)
         if pipe is not None:
@@ -633,7 +638,7 @@ class MergeNode(SimNode):
                 if life == self.life:
                     self.guarded(self.inboxes.sync, inbox)
 
-    # What the duties act on
+    # Interfaces used by the duties
 
     def _copy_log(self, begin: Position) -> Pull:
         self.world.trace(f"{self.name} copies from {begin}")
@@ -656,11 +661,11 @@ class MergeNode(SimNode):
 
     @property
     def merged_end(self) -> Position:
-        """Up to where it serves the merged log."""
+        """Return up to where it serves the merged log."""
         return self.feeds.end
 
     def feed_pipe(self, copy: Inbox, *, relays: bool) -> Pipe:
-        """Connect a copy of the merged log, of a node or of somebody else; errors as `Pipe`."""
+        """Connect a copy of the merged log, of a node or another reader; errors as for `Pipe`."""
         feed = self.feeds.open(_NoBell(), relays=relays)
         feed.release()  # the bell wakes no thread
         return Pipe(
@@ -668,28 +673,28 @@ class MergeNode(SimNode):
         )  # fmt: skip
 
     def knows(self, ledger: Ledger) -> None:
-        """This node has merged, or taken over, a state."""
+        """Observe a state that this node has merged, or taken over."""
         self.known_end = max(self.known_end, ledger.end)
 
     def caught_up(self, peer: "MergeNode", end: Position) -> None:
-        """Another node has no more to copy from: it gives what it has, complete or not."""
+        """Note that another node has no more to copy from, complete or not."""
 
     def demand_complete(self, end: Position) -> None:
-        """A puller that this node calls complete ends here: nothing may lie beyond, as known here.
+        """Check that a puller which this node calls complete ends here: nothing may follow.
 
-        That is what it once had merged, what others had when its disk or state was lost, and what
-        it knows to be committed. A follower that is cut off knows of no more.
+        What may follow is what it once had merged, what others had when its disk or state was lost,
+        and what it knows to be committed. A follower that is cut off knows no more.
         """
-        committed = self.world.stream.merged_at(self.raft._core.commit)
+        committed = self.world.stream.merged_at(self.raft.core.commit)
         if end < (known := max(self.known_end, committed)):
             raise Violation(f"{self.name} calls a copy complete up to {end}, and knows of {known}")
 
     def known_damage(self) -> set[str]:
-        """The merged files that are known to be damaged, and must not be served."""
+        """Return the merged files known to be damaged, which must not be served."""
         return set()
 
     def demand_unserved(self, step: Callable[[], bool]) -> bool:
-        """Let a connection carry a piece from here, but nothing of what is known to be damaged."""
+        """Let a connection carry a piece from here; fail if it has known damage."""
         pipe = step.__self__  # type: ignore[attr-defined]
         before = pipe.position
         more = step()
@@ -700,26 +705,26 @@ class MergeNode(SimNode):
             raise Violation(f"{self.name} serves {before}, which it knows to be damaged")
         return more
 
-    # Ends
+    # End of the run
 
     def settled(self) -> bool:
-        """Whether this node's own, durable log says that it is decided that it counts."""
+        """Whether this node's own, durable log says that it is committed as a voter."""
         status = self.raft.status()
-        decided = status.commit >= self.raft._core.roster.changed_at
+        decided = status.commit >= self.raft.core.roster.changed_at
         return decided and status.role is not EngineRole.LEARNER and status.durable == status.last
 
     def may_decide(self) -> bool:
-        """Whether it takes part in the consensus: its disk has room, and its start is confirmed."""
+        """Whether it takes part in consensus: its disk has room, and its start is confirmed."""
         return super().may_decide() and not self.is_full and self.member.greeting.is_over
 
     def is_idle(self) -> bool:
-        """Whether it leads, in its own term, and nothing is undecided."""
-        core = self.raft._core
+        """Whether it leads, in its own term, and nothing is uncommitted."""
+        core = self.raft.core
         is_decided = core.commit == core.log.last and core.log.term_at(core.commit) == core.term
         return self.raft.leads and is_decided
 
     def has_all(self, index: int) -> bool:
-        """Whether it has executed everything, and is what it should be."""
+        """Whether it has executed everything and is in the expected state."""
         executor = self.member.executor
         ledger = executor.ledger
         idle = not (self.member.execution.suspended or executor.lacks_log or executor.is_half_done)
@@ -728,16 +733,16 @@ class MergeNode(SimNode):
 
     @property
     def manifest(self) -> Manifest:
-        """Of its merged log."""
+        """Return the manifest of its merged log."""
         return self.member.executor.appender.manifest
 
     @property
     def news(self) -> tuple[int, Position, Position]:
-        """Changes when there is more to copy from here."""
+        """Return a value that changes when there is more to copy from here."""
         executor = self.member.executor
         return len(executor.appender.manifest.archived), self.merged_end, executor.appender.end
 
 
 class _NoBell:
     def set(self) -> None:
-        """Nobody waits."""
+        """Do nothing: no thread waits."""

@@ -1,4 +1,4 @@
-"""Progress of merging, demanded while the faults go on."""
+"""Checks that merging makes progress during the faults."""
 
 from collections import deque
 from typing import TYPE_CHECKING
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from .merge_cluster import MergeCluster
     from .node import SimNode
 
-# Beyond what an election takes: a node that is full waits half a second before it tries again, and
-# a session that did not arrive is waited for before it is requested from another node.
+# More than an election takes: a full node waits half a second before it tries again, and a missing
+# session is waited for before it is requested from another node.
 PATIENCE_TICKS = 60
-COPIED_PIECES = 60  # of a merged log, which a node that was away copies from another first
+COPIED_PIECES = 60  # pieces of a merged log that a node which was away copies first
 
 
 class MergeProgress(Progress):
-    """Also holds, of a majority that has room and can talk, within a stated time.
+    """Also checks a majority that has room and can talk, within a stated time.
 
-    What a majority holds of a session is merged, and each of them has what was merged before.
+    What that majority holds of a session is merged, and each of them has what was merged before.
     """
 
     def __init__(self, world: "MergeCluster") -> None:
@@ -50,18 +50,13 @@ class MergeProgress(Progress):
         self._demand_near(self._able(near_us), near_us)
 
     def _demand_near(self, able: tuple[str, ...], since_us: int) -> None:
-        """Each node of an able majority has what any had merged when it became able.
-
-        Not one that is copying: seed 8500139 has two that copy, and neither has all yet.
-        """
+        """Each node of an able majority has what any had merged when it became able."""
         self._ends.append((self._world.clock.now_us, self._world.stream.end))
         while self._ends[0][0] < since_us:
             self._ends.popleft()
         at_us, end = self._ends[0]
         for name in able if at_us < since_us + self._world.tick_us else ():
             node = self._world.nodes[name]
-            if node.member.execution.suspended:
-                continue
             self.compared += 1
             if (there := node.merged_end) < end:
                 raise Violation(f"{name} of {able} is at {there}, and {end} was merged long ago")

@@ -1,4 +1,4 @@
-"""Mistakes in archiving: only worlds with merged logs see them."""
+"""Mistakes in archiving, which only worlds with merged logs can show."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Mistakes of nodes with full disks: only worlds where a minority is full for long see them."""
+"""Mistakes of nodes with full disks, which only worlds with a long-full minority can show."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,7 +17,7 @@ def filling(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
 
 @filling
 def full_leader_leads_on() -> list[Patch]:
-    """A leader that has no room for its merged log waits for room, while others have some."""
+    """A leader without room for its merged log waits for room, while other nodes have some."""
 
     def _further(self: KeepUp) -> Sequence[str]:
         return []

@@ -1,4 +1,4 @@
-"""Mistakes in planning, merging, copying and reporting: only worlds with merged logs see them."""
+"""Mistakes in planning, merging, copying and reporting; only worlds with merged logs show them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -61,7 +61,7 @@ def group_is_no_group() -> list[Patch]:
 
 @merging
 def watermark_forgotten() -> list[Patch]:
-    """What was merged is remembered by place and not by number."""
+    """Merged messages are remembered by position and not by number."""
 
     def pass_over(self: Ledger, each: Slice) -> None:
         self.sessions[each.session] = each.end
@@ -139,7 +139,7 @@ def repeat_appends_again() -> list[Patch]:
 
 @merging
 def half_done_is_done() -> list[Patch]:
-    """An instruction that a full disk cut short may go into a snapshot."""
+    """An instruction that a full disk cut short is included in a snapshot."""
     right = Executor.execute
 
     def execute(self: Executor, index: int, term: int, instruction: Instruction) -> None:
@@ -159,13 +159,13 @@ def slice_digest_not_compared() -> list[Patch]:
 
 @merging
 def copy_begun_again_is_believed() -> list[Patch]:
-    """A restarted copy is planned from and confirmed, whatever was merged of its session before."""
+    """A restarted copy is trusted, whatever was merged of its session before."""
     return [(Executor, "check_copy", lambda self, session, known=None: None)]
 
 
 @merging
 def copies_are_checked_once() -> list[Patch]:
-    """A copy stays trusted though more was merged of its session, and not from it."""
+    """A copy stays trusted although more of its session was merged from elsewhere."""
     return [(Copies, "doubt", lambda self, sessions: None)]
 
 
@@ -177,17 +177,17 @@ def frames_not_checked() -> list[Patch]:
 
 @merging
 def rolled_log_is_short() -> list[Patch]:
-    """After a roll the ledger is in the next file and the log is not: it is called short."""
+    """After a roll the ledger is in the next file but the log is not, so it is called short."""
     return [(Appender, "next_place", property(lambda self: self.end))]
 
 
 @merging
 def short_log_goes_on() -> list[Patch]:
-    """A node that got the leader's state executes although it lacks what came before."""
+    """A node that took over the leader's state executes although it lacks what came before."""
     return [(Executor, "lacks_log", property(lambda self: False))]
 
 
-# What a node says and keeps
+# Reports and snapshots
 
 
 @merging
@@ -210,7 +210,7 @@ def holds_before_the_sync() -> list[Patch]:
 
 @merging
 def copy_believes_its_frames() -> list[Patch]:
-    """What a copy's frames call durable is taken to have been so here."""
+    """The durable positions in a copy's frames are taken for this disk's."""
     right = active_files.judge
     return [(active_files, "judge", lambda *args, **named: right(*args, **{**named, "own": True}))]
 
@@ -229,7 +229,7 @@ def lacking_and_not_asking() -> list[Patch]:
 
 @merging
 def doubted_and_believed() -> list[Patch]:
-    """A copy whose source has other bytes is not checked: both keep theirs, for ever."""
+    """A copy whose source has different bytes is not checked, so both keep theirs for ever."""
     return [(NodeInbox, "doubted", lambda self, why="": None)]
 
 
@@ -239,7 +239,7 @@ def suspended_and_executes() -> list[Patch]:
     return [(Execution, "suspended", property(lambda self: False, lambda self, value: None))]
 
 
-# What instructions carry
+# Instructions that carry bytes
 
 
 @merging
@@ -262,22 +262,22 @@ def carries_from_a_copy_that_may_differ() -> list[Patch]:
 
 @merging
 def what_was_carried_vouches_for_the_copy() -> list[Patch]:
-    """A copy counts as what was merged, though an instruction brought that along."""
+    """A copy counts as verified because an instruction carried the same bytes."""
     right = Executor._write
 
     def write(self: Executor, merged: Any, each: Slice) -> Any:
-        before = dict(self._unproven)
+        before = dict(self.unproven)
         try:
             return right(self, merged, each)
         finally:
-            self._unproven = before
+            self.unproven = before
 
     return [(Executor, "_write", write)]
 
 
 @merging
 def a_copy_of_the_next_log_is_read() -> list[Patch]:
-    """What came of a session is read, whether it is of the log that an instruction names or not."""
+    """A copy is read without checking that it is of the log that an instruction names."""
     return [(Executor, "copy_end", lambda self, session: self._received(session))]
 
 

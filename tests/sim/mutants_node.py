@@ -29,7 +29,8 @@ from sequencer.raft.progress import Progress
 from .mutants_merge import merging
 from .mutation import Patch, mutant
 
-RESTORING = {"older-copies-speak", "start-needs-no-confirmation"}  # only a rolled-back node shows
+# only a rolled-back node shows these
+RESTORING = {"older-copies-speak", "start-needs-no-confirmation"}
 
 
 @merging
@@ -114,7 +115,7 @@ def hold_survives_its_copy() -> list[Patch]:
 
 @merging
 def copied_and_not_served() -> list[Patch]:
-    """A node that copied the merged log serves it with the next instruction only."""
+    """A node that copied the merged log serves it only from the next instruction on."""
     right = Duties._serve
 
     def serve(self: Duties) -> None:
@@ -126,13 +127,13 @@ def copied_and_not_served() -> list[Patch]:
 
 @merging
 def copies_synced_again() -> list[Patch]:
-    """What a failed sync left of a log's last file is synced at the start, and not written."""
+    """What a failed sync left of a log's last file is only synced at the start, not rewritten."""
     return [(ActiveFile, "_write_again", lambda self, verdict, proven: None)]
 
 
 @merging
 def lines_synced_again() -> list[Patch]:
-    """What a failed sync left of a manifest is synced at the start, and not written."""
+    """What a failed sync left of a manifest is only synced at the start, not rewritten."""
 
     def mend(self: Appender, file: File) -> None:
         if self.manifest.length < file.size():
@@ -143,7 +144,7 @@ def lines_synced_again() -> list[Patch]:
 
 @mutant
 def older_copies_speak() -> list[Patch]:
-    """What a node remembers of another is not compared with what that says of itself."""
+    """A node does not compare what it remembers of another with what that one reports."""
     return [(greetings, "contradiction", lambda memory, claim: "")]
 
 
@@ -182,7 +183,7 @@ def state_taken_over_keeps_its_instructions() -> list[Patch]:
 
 @merging
 def complete_wherever_it_ends() -> list[Patch]:
-    """A node tells each puller that has all it serves that this is all there is."""
+    """A node tells each puller that has all it serves that nothing more exists."""
     return [(NodeView, "is_whole", property(lambda self: True))]
 
 
@@ -206,5 +207,5 @@ def complete_before_its_log_is_decided() -> list[Patch]:
 
 @merging
 def complete_nowhere() -> list[Patch]:
-    """A node tells no puller that this is all there is, so pullers wait for ever."""
+    """A node never tells a puller that nothing more exists, so pullers wait for ever."""
     return [(NodeView, "is_whole", property(lambda self: False))]

@@ -1,4 +1,4 @@
-"""Mistakes in telling members from others, which worlds with an outsider notice."""
+"""Mistakes in telling members from outsiders, which worlds with an outsider show."""
 
 from typing import Any
 
@@ -17,19 +17,19 @@ from .mutation import Patch, mutant
 
 @mutant
 def engine_hears_anyone() -> list[Patch]:
-    """The engine handles a message without asking what its sender is."""
+    """The engine handles a message without checking whether its sender is a member."""
     return [(Raft, "_demand_say", lambda self, sender, message: None)]
 
 
 @changing
 def engine_takes_append_from_a_learner() -> list[Patch]:
-    """A node that the configuration lists is heard like one that votes."""
+    """The engine treats a learner's messages like a voter's."""
     return [(Core, "elects", lambda self, name: name in self.roster.now)]
 
 
 @changing
 def removed_node_still_heard() -> list[Patch]:
-    """A node that voted once is heard as long as the log remembers it."""
+    """A node that once voted is heard as long as the log remembers it."""
 
     def elects(self: Core, name: str) -> bool:
         return any(name in seats for _, seats in self.roster._history)
@@ -43,7 +43,7 @@ def later_term_taken_from_anyone() -> list[Patch]:
     right = Raft._demand_say
 
     def demand(self: Raft, sender: str, message: Any) -> None:
-        if message.term > self._core.term:
+        if message.term > self.core.term:
             self._become_follower(message.term, "")
         right(self, sender, message)
 
@@ -52,13 +52,13 @@ def later_term_taken_from_anyone() -> list[Patch]:
 
 @merging
 def hear_does_not_ask_for_membership() -> list[Patch]:
-    """What nodes say of themselves is taken from anyone."""
+    """Reports are accepted from any node."""
     return [(Membership, "demand", lambda self, sender: None)]
 
 
 @merging
 def entry_that_cannot_be_decoded_ends_the_node() -> list[Patch]:
-    """A committed entry that no node can read is an error of the one that executes it."""
+    """A committed entry that no node can decode ends the node that executes it."""
 
     def decode(self: Proposals, entry: Entry) -> Committed:
         is_command = entry.kind is EntryKind.COMMAND
@@ -69,5 +69,5 @@ def entry_that_cannot_be_decoded_ends_the_node() -> list[Patch]:
 
 @merging
 def announcements_are_believed() -> list[Patch]:
-    """The newest configuration counts, also one that a stranger has announced."""
+    """The newest configuration counts, even if a stranger has announced it."""
     return [(Membership, "_believes", lambda self, announced: True)]

@@ -1,4 +1,4 @@
-"""Mistakes in copying and reading: only worlds with readers and mirrors see them."""
+"""Mistakes in copying and reading, which only worlds with readers and mirrors show."""
 
 from collections.abc import Callable
 
@@ -26,13 +26,13 @@ def pulling(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
 
 @pulling
 def complete_once_a_node_has_answered() -> list[Patch]:
-    """A reader ends when it knows the end, wherever its copy is: a flag, and not a position."""
+    """A reader ends as soon as it knows the end, wherever its copy is: a flag, not a position."""
     return [(EndQuestion, "is_reached", lambda self, place: self.end is not None)]
 
 
 @pulling
 def end_answered_without_a_majority() -> list[Patch]:
-    """A node that leads, as far as it knows, says where the stream ends."""
+    """A node that believes it leads answers where the stream ends."""
     return [
         (LatestRead, "is_over", lambda self, view: True),
         (LatestRead, "demand_answered", lambda self, view: None),
@@ -41,7 +41,7 @@ def end_answered_without_a_majority() -> list[Patch]:
 
 @pulling
 def end_answered_by_any_node() -> list[Patch]:
-    """A follower says where the stream ends, as far as it has come."""
+    """A follower answers where the stream ends, as far as it has come."""
     return [
         (latest, "_led", lambda view: view),
         (LatestRead, "is_over", lambda self, view: True),
@@ -71,7 +71,7 @@ def mirror_answers_what_it_was_told_before() -> list[Patch]:
 
 @pulling
 def mirror_calls_complete_what_it_has() -> list[Patch]:
-    """A mirror tells its pullers that they have all there is once they have what it has."""
+    """A mirror calls its pullers' copies complete once they have what it has."""
     return [(MirrorFeed, "is_whole", lambda self: True)]
 
 
@@ -83,7 +83,7 @@ def never_leaves_a_node_that_lags() -> list[Patch]:
 
 @pulling
 def looks_at_its_own_node_only() -> list[Patch]:
-    """A reader asks the node that it copies from how far the stream is."""
+    """A reader asks only the node that it copies from how far the stream has come."""
     right = LagWatch.due
 
     def due(self: LagWatch[str], now_s: float) -> str | None:
@@ -94,7 +94,7 @@ def looks_at_its_own_node_only() -> list[Patch]:
 
 @pulling
 def leaves_a_node_for_its_own_lag() -> list[Patch]:
-    """A reader leaves a node that has everything, as its own copy is behind for a while."""
+    """A reader leaves an up-to-date node because its own copy lags for a while."""
 
     def lag(self: LagWatch[str], now_s: float) -> str:
         self._aim()
@@ -116,7 +116,7 @@ def leaves_a_node_for_its_own_lag() -> list[Patch]:
 
 @pulling
 def goes_back_to_the_node_that_it_left() -> list[Patch]:
-    """A reader dials the node first that it has just left for its lag."""
+    """A reader first redials the node that it has just left because of its lag."""
 
     def following(self: Rotation[str], avoids: Callable[[str], bool]) -> str | None:
         del avoids

@@ -1,8 +1,8 @@
-"""Mistakes about groups, registered cursors and leases: only worlds with readers see them.
+"""Mistakes about groups, registered cursors and leases, which only worlds with readers show.
 
 Two others are noticed by tests alone: that an older member gets the end as one node knows it
-(`tests/unit/test_reading_group.py`), and that a rejection which a node did not know how to take is
-not said again (`tests/unit/test_member_claims.py`).
+(`tests/unit/test_reading_group.py`), and that a rejection which a node could not read is not sent
+again (`tests/unit/test_member_claims.py`).
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def reading(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
 
 @reading
 def reads_are_answered_at_once() -> list[Patch]:
-    """A node calls what it knows the latest before a majority has confirmed that."""
+    """A node answers a read of the latest before a majority has confirmed it."""
     return [(LatestReads, "is_answered", lambda _self, _ticket, _executed: True)]
 
 
@@ -51,7 +51,7 @@ def reads_are_answered_before_they_are_executed() -> list[Patch]:
 
 @reading
 def a_member_believes_every_no() -> list[Patch]:
-    """A claim is lost, and the work done, because a node does not know any better."""
+    """A member drops a claim, and its work, because an outdated node refused it."""
     right = MemberClaims.take
 
     def take(
@@ -64,7 +64,7 @@ def a_member_believes_every_no() -> list[Patch]:
 
 @reading
 def a_holder_believes_every_no() -> list[Patch]:
-    """A cursor is taken because a node does not know any better."""
+    """A holder gives its cursor up because an outdated node refused it."""
 
     def must_ask_again(self: HeldCursor, _request: dict[str, Any], error: Exception) -> bool:
         if not isinstance(error, Refused) or error.code not in ("fenced", "unknown-cursor"):
@@ -102,13 +102,13 @@ def what_was_said_counts_as_agreed() -> list[Patch]:
 
 @reading
 def notes_are_changed_unconditionally() -> list[Patch]:
-    """Two leaders, or a leader that lags, change a group or a cursor over each other."""
+    """Two leaders, or an outdated one, overwrite each other's changes of a group or cursor."""
     return [(changed_notes, "note_digest", lambda _text: b"")]
 
 
 @reading
 def a_lease_is_forgotten_unconditionally() -> list[Patch]:
-    """Its renewal, which this leader has not executed yet, goes with it."""
+    """Removing a lease also removes its renewal, which this leader has not executed yet."""
 
     def _forget_old_leases(self: Retention) -> None:
         for lease in self.leases:
@@ -121,7 +121,7 @@ def a_lease_is_forgotten_unconditionally() -> list[Patch]:
 
 @reading
 def an_order_is_lost_while_leadership_moves() -> list[Patch]:
-    """The one who ordered it waits for 10 s if the leader leads on, and others with it."""
+    """An order that is lost while leadership moves delays its client, and others, by 10 s."""
 
     def propose(self: Proposals) -> None:
         if not (self.waiting or self._orders) or self._undecided is not None:
@@ -143,25 +143,25 @@ def an_order_is_lost_while_leadership_moves() -> list[Patch]:
 
 @reading
 def a_copy_that_lags_counts_as_read() -> list[Patch]:
-    """A member calls a range done though its copy has not all of it."""
+    """A member calls a range done although its copy lacks part of it."""
     return [rewritten(ClaimReading, "_read", "if reader.position >= claim.end:", "if True:")]
 
 
 @reading
 def a_range_is_read_past_its_end() -> list[Patch]:
-    """A member hands out messages of a range that others were handed."""
+    """A member delivers messages of a range that others were given."""
     return [rewritten(ClaimReading, "_chosen", "message.at >= claim.end", "False")]
 
 
 @reading
 def dead_letters_are_handed_out() -> list[Patch]:
-    """A message that no handler can handle comes again for ever."""
+    """A message that no handler can handle is delivered for ever."""
     return [rewritten(ClaimReading, "steps", "claim.is_dead and", "False and")]
 
 
 @reading
 def a_dead_letter_counts_before_it_is_published() -> list[Patch]:
-    """Where publishing fails, the message is gone."""
+    """A dead letter counts before it is published; if publishing fails, the message is lost."""
     right = "yield Bury(self._letter(message, claim))"
     counted = "self._claims.progress(claim, message.next_position)"
     hurried = f"claim.handed = message.next_position; {counted}; "
@@ -170,7 +170,7 @@ def a_dead_letter_counts_before_it_is_published() -> list[Patch]:
 
 @reading
 def a_dead_letter_does_not_count_as_handled() -> list[Patch]:
-    """It is published again and again."""
+    """A dead letter does not count as handled, so it is published again and again."""
     right = "claim.handed = message.next_position\n            self._claims.progress("
     return [
         rewritten(
@@ -184,7 +184,7 @@ def a_dead_letter_does_not_count_as_handled() -> list[Patch]:
 
 @reading
 def members_end_once_they_hold_nothing() -> list[Patch]:
-    """A member that does not follow ends though others still hold ranges."""
+    """A member that does not follow ends while others still hold ranges."""
 
     def is_over(claims: Any, until: Position | None) -> bool:
         return until is not None and not claims._state.has_something
@@ -194,7 +194,7 @@ def members_end_once_they_hold_nothing() -> list[Patch]:
 
 @reading
 def a_rejection_ends_what_came_before_it() -> list[Patch]:
-    """What was rejected counts as handled, and is not said."""
+    """A rejected message counts as handled, and the rejection is not sent."""
 
     def reject(self: MemberClaims, claim: HeldClaim, position: Position) -> None:
         claim.done = max(claim.done, Position(position + 1))
@@ -205,19 +205,19 @@ def a_rejection_ends_what_came_before_it() -> list[Patch]:
 
 @reading
 def a_lost_rejection_is_not_said_again() -> list[Patch]:
-    """Its request got no answer, and the message counts as handled."""
+    """A rejection whose request got no answer is not repeated, so the message counts as handled."""
     right = 'self._failed[:0] = request["failed"]'
     return [rewritten(MemberClaims, "not_said", right, "pass")]
 
 
 @reading
 def pins_hold_nothing() -> list[Patch]:
-    """What a group has not done is archived by the rules of time and limit."""
+    """What a group has not handled is archived by the rules of time and limit."""
     return [(retention, "pins_of", lambda notes, over=frozenset(): [])]
 
 
 @reading
 def an_order_about_another_stream_is_carried_out() -> list[Patch]:
-    """A node goes by the connection, and not by the request."""
+    """A node uses the connection's stream, not the request's."""
     wrong = rewritten(asked_stream, "demand_stream", "named not in (None, own)", "False")
     return [(asking, "demand_stream", wrong[2])]

@@ -1,4 +1,4 @@
-"""Mistakes of nodes that rest: only worlds whose publishers pause for long see them."""
+"""Mistakes of idle nodes, which only worlds with long pauses between messages show."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ def resting(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
 
 @resting
 def rests_with_a_lagging_follower() -> list[Patch]:
-    """A leader rests as soon as nothing happens, whatever the others have and say."""
+    """A leader becomes idle as soon as nothing happens, whatever the others have and report."""
     right = IdlePolicy._may_rest
 
     def _may_rest(self: IdlePolicy, now_s: float) -> bool:
@@ -34,7 +34,7 @@ def rests_with_a_lagging_follower() -> list[Patch]:
 
 @resting
 def rests_without_a_pulse() -> list[Patch]:
-    """A follower rests as soon as nothing happens, though its leader may be dead."""
+    """A follower becomes idle as soon as nothing happens, though its leader may be dead."""
     right = IdlePolicy._may_rest
 
     def _may_rest(self: IdlePolicy, now_s: float) -> bool:
@@ -46,7 +46,7 @@ def rests_without_a_pulse() -> list[Patch]:
 
 @resting
 def nothing_ends_a_rest() -> list[Patch]:
-    """Once at rest, a node goes on resting, whatever is proposed, and whichever node is silent."""
+    """An idle node stays idle, whatever is proposed, and whichever node is silent."""
     right = IdlePolicy.look
 
     def look(self: IdlePolicy, now_s: float, *, is_loud: bool) -> bool:
@@ -57,7 +57,7 @@ def nothing_ends_a_rest() -> list[Patch]:
 
 @resting
 def a_return_ends_no_rest() -> list[Patch]:
-    """Once a leader rests without a member, nothing that this says ends its rest."""
+    """A leader that is idle without a member stays idle, whatever that member sends."""
     right = Duties._is_loud
 
     def _is_loud(self: Duties, mail: Mail) -> bool:
@@ -72,7 +72,7 @@ def a_return_ends_no_rest() -> list[Patch]:
 
 @resting
 def a_proposal_wakes_nobody() -> list[Patch]:
-    """A node at rest looks only at what others say: what it proposes itself is not repeated."""
+    """An idle node reacts only to messages: what it proposes itself is not repeated."""
     right = IdlePolicy._calm_place
 
     def _calm_place(self: IdlePolicy) -> calm.Quiescence | None:

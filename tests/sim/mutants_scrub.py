@@ -1,4 +1,4 @@
-"""Mistakes in repairing rolled files: only worlds in which they rot see them."""
+"""Mistakes in repairing rolled files, which only worlds in which they rot show."""
 
 from collections.abc import Callable
 
@@ -18,11 +18,11 @@ def scrubbing(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
 
 @scrubbing
 def repaired_without_check() -> list[Patch]:
-    """What was fetched is put in place without a look at it."""
+    """A fetched file replaces the damaged one without being checked."""
     return [(mend, "_demand_agreed", lambda log, line, fresh: None)]
 
 
 @scrubbing
 def served_while_damaged() -> list[Patch]:
-    """A file that is known to be damaged is sent like any other."""
+    """A file known to be damaged is sent like any other."""
     return [(DamagedFiles, "demand_whole", lambda self, file: None)]

@@ -21,7 +21,7 @@ from sequencer.member import Member
 from .mutants_merge import merging
 from .mutation import Patch
 
-LAST = 1 << 62  # beyond every position and every instruction
+LAST = 1 << 62  # greater than every position and every instruction
 
 
 @merging
@@ -76,13 +76,13 @@ def next_copy_compared_with_the_last_log() -> list[Patch]:
 
 @merging
 def change_made_on_any_state() -> list[Patch]:
-    """A reset that was decided for another state, or was made before, is made all the same."""
+    """A reset that was decided for another state, or was made before, is made anyway."""
     return [(Ledger, "changes", lambda self, life: True)]
 
 
 @merging
 def numbers_survive_a_reset() -> list[Patch]:
-    """The next log's messages are taken for repeats of the last one's."""
+    """The next log's messages are taken for repeats of the previous one's."""
     right = Ledger.change
 
     def change(self: Ledger, life: Life, merged: Range, size: int) -> None:
@@ -95,7 +95,7 @@ def numbers_survive_a_reset() -> list[Patch]:
 
 @merging
 def closed_by_each_nodes_clock() -> list[Patch]:
-    """When a session was closed, and so when it expires, is what each node's clock says."""
+    """Each node's clock decides when a session was closed, and so when it expires."""
     right = Ledger.change_owner
 
     def change_owner(self: Ledger, life: Life, index: int, time_ns: int) -> None:
@@ -123,7 +123,7 @@ def followers_let_sessions_expire() -> list[Patch]:
 
 @merging
 def live_owner_displaced() -> list[Patch]:
-    """A decision about an owner that was gone is carried out when it has returned."""
+    """A decision about an absent owner is carried out although it has returned."""
     right = Ledger.changes
 
     def changes(self: Ledger, life: Life) -> bool:
@@ -135,7 +135,7 @@ def live_owner_displaced() -> list[Patch]:
 
 @merging
 def pushed_here_is_not_seen() -> list[Patch]:
-    """The leader closes what is pushed to itself."""
+    """The leader closes sessions that are being pushed to itself."""
     return [(session_watch, "_pusher", lambda copy: None)]
 
 

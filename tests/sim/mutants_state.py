@@ -33,7 +33,7 @@ from .mutation import Patch, mutant
 
 @mutant
 def speaks_before_the_sync() -> list[Patch]:
-    """Votes and acknowledgements leave before what they promise is durable."""
+    """Votes and acknowledgements are sent before what they promise is durable."""
     return [(Outgoing, "send_after_sync", Outgoing.send_now)]
 
 
@@ -65,7 +65,7 @@ def failed_sync_forgiven() -> list[Patch]:
 
 @mutant
 def page_cache_trusted() -> list[Patch]:
-    """What is read at the start counts as durable although it may only be in memory."""
+    """What is read at the start counts as durable although it may be only in memory."""
     right = EntryLog.settle
 
     def settle(self: EntryLog, is_proven: bool, base_index: int, base_term: int) -> None:
@@ -202,7 +202,7 @@ def snapshot_keeps_the_old_log() -> list[Patch]:
 
 @mutant
 def chunks_taken_in_any_order() -> list[Patch]:
-    """Parts of a snapshot are put together as they come."""
+    """Chunks of a snapshot are joined in order of arrival."""
 
     def take(self: Assembly, key: tuple[int, ...], offset: int, data: bytes) -> int:
         if key != self._key:
@@ -248,7 +248,7 @@ def lost_copies_count() -> list[Patch]:
 
 @mutant
 def snapshot_forgets_the_roster() -> list[Patch]:
-    """A snapshot says that all are founders."""
+    """A snapshot claims that all members are founders."""
     right = Core.compact
 
     def compact(self: Core, index: int, data: bytes, needed: int) -> Snapshot | None:
@@ -269,9 +269,9 @@ def reads_without_asking() -> list[Patch]:
     """A leader answers a read without asking whether it still leads."""
 
     def open_round(self: Reads, confirmed: bool) -> None:
-        for asker, ticket in self._asked:
+        for asker, ticket in self.asked:
             self._answer(asker, ticket, self._core.commit)
-        self._asked = []
+        self.asked = []
 
     return [(Reads, "open_round", open_round)]
 
@@ -305,7 +305,7 @@ def repeats_counted() -> list[Patch]:
 
 @mutant
 def snapshot_forgets_the_watermarks() -> list[Patch]:
-    """A restart knows where sessions were merged to, but not which numbers."""
+    """After a restart, the ends of merged sessions are known, but not the merged numbers."""
     right = machines.decode_ledger
 
     def decode(data: bytes) -> Ledger:

@@ -1,4 +1,4 @@
-"""The switch for known mistakes: made by name, for a while, then taken back."""
+"""Switches known mistakes on by name for a while, and off again."""
 
 import inspect
 import textwrap
@@ -17,7 +17,7 @@ def mutant(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
 
 
 def rewritten(owner: Any, name: str, right: str, wrong: str) -> Patch:
-    """A function of a module or class, with a piece of its source text replaced."""
+    """Return a patch that replaces a piece of a function's source text."""
     function = vars(owner)[name]
     source = textwrap.dedent(inspect.getsource(function))
     if source.count(right) != 1:
@@ -30,7 +30,7 @@ def rewritten(owner: Any, name: str, right: str, wrong: str) -> Patch:
 
 @contextmanager
 def switched_on(name: str) -> Iterator[None]:
-    """Make one mistake for a while."""
+    """Make one mistake until the block ends."""
     patches = MUTANTS[name]() if name else []
     missing = object()
     before = [

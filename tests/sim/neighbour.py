@@ -1,4 +1,4 @@
-"""A client of another stream of the same nodes, who has groups and cursors of the same names."""
+"""A client of another stream on the same nodes, with groups and cursors of the same names."""
 
 from rt.errors import Refused
 from rt.net.exchange import Fields
@@ -13,14 +13,14 @@ ORDERS: tuple[Fields, ...] = (
     {"do": "cursor-reset", "name": "etl", "start": "latest"},
     {"do": "cursor-forget", "name": "etl"},
 )
-ASKING_SHARE = 0.03  # of its turns
+ASKING_SHARE = 0.03  # share of its turns
 
 
 class Neighbour(SimReader):
-    """Orders what would end this stream's readers, at a node that serves this stream alone."""
+    """Sends orders that would end this stream's readers to a node that serves this stream alone."""
 
     def step(self) -> None:
-        """Order something now and then."""
+        """Send an order from time to time."""
         if self.is_waiting or self.chance.random() >= ASKING_SHARE:
             return
 

@@ -1,4 +1,4 @@
-"""What goes wrong: drawn once per seed, then done at drawn times until the faults end."""
+"""Faults: drawn once per seed, then injected at random times until the faulty phase ends."""
 
 from collections.abc import Callable
 from random import Random
@@ -46,19 +46,19 @@ class Nemesis:
         cluster.clock.after(self._pause_us, self._act)
 
     def _more_deeds(self) -> list[Callable[[], None]]:
-        """Additional faults of this kind of world."""
+        """Return additional faults for this kind of world."""
         return []
 
     def _rarely(self, most: float) -> float:
         return self._chance.random() * most if self._chance.random() < 0.7 else 0.0
 
     def strikes(self, point: str) -> bool:
-        """Whether a node dies at this point; twice as likely just after it has spoken."""
+        """Whether a node dies at this point; twice as likely just after it has sent something."""
         chance = self._strike if point == "after speaking" else self._strike / 4
         return self.active and chance > 0 and self._chance.random() < chance
 
     def disk_fault(self, node: "SimNode") -> Callable[[str], None] | None:
-        """What may happen inside the next disk operations of a node."""
+        """Return the fault of a node's next disk operations, if any."""
         if not self.active or not (self._cut_inside or self._failing_sync):
             return None
 
@@ -77,17 +77,17 @@ class Nemesis:
         self._cluster.clock.after(int(delay), self._restart, node, node.life)
 
     def leader_writes(self, node: "SimNode") -> None:
-        """Perhaps let a leader die before, or just after, its engine's own entries are out."""
+        """Maybe kill a leader before, or just after, its engine's own entries are sent."""
         if self.active and self._chance.random() < self._regicide:
             wait = self._chance.randrange(2 * self._cluster.wire.delay_us)
             self._cluster.clock.after(wait, self._end_reign, node, node.life)
 
     def admission_commits(self, leader: "SimNode") -> None:
-        """Perhaps lose a leader for good as a member is admitted: the others must carry on alone.
+        """Maybe lose a leader for good as a member is admitted: the others must carry on alone.
 
-        No follower has heard the commit index yet, and the admitted one may lack the entry.
+        No follower knows the commit index yet, and the admitted one may lack the entry.
         """
-        cluster, core = self._cluster, leader.raft._core
+        cluster, core = self._cluster, leader.raft.core
         others = [node for node in cluster.nodes.values() if node is not leader]
         counted = [n for n in others if core.roster.counts(n.name, n.incarnation)]
         is_whole = bool(others) and len(counted) == len(others)
@@ -110,7 +110,7 @@ class Nemesis:
             node.start()
 
     def end(self) -> None:
-        """Stop making trouble; undo what would not end by itself."""
+        """Stop causing faults; undo what would not end by itself."""
         self.active = False
         wire = self._cluster.wire
         wire.heal()
@@ -149,7 +149,7 @@ class Nemesis:
         self._cluster.wire.isolate(names[:size], names[size:], hears=hears, speaks=speaks)
 
     def _swizzle(self) -> None:
-        """Every node loses one other, so that no two see the same network."""
+        """Cut each node off from one other, so that no two see the same network."""
         for name in self._cluster.names:
             other = self._chance.choice(self._cluster.names)
             if other != name:
@@ -192,7 +192,7 @@ class Nemesis:
             leader.guarded(self._cluster.transfer, leader, self._chance.choice(self._cluster.names))
 
     def _lose_state(self) -> None:
-        """Damage or empty one node's disk, if the others are enough to make it whole again.
+        """Damage or empty one node's disk, if the others are enough to restore it.
 
         Never in the same downtime as a power cut: a tear and rot in the last batch look the same.
         """

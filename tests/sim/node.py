@@ -23,13 +23,13 @@ FAILED = "failed"
 class SimNode:
     """A node that may die at any of its named points and come back from its disk."""
 
-    cleans_failed_pages = True  # its kernel forgets to write what a sync failed to write
+    cleans_failed_pages = True  # its kernel forgets pages that a sync failed to write
 
     def __init__(self, name: str, cluster: "Cluster", chance: Random) -> None:
         self.name, self._cluster, self._chance = name, cluster, chance
         seed = chance.getrandbits(32)
         self.disk = SimDisk(Random(seed), cleans_failed_pages=self.cleans_failed_pages)
-        self.lacks_state = False  # it is new or was disowned, and no start has come through since
+        self.lacks_state = False  # new or disowned, and no start has succeeded since
         self._found(chance.getrandbits(60) + 1)
         self.disk.settle_all()
         self.life = 0  # events of an earlier life of the process are void
@@ -47,7 +47,7 @@ class SimNode:
     # Life and death
 
     def start(self) -> None:
-        """Start the process from what the disk holds."""
+        """Start the process from its disk."""
         self.life += 1
         try:
             opened = self._open()
@@ -104,7 +104,7 @@ class SimNode:
         )
 
     def die(self, point: str, *, power: bool) -> None:
-        """End the process; with the power, also what was not synced."""
+        """End the process; with `power`, also lose what was not synced."""
         self._cluster.trace(f"{self.name} dies {point} {power}")
         self._cluster.points[point] = self._cluster.points.get(point, 0) + 1
         self.alive = False
@@ -123,7 +123,7 @@ class SimNode:
     # Events
 
     def guarded(self, act: Callable[..., None], *args: object) -> None:
-        """Let something happen to the running process, then do its duties."""
+        """Run an event of the running process, then its duties."""
         try:
             act(*args)
             self.pump()
@@ -135,7 +135,7 @@ class SimNode:
             self._cluster.nemesis.restart_later(self)
 
     def receive(self, source: str, data: bytes) -> None:
-        """Take a message."""
+        """Handle a message."""
         try:
             self.raft.step(source, data)
         except UnheardError as error:
@@ -157,18 +157,18 @@ class SimNode:
         self.guarded(self.advance)
 
     def advance(self) -> None:
-        """Let a unit of time pass."""
+        """Advance a tick."""
         self.raft.tick()
 
     def propose(self, command: bytes) -> None:
-        """Take a command of a client, if it leads."""
+        """Propose a client's command, if it leads."""
         try:
             self.raft.propose(command)
         except Refused:
             return
 
     def ask(self, ticket: int) -> None:
-        """Take a read of a client, if a leader is known."""
+        """Take a client's read, if a leader is known."""
         try:
             self.raft.read_index(ticket)
         except Refused:
@@ -177,7 +177,7 @@ class SimNode:
     # Duties
 
     def pump(self) -> None:
-        """Take what is ready; its durable part takes the disk's time."""
+        """Take what is ready; persisting it takes the disk's time."""
         cluster = self._cluster
         while self.alive and not self._busy:
             ready = self.raft.ready()
@@ -236,7 +236,7 @@ class SimNode:
     def _apply(self, ready: Ready) -> None:
         machine, checker = self.machine, self._cluster.checker
         for entry in ready.committed:
-            checker.decides(self.name, entry, self.raft._core.term)
+            checker.decides(self.name, entry, self.raft.core.term)
             expected = machine.index + 1
             machine.apply(entry)
             checker.applied(self.name, entry.index, expected, machine.digest())
@@ -255,19 +255,19 @@ class SimNode:
 
     @property
     def incarnation(self) -> int:
-        """Which copy of its state runs; of a dead node, -1."""
-        return self.raft._core.incarnation if self.alive else -1
+        """Return which copy of its state runs; -1 if it is dead."""
+        return self.raft.core.incarnation if self.alive else -1
 
     def may_decide(self) -> bool:
-        """Whether it takes part in the consensus."""
-        return not self.lost and self.raft._core.is_voter
+        """Whether it takes part in consensus."""
+        return not self.lost and self.raft.core.is_voter
 
     def is_idle(self) -> bool:
-        """Whether it leads and has nothing to decide; clients propose all the time."""
+        """Whether it leads and has nothing to commit."""
         return False
 
     def settled(self) -> bool:
         """Whether this node's own durable log says that its admission is committed."""
         status = self.raft.status()
-        decided = status.commit >= self.raft._core.roster.changed_at
+        decided = status.commit >= self.raft.core.roster.changed_at
         return decided and status.role is not EngineRole.LEARNER and status.durable == status.last

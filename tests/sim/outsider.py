@@ -1,4 +1,4 @@
-"""A Byzantine outsider: it holds a node's certificate, is no member, and says what may hurt."""
+"""A Byzantine outsider: a non-member with a node's certificate, which sends what may hurt."""
 
 import struct
 from collections.abc import Iterator
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from .node import SimNode
 
 STRANGER = "n9"  # no node has this name
-SHARE = 0.25  # of all worlds
-GARBAGE_SHARE = 0.05  # of its turns
+SHARE = 0.25  # share of all worlds
+GARBAGE_SHARE = 0.05  # share of its turns
 _NUMBER: Final = struct.Struct("<Q")
 _HOLDINGS, _DIGEST, _WANT_STATE, _STATE = b"\x02", b"\x03", b"\x04", b"\x05"
 _HELLO, _MEMBERS = b"\x08", b"\x09"
@@ -49,15 +49,15 @@ _KINDS: Final = (_HOLDINGS, _DIGEST, _WANT_STATE, _STATE, REPORT, WANT, _HELLO, 
 
 
 def has_outsider(seed: int) -> bool:
-    """Whether a world has one; drawn apart from all other chance."""
+    """Whether a world has one; independent of all other random choices."""
     return Random(f"{seed} outsider").random() < SHARE
 
 
 class Outsider:
-    """Speaks as a node of another cluster, as one that was removed, or as a learner.
+    """Speaks as a node of another cluster, as a removed node, or as a learner.
 
     It knows the state of every node, and connects to any; but a node that is on its own, and so
-    open to strangers, looks at the cluster that a certificate names. Its framing is right, and
+    open to strangers, checks the cluster that a certificate names. Its framing is right, and
     nothing else has to be. What a learner acknowledges is left out: a leader promotes it for that.
     """
 
@@ -80,15 +80,15 @@ class Outsider:
                     target.guarded(target.receive, name, data)
 
     def _leave_garbage(self) -> None:
-        """Have what no node can read agreed on, as an older version would have let it."""
+        """Get an entry that no node can read agreed on, as an older version would have allowed."""
         leader = self._cluster.nemesis._leader()
         garbage = self._chance.choice([b"", b"\xff", b"\x04", b"nothing", bytes(40)])
         if leader is not None:
             leader.guarded(leader.propose, garbage + b"\xff" * self._chance.randrange(3))
 
     def _names(self, target: "SimNode") -> list[str]:
-        """As whom to speak to a node: by its own log none of them votes."""
-        cluster, core = self._cluster, target.raft._core
+        """Return the names to use against a node: none of them votes, by the node's own log."""
+        cluster, core = self._cluster, target.raft.core
         listed, _ = configuration_before(core, core.log.last + 1, tuple(core.config.founders))
         removed = [name for name in cluster.removed() if name not in listed]
         started = [node for node in cluster.nodes.values() if hasattr(node, "raft")]
@@ -101,15 +101,15 @@ class Outsider:
         return sorted(name for name in names if name in learners or name not in before)
 
     def _voters(self, node: "SimNode") -> set[str]:
-        core = node.raft._core
+        core = node.raft.core
         return voters_of(core, tuple(core.config.founders), core.log.last)
 
     def _said(self, target: "SimNode", name: str) -> Iterator[bytes]:
-        """What it says at once: a message of the engine, and one of another kind if there are any.
+        """Yield what it sends at once: a message of the engine, and perhaps one of another kind.
 
-        What a learner acknowledges, reads and reports is left out: it may do so.
+        A learner's acknowledgements, reads and reports are left out: it may send those.
         """
-        chance, core = self._chance, target.raft._core
+        chance, core = self._chance, target.raft.core
         codec, is_learner = (
             MessageCodec("sim", (), chance.choice([0, 1, 77])),
             name in core.roster.now,
@@ -135,7 +135,7 @@ class Outsider:
         index_term = min(term, core.log.term_at(index) or chance.choice([0, core.term, term]))
         number = chance.choice([0, 1, 1000])
         kind = chance.randrange(9)
-        if kind < 2:  # what hurts most comes most
+        if kind < 2:  # the most harmful are sent most often
             entries = self._entries(index, max(index_term, 1), term, name)
             return AppendEntries(
                 term, index, index_term, index + chance.randrange(3), number, entries,
@@ -176,7 +176,7 @@ class Outsider:
 
 
 def _body(kind: bytes, member: Member, name: str, chance: Random) -> bytes:
-    """What hurts a member most, if it believes a message of this kind."""
+    """Return the body of this kind that hurts a member most, if it believes it."""
     far = 1 << chance.choice([20, 40, 60])
     claim, place = member.greeting.claim, Position(far)
     reached = encode_report(Report(ReportKind.CHANGES, {"jfk": place}))

@@ -1,4 +1,4 @@
-"""Whose each session is, as the events in the merged log say; no name has two owners."""
+"""Tracks the owner of each session by the events in the merged log; no name has two owners."""
 
 from typing import Any
 

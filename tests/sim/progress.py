@@ -1,4 +1,4 @@
-"""Progress, demanded while the faults go on: whenever a majority has what it needs."""
+"""Checks for progress during the faults: demanded whenever a majority has what it needs."""
 
 from collections.abc import Hashable
 from itertools import combinations
@@ -12,29 +12,30 @@ if TYPE_CHECKING:
 
 CALM_LOSS, CALM_DELAY_US, CALM_DISK_US = 0.1, 2_000, 3_000
 CALM_RATES = 0.7, 2.0
-CALM_BATCH_BYTES = 200  # with one entry in a message, a log takes long to be compared
-# Election timeouts: three elections may be needed. Where no vote may be missing and a tenth of the
+CALM_BATCH_BYTES = 200  # with one entry in a message, comparing logs takes long
+# Election timeouts: three elections may be needed. If no vote may be missing and a tenth of the
 # messages is lost, every second election fails, and seven may be needed.
 PATIENCE_TIMEOUTS = 10
-PATIENCE_LOSS = 10  # times the share of messages lost: so much longer
-# A majority may need a state of the one that leads, which goes a chunk at a time, to two at once.
+PATIENCE_LOSS = 10  # the time is longer by this factor times the share of lost messages
+# a majority may need the leader's state, sent in chunks, to two nodes at once
 STATE_BYTES, CHUNK_US = 2000, 12_000
 
 
 class Progress:
-    """Remembers since when each node has been able to work, and each pair to talk.
+    """Tracks since when each node can work and each pair of nodes can talk.
 
-    Holds: if for some election timeouts a majority is up, awake, connected to each other without a
+    Checks: if for some election timeouts a majority is up, awake, connected to each other without a
     break and has room, and its clocks, disks and messages are not far slower than usual, then
-    something is decided, or there is nothing to decide: one of it leads, in its own term, or
-    follows a node that does.
+    something is committed, or nothing needs to be: one of them leads, in its own term, or follows a
+    node that does.
     """
 
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
         self._since_us: dict[Hashable, int] = {}
         self._decided = self._moved_us = 0
-        self.demanded = 0  # how often a majority had been able to work for long enough
+        self._leading: dict[str, int] = {}  # the leaders, each with its life
+        self.demanded = 0  # how often a majority was able to work for long enough
         wire, settings = cluster.wire, cluster.settings
         self._is_calm = (
             cluster.has_fixed_members
@@ -47,10 +48,10 @@ class Progress:
         self._patience_us = round(timeouts * settings.election_ticks * cluster.tick_us) + chunks_us
 
     def look(self) -> bool:
-        """Look at everyone; never the end of a run.
+        """Check every node; never the end of a run.
 
         Raises:
-            Violation: a majority has had all it needs, and has decided nothing.
+            Violation: a majority had all it needs, and committed nothing.
         """
         if self._is_calm:
             cluster, cut = self._cluster, self._cluster.wire.cut
@@ -58,8 +59,20 @@ class Progress:
                 self._note((node.name, node.life), self._is_fit(node))
             for one, other in combinations(cluster.names, 2):
                 self._note((one, other), (one, other) not in cut and (other, one) not in cut)
+            self._note_fallen()
             self._demand()
         return False
+
+    def _note_fallen(self) -> None:
+        """Begin to count again where a leader has died: its votes were won, and have to be again.
+
+        A leader outside the majority that is looked at may be elected and killed in turn, with the
+        votes of that majority, for as long as the faults like.
+        """
+        nodes = self._cluster.nodes
+        if any(nodes[name].life != life for name, life in self._leading.items()):
+            self._moved_us = self._cluster.clock.now_us
+        self._leading = {n.name: n.life for n in nodes.values() if n.alive and n.raft.leads}
 
     def _demand(self) -> None:
         cluster, now_us = self._cluster, self._cluster.clock.now_us
@@ -67,7 +80,8 @@ class Progress:
         if decided != self._decided:
             self._decided, self._moved_us = decided, now_us
         if sum(map(self._is_led, cluster.names)) >= cluster.majority:
-            self._moved_us = now_us  # there is nothing to decide; what comes later takes its time
+            # nothing needs to be committed; what comes later takes its time
+            self._moved_us = now_us
         since_us = now_us - self._patience_us
         if since_us < self._moved_us:
             return
@@ -78,7 +92,7 @@ class Progress:
                 raise Violation(f"{able} can work and talk, and have decided nothing for long")
 
     def _is_led(self, name: str) -> bool:
-        """Whether a node leads, or follows one that does and that it can talk to."""
+        """Whether a node leads, or can talk to a leader that it follows."""
         nodes, cut = self._cluster.nodes, self._cluster.wire.cut
         node = nodes[name]
         leader = nodes.get(node.raft.leader) if node.alive else None
@@ -99,7 +113,7 @@ class Progress:
         )
 
     def _able(self, since_us: int) -> tuple[str, ...]:
-        """A majority that has been able to work together since then, or nothing."""
+        """Return a majority that has been able to work together since then; empty if none."""
         nodes = self._cluster.nodes.values()
         names = [node.name for node in nodes if self._lasts((node.name, node.life), since_us)]
         for able in combinations(names, self._cluster.majority):

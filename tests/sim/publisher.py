@@ -1,7 +1,7 @@
-"""Simulated publishers: real frames in real logs, and the pipes that carry logs to copies of them.
+"""Simulated publishers: real frames in real logs, and pipes that carry the logs to copies.
 
 Both ends of a pipe are the replicator's own (`SourceChannel`, `SinkChannel`); only the connection
-between them is imagined: what is sent arrives at once and whole, or the connection ends.
+between them is simulated: what is sent arrives at once and whole, or the connection ends.
 """
 
 from collections.abc import Callable
@@ -31,18 +31,18 @@ from rt.position import START, Position
 from .disk import SimDisk
 
 STREAM = "flights"
-SESSIONS = {"jfk": "", "lga": "", "red": "pair", "blue": "pair"}  # and the groups they are of
+SESSIONS = {"jfk": "", "lga": "", "red": "pair", "blue": "pair"}  # sessions, each with its group
 FILE_BYTES = 1_500
-_PIECE_BYTES = 1_000  # no more is carried at once: any of our frames, or a few of them
+_PIECE_BYTES = 1_000  # bytes carried at once: any of our frames, or a few of them
 
 
 def payload(source: str, sequence: int) -> bytes:
-    """The message that a session, or every session of a group, has under a number."""
+    """Return the message that a session, or every session of a group, has under a number."""
     return b"%s %d " % (source.encode(), sequence) + b"." * (sequence * 7 % 40)
 
 
 def headers(session: str, sequence: int) -> dict[str, bytes]:
-    """The headers of a message in worlds that have any; sessions of a group have their own."""
+    """Return a message's headers in worlds that have any; sessions of a group have their own."""
     return {"of": session.encode(), "number": b"%d" % sequence} if sequence % 3 else {}
 
 
@@ -67,16 +67,17 @@ class Publisher:
         self.peer = FIRST_PEER  # the name in its certificate
         self.confirmed = Confirmations()
         self.news = 0  # how often there was something new to send
-        self.lives = 0  # how often it has lost what it had sent
-        self._frames: list[tuple[Position, int]] = []  # of the active file, and the next numbers
+        self.lives = 0  # how often it lost what it had sent
+        # frames of the active file, and the next numbers
+        self._frames: list[tuple[Position, int]] = []
 
     @property
     def end(self) -> Position:
-        """Up to where it has published, durably."""
+        """Return up to where it has published, durably."""
         return self._log.end
 
     def last_byte(self, end: Position) -> Position:
-        """Where the bytes before `end` end; a file may have been begun and hold none."""
+        """Return the end of the bytes before `end`; a new file may hold none."""
         if end.offset:
             return end
         rolled = self._log.manifest.rolled.values()
@@ -85,7 +86,7 @@ class Publisher:
 
     @property
     def identity(self) -> LogIdentity:
-        """Of its log."""
+        """Return the identity of its log."""
         return self._log.identity
 
     def hear(self, ack: Ack) -> bool:
@@ -130,7 +131,7 @@ class Publisher:
         self._frames.clear()
 
     def begin_again(self) -> str:
-        """Begin another log under the same name; return the id of the last one, which is lost."""
+        """Begin another log under the same name; return the id of the lost one."""
         last = self.identity.id
         self.news += 1
         self.disk = SimDisk(self._chance)
@@ -144,8 +145,8 @@ class Publisher:
     def lose_unsynced(self) -> None:
         """Lose some of the last frames in a power cut, and continue with other bytes.
 
-        The nodes may have had the lost ones. The next life writes in their place if the file was
-        new, or if the publisher is hostile; else it begins the next run.
+        The nodes may have received the lost ones. The next life writes in their place if the file
+        was new, or if the publisher is hostile; otherwise it begins the next run.
         """
         if not self._frames:
             return
@@ -163,7 +164,7 @@ class Publisher:
         self._backup = self.disk.backed_up()
 
     def restore(self) -> None:
-        """Go back to the backup and publish on, as `rt.log.write.writer.Writer` does at a start."""
+        """Restore the backup and continue, as `rt.log.write.writer.Writer` does at a start."""
         self.news += 1
         self.lives += 1
         self._log.close()
@@ -178,7 +179,7 @@ class Publisher:
         self._frames.clear()
 
     def archive(self, merged: Position) -> None:
-        """Give up the rolled files that were merged."""
+        """Archive the rolled files that were merged."""
         self.news += 1
         known = self._log.manifest
         for line in list(known.rolled.values()):
@@ -189,7 +190,7 @@ class Publisher:
 class Pipe:
     """A connection that fills a copy of a log."""
 
-    _buffer = FrameBuffer(_PIECE_BYTES)  # for all pipes: a piece is taken at once
+    _buffer = FrameBuffer(_PIECE_BYTES)  # shared by all pipes, since a piece is taken at once
     _decoder = Decoder()
 
     def __init__(
@@ -211,7 +212,7 @@ class Pipe:
         log.refresh()
         self.inbox = inbox
         self.caught_up = False
-        self.seen = -1  # the publisher's news when there was nothing more to send
+        self.seen = -1  # the publisher's `news` when there was nothing more to send
         self._end = end
         self._inlet = SinkChannel(0, inbox)
         self._outlet = SourceChannel(0, log, end, is_whole=is_whole)
@@ -223,11 +224,11 @@ class Pipe:
         return self._outlet.position
 
     def acked(self) -> Ack | None:
-        """What the copy's side has yet to report."""
+        """Return the report that the copy's side has yet to send."""
         return self._inlet.news()
 
     def step(self) -> bool:
-        """Carry a little; False if there is nothing for now. Errors as at either end."""
+        """Carry a little; False if there is nothing now. Raises the errors of either end."""
         sent: list[bytes] = []
         more = self._outlet.pump(lambda data: sent.append(bytes(data)), self._buffer)
         for data in sent:

@@ -1,4 +1,4 @@
-"""A cluster that is read: by readers that follow and that stop, from nodes and mirrors."""
+"""A cluster with readers that follow and readers that stop, on nodes and mirrors."""
 
 from collections import deque
 from dataclasses import replace
@@ -8,21 +8,22 @@ from rt.position import START, Position
 from sequencer.raft.core import Settings
 
 from .checkers import Violation
+from .copying import LAG_S, LOOK_S
 from .merge_cluster import MergeNemesis
 from .merge_node import MergeNode
 from .merge_progress import MergeProgress
 from .nemesis import Nemesis
 from .progress import CALM_BATCH_BYTES, CALM_DELAY_US, CALM_LOSS, Progress
-from .pullers import DIAL_US, LAG_S, LOOK_S, Copier, Follower, Mirror, Stopper
+from .pullers import DIAL_US, Copier, Follower, Mirror, Stopper
 from .read_cluster import ReadCluster
 
 STEP_US = 4_000
-COPYING_US = 2_000  # for a piece of a merged log, in calm worlds
-SLACK_US = 60_000  # for steps, dials, and looks that take their time
+COPYING_US = 2_000  # time to copy a piece of a merged log, in calm worlds
+SLACK_US = 60_000  # time for steps, dials and slow checks
 
 
 class PulledNemesis(MergeNemesis):
-    """Lets nodes lag: cut off, paused, dead or out of room, for longer than a reader waits."""
+    """Makes nodes lag: cut off, paused, dead or out of room, for longer than a reader waits."""
 
     world: "PulledCluster"
 
@@ -36,7 +37,7 @@ class PulledNemesis(MergeNemesis):
             self._roll, self._retain, self._cut_reader, self._cut_reader, self._restart_mirror,
         ]  # fmt: skip
         self._pause_us = chance.choice([5, 15, 40]) * cluster.tick_us
-        if cluster.is_calm:  # then a majority that can talk has to go on merging
+        if cluster.is_calm:  # then a majority that can talk must keep merging
             cluster.wire.loss = min(cluster.wire.loss, CALM_LOSS)
             cluster.wire.delay_us = min(cluster.wire.delay_us, CALM_DELAY_US)
             cluster.copying_us = min(cluster.copying_us, COPYING_US)
@@ -49,10 +50,9 @@ class PulledNemesis(MergeNemesis):
 
 
 class PulledCluster(ReadCluster):
-    """Holds: a reader that stops has what was merged when it began; one that follows is close.
+    """Checks: a reader that stops has what was merged when it began; one that follows is close.
 
-    And while a majority can talk, which it does for long in most of these worlds, it goes on
-    merging.
+    While a majority can talk, which is most of the time in these worlds, it must keep merging.
     """
 
     fault_ticks = 300
@@ -77,12 +77,12 @@ class PulledCluster(ReadCluster):
         self._reading = reading = Random(f"{self.seed} readers")
         self.mirrors: dict[str, Mirror] = {}
         self._cut_off = set()
-        self._remembered_us = 0  # as long ago as is asked for
+        self._remembered_us = 0  # the longest lag that is checked
         self._there_since_us: dict[tuple[str, str, int], int] = {}
         self._ends: dict[str, deque[tuple[int, Position]]] = {}
         self.demanded = 0  # how often a follower was compared with a source
         self._sources = {}
-        self._visitor.is_on = False  # there are readers enough
+        self._visitor.is_on = False  # there are enough readers
         names = list(self.names)
         for number in range(reading.choice([1, 1, 2, 3])):
             above = [*reading.sample(names, reading.randint(1, len(names))), *self.mirrors]
@@ -112,11 +112,11 @@ class PulledCluster(ReadCluster):
         return chance.sample(everyone, chance.randint(1, len(everyone)))
 
     def mirrors_of(self) -> dict[str, Mirror]:
-        """All mirrors, by name."""
+        """Return all mirrors, by name."""
         return self.mirrors
 
     def cut_reader(self, chance: Random) -> None:
-        """Cut a reader or mirror off from a source, or from all, or mend everything."""
+        """Cut a reader or mirror off from a source, or from all, or restore all links."""
         reader = chance.choice([*self.followers, *self.stoppers, *self.mirrors.values()])
         self.cut_off(reader.name, reader.sources, chance)
 
@@ -135,10 +135,10 @@ class PulledCluster(ReadCluster):
         for follower in self.followers:
             self._demand_close(follower)
 
-    # How far behind a follower may be
+    # How far a follower may lag
 
     def _remember(self) -> None:
-        """Remember for how long each source was there for each reader, and where it ended when."""
+        """Record how long each reader has reached each source, and the sources' ends over time."""
         now_us = self.clock.now_us
         for name, source in self.sources.items():
             ends = self._ends.setdefault(name, deque())
@@ -156,12 +156,12 @@ class PulledCluster(ReadCluster):
         return isinstance(source, Mirror) or (source.alive and source.view.refusal is None)
 
     def late_us(self, sources: int) -> int:
-        """How late a follower of so many sources may be."""
-        looks = (sources - 1) + 3 * sources  # the others' turn, and each may lag in turn
+        """Return how late a follower of this many sources may be."""
+        looks = (sources - 1) + 3 * sources  # the others' turn, and each of them may lag
         return int((looks * LOOK_S + sources * LAG_S) * 1e6) + SLACK_US + 2 * sources * DIAL_US
 
     def _demand_close(self, follower: Follower) -> None:
-        """A follower has what a source had that it could reach all the time since."""
+        """Check that a follower has what any source had that it could reach ever since."""
         now_us, late_us = self.clock.now_us, self.late_us(len(follower.sources))
         then_us = now_us - late_us
         if follower.since_us > then_us:
@@ -173,7 +173,7 @@ class PulledCluster(ReadCluster):
                 continue
             had = self._ends[name][-(late_us // STEP_US) - 1][1]
             if had.file in source.manifest.archived:
-                continue  # it was emptied by lines that came with a copy, and is not executed yet
+                continue  # emptied by lines that came with a copy, and not executed yet
             self.demanded += 1
             if follower.place < had:
                 raise Violation(

@@ -1,7 +1,7 @@
-"""Simulated readers and mirrors: what decides is the code that ships, driven in turns.
+"""Simulated readers and mirrors, driven in turns; the code that ships decides.
 
-A copy is pulled as by `replicator.pull.client`, by its `Rotation` and `LagWatch`; the end of the
-stream is asked for by an `EndQuestion`, and answered as a node does by a `LatestRead`, and as a
+A copy is pulled as by `replicator.pull.client`, with its `Rotation` and `LagWatch`. An
+`EndQuestion` asks for the end of the stream; a node answers with a `LatestRead`, a mirror as a
 mirror does.
 """
 
@@ -27,7 +27,7 @@ from rt.node.agree.latest import LatestRead
 from rt.position import START, Position
 
 from .checkers import Violation
-from .copying import IDENTITY
+from .copying import IDENTITY, LAG_S, LOOK_S
 from .disk import SimDisk
 from .merge_node import MergeNode
 from .publisher import SESSIONS, Pipe
@@ -36,24 +36,23 @@ from .stream import OUT
 if TYPE_CHECKING:
     from .read_cluster import ReadCluster
 
-LOOK_S, LAG_S = 0.03, 0.06  # as the product's, a hundred times faster
 ANSWER_US: Final = 60_000  # an answer that takes longer is given up
 HOPS: Final = 8
-PIECES: Final = 40  # at once: a reader is as fast as its source
+PIECES: Final = 40  # pieces at once: a reader is as fast as its source
 DIAL_US: Final = 3_000
 ENDING: Final = SessionChange.RESET, SessionChange.EXPIRED
-REST_US: Final = 20_000  # after a round in which no source gave anything
+REST_US: Final = 20_000  # pause after a round in which no source gave anything
 
 
 class Question:
-    """One reader's question, asked of sources that may die before they answer."""
+    """A reader's question about the stream's end, to sources that may die before they answer."""
 
     def __init__(self, owner: "Copier", place: Callable[[], Position] | None, hops: int) -> None:
-        """Begin; without a `place` only the answer is wanted."""
+        """Begin; without a `place`, only the answer is wanted."""
         world = owner.world
         self.world, self.owner, self.hops = world, owner, hops
         self.asked_s = world.now_s
-        self.floor = world.merged_end  # whatever it answers is not before this
+        self.floor = world.merged_end  # the answer must not be before this
         self.since_us = world.clock.now_us
         self._question: EndQuestion[str] = EndQuestion(owner.sources)
         self._place = place
@@ -62,12 +61,12 @@ class Question:
 
     @property
     def end(self) -> Position | None:
-        """What was answered."""
+        """Return the answer, if any."""
         return self._question.end
 
     @property
     def is_reached(self) -> bool:
-        """Whether the copy is complete as of the question; then it is."""
+        """Whether the copy is complete as of the question; checks that it is."""
         if self._place is None or not self._question.is_reached(self._place()):
             return False
         if self._place() < self.floor:
@@ -78,7 +77,7 @@ class Question:
         return True
 
     def step(self) -> None:
-        """Ask, or see whether an answer has come."""
+        """Ask, or check whether an answer has come."""
         now_us = self.world.clock.now_us
         if self.end is not None or now_us < self._rest_us:
             return
@@ -139,7 +138,7 @@ class Question:
 
 
 class Copier:
-    """A copy of the merged log, of a reader or a mirror, on a machine that keeps its power."""
+    """A copy of the merged log on a machine that keeps its power, of a reader or a mirror."""
 
     rotted = relays = False
 
@@ -161,20 +160,21 @@ class Copier:
         self._rotation: Rotation[str] = Rotation(self.sources)
         self._pipe: Pipe | None = None
         self._source: tuple[str, int] = ("", 0)
-        self._seen: tuple[object, ...] | None = None  # what the source had when all was carried
+        # what the source had when everything was carried
+        self._seen: tuple[object, ...] | None = None
         self._rest_us = 0
-        self._looks: list[tuple[int, str, float]] = []  # due when, at whom, and when it was asked
+        self._looks: list[tuple[int, str, float]] = []  # due time, source, and time of the question
 
     def grown(self, end: Position) -> None:
-        """Take note that there is more."""
+        """Note that there is more."""
 
     @property
     def place(self) -> Position:
-        """Where the copy continues."""
+        """Return where the copy continues."""
         return self.copy.appender.next_place
 
     def step(self) -> None:
-        """Look, leave, connect or copy."""
+        """Check lags, switch sources, connect, or copy."""
         now_s, now_us = self.world.now_s, self.world.clock.now_us
         self.watch.grown(self.place, now_s)
         self._look(now_s, now_us)
@@ -252,14 +252,14 @@ class Copier:
                 )
 
     def hang_up(self) -> None:
-        """End the connection, if there is one."""
+        """Close the connection, if there is one."""
         if self._pipe is not None:
             self._pipe.close()
         self._pipe, self._source = None, ("", 0)
         self.watch.connected(None, self.world.now_s)
 
     def restart(self) -> None:
-        """Begin another life from what is on disk."""
+        """Restart from what is on disk."""
         self.hang_up()
         self.copy.sync()
         self.copy.appender.close()
@@ -268,7 +268,7 @@ class Copier:
 
 
 class Mirror(Copier):
-    """A copy that is served, and answers no further than it is sure of."""
+    """A copy that is served; it answers no further than it is sure of."""
 
     def _begin(self) -> None:
         self._feeds = LogFeeds(OUT)
@@ -283,22 +283,22 @@ class Mirror(Copier):
 
     @property
     def merged_end(self) -> Position:
-        """What it says without asking anyone."""
+        """Return the end that it answers without asking another."""
         return self._feeds.end
 
     @property
     def manifest(self) -> Manifest:
-        """Of its copy."""
+        """Return the manifest of its copy."""
         return self.copy.appender.manifest
 
     @property
     def news(self) -> tuple[int, int, Position]:
-        """Changes when there is more to copy from here."""
+        """Return a value that changes when there is more to copy from here."""
         known = self.copy.appender.manifest
         return len(known.archived), len(known.rolled), self.merged_end
 
     def asked(self, hops: int) -> Question:
-        """Take a question where the stream ends; the answer is that of one asked since."""
+        """Take a question for the stream's end; it is answered by one asked afterwards."""
         if self._asked is None or not covers(self._asked.asked_s, self.world.now_s):
             self._asked = Question(self, None, hops)
         return self._asked
@@ -319,21 +319,21 @@ class Mirror(Copier):
         return False
 
     def step(self) -> None:
-        """Copy, and go on asking."""
+        """Copy, and continue asking."""
         super().step()
         if self._proof is not None:
             self._proof.step()
 
 
 class InOrder:
-    """Holds: a reader gets each message of a session, or of a group of them, once and in order.
+    """Checks that a reader gets each message of a session or group once and in order.
 
-    Also over a reset, and over a takeover by another log, after which numbers begin at 0 again.
+    Also across a reset, and a takeover by another log, after which numbers begin at 0 again.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._is_whole = True  # nothing was archived before it was read
+        self._is_whole = True  # whether nothing was archived before it was read
         self._next = 0
         self._due: dict[str, int] = {}
 
@@ -376,13 +376,13 @@ class Follower(Copier):
         self.read()
 
     def read(self) -> None:
-        """Read all there is."""
+        """Read everything that is there."""
         while (found := self._reader.poll()) is not None:
             self._order.take(found)
 
     @property
     def read_to(self) -> Position:
-        """Up to where it has read."""
+        """Return up to where it has read."""
         return place_after(self._opened.manifest, self._reader.position)
 
     def restart(self) -> None:
@@ -392,7 +392,7 @@ class Follower(Copier):
 
 
 class Stopper:
-    """Readers that do not follow, one after the other, each with a copy that may be there already.
+    """Readers that do not follow, one after another, each with a new or an existing copy.
 
     Each ends with everything that was merged when it began, and not before.
     """
@@ -406,16 +406,16 @@ class Stopper:
 
     @property
     def since_us(self) -> int | None:
-        """Since when one waits; None if none does."""
+        """Return since when one waits; None if none does."""
         return None if self._question is None else self._question.since_us
 
     @property
     def sources(self) -> Sequence[str]:
-        """Where it copies from."""
+        """Return the sources that it may copy from."""
         return self._sources
 
     def step(self) -> None:
-        """Begin, go on, or end."""
+        """Begin, continue, or end."""
         if self._copier is None:
             self._copier = Follower(f"{self.name}.{self.done}", self.world, self._sources)
         self._copier.step()
@@ -432,7 +432,7 @@ class Stopper:
             self._end()
 
     def state(self) -> str:
-        """What it does, for a person who replays the run."""
+        """Return what it does, for a person who replays the run."""
         if self._copier is None or self._question is None:
             return f"rests after {self.done}"
         return f"{self.done}, at {self._place}, asks for {self._question.end}"
@@ -455,4 +455,4 @@ class Stopper:
 
 class _NoBell:
     def set(self) -> None:
-        """Ring nowhere."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""The pulse of a simulated process: beats over the wire, in the order in which they were sent."""
+"""The idle heartbeats of a simulated process, delivered in the order in which they were sent."""
 
 import struct
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from sequencer.raft.consensus import Quiescence
 if TYPE_CHECKING:
     from .merge_node import MergeNode
 
-BEAT = b"\xfe"  # no message of a member begins with it
-_ORDER = struct.Struct("<II")  # the life of the process, and the number of the beat
+BEAT = b"\xfe"  # prefix of a heartbeat; no message of a member begins with it
+_ORDER = struct.Struct("<II")  # the life of the process, and the heartbeat's number
 _GROUP = group_of("sim")
 
 
 class NoPulse:
-    """That of a process which says nothing, and hears nothing."""
+    """The heartbeat of a process that sends and hears nothing."""
 
     def show(self, calm: Quiescence | None) -> None:
         """Say nothing."""
@@ -27,28 +27,29 @@ class NoPulse:
 
 
 class SimPulse:
-    """Beats as `ProcessHeartbeat` does; a connection keeps them in order."""
+    """Sends heartbeats as `ProcessHeartbeat` does; a connection keeps them in order."""
 
     def __init__(self, node: "MergeNode", beat_us: int, lost_us: int) -> None:
         self._node, self._beat_us, self._lost_us = node, beat_us, lost_us
         self._life, self._number = node.life, 0
         self._shown: Quiescence | None = None
         self._was_telling = False
-        self._heard: dict[str, tuple[int, Quiescence]] = {}  # by node, and when
+        # by node: the order of the last heartbeat, and its content
+        self._heard: dict[str, tuple[int, Quiescence]] = {}
         self._last: dict[str, tuple[int, int]] = {}
         node.world.clock.after(beat_us, self._beat)
 
     def show(self, calm: Quiescence | None) -> None:
-        """Tell the others from the next beat on."""
+        """Tell the others from the next heartbeat on."""
         self._shown = calm
 
     def heard(self) -> Mapping[str, Quiescence]:
-        """Return where others rest."""
+        """Return where other nodes are idle."""
         since_us = self._node.world.clock.now_us - self._lost_us
         return {name: calm for name, (at_us, calm) in self._heard.items() if at_us > since_us}
 
     def take(self, sender: str, data: bytes) -> None:
-        """Take a beat of another process."""
+        """Take another process's heartbeat."""
         life, number = _ORDER.unpack_from(data, len(BEAT))
         if (life, number) <= self._last.get(sender, (0, 0)):
             return

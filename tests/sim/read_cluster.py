@@ -1,4 +1,4 @@
-"""A cluster whose merged log is copied by readers and mirrors: what they copy from, and reach."""
+"""A cluster whose merged log is copied by readers and mirrors."""
 
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class ReadCluster(MergeCluster):
-    """Holds: a source that a reader leaves for its lag has less than was merged."""
+    """Checks that a source which a reader leaves for its lag has less than was merged."""
 
-    _cut_off: set[tuple[str, str]]  # readers and sources
+    _cut_off: set[tuple[str, str]]  # pairs of reader and source that are cut off
     _sources: "dict[str, MergeNode | Mirror]"
     left_count = 0
 
@@ -27,7 +27,7 @@ class ReadCluster(MergeCluster):
 
     @property
     def sources(self) -> "dict[str, MergeNode | Mirror]":
-        """All that may be copied from."""
+        """Return everything that can be copied from."""
         if not self._sources:
             nodes = {name: node for name, node in self.nodes.items() if isinstance(node, MergeNode)}
             self._sources = {**nodes, **self.mirrors_of()}
@@ -40,11 +40,11 @@ class ReadCluster(MergeCluster):
 
     @property
     def merged_end(self) -> Position:
-        """Up to where any node has merged."""
+        """Return up to where any node has merged."""
         return self.stream.end
 
     def reads_from(self, reader: "Copier", source: "MergeNode | Mirror") -> bool:
-        """Whether a reader reaches a source now; nodes that are cut off from nodes are reached."""
+        """Whether a reader reaches a source now, even one that is cut off from other nodes."""
         if (reader.name.split(".")[0], source.name) in self._cut_off:
             return False
         if not isinstance(source, MergeNode):
@@ -52,7 +52,7 @@ class ReadCluster(MergeCluster):
         return source.alive and self.clock.now_us >= source.paused_until_us
 
     def cut_off(self, name: str, sources: Sequence[str], chance: Random) -> None:
-        """Cut a reader or mirror off from a source, or from all, or mend everything."""
+        """Cut a reader or mirror off from a source, or from all, or restore all links."""
         if chance.random() < 0.4:
             self._cut_off.clear()
             return
@@ -60,7 +60,7 @@ class ReadCluster(MergeCluster):
         self._cut_off |= {(name, source) for source in gone}
 
     def leaves(self, source: str) -> None:
-        """A reader leaves a source because it lags: then it does."""
+        """Check that a source which a reader leaves for its lag does lag."""
         self.left_count += 1
         if self.sources[source].merged_end >= self.stream.end:
             raise Violation(f"{source} is left for its lag, and has all that was ever merged")

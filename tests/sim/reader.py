@@ -11,11 +11,11 @@ from .asking import SimAsking
 if TYPE_CHECKING:
     from .reading import ReadingCluster
 
-TURN_US = (500, 6_000)  # between two messages of a handler
+TURN_US = (500, 6_000)  # time between two messages of a handler
 
 
 class SimReader:
-    """What members and holders share: they take turns, pause, and read one copy of the stream."""
+    """Base of members and holders: they take turns, pause, and read one copy of the stream."""
 
     def __init__(self, world: "ReadingCluster", name: str, chance: Random) -> None:
         self.world, self.name, self.chance = world, name, chance
@@ -25,7 +25,7 @@ class SimReader:
         world.clock.after(chance.randint(*TURN_US), self._turn)
 
     def die(self) -> None:
-        """End at once, saying nothing."""
+        """End at once, without telling anyone."""
         self.is_over = True
 
     @property
@@ -48,7 +48,7 @@ class SimReader:
         raise NotImplementedError
 
     def ask(self, request: Fields, done: Callable[[Fields | None, Exception | None], None]) -> None:
-        """Make a request; what comes of it comes when this reader is awake."""
+        """Send a request; `done` is called when this reader is awake."""
         self.is_waiting = True
 
         def take(answer: Fields | None, error: Exception | None) -> None:

@@ -35,11 +35,12 @@ if TYPE_CHECKING:
 
 DELIVERIES_MAX = 3
 PIN_BYTES = 1 << 40
+RISKY_LETTERS = 5
 COPY_US = 4_000
 PAUSES_US = (50_000, 500_000)
 MEMBERS, HOLDERS, MACHINES = 3, 2, 2
 STALL_S = (0.1, 0.6)
-RENEW_US, RENEWED_NS = 20_000, 4 * 10**9  # by clocks that run faster
+RENEW_US, RENEWED_NS = 20_000, 4 * 10**9  # how often a lease is renewed, on clocks that run faster
 
 
 class ReadingNemesis(MergeNemesis):
@@ -54,7 +55,7 @@ class ReadingNemesis(MergeNemesis):
                 self._cut_machine, self._cut_machine]  # fmt: skip
 
     def _cut_machine(self) -> None:
-        """Let a machine copy from fewer nodes, or from none, or start its puller again."""
+        """Make a machine copy from fewer nodes or none, or restart its puller."""
         machine = self._chance.choice(self.world.machines)
         if self._chance.random() < 0.2:
             machine.restart()
@@ -62,7 +63,7 @@ class ReadingNemesis(MergeNemesis):
             self.world.cut_off(machine.name, machine.sources, self._chance)
 
     def _stall(self) -> None:
-        """Let a node execute nothing for a while, as with a full disk; perhaps it leads then."""
+        """Keep a node from executing for a while, as with a full disk; maybe make it lead then."""
         node = self._victim()
         assert isinstance(node, MergeNode)
         if node.alive:
@@ -84,7 +85,7 @@ class ReadingNemesis(MergeNemesis):
         return False
 
     def end(self) -> None:
-        """Stop making trouble."""
+        """Stop causing faults."""
         super().end()
         for node in self.world.nodes.values():
             node.duties._merge_again_s = float("-inf")
@@ -107,19 +108,19 @@ class ReadingNode(MergeNode):
         self.world.observe(self)
 
     def may_decide(self) -> bool:
-        """Whether it executes what is decided."""
+        """Whether it executes what is committed."""
         return super().may_decide() and self.duties._merge_again_s <= self.now_s()
 
 
 class ReadingCluster(ReadCluster):
-    """Publishers and nodes as in worlds with merged logs, and readers that the nodes keep.
+    """Publishers and nodes as in worlds with merged logs, with groups, cursors and leases.
 
-    Holds: no member ends while a message is unhandled, and in the end each message was handled, or
-    published as a dead letter; one whose acknowledgement or dead letter was agreed on is handed out
-    no more; a claim publishes a dead letter once, and only after enough deliveries; nothing is
-    archived that a group or cursor with a pin has not done; a holder is fenced only after another
-    reader has opened the cursor; what was agreed to be acknowledged stays so; a lease goes only
-    once it has ended.
+    Checks: no member ends while a message is unhandled, and in the end each message was handled, or
+    published as a dead letter; a message whose acknowledgement or dead letter was agreed on is not
+    delivered again; a claim publishes a dead letter once, and only after enough deliveries; nothing
+    is archived that a group or cursor with a pin has not handled; a holder is fenced only after
+    another reader has opened the cursor; an agreed acknowledgement stays; a lease ends only at its
+    time.
     """
 
     fault_ticks = 150
@@ -129,7 +130,7 @@ class ReadingCluster(ReadCluster):
     def _make_nemesis(self, chance: Random) -> Nemesis:
         nemesis = super()._make_nemesis(chance)
         self._cut_off, self._sources = set(), {}
-        self._visitor.is_on = False  # there are copies enough
+        self._visitor.is_on = False  # there are enough copies
         self.frail, self._one_is_full = [], False
         draw = Random(f"{self.seed} readers")
         self._drawing = draw
@@ -146,7 +147,8 @@ class ReadingCluster(ReadCluster):
         self.handled: set[Position] = set()
         self.rejected: set[Position] = set()
         self.letters: Counter[Position] = Counter()
-        self._buriers: dict[Position, int] = {}  # claims that publish no second letter
+        self._buriers: dict[Position, int] = {}  # claims that must not publish a second letter
+        self.risky_letters = RISKY_LETTERS  # may not be published: most come after the faults
         self.given_back = 0
         self.acked = START
         self.epoch = 0  # the latest that any node has executed
@@ -195,14 +197,14 @@ class ReadingCluster(ReadCluster):
         return ReadingNode(name, self, chance)
 
     def draw_policy(self, chance: Random) -> Policy:
-        """Nothing is archived before there are pins: what is not handled would be gone."""
+        """Archive nothing before there are pins: unhandled messages would be gone."""
         is_held = self._latest[1] is not None and bool(self._cursors)
         if self.is_pinned and is_held:
             return super().draw_policy(chance)
         return Policy(time=0, disk=100)
 
     def demand_released(self, ledger: Ledger, archive: Archive) -> None:
-        """Pins hold: what the group or the cursor has not done is kept."""
+        """Check pins: what the group or the cursor has not handled is kept."""
         notes, files = ledger.notes, [each for each in archive.files if DISK not in each.reason]
         held = [parse_reading_group(notes[GROUP_NOTE + "etl"]).position]
         held.append(parse_registered(notes[CURSOR_NOTE + "etl"]).position)
@@ -210,7 +212,7 @@ class ReadingCluster(ReadCluster):
             raise Violation(f"{gone} are archived; the group and the cursor are at {held}")
 
     def next_ns(self) -> int:
-        """A time that no node says twice."""
+        """Return a time that is never returned twice."""
         self._ns += 1
         return 1_700_000_000_000_000_000 + self.clock.now_us * 1000 + self._ns
 
@@ -233,17 +235,17 @@ class ReadingCluster(ReadCluster):
         self.readers.append(holder)
 
     def replace(self, reader: SimReader) -> None:
-        """Let another one come after a reader that died."""
+        """Replace a reader that died."""
         self.readers.remove(reader)
         if isinstance(reader, SimMember):
             self._add_member()
         else:
             self._add_holder()
 
-    # What readers see and report
+    # Observations of readers
 
     def messages(self, begin: Position, end: Position) -> list[Position]:
-        """The messages of a range, by the checker's own decoder."""
+        """Return the messages of a range, by the checker's own decoder."""
         places = self.stream.places
         return places[bisect_left(places, begin) : bisect_left(places, end)]
 
@@ -254,7 +256,7 @@ class ReadingCluster(ReadCluster):
         return Position(found[0] + 1) if found else None
 
     def buries(self, name: str, number: int, letter: DeadLetter) -> None:
-        """A member publishes a dead letter, which was handed out often enough."""
+        """Check that a dead letter's message was delivered often enough."""
         place = letter.position
         self.letters[place] += 1
         if self._buriers.get(place) == number:
@@ -264,12 +266,12 @@ class ReadingCluster(ReadCluster):
             raise Violation(f"{name} gives {place} up after {letter.deliveries} deliveries")
 
     def forgive(self, number: int, letter: DeadLetter) -> None:
-        """A member was told that a dead letter was not published, true or not."""
+        """Note that a member was told that a dead letter was not published, true or not."""
         if self._buriers.get(letter.position) == number:
             del self._buriers[letter.position]
 
     def demand_new(self, name: str, claims: list[dict[str, int]]) -> None:
-        """A range that is handed out holds nothing that an older claim was agreed to have done."""
+        """Check that a delivered range has nothing that an older claim was agreed to have done."""
         for each in claims:
             number, first, end = each["number"], each["first"], each["end"]
             self._handed.append((number, first, end))
@@ -278,21 +280,21 @@ class ReadingCluster(ReadCluster):
                     raise Violation(f"{name} is handed {message}, which claim {other} has done")
 
     def agrees(self, name: str, number: int, message: Position) -> None:
-        """An acknowledgement with `sync` has returned."""
+        """Record that an acknowledgement with `sync` has returned."""
         self._agreed.append((number, message))
         for other, first, end in self._handed:
             if other > number and first <= message < end:
                 raise Violation(f"{name} may count {message} of {number}, and claim {other} has it")
 
     def demand_lost(self, name: str, numbers: list[int]) -> None:
-        """A member believes that these claims are not its own any more."""
+        """Check a member's belief that these claims are no longer its own."""
         group = self._latest[1]
         for number in numbers:
             if group is not None and group.claim(number) is not None:
                 raise Violation(f"{name} gives up claim {number}, which no other was handed")
 
     def ends(self, member: SimMember, end: Position) -> None:
-        """A member ends that does not follow, and came when the stream ended at `end`."""
+        """Record that a member ends, which joined when the stream ended at `end`."""
         group = self._latest[1]
         self._ends.append((member.name, START if group is None else group.position, end))
         if self.nemesis.active:
@@ -300,13 +302,13 @@ class ReadingCluster(ReadCluster):
             self._add_member(follow=False)
 
     def _demand_handled(self) -> None:
-        """Members ended only once all was done that was there when they came."""
+        """Check that each member ended only when all that it found had been handled."""
         for name, done_to, end in self._ends:
             if left := self.messages(done_to, end):
                 raise Violation(f"{name} ended, and {len(left)} messages before {end} were left")
 
     def observe(self, node: ReadingNode) -> None:
-        """Look at what a node has executed."""
+        """Check what a node has executed."""
         if not node.alive:
             return
         view = node.view
@@ -354,7 +356,7 @@ class ReadingCluster(ReadCluster):
         return True
 
     def _demand_all_handled(self, end: Position) -> None:
-        """Each message before a place was handled, or is a dead letter."""
+        """Check that each message before a place was handled, or is a dead letter."""
         every = self.messages(START, end)
         left = [each for each in every if each not in self.handled and each not in self.letters]
         if left:

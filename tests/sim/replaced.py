@@ -18,7 +18,7 @@ REMOVED_FIRST_SHARE = 0.3
 
 
 class ReplacedNemesis(MergeNemesis):
-    """Everything that befalls nodes and publishers, and an operator who replaces a node."""
+    """All faults of nodes and publishers, and an operator who replaces a node."""
 
     world: "ReplacedCluster"
 
@@ -36,7 +36,7 @@ class ReplacedNemesis(MergeNemesis):
 
 
 class ReplacedNode(MemberNode, MergeNode):
-    """A node that may have joined, and ends when it is removed."""
+    """A node that may have joined late, and ends when it is removed."""
 
     world: "ReplacedCluster"
 
@@ -74,7 +74,7 @@ class ReplacedCluster(JoinedCluster):
         return {self.leaver} - self.nodes.keys()
 
     def change(self, leader: SimNode) -> None:
-        """Bring the replacement a step further."""
+        """Take the replacement a step further."""
         assert isinstance(leader, ReplacedNode)
         steps = [self._add, self._remove]
         try:
@@ -86,7 +86,7 @@ class ReplacedCluster(JoinedCluster):
                 self.transfer(leader, self._chance.choice(self.names))
 
     def _add(self, leader: ReplacedNode) -> bool:
-        """Add the newcomer, or let it vote; return whether it does."""
+        """Add the newcomer, or make it a voter; return whether it is one."""
         seat = leader.raft.members.get(NEWCOMER)
         if seat is None:
             leader.raft.add(NEWCOMER, NEWCOMER)
@@ -99,7 +99,7 @@ class ReplacedCluster(JoinedCluster):
         return False
 
     def _has_merged(self, leader: ReplacedNode) -> bool:
-        """Whether the newcomer has what most had at first, as `MemberAdmin` demands."""
+        """Whether the newcomer has what most had at first, as `MemberAdmin` requires."""
         if self._goal < 0:
             self._goal = leader.archiver.settled_index
         return (leader.archiver.durable_at(NEWCOMER) or 0) >= self._goal
@@ -113,7 +113,7 @@ class ReplacedCluster(JoinedCluster):
         return False
 
     def retire(self, node: SimNode) -> None:
-        """A removed node has ended for good, or is switched off; publishers leave it."""
+        """Note that a removed node has ended for good, or is switched off; publishers leave it."""
         if self.nodes.pop(node.name, None) is None:
             return
         node.alive = False
@@ -126,7 +126,7 @@ class ReplacedCluster(JoinedCluster):
         self.trace(f"{node.name} has ended for good")
 
     def draw_links(self, chance: Random) -> None:
-        """How well publishers reach nodes from now on."""
+        """Draw how well publishers reach nodes from now on."""
         super().draw_links(chance)
         for session in SESSIONS:  # it may have joined, or ended
             for name in {*self.founders, NEWCOMER} - {*self.names}:
@@ -142,7 +142,7 @@ class ReplacedCluster(JoinedCluster):
             return False
         left = self.nodes.get(self.leaver)
         if left is not None and not last.before:
-            self.retire(left)  # it was away, so it was not told: an operator switches it off
+            self.retire(left)  # it was away and was not told, so an operator switches it off
         return left is None
 
     def _recovered(self) -> bool:

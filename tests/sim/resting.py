@@ -1,4 +1,4 @@
-"""A world whose publishers pause for long: nodes rest, and whatever happens has to wake them."""
+"""A world whose publishers pause for long: nodes become idle, and every event has to wake them."""
 
 from collections.abc import Callable
 from random import Random
@@ -14,14 +14,15 @@ from .node import SimNode
 from .pulse import BEAT, SimPulse
 
 CALM_TICKS, REST_TICKS = 8, 100
-AWAY_TICKS = 60, 160  # that a node is away: the others come to rest without it
-# A node that is behind and can be reached says something several times meanwhile.
+AWAY_TICKS = 60, 160  # ticks that a node is away, so that the others become idle without it
+# A lagging node that can be reached sends something several times in this time.
 PATIENCE_TICKS = 40
-BURST, PAUSES_US = 4, (600_000, 2_400_000)  # publishes at most, and the time between such bursts
+# messages in a burst at most, and the time between bursts
+BURST, PAUSES_US = 4, (600_000, 2_400_000)
 
 
 class RestingNemesis(MergeNemesis):
-    """Kills, cuts off, pauses and moves what rests; each fault lasts for some elections."""
+    """Kills, cuts off, pauses and moves idle nodes; each fault lasts for some elections."""
 
     def __init__(self, cluster: "RestingCluster", chance: Random) -> None:
         super().__init__(cluster, chance)
@@ -63,12 +64,12 @@ class RestingNemesis(MergeNemesis):
 
 
 class RestingNode(MergeNode):
-    """A node that hears what other processes say of their rest."""
+    """A node that hears the idle heartbeats of other processes."""
 
     pulse: SimPulse
 
     def receive(self, source: str, data: bytes) -> None:
-        """A message of a member has come, or a beat of its process."""
+        """Handle a member's message, or its process's heartbeat."""
         if data.startswith(BEAT):
             self.pulse.take(source, data)
         else:
@@ -94,8 +95,8 @@ class RestingCluster(MergeCluster):
     cutting_share = 0.0
 
     def __init__(self, seed: int, log: Callable[[str], None] | None = None) -> None:
-        self.rests = 0  # steps in which a leader rested
-        self.short_rests = 0  # of those, without a member that is away
+        self.rests = 0  # steps in which a leader was idle
+        self.short_rests = 0  # those of them in which a member was away
         self._since_us: dict[tuple[str, int, str, int], int] = {}
         super().__init__(seed, log=log)
         self._bursts_us = self._chance.choice(PAUSES_US)
@@ -119,38 +120,38 @@ class RestingCluster(MergeCluster):
         return RestingNode(name, self, chance)
 
     def pulse_of(self, node: MergeNode) -> SimPulse:
-        """What the process of a node has to say of its rest."""
+        """Return the idle heartbeats of a node's process."""
         assert isinstance(node, RestingNode)
         beat_us = self.settings.heartbeat_ticks * self.tick_us
         node.pulse = SimPulse(node, beat_us, self.settings.election_ticks * self.tick_us)
         return node.pulse
 
     def left(self, node: MergeNode) -> Callable[[], None]:
-        """A publisher that leaves wakes a node."""
+        """Return a function that wakes a node when a publisher leaves."""
         return node.wake
 
     def timing(self, tick_s: float) -> Timing:
-        """Rest soon, and for long."""
+        """Make nodes idle soon, and for long."""
         return Timing(
             tick_s, self.missing_us / 1e6, tick_s, self.patience, self.settings.heartbeat_ticks,
             CALM_TICKS * tick_s, REST_TICKS * tick_s,
         )  # fmt: skip
 
     def demand_even(self, leader: RestingNode) -> None:
-        """While a leader rests, all is decided, and the members that are there have it durably."""
-        core, away = leader.raft._core, leader.duties._rest.away
+        """Check that an idle leader has all committed, and present members have it durably."""
+        core, away = leader.raft.core, leader.duties._rest.away
         if core.commit < core.log.last:
             last = core.log.last
             raise Violation(f"{leader.name} rests at {core.commit}, its log ends at {last}")
         self.rests += 1
         self.short_rests += bool(away)
         for node in self.nodes.values():
-            durable, is_there = node.raft._core.log.durable, node.alive and not node.lost
+            durable, is_there = node.raft.core.log.durable, node.alive and not node.lost
             if is_there and node.name not in away and durable < core.commit:
                 raise Violation(f"{leader.name} rests at {core.commit}, {node.name} has {durable}")
 
     def _look(self) -> None:
-        """While a leader rests, all members that it can reach have durably what is committed."""
+        """Check that an idle leader's reachable members durably have what is committed."""
         self.clock.after(self.tick_us, self._look)
         since_us = self._since_us
         self._since_us = {}
@@ -166,15 +167,15 @@ class RestingCluster(MergeCluster):
                 raise Violation(f"{leader_name} rests, and {name} is left behind")
 
     def _is_behind(self, leader: RestingNode, node: SimNode) -> bool:
-        """Whether a node lacks what another has committed, and nothing keeps them apart."""
+        """Whether a node lacks what another has committed, and nothing separates them."""
         pair, cut = (leader.name, node.name), self.wire.cut
         if not node.alive or pair in cut or pair[::-1] in cut:
             return False
         is_awake = max(leader.paused_until_us, node.paused_until_us) <= self.clock.now_us
-        return is_awake and node.raft._core.log.durable < leader.raft._core.commit
+        return is_awake and node.raft.core.log.durable < leader.raft.core.commit
 
     def _client(self) -> None:
-        """A burst, and a pause in which the nodes come to rest."""
+        """Publish a burst, then pause until the nodes are idle."""
         most_us = self._bursts_us if self.nemesis.active else min(PAUSES_US)
         self.clock.after(self._chance.randrange(most_us // 2, most_us), self._client)
         for _ in range(self._chance.randint(1, BURST)):

@@ -28,13 +28,14 @@ class RestoredNemesis(MergeNemesis):
         self._deeds = [self._partition, self._swizzle, self._pause, self._transfer, self._transfer,
                        self._bend_clock, self._replay, self._roll, self._retain]  # fmt: skip
         self._backup: Directory | None = None
-        self._backed_up = (0, Reach())  # starts, and how far its disk had come
+        self._backed_up = (0, Reach())  # number of starts, and how far its disk had come
         self._victim_name = chance.choice(cluster.names)
-        self._starts_again = chance.random() < 0.5  # between the backup and its return
+        # whether it restarts between the backup and the restore
+        self._starts_again = chance.random() < 0.5
         cluster.clock.after(chance.randrange(300_000), self._back_up)
 
     def disk_fault(self, node: SimNode) -> Callable[[str], None] | None:
-        """Disks work."""
+        """Return no fault: disks work."""
         return None
 
     def _victim_node(self) -> MergeNode:
@@ -86,7 +87,7 @@ class RestoredNemesis(MergeNemesis):
 
 
 class RestoredCluster(MergeCluster):
-    """One node goes back to a backup, is recognized before it speaks, and learns again."""
+    """One node is restored from a backup, is recognized before it speaks, and learns again."""
 
     nemesis_type = RestoredNemesis
 

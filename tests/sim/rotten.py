@@ -31,7 +31,7 @@ class RottenNemesis(MergeNemesis):
         return [*super()._more_deeds(), *[self._rot_rolled] * 16]
 
     def _rot_rolled(self) -> None:
-        """Damage one file, on one node or on all that may be."""
+        """Damage one file, on one node or on as many as allowed."""
         nodes = [node for node in self.world.nodes.values() if node.alive]
         frail = [node for node in nodes if node.name in self.world.frail]
         if self._chance.random() < 0.5:
@@ -60,7 +60,7 @@ class RottenNemesis(MergeNemesis):
 
 
 class RottenNode(MergeNode):
-    """A node that scrubs, as its thread would: a little now and then."""
+    """A node that scrubs a little from time to time, as its thread would."""
 
     world: "RottenCluster"
 
@@ -94,7 +94,7 @@ class RottenNode(MergeNode):
         return [*([merged] if merged else []), *(each.appender for each in inboxes)]
 
     def suspect(self, damage: CorruptLog) -> None:
-        """Read a file soon: a copy met damage in it."""
+        """Scrub a file soon, because a copy met damage in it."""
         self.scrub.suspect(damage)
 
     def is_writing_badly(self) -> bool:
@@ -104,7 +104,7 @@ class RottenNode(MergeNode):
         return is_bad and self.draws(BAD_SECTOR_SHARE)
 
     def draws(self, share: float) -> bool:
-        """Whether chance wants it."""
+        """Return true with this probability."""
         return self._chance.random() < share
 
     def known_damage(self) -> set[str]:

@@ -1,4 +1,4 @@
-"""The members of a cluster, as a log says, read without the engine's own list of them."""
+"""The members of a cluster according to its log, independent of the engine's own list."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from sequencer.raft.entries import unpack_configuration, unpack_member
 def configuration_before(
     core: Core, index: int, founders: tuple[str, ...]
 ) -> tuple[dict[str, Seat], int]:
-    """The configuration before an entry, as the log says, and the entry that made it so."""
+    """Return the configuration before an entry, by the log, and the entry that made it so."""
     newest = core.snapshots.newest
     start, roster = (newest.index, newest.roster) if newest else (0, ())
     seats, at = dict(roster) or dict.fromkeys(founders, Seat(FOUNDER)), 0
@@ -24,6 +24,6 @@ def configuration_before(
 
 
 def voters_of(core: Core, founders: tuple[str, ...], index: int) -> set[str]:
-    """Those that vote, as the log up to an entry says."""
+    """Return the voters according to the log up to an entry."""
     seats, _ = configuration_before(core, index + 1, founders)
     return {name for name, seat in seats.items() if seat.votes}

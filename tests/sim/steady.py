@@ -1,4 +1,4 @@
-"""A world whose faults leave a majority alone for long: it has to make progress meanwhile."""
+"""A world whose faults leave a majority alone for long, so that it must make progress."""
 
 from dataclasses import replace
 from random import Random
@@ -11,7 +11,7 @@ from .progress import CALM_BATCH_BYTES, CALM_DELAY_US, CALM_LOSS
 
 
 class SteadyNemesis(Nemesis):
-    """Cuts, crashes and pauses a minority, and then lets the others show what they can do."""
+    """Cuts off, crashes and pauses a minority for long."""
 
     def __init__(self, cluster: Cluster, chance: Random) -> None:
         super().__init__(cluster, chance)

@@ -1,4 +1,4 @@
-"""What must hold of the merged bytes, whatever the world did."""
+"""Invariants of the merged bytes."""
 
 import json
 from bisect import bisect_right
@@ -26,19 +26,19 @@ from .publisher import SESSIONS, Publisher, headers, payload
 
 OUT = "out"
 BEGIN_NS = 1_357_017_420_000_000_000
-CLOCK_DOUBT_NS = 5 * 10**9  # a lease that ends so soon after the latest clock may be over
+CLOCK_DOUBT_NS = 5 * 10**9  # a lease that ends this soon after the latest clock may be over
 
 
 class Stream:
     """Watches merged logs from outside, and remembers the bytes that were made first.
 
-    Holds: merged bytes and ledgers are the same on all nodes, as far as each has executed; each
+    Checks: merged bytes and ledgers are the same on all nodes, as far as each has executed; each
     message of a session, or of a group of sessions, is there once and in order, under consecutive
-    numbers, at times that never go back; what is merged, and what is called replicated, was
-    durable on a majority; what a node calls durable is on its disk; a snapshot names merged bytes
-    that are durable on a majority; inputs are given up when a majority has durably what became of
-    them, and merged files when it was decided, which is once a majority has them durably; a copy
-    may still have some of them after that.
+    numbers, at times that never go back; what is merged, and what is called replicated, was durable
+    on a majority; what a node calls durable is on its disk; a snapshot names merged bytes that are
+    durable on a majority; inputs are archived once their result is durable on a majority, and
+    merged files when that was decided, which is once a majority has them durably; a copy may still
+    have some of them after that.
     """
 
     def __init__(self, majority: int) -> None:
@@ -48,32 +48,33 @@ class Stream:
         self.merged: dict[str, Position] = {}
         self.replicated: dict[str, Position] = {}
         self._ledgers: dict[int, Ledger] = {}
-        self._has: dict[str, int] = {}  # per node, the instruction up to which all is durable
+        # per node, the instruction up to which everything is durable
+        self._has: dict[str, int] = {}
         self._durable: dict[str, dict[str, Position]] = {}
         self._durable_ends: dict[str, Position] = {}
         self._archived_to = START
         self._decided: dict[str, Position] = {}  # merged up to here by whole or half instructions
         self._held: dict[str, dict[str, Position]] = {}  # per log of a session, and node
-        self._carried: dict[str, dict[str, Position]] = {}  # the same, in entries
-        self.logs: dict[str, str] = {}  # per session, the log that is merged now
-        self.next_logs: dict[str, str] = {}  # and the one that follows its reset
-        self._holds: dict[tuple[str, str], Position] = {}  # per node and session, at this time
+        self._carried: dict[str, dict[str, Position]] = {}  # the same, carried in entries
+        self.logs: dict[str, str] = {}  # per session, the log that is being merged
+        self.next_logs: dict[str, str] = {}  # the log that follows its reset
+        self._holds: dict[tuple[str, str], Position] = {}  # per node and session, now
         # per session and end of a merged frame, where the frame is, and its header
         self._last_frames: dict[tuple[str, Position], tuple[Position, bytes]] = {}
-        self._next: dict[str, int] = {}  # per session or group, the number that is due
-        self._ends: list[tuple[int, Position]] = []  # after each instruction, in their order
-        self._latest_ns = 0  # of all clocks
+        self._next: dict[str, int] = {}  # per session or group, the next number
+        self._ends: list[tuple[int, Position]] = []  # the end after each instruction, in order
+        self._latest_ns = 0  # the latest time of any clock
         self._number = 0
         self._time_ns = 0
-        self.begun_again: set[str] = set()  # sessions: what is held of their logs is not told apart
-        self.expired: set[str] = set()  # whose publishers have not begun again yet
+        self.begun_again: set[str] = set()  # sessions whose logs can no longer be distinguished
+        self.expired: set[str] = set()  # sessions whose publishers have not begun again yet
         self.owners = Owners()
-        self.places: list[Position] = []  # of all messages, in the merged log
+        self.places: list[Position] = []  # positions of all messages in the merged log
         self.ranges = 0
         self.repeats = 0
 
     def holds(self, name: str, disk: SimDisk | None, session: str, end: Position, log: str) -> None:
-        """A node says that it has a log of a session durably up to `end`."""
+        """Check a node's claim to hold a log of a session durably up to `end`."""
         there = len(disk.durable(f"in/{session}/{end.file_name}")) if disk else end.offset
         if disk and there < end.offset and not self._is_archived(disk, session, end):
             raise Violation(f"{name} holds {session} up to {end}; durable are {there} bytes")
@@ -82,9 +83,9 @@ class Stream:
         self._holds[name, session] = end
 
     def takes(self, name: str, disk: SimDisk, entry: Entry, each: Slice, ledger: Ledger) -> None:
-        """A node has an uncommitted entry in its log: the bytes that a slice names are on its disk.
+        """Check that the bytes named by an uncommitted entry in a node's log are on its disk.
 
-        Or in the entry, or a majority has them, or they are merged and every node leaves the slice
+        Or in the entry, or on a majority, or merged already, so that every node leaves the slice
         out.
         """
         session, end = each.session, each.end
@@ -99,20 +100,20 @@ class Stream:
             self._demand_held(f"named by entry {entry.index} of {name}", session, end)
 
     def carries(self, name: str, each: Slice) -> None:
-        """A node has an entry durably that holds the bytes it names."""
+        """Record that a node durably has an entry that contains the bytes it names."""
         if frames_of(each) is None:
             raise Violation(f"an entry of {name} carries other bytes of {each.session}")
-        log = self.logs[each.session]  # or of the next one, once the reset is executed
+        log = self.logs[each.session]  # or of the next log, once the reset is executed
         for one in {log, self.next_logs.get(each.session, log)}:
             carried = self._carried.setdefault(one, {})
             carried[name] = max(carried.get(name, START), each.end)
 
     def loses(self, name: str, session: str) -> None:
-        """A node has set its copy of a session aside."""
+        """Record that a node has set its copy of a session aside."""
         self._holds[name, session] = START
 
     def reports(self, name: str, session: str, end: Position) -> None:
-        """A node tells the leader that it has a session durably up to `end`."""
+        """Check a node's report to the leader that it has a session durably up to `end`."""
         if end > self._holds.get((name, session), START) and session not in self.begun_again:
             raise Violation(f"{name} tells the leader of {session} {end}, which it does not hold")
 
@@ -132,7 +133,7 @@ class Stream:
             raise Violation(f"{session} is {what} up to {end}, durable on {sorted(holders)}")
 
     def confirms(self, name: str, session: str, replicated: Position, merged: Position) -> None:
-        """A node tells a publisher how far its session has come."""
+        """Check what a node tells a publisher about its session's progress."""
         if session in self.begun_again:
             return  # a node may not know yet, and confirm what the last log had
         self._demand_held("replicated", session, replicated)
@@ -141,9 +142,9 @@ class Stream:
         self.replicated[session] = max(self.replicated.get(session, START), replicated)
 
     def demand_own(self, publisher: Publisher, merged: Position) -> None:
-        """A publisher hears that it is merged up to a place: what was merged is its own."""
+        """Check that what was merged up to a place is the publisher's own."""
         if (publisher.name, merged) not in self._last_frames:
-            return  # nothing was merged, or the last frames held only repeats
+            return  # nothing was merged, or the last frames had only repeats
         position, header = self._last_frames[publisher.name, merged]
         try:
             data = publisher.disk.inode(f"{publisher.name}/{position.file_name}").data
@@ -155,9 +156,9 @@ class Stream:
     def has(
         self, name: str, disk: SimDisk, ledger: Ledger, rotten: Collection[Position] = ()
     ) -> None:
-        """A node says that everything up to an instruction is durable in its merged log.
+        """Check that everything up to an instruction is durable in a node's merged log.
 
-        Except for files of it that rotted: one may be set aside while a state is being saved.
+        Except for rotten files: one may be set aside while a state is being saved.
         """
         there, end = len(disk.durable(f"{OUT}/{ledger.end.file_name}")), ledger.end
         if there < end.offset and end.file >= self._archived_to and end.file not in rotten:
@@ -169,19 +170,19 @@ class Stream:
             durable[session] = max(durable.get(session, START), merged_to)
 
     def saves(self, name: str, ledger: Ledger) -> None:
-        """A node saves a snapshot, and forgets the instructions that led to it."""
+        """Check a snapshot, with which a node forgets the instructions before it."""
         has = sum(index >= ledger.index for index in self._has.values())
         if ledger.index and has < self._majority:
             raise Violation(f"{name} has a snapshot of {ledger.index}; durable: {self._has}")
 
     def gives_up(self, name: str, session: str, merged_to: Position) -> None:
-        """A node archives what it holds of a session."""
+        """Check that a node may archive what it holds of a session."""
         ends = [durable.get(session, START) for durable in self._durable.values()]
         if sum(end >= merged_to for end in ends) < self._majority:
             raise Violation(f"{name} archives {session} up to {merged_to}, durably merged: {ends}")
 
     def drops(self, name: str, disk: SimDisk, end: Position) -> None:
-        """A node drops its copy of a session that has ended: what was merged of it is durable."""
+        """Check that what was merged of an ended session is durable before its copy is dropped."""
         there = len(disk.durable(f"{OUT}/{end.file_name}"))
         if there < end.offset:
             raise Violation(f"{name} drops a copy; of {end} only {there} bytes are durable")
@@ -189,11 +190,11 @@ class Stream:
     # Retention
 
     def sees_clock(self, now_ns: int) -> None:
-        """A node's clock shows this time."""
+        """Record the time of a node's clock."""
         self._latest_ns = max(self._latest_ns, now_ns)
 
     def archives(self, ledger: Ledger, known: Manifest, archive: Archive) -> None:
-        """Files are about to be archived: no reader may hold them, unless a disk is full."""
+        """Check that no reader holds the files about to be archived, unless a disk is full."""
         files = rolled_files(known, ledger.archived_to, ledger.end.file)
         gone = [file for file, reason in archive.files if DISK not in reason]
         for lease in leases_of_notes(ledger.notes):
@@ -211,7 +212,7 @@ class Stream:
         begin: Position,
         rotten: Collection[Position] = (),
     ) -> None:
-        """A node has executed an instruction, which appended from `begin` to the ledger's end.
+        """Check the bytes that a node's instruction appended, from `begin` to the ledger's end.
 
         After a crash it compares the headers of what is there already: of a rolled file that has
         rotted meanwhile, a body may be damaged.
@@ -227,17 +228,17 @@ class Stream:
         self.compare(name, disk, begin, ledger.end, rotten)
 
     def merged_at(self, index: int) -> Position:
-        """Where the merged log ended when it was executed that far, if it was already."""
+        """Return where the merged log ended after an instruction, if it was executed."""
         place = bisect_right(self._ends, index, key=itemgetter(0))
         return self._ends[place - 1][1] if place else START
 
     def decided(self, ledger: Ledger) -> None:
-        """A node has executed an instruction, or as much of it as it could."""
+        """Record that a node has executed an instruction, or as much of it as it could."""
         for session, end in ledger.sessions.items():
             self._decided[session] = max(self._decided.get(session, START), end)
 
     def knows(self, name: str, ledger: Ledger) -> None:
-        """A node has the state after an instruction."""
+        """Check a node's state after an instruction."""
         known = self._ledgers.get(ledger.index)
         if known is None:
             self._ledgers[ledger.index] = _copy(ledger)
@@ -257,7 +258,7 @@ class Stream:
         end: Position,
         rotten: Collection[Position] = (),
     ) -> None:
-        """A node's merged bytes between two places are the same as everyone's, rot left out."""
+        """Check that a node's merged bytes between two places equal everyone's, rot left out."""
         begin_file, end_file = begin.file, end.file
         for file, ours in self.files.items():
             if begin_file <= file <= end_file and file not in rotten:
@@ -269,7 +270,7 @@ class Stream:
                     raise Violation(f"{name} has other bytes in {file.file_name} {first}-{last}")
 
     def demand_emptied(self, name: str, disk: SimDisk, known: Manifest) -> None:
-        """Archived files are empty everywhere."""
+        """Check that archived files are empty everywhere."""
         held = [file.file_name for file in known.archived if _bytes(disk, file)]
         if held:
             raise Violation(f"{name} still has bytes of {held}, which are archived")
@@ -329,7 +330,7 @@ class Stream:
         self._count(new, found)
 
     def _take_event(self, new: Range, data: bytes) -> None:
-        """A session changed by decision."""
+        """Take an event of a session."""
         header = parse_header(data)
         event = json.loads(data[HEADER_BYTES : HEADER_BYTES + header.length])
         merged_to = self.merged.get(new.session, START)
@@ -345,7 +346,7 @@ class Stream:
             self._end_log(new.session, change)
 
     def _end_log(self, session: str, change: str) -> None:
-        """A session begins again with other bytes, from number 0."""
+        """Begin a session again with other bytes, from number 0."""
         self.merged.pop(session, None)
         if change == "expired":
             self.expired.add(session)

@@ -1,4 +1,4 @@
-"""Sweep: many seeds in several processes, within a time limit; every failure is reported."""
+"""Sweep: runs many seeds in several processes, within a time limit, and reports every failure."""
 
 import gc
 import logging
@@ -11,10 +11,10 @@ from multiprocessing import Pool
 
 from .worlds import live, replay_command
 
-_BATCH = 16  # seeds that a process gets at once, and garbage that it keeps
+_BATCH = 16  # seeds that a process gets at once; garbage is collected as often
 _PROGRESS_S = 10.0
 
-Lived = list[tuple[int, str, int]]  # seed, violation and events of each
+Lived = list[tuple[int, str, int]]  # seed, violation and number of events of each
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class Swept:
     failed: dict[int, str] = field(default_factory=dict)
 
     def take(self, lived: Lived) -> Iterator[tuple[int, str]]:
-        """Count; yield the seeds that failed, and why."""
+        """Count results; yield the seeds that failed, and why."""
         for seed, violation, events in lived:
             self.seeds += 1
             self.events += events
@@ -52,14 +52,14 @@ def sweep(
     seconds: float = float("inf"),
     progress: bool = False,
 ) -> Swept:
-    """Live through seeds, reporting each that fails.
+    """Run seeds, reporting each that fails.
 
     Args:
-        seeds: in the order in which they are begun.
-        processes: how many at once.
+        seeds: the seeds, in the order in which they start.
+        processes: how many to run at once.
         mutant: a mistake to make.
-        seconds: the time limit; what is not done by then is left out.
-        progress: whether to report progress now and then.
+        seconds: the time limit; seeds not finished by then are left out.
+        progress: whether to report progress from time to time.
     """
     begin = said = time.perf_counter()
     swept = Swept(processes)
@@ -80,11 +80,11 @@ def sweep(
 
 def _prepare() -> None:
     gc.disable()
-    gc.freeze()  # what is there already is never garbage
-    logging.disable()  # what nodes say of the damage done to them
+    gc.freeze()  # existing objects are never garbage
+    logging.disable()  # nodes would log the damage done to them
 
 
 def _live_all(seeds: Sequence[int], mutant: str) -> Lived:
     lived = [(seed, *live(seed, mutant)[1:]) for seed in seeds]
-    gc.collect()  # in one go, which costs less than now and then
+    gc.collect()  # at once, which costs less than collecting often
     return lived

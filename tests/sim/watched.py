@@ -1,4 +1,4 @@
-"""Eyes on one node: its engine, journal, executor and member, as shipped, with what they show."""
+"""Observers of one node: its engine, journal, executor and member, as shipped."""
 
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class WatchedEngine:
-    """The engine, with eyes on it and points to die at."""
+    """The engine, observed, with points at which the node may die."""
 
     def __init__(self, node: "MergeNode") -> None:
         raft = node.raft
@@ -45,17 +45,17 @@ class WatchedEngine:
 
     @property
     def leader(self) -> str:
-        """The leader, as far as known."""
+        """Return the leader, as far as known."""
         return self._raft.leader
 
     @property
     def members(self) -> Configuration:
-        """The configuration."""
+        """Return the configuration."""
         return self._raft.members
 
     @property
     def last_change(self) -> LastChange:
-        """The configuration, and where in the log it was decided."""
+        """Return the configuration, and where in the log it was committed."""
         return self._raft.last_change
 
     @property
@@ -63,16 +63,16 @@ class WatchedEngine:
         """Whether this node leads."""
         return self._raft.leads
 
-    calm = property(lambda self: self._raft.calm)  # where nothing is left to agree on
+    calm = property(lambda self: self._raft.calm)  # whether nothing is left to agree on
     away = property(lambda self: self._raft.away)  # members that a leader does not hear
 
     @property
     def fork(self) -> Fork | None:
-        """Where this node's committed entries differ from a leader's, if they do."""
+        """Return where this node's committed entries differ from a leader's, if they do."""
         return self._raft.fork
 
     def ready(self) -> Ready | None:
-        """What is to be done next."""
+        """Return what is to be done next."""
         if self._spoke:
             self._spoke = False
             self._node.strike("after speaking")
@@ -82,24 +82,24 @@ class WatchedEngine:
         return ready
 
     def persisted(self, ready: Ready) -> None:
-        """It is durable."""
+        """Note that the duties are durable."""
         node, raft = self._node, self._raft
         raft.persisted(ready)
         self._spoke = bool(ready.messages)
         for entry in ready.committed:
-            node.world.checker.decides(node.name, entry, raft._core.term)
+            node.world.checker.decides(node.name, entry, raft.core.term)
         if ready.committed and raft.leads:
             node.world.acknowledge(ready.committed[-1].index)
 
 
 class WatchedJournal:
-    """The journal, with eyes on it and points to die at."""
+    """The journal, observed, with points at which the node may die."""
 
     def __init__(self, node: "MergeNode", journal: Journal) -> None:
         self._node, self._journal = node, journal
 
     def persist(self, ready: Ready) -> None:
-        """Make it durable."""
+        """Make the duties durable."""
         node = self._node
         node.strike("before persisting")
         self._journal.persist(ready)
@@ -107,7 +107,7 @@ class WatchedJournal:
         node.strike("between persisting and speaking")
 
     def disown(self, why: str) -> None:
-        """Only what was rolled back is an older copy of itself."""
+        """Check that only a rolled-back state is disowned."""
         node = self._node
         if not node.is_older_copy:
             raise Violation(f"{node.name} is called an older copy of itself: {why}")
@@ -115,7 +115,7 @@ class WatchedJournal:
         self._journal.disown(why)
 
     def save_snapshot(self, snapshot: Snapshot) -> None:
-        """A snapshot names what a majority has durably, and this node unless it copies."""
+        """Check that a majority, and this node unless it copies, has what a snapshot names."""
         node, ledger = self._node, decode_ledger(snapshot.data)
         if not node.member.execution.suspended:
             node.world.stream.has(node.name, node.disk, ledger)
@@ -126,7 +126,7 @@ class WatchedJournal:
 
 
 class WatchedExecutor(Executor):
-    """The executor, with eyes on it."""
+    """The executor, observed."""
 
     def __init__(self, node: "MergeNode", ledger: Ledger, logs: SessionLogs) -> None:
         self._node = node
@@ -136,7 +136,7 @@ class WatchedExecutor(Executor):
         super().__init__(node.disk, OUT, IDENTITY, ledger, logs, received=received, alone=alone)
 
     def execute(self, index: int, term: int, instruction: Instruction) -> None:
-        """Carry out an instruction."""
+        """Execute an instruction."""
         node = self._node
         if isinstance(instruction, Archive):
             node.world.stream.archives(self.ledger, self.appender.manifest, instruction)
@@ -155,7 +155,7 @@ class WatchedExecutor(Executor):
         node.strike("after executing")
 
     def restore(self, ledger: Ledger) -> None:
-        """Go on from another state, a later one."""
+        """Continue from another, later state."""
         if ledger.index < self.ledger.index:
             raise Violation(
                 f"{self._node.name} goes back from {self.ledger.index} to {ledger.index}"
@@ -172,21 +172,22 @@ class WatchedExecutor(Executor):
         super().discard(path)
 
     def reopen(self) -> None:
-        """Take up the merged log after it was copied."""
+        """Open the merged log after it was copied."""
         super().reopen()
         self._node.compare_all()
         self._node.world.trace(f"{self._node.name} reopens at {self.appender.end}")
 
 
 class WatchedMember(Member):
-    """The member, with ears on what it hears: between honest nodes nothing is refused."""
+    """The member, observed: between honest nodes no message is refused."""
 
     node: "MergeNode"
 
     def order(self, instruction: Instruction, *, first: bool = False) -> None:
-        """Have an instruction proposed: nothing that is pushed to the leader is closed.
+        """Check an order: sessions that are pushed to the leader must not be closed.
 
-        Unless a stranger pushes it who was asked to leave, as after its name was handed over.
+        Unless a stranger pushes it who was asked to leave, for example after a takeover of the
+        name.
         """
         for life in lives_of(instruction):
             pipe = self.node.pipes.get(life.session)
@@ -197,12 +198,12 @@ class WatchedMember(Member):
         super().order(instruction, first=first)
 
     def hear(self, sender: str, data: bytes) -> None:
-        """Take a member's message."""
+        """Handle a member's message."""
         world = self.node.world
         try:
             super().hear(sender, data)
         except UnheardError as error:
-            # a node may not have taken up yet that another one has joined
+            # a node may not know yet that another one has joined
             if data[:1] == CONSENSUS or world.has_fixed_members:
                 world.unheard(self.node, sender, str(error))
         except PeerError as error:

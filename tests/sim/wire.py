@@ -5,7 +5,7 @@ from random import Random
 
 from .clock import Clock
 
-REMEMBERED = 60  # old messages that may come again
+REMEMBERED = 60  # old messages that may arrive again
 
 Deliver = Callable[[str, str, bytes], None]
 
@@ -14,9 +14,9 @@ class Wire:
     """Carries bytes between named nodes.
 
     Attributes:
-        loss, repeat: of how many messages, 0 to 1.
+        loss, repeat: the share of messages lost or repeated, 0 to 1.
         delay_us: the longest usual delay; one in twenty takes ten times as long.
-        cut: the directed pairs that hear nothing.
+        cut: pairs of source and target whose messages are lost.
     """
 
     def __init__(self, clock: Clock, chance: Random, deliver: Deliver) -> None:
@@ -25,11 +25,11 @@ class Wire:
         self.repeat = 0.0
         self.delay_us = 2_000
         self.cut: dict[tuple[str, str], bool] = {}
-        self.gone = ""  # a node that was lost with everything it had sent
+        self.gone = ""  # a node that was lost together with everything it had sent
         self._sent: list[tuple[str, str, bytes]] = []
 
     def send(self, source: str, target: str, data: bytes) -> None:
-        """Send a message; chance decides what becomes of it."""
+        """Send a message, which may be lost, repeated or delayed."""
         chance = self._chance
         if len(self._sent) < REMEMBERED:
             self._sent.append((source, target, data))
@@ -51,13 +51,13 @@ class Wire:
             self._deliver(source, target, data)
 
     def replay(self, count: int) -> None:
-        """Let some messages arrive again, however old they are."""
+        """Deliver some messages again, however old they are."""
         for _ in range(count if self._sent else 0):
             source, target, data = self._chance.choice(self._sent)
             self._clock.after(self._delay_us(), self._arrive, source, target, data)
 
     def heal(self) -> None:
-        """Let everyone hear everyone."""
+        """Restore all links."""
         self.cut.clear()
 
     def isolate(self, inside: list[str], outside: list[str], *, hears: bool, speaks: bool) -> None:

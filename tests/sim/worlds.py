@@ -1,4 +1,4 @@
-"""Worlds: a seed makes one, and living through it says what was violated."""
+"""Worlds: makes the world of a seed, runs it, and returns what was violated."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -33,14 +33,14 @@ from .worn import WornCluster
 memo.install()
 SEEDS_FILE = Path(__file__).with_name("seeds.txt")
 HUNT_WORLDS = 2_000
-_NOT_OURS = (  # raised by a mistake that no longer fits; the last is `_replace` before Python 3.13
+_NOT_OURS = (  # errors of a mistake that no longer fits; the last is `_replace` before Python 3.13
     "TypeError", "AttributeError", "NameError", "ValueError: Got unexpected field names",
 )  # fmt: skip
 _RARE = {  # by seed % 64
     15: "full", 19: "reading", 23: "restored", 31: "worn", 43: "pulled", 47: "resting",
     55: "rotten", 63: "replaced",
 }  # fmt: skip
-_FIRST_TRIED = {  # seeds that notice what a hunt would otherwise look for in vain
+_FIRST_TRIED = {  # seeds that notice mistakes which a hunt would hardly find
     "next-copy-compared-with-the-last-log": 20578,
     "next-copy-removed-by-the-last-owner": 20578,
 }
@@ -61,15 +61,14 @@ WORLDS: dict[str, type[Cluster]] = {
 
 
 def world(seed: int, log: Callable[[str], None] | None = None) -> Cluster:
-    """The world of a seed.
+    """Return the world of a seed.
 
-    Every fourth has publishers and merged logs, the others have the engine only; in every eighth
-    the members change, in every 32nd a majority is left alone for long, and in every 64th the
-    merged logs of a minority have no room for long, or a node is restored from a backup, or rolled
-    files rot, or all of this comes together, or publishers pause for so long that nodes rest, or
-    another node takes the place of one that publishers use, or readers share a group and cursors,
-    or readers that follow and that stop copy from nodes and from mirrors. In some of those with
-    publishers messages have headers.
+    Every fourth has publishers and merged logs, the others only the engine. In every eighth the
+    members change, in every 32nd a majority is left alone for long. Every 64th has one of these: a
+    minority's merged logs are out of room for long, a node is restored from a backup, rolled files
+    rot, all of this together, publishers pause for so long that nodes become idle, a node replaces
+    one that publishers use, readers share a group and cursors, or readers that follow and that stop
+    copy from nodes and mirrors. In some of those with publishers, messages have headers.
     """
     made = WORLDS[_kind(seed)](seed, log=log)
     if isinstance(made, MergeCluster) and seed % 5 == 3 and seed not in _without_headers():
@@ -80,12 +79,12 @@ def world(seed: int, log: Callable[[str], None] | None = None) -> Cluster:
 
 @cache
 def _without_headers() -> frozenset[int]:
-    """Seeds that found something when no message had any: what they found has to stay found."""
+    """Seeds that found something before messages had headers: they must stay as they were."""
     return frozenset({*kept_seeds(), *_FIRST_TRIED.values()})
 
 
 def seeds_of(kind: str, first: int, number: int) -> Sequence[int]:
-    """The first so many seeds of a kind of `WORLDS`, or of "all"."""
+    """Return the first seeds of a kind of `WORLDS`, or of "all"."""
     if kind == "all":
         return range(first, first + number)
     return list(islice((seed for seed in count(first) if _kind(seed) == kind), number))
@@ -100,12 +99,12 @@ def _kind(seed: int) -> str:
 
 
 def replay_command(seed: int, mutant: str = "") -> str:
-    """What to type to see a run again."""
+    """Return the command that replays a run."""
     return f"python -m tests.sim --seed {seed}" + (f" --mutant {mutant}" if mutant else "")
 
 
 def live(seed: int, mutant: str = "") -> tuple[str, str, int]:
-    """Live through a seed: the hash of its trace, what was violated or "", and its events."""
+    """Run a seed; return its trace's hash, what was violated or "", and its number of events."""
     with switched_on(mutant):
         cluster = None
         try:
@@ -117,10 +116,10 @@ def live(seed: int, mutant: str = "") -> tuple[str, str, int]:
 
 
 def hunt(mutant: str, worlds: int = HUNT_WORLDS) -> tuple[int, str] | None:
-    """The first seed that notices a mistake, and what it noticed; None if none does.
+    """Return the first seed that notices a mistake, and what it noticed; None if none does.
 
-    Mistakes that only worlds of one kind can see are sought in these alone, after the seed that
-    is known to notice them, if there is one.
+    Mistakes that only one kind of world can show are sought only there, after the seed that is
+    known to notice them, if there is one.
     """
     kinds = {
         "reading": READING,
@@ -144,6 +143,6 @@ def hunt(mutant: str, worlds: int = HUNT_WORLDS) -> tuple[int, str] | None:
 
 
 def kept_seeds() -> list[int]:
-    """Seeds that found something once."""
+    """Return the seeds that once found something."""
     lines = SEEDS_FILE.read_text().splitlines()
     return [int(line.split()[0]) for line in lines if line and not line.startswith("#")]

@@ -1,7 +1,7 @@
-"""A world in which all that wears a cluster out comes together, and nothing is lost of it.
+"""A world that combines everything that wears a cluster out, and must lose nothing.
 
-Rolled files rot on a minority, a node goes back to an older copy of its directory, publishers lose
-what they had sent or are restored from backups, and a node joins, is moved and becomes a voter.
+Rolled files rot on a minority, a node's directory is rolled back, publishers lose what they had
+sent or are restored from backups, and a node joins, is moved and becomes a voter.
 """
 
 from random import Random
@@ -19,7 +19,7 @@ from .stream import OUT
 
 
 class WornNemesis(RestoredNemesis, RottenNemesis):
-    """One directory that is rolled back, rot in rolled files, and an operator who adds a node."""
+    """Rolls one directory back, rots rolled files, and adds a node as an operator."""
 
     world: "WornCluster"
 
@@ -28,11 +28,11 @@ class WornNemesis(RestoredNemesis, RottenNemesis):
         self._deeds += [*[self._rot_rolled] * 6, *[self._change_members] * 6]
 
     def _may_rot(self, node: SimNode) -> bool:
-        """Rolled files of the merged log only, which the other nodes have, whatever was sent."""
+        """Whether it may rot: only rolled files of the merged log, which other nodes have."""
         return node.name in self.world.frail
 
     def _is_elsewhere(self, file: Position, end: int, but: str = "") -> bool:
-        """Whether others have it: two of three may be copying the log when the third rots."""
+        """Whether others have a file: two of three may be copying the log when the third's rots."""
         path = f"{OUT}/{file.file_name}"
         return any(
             len(node.disk.durable(path)) >= end
@@ -41,7 +41,7 @@ class WornNemesis(RestoredNemesis, RottenNemesis):
         )
 
     def _is_known(self) -> bool:
-        """Also wait until others than the victim have what rotted: what it has is emptied."""
+        """Also wait until others than the victim have what rotted, since the victim is emptied."""
         return super()._is_known() and all(
             self._is_elsewhere(file, line.end, but=self._victim_name)
             for node in self.world.nodes.values()
@@ -72,7 +72,7 @@ class WornCluster(JoinedCluster, RestoredCluster, RottenCluster):
         return WornNode(name, self, chance)
 
     def change(self, leader: SimNode, chance: Random) -> None:
-        """Bring the newcomer a step further, or move another node."""
+        """Take the newcomer a step further, or move another node."""
         seat = leader.raft.members.get(NEWCOMER)
         try:
             if seat is None:

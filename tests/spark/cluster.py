@@ -19,7 +19,7 @@ OURS = re.compile(
 
 
 class Cluster:
-    """Start it with the Python its executors run; `url` is what a session connects to."""
+    """A running cluster, with the Python that its executors run; sessions connect to `url`."""
 
     def __init__(self, directory, python):
         """Start the master, then the workers."""
@@ -28,7 +28,7 @@ class Cluster:
         self._environment = {
             **without_our_code(),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            # an executor that dies often is what the tests are about
+            # the tests are about executors that die often
             "SPARK_MASTER_OPTS": "-Dspark.deploy.maxExecutorRetries=-1",
             "PYSPARK_PYTHON": python,
             "SPARK_WORKER_DIR": os.path.join(self.directory, "work"),
@@ -95,16 +95,16 @@ class Cluster:
 
 
 def without_our_code():
-    """Return the environment of this process without the paths by which a Python finds rt."""
+    """Return this process's environment without the paths by which Python finds rt."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
 def python_without_rt(directory):
-    """Make an environment that has what rt needs and not rt; return its Python."""
+    """Make an environment with rt's dependencies but without rt; return its Python."""
     base = os.path.join(str(directory), "bare")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", base], check=True)
     inside = sysconfig.get_path("purelib", vars={"base": base})
-    # All of them, in the order in which they are searched: one may lead to others by a .pth file.
+    # All of them, in search order: one may add others through a .pth file.
     for there in filter(os.path.isdir, map(os.path.abspath, sys.path)):
         if os.path.basename(there) == "site-packages":
             for name in os.listdir(there):

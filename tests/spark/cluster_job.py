@@ -1,6 +1,6 @@
-"""A driver of its own for the cluster tests: Spark takes one session a process.
+"""A separate driver for the cluster tests, since Spark allows one session in a process.
 
-Arguments: master, what to do, the log, and where to publish or put what was found.
+Arguments: master, what to do, the log, and where to publish or store the result.
 """
 
 import json
@@ -19,7 +19,7 @@ SETTINGS = {
     "spark__sql__shuffle__partitions": 2,
     "spark__task__maxFailures": 100,
     "spark__stage__maxConsecutiveAttempts": 100,
-    # two attempts of a task at once, as soon as one is slower than most; and no warm Python
+    # runs a second attempt of a task that is slower than most; and starts Python afresh
     "spark__speculation": True,
     "spark__speculation__interval": "100ms",
     "spark__speculation__multiplier": 1.1,

@@ -10,7 +10,7 @@ from rt.spark.launch import prepare
 
 
 def main():
-    """Run all three and print what came out."""
+    """Run all three and print the results."""
     root = sys.argv[1]
     prepare()
     from pyspark.sql import SparkSession

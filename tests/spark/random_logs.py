@@ -1,4 +1,4 @@
-"""Random merged logs, made by our own publisher and executor, and a plain decoder to judge by."""
+"""Random merged logs, made by our publisher and executor, and a plain decoder as reference."""
 
 import json
 import os
@@ -75,7 +75,7 @@ class Merging:
 
 
 def publish_random(root: str, random: Random, session: str, group: str = "") -> None:
-    """One life of a publisher: frames of any size, keys or none, compressed or not."""
+    """Publish one life of a publisher: frames of any size, keys or none, compressed or not."""
     writer = WriterSettings(
         compression=random.choice((0, 3)), file_bytes_max=random.choice((1 << 16, 1 << 20))
     )
@@ -93,7 +93,7 @@ def publish_random(root: str, random: Random, session: str, group: str = "") -> 
 def _publish_some(publisher: Publisher, random: Random, *, grouped: bool) -> None:
     count = random.choice((1, 1, 2, 40, 400))
     first = publisher.next_sequence
-    seed = Random(first) if grouped else random  # redundant publishers say the same
+    seed = Random(first) if grouped else random  # redundant publishers publish the same
     payloads = [seed.randbytes(seed.choice((0, 1, 20, 100))) for _ in range(count)]
     times = [NOW_NS + 997 * (first + place) for place in range(count)]
     keys = None
@@ -103,7 +103,7 @@ def _publish_some(publisher: Publisher, random: Random, *, grouped: bool) -> Non
 
 
 def random_log(root: str, seed: int, *, file_bytes_max: int = 1 << 17, rounds: int = 5) -> Merging:
-    """Sessions of several runs, two that share a group, merged into files that roll."""
+    """Return sessions of several runs, two of them in a group, merged into files that roll."""
     random = Random(seed)
     merging = Merging(root, file_bytes_max)
     for _ in range(rounds):
@@ -128,7 +128,7 @@ class PlainRow(NamedTuple):
 
 
 def plain_rows(directory: str) -> list[PlainRow]:
-    """Read a merged log by its format alone: struct, one message after another."""
+    """Decode a merged log by its format alone: struct, one message after another."""
     return [row for name, data in _files(directory) for row in _file_rows(name, data)]
 
 

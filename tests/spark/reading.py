@@ -1,4 +1,4 @@
-"""What a Spark query does to a log, without Spark: plan, travel to a worker, read."""
+"""A Spark query's steps without Spark: plan, travel to a worker, read."""
 
 import pickle
 from typing import Any
@@ -21,25 +21,25 @@ TYPES = {
 
 
 def wanted(*names: str) -> Wanted:
-    """The columns of those names."""
+    """Return the columns of those names."""
     kinds = {**COLUMNS, **ON_REQUEST}
     return Wanted(pa.schema([(name, TYPES[kinds[name]]) for name in names or COLUMNS]))
 
 
-# A stream plans in a Python of its own, which Spark gives ten seconds to start and no setting for
-# more: on a busy or stalled machine a failure here says nothing about rt.
+# Spark gives a stream's planning Python ten seconds to start, and no setting for more: on a busy or
+# stalled machine a failure here says nothing about rt.
 SLOW_START = "Python worker failed to connect back"
 
 
 class Load:
-    """One `load()`: what it reads is fixed when it is made."""
+    """One `load()`; making it fixes what it reads."""
 
     def __init__(self, path: str, **options: object) -> None:
         self.options = read_options({"path": path, **{k: str(v) for k, v in options.items()}})
         self.snapshots = take_snapshots(self.options)
 
     def splits(self) -> list[Any]:
-        """What the tasks read."""
+        """Return the tasks' parts."""
         return splits(self.snapshots, self.options)
 
     def read(self, columns: Wanted | None = None, parts: list[Any] | None = None) -> pa.Table:

@@ -1,6 +1,6 @@
-"""A driver of its own that is killed: a stream from a log, through a shuffle, into the sink.
+"""A separate driver that is killed: a stream from a log, through a shuffle, into the sink.
 
-Each start has another number of partitions, so that a replay is cut in another way.
+Each start uses another number of partitions, so that a replay is divided differently.
 
 Arguments: the log, the root to publish under, the checkpoint.
 """
@@ -12,7 +12,7 @@ from rt.spark import session
 
 
 def main():
-    """Run the query over all that is there."""
+    """Run the query over everything that is there."""
     path, root, checkpoint = sys.argv[1:]
     spark = session(
         "killed", "local[2]", spark__ui__enabled=False, spark__ui__showConsoleProgress=False

@@ -29,7 +29,7 @@ def cluster(tmp_path):
         publisher = made.publisher()
         for _ in range(10):
             publisher.publish_many([bytes(1000)] * 100)
-            publisher.flush("merged", 20)
+            publisher.flush("merged", 60)
         yield made
 
 

@@ -1,4 +1,4 @@
-"""A unit test starts no process and opens no connection; the rest is in tests/integration."""
+"""Forbids unit tests to start a process or open a connection; others are in tests/integration."""
 
 import sys
 import threading
@@ -9,7 +9,7 @@ import pytest
 FORBIDDEN = {
     "os.fork", "os.posix_spawn", "os.system", "socket.bind", "socket.connect", "subprocess.Popen",
 }  # fmt: skip
-# inotify_simple looks for its C library once a process, by programs
+# inotify_simple looks for its C library once a process, by running programs
 ALLOWED_CALLERS = ("ctypes/util.py",)
 
 
@@ -21,13 +21,13 @@ class Guard:
     """
 
     def __init__(self):
-        """Make it; it is off, and stays installed until the process ends."""
+        """Install the hook, switched off; it stays until the process ends."""
         self.earlier = None
         sys.addaudithook(self._look)
 
     @contextmanager
     def on(self):
-        """Refuse until the block ends. Threads that earlier tests left behind are not asked."""
+        """Refuse until the block ends, except in threads that earlier tests left behind."""
         self.earlier = set(threading.enumerate()) - {threading.current_thread()}
         try:
             yield
@@ -55,7 +55,7 @@ GUARD = Guard()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item, nextitem):
-    """Hold every test of this folder to it, with its fixtures."""
-    is_here = item.nodeid.startswith("tests/unit/")  # pytest asks this hook for every folder
+    """Apply the guard to every test of this folder, fixtures included."""
+    is_here = item.nodeid.startswith("tests/unit/")  # pytest calls this hook for every folder
     with GUARD.on() if is_here else nullcontext():
         return (yield)

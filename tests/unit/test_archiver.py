@@ -440,7 +440,7 @@ def test_a_lease_that_is_renewed_while_its_end_is_seen_is_kept():
     archiver._clock = SteadyClock()
     member.order(Note(NOW, LEASE_NOTE + "spark", renewed.text()))  # when it had found no orders
     archiver._forget_old_leases()
-    for note in member.proposals._orders:
+    for note in member.proposals.orders:
         ledger.note(note.name, note.text)
     assert leases_of_notes(ledger.notes) == [renewed]
 

@@ -214,6 +214,28 @@ def test_a_node_without_a_copy_merges_what_is_carried_and_vouches_for_nothing(be
     assert (leader.take_unproven(), other.take_unproven()) == ([], ["jfk"])
 
 
+@pytest.mark.parametrize("is_set_aside", [False, True])
+def test_a_leader_executes_what_it_read_to_propose_it_unless_its_copy_was_set_aside(
+    bench, tmp_path, is_set_aside
+):
+    """To read a copy twice within a millisecond finds nothing, and costs more than all the rest."""
+    merge = bench.plan()
+    leader = bench.executor(tmp_path / "s", received=bench.place("jfk"))
+    leader.held, leader.proposed = bench.holdings.own, bench.carrier.frames
+    if is_set_aside:
+        leader.forget("jfk")
+    other = Bench(tmp_path / "other")
+    other.publish(b"one", b"2nd")
+    shutil.copytree(other.top / "jfk", bench.top / "jfk", dirs_exist_ok=True)
+    if is_set_aside:
+        with pytest.raises(SessionDiverged):
+            leader.execute(1, 1, merge)
+    else:
+        leader.execute(1, 1, merge)
+        assert leader.take_unproven() == []
+    leader.close()
+
+
 def test_without_the_bytes_a_node_waits_for_its_copy(bench, tmp_path):
     """Bytes that are not what the instruction names count as none."""
     [each] = bench.plan().slices

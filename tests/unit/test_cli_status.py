@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rt.cli.common import asking, console
+from rt.cli.common.asking import NodeAnswer
+from rt.cli.look.status import report_of
 from rt.cli.look.status_report import (
     Health,
     NodeReport,
@@ -16,7 +18,6 @@ from rt.cli.look.status_report import (
     node_report,
 )
 from rt.cli.look.status_tables import TOP_SHOWN, Top, merged_sessions, status_text
-from rt.client.readers.settings import ConnectionSettings
 from rt.errors import PeerError
 from tests.commands import run
 from tests.node_answers import SECOND_NS, answer, busy, held
@@ -64,7 +65,7 @@ def test_a_node_that_was_restored_says_why_it_does_not_count():
     """The operator has to learn what not to do again."""
     why = "this copy of the state lacks what the node had acknowledged"
     found = report(answer("n1"), answer("n2"), answer("n3", role="learner", lost_state=why))
-    assert f"n3 is a learner and does not count; n3 lost its state: {why}" in status_text(found)
+    assert f"n3 lost its state: {why}; n3 is a learner and does not count yet" in status_text(found)
     waits = report(answer("n1"), answer("n2"), answer("n3", unconfirmed_by=1))
     assert "does not vote before another node confirmed" in status_text(waits)
     assert waits.health is Health.DEGRADED
@@ -80,7 +81,10 @@ def test_a_forked_node_is_named_with_what_it_alone_has_merged():
     found = report(answer("n1"), answer("n2"), answer("n3", forked=fork, sessions=sessions))
     assert found.health is Health.DEGRADED
     text = status_text(found)
-    assert "n3 is FORKED since 2023-11-14T22:13:20Z, from 0.0.2048 on (entry 9 is)" in text
+    assert (
+        "n3 is FORKED since 2023-11-14T22:13:20Z: its log differs from 0.0.2048 on (entry 9 is)"
+        in text
+    )
     only = "session jfk from 0.0.100 to 0.0.200, of session lga from 0.0.0 to 0.0.80"
     assert f"only n3 has merged, of {only}" in text
     same = report(answer("n1"), answer("n2"), answer("n3", forked=fork))
@@ -102,7 +106,8 @@ def test_a_learner_is_named_and_does_not_make_a_quorum():
         ({"unreachable": {"n3": "connection refused"}}, "n2 cannot reach n3"),
         (
             {"takes_data": False, "disk_free": 5000, "disk_reserve": 6000},
-            "n2 refuses new data: 5,000 bytes of disk are left, and it keeps 6,000 free",
+            "n2 refuses new data, as its disk is nearly full: 4.88 KiB are left, and it keeps "
+            "5.86 KiB free; with 7.32 KiB it takes data again",
         ),
         ({"copying_to": "0.0.7"}, "n2 is copying the merged log, at 0.0.7"),
         ({"waiting_for": {"session": "jfk", "end": "0.0.9"}}, "n2 waits for session jfk"),
@@ -115,6 +120,35 @@ def test_whatever_ails_a_node_degrades_the_cluster_and_is_named(changed, problem
     assert found.health is Health.DEGRADED
     assert problem in status_text(found)
     assert report(answer("n1"), answer("n2"), None).health is Health.DEGRADED
+
+
+def test_a_full_disk_comes_before_what_it_causes():
+    """The note said that the node is copying, and the operator looked for a network."""
+    full = answer("n2", copying_to="0.0.7", takes_data=False, merging_paused="/d: no space left")
+    [node] = [each for each in report(full).nodes if each.name == "n2"]
+    said = [each.said for each in node.problems]
+    assert [
+        " ".join(each.split()[: len(words.split())])
+        for each, words in zip(said, ("cannot write", "refuses new", "is copying the"), strict=True)
+    ] == ["cannot write", "refuses new", "is copying the"]
+    assert all("rt archive plan" in each.advice for each in node.problems[:2])
+
+
+def test_a_dead_node_is_one_problem_and_not_one_for_each_that_misses_it():
+    """Three findings for one dead node hide the second fault among them."""
+    missing = {"unreachable": {"n3": "connection refused"}}
+    known = {"addresses": {"n3": "host2:7420"}}
+    found = report_of(
+        [
+            NodeAnswer("host0:7420", answer("n1", **missing, **known)),
+            NodeAnswer("host1:7420", answer("n2", **missing, **known)),
+            NodeAnswer("host2:7420", {}, "no answer"),
+        ]
+    ).problems
+    [(said, advice)] = found
+    assert said == "n3 at host2:7420 does not answer, and n1 and n2 cannot reach it"
+    assert "rt node --config n3.toml" in advice
+    assert "rt cluster replace n3 NEW" in advice
 
 
 def test_an_update_in_progress_is_shown_and_is_no_fault():
@@ -139,6 +173,7 @@ def test_a_node_that_has_merged_nothing_is_not_57_years_behind():
     assert " s" not in rows[2].split("4,096 B")[1]
 
 
+@pytest.mark.usefixtures("certified")
 def test_a_node_that_is_known_by_two_addresses_is_counted_once(monkeypatch):
     """`localhost` and `127.0.0.1` made two nodes of one, and a quorum of it."""
     found = report(answer("n1"), answer("n1"), None)
@@ -150,7 +185,6 @@ def test_a_node_that_is_known_by_two_addresses_is_counted_once(monkeypatch):
         return answer("n1")
 
     monkeypatch.setattr(asking, "ask_status", ask)
-    monkeypatch.setattr(ConnectionSettings, "contexts", lambda *_: None)
     twice = run("status", "--nodes", "localhost:7420", "--nodes", "localhost:7420", "--json")
     assert len(asked) == len(json.loads(twice.stdout)) == 1
 
@@ -256,11 +290,11 @@ def test_no_answer_of_a_node_can_end_the_command(broken, entry):
         assert "n" in shown
 
 
+@pytest.mark.usefixtures("certified")
 def test_a_hostile_answer_is_escaped(monkeypatch):
     """A node's certificate does not make its text safe."""
     hostile = answer("n1", refusal="x\x1b[2J\nn2  healthy", stream="a\x9bb")
     monkeypatch.setattr(asking, "ask_status", lambda *_: hostile)
-    monkeypatch.setattr(ConnectionSettings, "contexts", lambda *_: None)
     for options in ([], ["--json"]):
         done = run("status", *options)
         assert done.exit_code == Health.DEGRADED
@@ -271,6 +305,7 @@ def test_a_hostile_answer_is_escaped(monkeypatch):
 @pytest.mark.parametrize(
     ("found", "code"), [(OSError("refused"), 3), ([1], 3), ({"node": 5}, 3), (answer("n1"), 0)]
 )
+@pytest.mark.usefixtures("certified")
 def test_the_exit_code_is_for_probes(monkeypatch, found, code):
     """It was 0 when quorum was lost."""
 
@@ -280,7 +315,6 @@ def test_the_exit_code_is_for_probes(monkeypatch, found, code):
         return found
 
     monkeypatch.setattr(asking, "ask_status", ask)
-    monkeypatch.setattr(ConnectionSettings, "contexts", lambda *_: None)
     done = run("status")
     assert done.exit_code == code
     assert ("no node answers" in done.stderr) == (code == 3)

@@ -10,6 +10,7 @@ import yaml
 
 from rt.cli.cluster.node import node as node_command
 from rt.cli.common.environment import KNOWN
+from rt.cli.program import rt
 from tests.commands import run
 from tests.layout import ROOT
 
@@ -39,7 +40,7 @@ def parsed(arguments):
     command = node_command
     if rest[0] == "found":
         command, rest = node_command.commands["found"], rest[1:]
-    context = click.Context(command, info_name=name, resilient_parsing=False)
+    context = click.Context(command, info_name=name, **rt.context_settings)
     options, extra, _ = command.make_parser(context).parse_args(args=list(rest))
     assert extra == []
     return command, options

@@ -11,7 +11,7 @@ import rt
 import rt.spark
 from rt.cli.program import rt as program
 from tests.layout import PACKAGES, ROOT, python_files
-from tools.command_reference import commands
+from tools.command_reference import commands, program_context
 from tools.site import PYTHON, pages, with_decisions
 
 DOCS = ROOT / "docs"
@@ -40,6 +40,14 @@ def anchors(text):
     return {re.sub(r"\s", "-", each) for each in plain} & {
         re.sub(r"[-\s]+", "-", each) for each in plain
     }
+
+
+@pytest.mark.parametrize("path", WRITTEN)
+def test_a_picture_fits_a_window_of_1280_pixels(path):
+    """The site's column has 656 pixels there, 8.16 for a character; the rest needs scrolling."""
+    lines = (ROOT / path).read_text().splitlines()
+    drawn = [each for each in lines if each.startswith("    ") and re.search("[│─]", each)]
+    assert [each for each in drawn if len(each) - 4 > 80] == []
 
 
 def entries(nav):
@@ -93,7 +101,7 @@ def test_documents_that_code_and_deployments_name_have_that_heading():
 
 def test_the_reference_has_every_command_and_shows_its_options():
     """It is made from the commands themselves; this is about what is left out."""
-    text, context = MADE["reference/commands.md"], click.Context(program, info_name="rt")
+    text, context = MADE["reference/commands.md"], program_context()
     for command, inner in commands(program, context):
         assert re.search(rf"^#+ {inner.command_path}$", text, re.MULTILINE)
         options = [] if isinstance(command, click.Group) else command.get_params(inner)

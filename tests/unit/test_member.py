@@ -48,6 +48,7 @@ class Executor:
     """Merges by the ledger alone; `room` is for how many instructions there is room now."""
 
     lacks_log = is_stranded = is_repeating = is_half_done = False
+    unproven = ()
 
     def __init__(self, room=100):
         self.ledger, self.room, self.traffic = Ledger(), room, Traffic()
@@ -65,9 +66,6 @@ class Executor:
         self.ledger.index = index
         for each in merge.slices:
             self.ledger.pass_over(each)
-
-    def take_unproven(self):
-        return []
 
     def restore(self, ledger):
         self.ledger = ledger

@@ -95,7 +95,7 @@ def a_follower(*seats: dict[str, Seat], commit: int = 0) -> Raft:
 def shown(node: Raft) -> tuple[object, ...]:
     """What a message may change."""
     status = node.status()
-    voted = node._core.voted_for
+    voted = node.core.voted_for
     return (
         status.term, status.role, status.leader, status.last, status.commit, voted, node.members,
         node.fork, status.refusal,

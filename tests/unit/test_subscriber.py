@@ -1,6 +1,7 @@
 """Subscriber: every message, once and in order, from any place, while the log grows."""
 
 import asyncio
+import gc
 import os
 import shutil
 import threading
@@ -46,6 +47,30 @@ def publisher_of(root, **kwargs):
 def subscriber_of(root, **kwargs):
     """Return a subscriber of that session."""
     return Subscriber(str(root), stream="flights", session="jfk", **kwargs)
+
+
+def open_files():
+    """Return the descriptors of this process, and what they are of."""
+    links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    return {(link, os.readlink(link)) for link in links if os.path.lexists(link)}
+
+
+@pytest.mark.parametrize("is_in_cycle", [False, True])
+def test_a_subscriber_that_is_dropped_leaves_nothing_open(tmp_path, is_in_cycle):
+    """A service that opened one for each request, and closed none, ran out of descriptors."""
+    with publisher_of(tmp_path) as publisher:
+        publisher.publish(b"AA1")
+    before = open_files()
+    subscriber = subscriber_of(tmp_path)
+    assert subscriber.next_batch(PAUSE_S) is not None
+    assert subscriber.next_batch(0.01) is None  # so it watches the directory
+    opened = open_files() - before
+    assert len(opened) == 4
+    if is_in_cycle:
+        subscriber.idle = lambda kept=subscriber: kept
+    del subscriber
+    gc.collect()
+    assert not opened & open_files()
 
 
 @pytest.fixture

@@ -25,12 +25,14 @@ from rt.node.settings.node import NodeSettings
 def adopt_state(settings: NodeSettings, *, is_gone: bool) -> None:
     """Let a node start on a directory that was moved, for example to a larger disk.
 
-    A node refuses a directory that looks like a copy, since two nodes with one vote break every
-    promise. Never use this for a backup or a snapshot: it has forgotten votes. Empty the node's
-    directory instead, and it learns everything from the others.
+    A node refuses a directory that looks like a copy, since two nodes that share one vote break
+    every promise. Never use this for a backup or a snapshot, which lacks the latest votes: empty
+    the node's directory instead, and it copies everything from the other nodes.
 
-    It is refused while a node runs in the directory or answers at the node's address, and for a
-    directory of another node or cluster.
+    The command is refused while a node runs in the directory or answers at the node's address, and
+    for a directory of another node or cluster.
+
+    The other options of rt node are taken as well.
 
     \b
     rt node adopt-state --config n1.toml --original-is-gone
@@ -58,6 +60,6 @@ def _demand_silence(settings: NodeSettings) -> None:
     try:
         name = ask_status(address, contexts).get("node")
     except (OSError, PeerError):
-        return  # nothing answers there, or nothing that calls itself a node
+        return  # nothing answers there, or what answers is not a node
     where = f"{address[0]}:{address[1]}"
     raise Refused("running", f"node {name} answers at {where}; stop it first, whichever it is")

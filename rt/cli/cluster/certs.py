@@ -1,4 +1,4 @@
-"""`rt certs`: make an authority; issue, renew, revoke and show certificates and grants."""
+"""`rt certs`: creates an authority; issues, renews, revokes and shows certificates and grants."""
 
 import os
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ DIRECTORY = "certs"
 
 
 def _directory() -> str:
-    """Where certificates are, as the file of RT_CONFIG says; `certs` without one."""
+    """Return the certificate directory that the file in RT_CONFIG names, or `certs`."""
     path = os.environ.get("RT_CONFIG")
     if not path:
         return DIRECTORY
@@ -60,7 +60,7 @@ _cluster_option = click.option(
 
 @click.group(cls=CommandGroup)
 def certs() -> None:
-    """Manage the keys and certificates by which all peers recognise each other.
+    """Manage the keys and certificates with which all peers authenticate each other.
 
     \b
     rt certs init certs
@@ -182,13 +182,13 @@ def renew(
 @_directory_option
 @json_option("what was revoked")
 def revoke(name: str, directory: str, *, as_json: bool) -> None:
-    """End every certificate of NAME, by DIR/crl.pem.
+    """Revoke every certificate of NAME: adds them to DIR/crl.pem.
 
     \b
     rt certs revoke jfk
 
-    Copy crl.pem into the directory of every program, beside ca.pem: connections of a revoked
-    certificate end within a second, and new ones are refused.
+    Copy crl.pem into the directory of every program, beside ca.pem: connections that
+    use a revoked certificate end within a second, and new ones are refused.
     """  # noqa: D301 - click reads the backspace character
     with _one_line_errors():
         path, count = revocation.revoke(directory, name)
@@ -203,7 +203,7 @@ def revoke(name: str, directory: str, *, as_json: bool) -> None:
 @click.argument("path", metavar="FILE")
 @json_option("it")
 def show(path: str, *, as_json: bool) -> None:
-    """Show the holder of a certificate, what the holder is granted, and until when.
+    """Show a certificate's holder, its expiry, and what its holder may do.
 
     \b
     rt certs show certs/jfk.pem
@@ -268,7 +268,7 @@ def _granted(grant: Grant) -> str:
 
 
 def _say_made(verb: str, files: certificates.CertificateFiles, *, as_json: bool) -> None:
-    """Tell what a certificate's files are, and what they are for."""
+    """Print where a certificate's files are, and what each is for."""
     with _one_line_errors():
         facts = _facts(files.cert)
     if as_json:
@@ -302,7 +302,7 @@ def _facts(path: str) -> dict[str, Any]:
 def _holder(path: str, certificate: x509.Certificate) -> dict[str, Any]:
     if certificate.subject == certificate.issuer:
         return {"name": certificates.AUTHORITY, "role": "authority"}
-    # Every role dials, so this is the check that a node makes.
+    # Every role opens connections, so check the certificate as a client's, as a node does.
     der = certificate.public_bytes(serialization.Encoding.DER)
     identity = read_identity(der, ExtendedKeyUsageOID.CLIENT_AUTH)
     table = read_grants(os.path.join(os.path.dirname(path), GRANTS_NAME))
@@ -319,7 +319,7 @@ def _holder(path: str, certificate: x509.Certificate) -> dict[str, Any]:
 
 
 def _revoked_at(path: str, certificate: x509.Certificate) -> str | None:
-    """Return when a certificate was revoked, by the list of the directory it is in."""
+    """Return when a certificate was revoked, by crl.pem in its directory; None if it was not."""
     ca = os.path.join(os.path.dirname(path), f"{certificates.AUTHORITY}.pem")
     if not os.path.exists(ca):
         return None

@@ -1,4 +1,4 @@
-"""`rt cluster`: makes the files of a new cluster, and changes the members of a running one."""
+"""`rt cluster`: writes the files of a new cluster, and changes the members of a running one."""
 
 import os
 import shlex
@@ -114,12 +114,13 @@ def init(
       --name c --address c:7420 --node-root /var/lib/rt --node-certs /etc/rt/certs --authority pki
 
     What each publisher and subscriber may do is in DIR/certs/grants.toml. Nodes read that file
-    again when it changes; further certificates come from rt certs issue. A node's file has paths
-    of this machine, unless --node-root and --node-certs say where things are on the node's own.
+    again when it changes; further certificates come from rt certs issue. The paths
+    in a node's file are this machine's, unless --node-root and --node-certs give the node's own.
 
     With --from, a cluster that was lost continues from a copy of its merged log: positions and
-    numbers go on after the copy's end, and publishers with what the copy lacks. Name all groups
-    of redundant publishers. The old cluster's nodes, copies and certificates are refused.
+    sequence numbers continue after the copy's end, and publishers send again what it lacks. Name
+    all groups of redundant publishers. The old cluster's nodes, copies and certificates are
+    refused.
     """  # noqa: D301 - click reads the backspace character
     if groups and not source:
         raise Misuse("--group says what is in the log of --from; name that too")
@@ -158,11 +159,11 @@ def init(
 
 
 def show_client_commands(config: str, session: str = "one") -> None:
-    """Print the commands that try a cluster out.
+    """Print the commands with which to try out a cluster.
 
     Args:
         config: The path of its clients.toml.
-        session: One that may be published.
+        session: A session that the certificates allow to be published.
     """
     say(f"  export RT_CONFIG={shlex.quote(config)}")
     say(f"  seq 1000 | rt publish --session {session}")

@@ -1,4 +1,4 @@
-"""`rt node found`: makes the state of a member of a new cluster, so that a service can start it."""
+"""`rt node found`: creates the state of a new cluster's member, so that a service can start it."""
 
 from contextlib import closing
 
@@ -19,23 +19,30 @@ from rt.node.settings.node import NodeSettings
 def found_node(settings: NodeSettings) -> None:
     """Found a member of a new cluster, without starting it.
 
-    Once for each node of a new cluster, and never again: for a node that lost its directory it
-    would undo what the others have agreed on. Refused if its directory is not empty. A node that
-    is alone founds itself.
+    Run it once for each node of a new cluster, and never again: for a node that lost its directory
+    it would undo what the others have agreed on. Refused if the directory is not empty. The only
+    node of a cluster founds itself.
+
+    The other options of rt node are taken as well.
 
     \b
     rt node found --config /etc/rt/n1.toml
     systemctl start rt-node-n1
     """  # noqa: D301 - click reads the backspace character
-    for each in settings.each_stream:
-        click.echo(f"node {each.name} of a new cluster is founded in {found_stream(each)}")
+    for directory in found_streams(settings):
+        click.echo(f"node {settings.name} of a new cluster is founded in {directory}")
+
+
+def found_streams(settings: NodeSettings) -> list[str]:
+    """Found the state of each stream of a node; return their directories; errors as of one."""
+    return [found_stream(each) for each in settings.each_stream]
 
 
 def found_stream(settings: NodeSettings) -> str:
-    """Found a stream's state on a node; return its directory.
+    """Create a stream's state on a node; return its directory.
 
     Raises:
-        Misuse: there is a state already, or a node runs there.
+        Misuse: The state exists already, or a node is running there.
     """
     with closing(NodeDirectory(settings)) as directory:
         found_state(directory.disk, settings, directory.path)

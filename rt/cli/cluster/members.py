@@ -10,7 +10,8 @@ import click
 
 from rt.cli.common.completing import complete_asked
 from rt.cli.common.console import note, print_json, say
-from rt.cli.common.options import Seconds, click_options, json_option
+from rt.cli.common.link import link_options
+from rt.cli.common.options import Seconds, json_option
 from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse, Refused, RtError
 from rt.names import parse_node
@@ -19,7 +20,7 @@ from rt.node.founding.cluster_files import certify_node, write_member
 from rt.node.settings.node import parse_address
 from sequencer.raft.consensus import VOTERS_MAX
 
-# What a node says while a change has to wait: the client asks again.
+# Codes of replies that put a change off; the client asks again.
 _WAITS: Final = {"not-caught-up", "handing-over", "changing", "moving", "undecided"}
 _POLL_S: Final = 0.3
 _TIMEOUT_S: Final = 3600.0
@@ -28,10 +29,10 @@ Answer = dict[str, Any]
 
 
 class ChangeRequests:
-    """Asks the leader of a cluster for changes until they are made, and reports the progress."""
+    """Asks a cluster's leader for membership changes until they are made, and reports progress."""
 
     def __init__(self, settings: ConnectionSettings, timeout_s: float) -> None:
-        """Give up when the time is over, or at the first refusal that waiting does not cure."""
+        """Prepare requests that fail after `timeout_s`, or at a refusal that is final."""
         self._settings = settings
         self._end_s = time.monotonic() + timeout_s
         self._said = ""
@@ -40,24 +41,24 @@ class ChangeRequests:
 
     @property
     def members(self) -> dict[str, Answer]:
-        """Each member by name, as of the last answer."""
+        """Return each member by name, as of the last answer."""
         with reading_answers():
             return {str(each["name"]): each for each in self.answer["members"]}
 
     @property
     def _cluster(self) -> str:
-        """The cluster that certificates name, whichever of its streams was asked about."""
+        """Return the cluster's name as in certificates, the same for all of its streams."""
         with reading_answers():
             stream, cluster = str(self.answer["stream"]), str(self.answer["cluster"])
         return cluster.removesuffix(f"/{stream}")
 
     def demand_member(self, name: str) -> None:
-        """Refuse a name that is not a member's."""
+        """Raise an error unless `name` is a member."""
         if name not in self.members:
             raise Misuse(f"{name} is not a member; the members are {', '.join(self.members)}")
 
     def add(self, name: str, address: str) -> str:
-        """Add a learner, and write what its node needs; return the file of its settings."""
+        """Add a learner and write its node's files; return the path of its settings."""
         before = self.members.get(name)
         if before is not None and before["votes"]:
             words = "a member already; to change its address, use rt cluster move"
@@ -85,7 +86,7 @@ class ChangeRequests:
         note(f"{name} is not a member any more; if it runs, it ends, and its files stay")
 
     def move(self, name: str, address: str) -> None:
-        """Change the address of a member."""
+        """Change a member's address."""
         self.demand_member(name)
         self._change("move-member", name, address)
         host = parse_address(address)[0]
@@ -93,7 +94,7 @@ class ChangeRequests:
         note(f"{name} is reached at {address}; start it with that address under listen")
 
     def _change(self, do: str, name: str = "", address: str = "") -> None:
-        """Make a request until it is answered with members that are decided."""
+        """Repeat a request until the reply has members on which the cluster has agreed."""
         has_asked = False
         while True:
             try:
@@ -111,7 +112,7 @@ class ChangeRequests:
                 return
 
     def _ask(self, request: Answer) -> Answer:
-        """Ask whichever node leads, and wait while none does."""
+        """Ask the leader; while there is none, wait and ask again."""
         while True:
             try:
                 return AdminClient(self._addresses(), self._settings.contexts()).ask(request)
@@ -121,7 +122,7 @@ class ChangeRequests:
                 self._wait(str(error))
 
     def _addresses(self) -> list[tuple[str, int]]:
-        """The nodes of the configuration, and those that the cluster has named since."""
+        """Return the configured addresses, then those of members that the cluster has named."""
         named = [str(each["address"]) for each in self.answer.get("members", [])]
         found = [*self._settings.addresses(), *(parse_address(each) for each in named if each)]
         return list(dict.fromkeys(found))
@@ -152,7 +153,7 @@ class ChangeRequests:
 def member_command(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options that all changes of members share."""
     decorators = [
-        click_options(ConnectionSettings, "archive"),
+        link_options("archive"),
         click.option(
             "--timeout", "timeout_s", type=Seconds(), default=_TIMEOUT_S, show_default=True,
             metavar="S", help="Give up after this many seconds, with exit code 1.",
@@ -190,7 +191,7 @@ def add(
     rt cluster add n4 --address d:7420 --config flights/clients.toml --no-wait
 
     Writes NAME.toml beside the directory of certificates, and issues the node's certificate where
-    the authority's key is at hand. Start the node meanwhile; until it votes it costs nothing.
+    the authority's key is here. Start the node meanwhile; until it votes, no majority needs it.
     """  # noqa: D301 - click reads the backspace character
     _check(name, address)
     changes = ChangeRequests(settings, timeout_s)
@@ -209,8 +210,8 @@ def remove(name: str, *, settings: ConnectionSettings, timeout_s: float, as_json
     \b
     rt cluster remove n3 --config flights/clients.toml
 
-    Refused where the others would be no majority. A leader hands over first. The node ends by
-    itself; revoke its certificate with rt certs revoke if its machine is not yours any more.
+    Refused if the remaining nodes would not be a majority. A leader hands over first. The node
+    stops by itself; revoke its certificate with rt certs revoke if you give its machine away.
     """  # noqa: D301 - click reads the backspace character
     changes = ChangeRequests(settings, timeout_s)
     changes.remove(name)
@@ -236,8 +237,8 @@ def replace_node(
     \b
     rt cluster replace n3 n4 --address d:7420 --config flights/clients.toml
 
-    A node that is dead is removed first, since it only adds to the majority that is needed, and
-    one of seven, since no more may vote. If the command is stopped, run it again. For a new disk in
+    OLD is removed first if it is dead, since it only makes the majority larger, or if it is one of
+    seven, since no more may vote. If the command is stopped, run it again. For a new disk in
     the same machine there is nothing to replace: start the node on an empty directory.
     """  # noqa: D301 - click reads the backspace character
     _check(new, address)
@@ -249,20 +250,21 @@ def replace_node(
 
 
 def replace_member(changes: ChangeRequests, old: str, new: str, address: str) -> None:
-    """Make the changes that are left, of which an earlier call may have made some."""
+    """Make the changes that remain; an earlier call may have made some of them."""
     if new not in changes.members:
         changes.demand_member(old)
     if not changes.members.get(new, {}).get("votes"):
         _say_start(changes.add(new, address))
         if leaves_first(changes.members, old):
             changes.remove(old)
-    changes.promote(new)  # also if it votes, which nodes of the version before may be wrong about
+    # even if it votes already: nodes of an older version may report that wrongly
+    changes.promote(new)
     if old in changes.members:
         changes.remove(old)
 
 
 def leaves_first(members: Mapping[str, Answer], old: str) -> bool:
-    """Whether a member has to be removed before the one that replaces it can vote."""
+    """Return whether the old member has to be removed before its replacement can vote."""
     if old not in members:
         return False
     voters = sum(bool(each["votes"]) for each in members.values())

@@ -33,12 +33,11 @@ _NAMED_MAX: Final = 10
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
 @click_options(NodeSettings, "node")
-@click.option("--found", is_flag=True, hidden=True)  # rt node found, and start; for old scripts
 @click.pass_context
-def node(context: click.Context, *, settings: NodeSettings, found: bool) -> None:
+def node(context: click.Context, *, settings: NodeSettings) -> None:
     """Serve a stream, or several: accept pushes, merge them, and let subscribers pull.
 
-    A stream that fails is served no more, and the others are; the node ends with the last one.
+    A stream that fails stops, and the others continue; the node ends with the last one.
     Stops cleanly on SIGTERM and ctrl-C; everything acknowledged is kept. SIGHUP loads
     certificates, the reserve and the limits again, and logs which other settings of the file wait
     for a restart; where the node has a terminal, it stops the node, as a closed one does.
@@ -57,7 +56,7 @@ def node(context: click.Context, *, settings: NodeSettings, found: bool) -> None
     manager = ServiceManager()
     on_role = RoleCommand(command) if command else None
     with StopSignals(reloads=True) as signals:
-        running = StreamHost(settings, founding=found, on_role=on_role)
+        running = StreamHost(settings, on_role=on_role)
         if settings.web.http:
             running.own.lookout.pause_s = LIVE_S
         running.start()
@@ -100,7 +99,7 @@ def _site(running: StreamHost, events: RecentEvents) -> "Site":
 
 
 def _reload(running: StreamHost, web: WebServer | None) -> None:
-    """Use what the files say now; what cannot be used is logged, and the rest stays as it was."""
+    """Load the files again and apply what changed; log what cannot be used, and keep the rest."""
     try:
         settings = reloaded(NodeSettings)
         if web is not None:

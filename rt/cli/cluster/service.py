@@ -54,8 +54,8 @@ def install(
     """Write a unit for KIND: node, push or pull.
 
     The unit may write to the root of the settings and nowhere else, is restarted after a failure
-    that a restart can mend, reloads by SIGHUP, and says when it is ready and alive. Nothing is
-    started, and no user is made.
+    that a restart can cure, reloads on SIGHUP, and tells systemd that it is ready and alive. The
+    command starts nothing and creates no user.
 
     \b
     rt service install node --config /etc/rt/n1.toml --dry-run > rt-node-n1.service
@@ -74,7 +74,7 @@ def install(
 
 
 def _unit(kind: str, config: str, user: str, program: str | None) -> Unit:
-    """Return the unit for these settings, which are read and checked."""
+    """Return the unit for a file of settings, which is read and checked."""
     if not _USER.fullmatch(user):
         raise click.UsageError(f"--user {user!r} is not a user's name")
     command = program or _own_program()
@@ -98,14 +98,14 @@ def _unit(kind: str, config: str, user: str, program: str | None) -> Unit:
 
 
 def _settings(kind: str, config: str) -> NodeSettings | ServiceSettings:
-    """Load the settings from the file alone: a service does not have our environment."""
+    """Load the settings from the file alone: a service does not get this shell's environment."""
     if kind == "node":
         return load(NodeSettings, config, kind, {})
     return load(PullSettings if kind == "pull" else ServiceSettings, config, kind, {})
 
 
 def _own_program() -> str:
-    """Return the path of the command that runs now, or the one beside its Python."""
+    """Return the path of the running command, or of the `rt` beside its Python."""
     beside = os.path.join(os.path.dirname(sys.executable), "rt")
     return beside if os.path.exists(beside) else shutil.which("rt") or beside
 
@@ -122,7 +122,7 @@ def _write(path: str, text: str, *, force: bool) -> None:
 
 
 def _next_steps(unit: Unit) -> list[str]:
-    """Return the commands that are left to do."""
+    """Return the commands that the operator runs next."""
     steps = []
     if not _has_user(unit.user):
         steps.append(

@@ -1,4 +1,4 @@
-"""`rt stream`: makes, lists and drops the streams that a node serves."""
+"""`rt stream`: creates, lists and drops the streams that a node serves."""
 
 import os
 from typing import Any, Final
@@ -53,9 +53,10 @@ def stream() -> None:
 def create(name: str, *, config: str, root: str, own: tuple[str, ...], as_json: bool) -> None:
     """Add a stream to a node's file, and found its state as a new cluster's.
 
-    Once on each node of the cluster, and then SIGHUP or a restart for each: once a majority has
-    it, the stream is served. Never again for a node that has lost its directory: it learns the
-    stream from the others by itself. Publishers need the stream in grants.toml, subscribers too.
+    Run it once on each node of the cluster, then restart each node or send it SIGHUP: the stream is
+    served once a majority has it. Do not run it again for a node that has lost its directory: it
+    copies the stream from the others. grants.toml has to name the stream for its publishers and
+    subscribers.
 
     \b
     rt stream create trains --config /etc/rt/n1.toml
@@ -70,7 +71,7 @@ def create(name: str, *, config: str, root: str, own: tuple[str, ...], as_json: 
     changed = with_streams(text, [*listed_streams(text), entry])
     made = next(each for each in _settings_of(config, changed).each_stream if each.stream == name)
     directory = stream_directory(made.root, made.stream)
-    if not made.is_alone:  # a node alone founds its state when it starts
+    if not made.is_alone:  # the only node of a cluster founds its state when it starts
         found_stream(made)
     _write(config, changed)
     if as_json:
@@ -138,7 +139,7 @@ def list_streams(*, config: str, as_json: bool) -> None:
 
 
 def _row(settings: NodeSettings) -> dict[str, Any]:
-    """Return what is known of one stream; its state is the node's role, or why it has none."""
+    """Return one stream's row; its state is the node's role, or why the stream is not served."""
     row = {
         "stream": settings.stream, "state": "", "merged_end": "", "messages": "",
         "directory": stream_directory(settings.root, settings.stream),
@@ -161,13 +162,13 @@ def _read(config: str) -> tuple[str, NodeSettings]:
 
 
 def _settings_of(config: str, text: str) -> NodeSettings:
-    """Check a file before it is written; return what it would say."""
+    """Return the settings that a file with this text would give; errors as of `load`."""
     listed = listed_streams(text)
     return load(NodeSettings, config, "node", {}, {"streams": listed})
 
 
 def _write(config: str, text: str) -> None:
-    """Replace a file, which keeps its mode and owner: the node may run as another user."""
+    """Replace a file and keep its mode and owner: the node may run as another user."""
     facts = os.stat(config)
     write_file(config, text.encode(), force=True)
     os.chmod(config, facts.st_mode & 0o777)

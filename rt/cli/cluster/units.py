@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
-# Exit codes that a restart does not change: damage, misuse, a refusal. A pusher or puller that was
-# refused tries again by itself, so only misuse ends those for good.
+# Exit codes after which systemd does not restart: damage, misuse, a refusal. A refused pusher or
+# puller tries again by itself, so only misuse is final for those.
 _FINAL: Final = {"node": "1 2 3", "push": "2", "pull": "2"}
 _ABOUT: Final = {
     "node": "node {name} of stream {stream}",
@@ -78,12 +78,12 @@ class Unit:
 
     Attributes:
         kind: `node`, `push` or `pull`.
-        stream: that it serves, ships or copies.
-        name: of the node; "" for others.
-        program: absolute path of the command `rt`.
-        config: absolute path of its settings.
-        root: absolute path of its directory, the only one that it may write to.
-        user: that it runs as.
+        stream: The stream that it serves, ships or copies.
+        name: The node's name; "" for a pusher or puller.
+        program: The absolute path of the command `rt`.
+        config: The absolute path of its settings.
+        root: The absolute path of its directory, the only one that it may write to.
+        user: The user that it runs as.
     """
 
     kind: str
@@ -96,7 +96,7 @@ class Unit:
 
     @property
     def file_name(self) -> str:
-        """Its name, such as `rt-node-n1-flights.service`."""
+        """Return the unit's file name, such as `rt-node-n1-flights.service`."""
         parts = ("rt", self.kind, self.name, self.stream)
         return f"{'-'.join(each for each in parts if each)}.service"
 

@@ -1,4 +1,4 @@
-"""`rt up`: runs a whole cluster on this machine, and lets its nodes be killed and started."""
+"""`rt up`: runs a whole cluster on this machine, and kills and starts its nodes on request."""
 
 import os
 import re
@@ -9,6 +9,7 @@ from typing import Final
 import click
 
 from rt.cli.cluster.cluster import show_client_commands
+from rt.cli.cluster.found import found_streams
 from rt.cli.cluster.up_add import add_node
 from rt.cli.cluster.up_control import ControlRequest, ControlServer, ask_cluster
 from rt.cli.common.console import note, say
@@ -32,7 +33,7 @@ from rt.text import counted
 from rt.web.serving.server import demand_free, demand_installed
 
 _CHECK_S: Final = 0.2
-_SERVES: Final = r":(\d+)$"  # the first line of a node that is ready
+_SERVES: Final = r":(\d+)$"  # matches the first line of a node that is ready
 
 
 @click.command()
@@ -61,10 +62,10 @@ def up(
 ) -> None:
     """Run a whole cluster on this machine until ctrl-C: for development.
 
-    The first run makes the cluster in the directory, later ones find it there. It keeps running
+    The first run creates the cluster in the directory; later runs use it. The cluster keeps running
     when one of its nodes ends. To try out a failover, kill and start nodes from another terminal;
-    --kill is SIGKILL, which is to a process what a power cut is. After --add, name the new number
-    of nodes when you start it again.
+    --kill sends SIGKILL, which ends a process as suddenly as a power cut. After --add, give the
+    new number of nodes when you start it again.
 
     \b
     rt up --nodes 3 --stream flights --http 127.0.0.1:9420
@@ -84,7 +85,8 @@ def up(
         return
     addresses = _page_addresses(http, nodes)
     make_private_directory(root)
-    take_lock(root, f"{root} has a running cluster; stop it, or name another --root")  # for life
+    # held until the process ends
+    take_lock(root, f"{root} has a running cluster; stop it, or name another --root")
     places = _places(root, stream, nodes)
     pages = {place.name: page for place, page in zip(places, addresses, strict=False)}
     with StopSignals() as signals, Children() as children, ControlServer(root) as control:
@@ -105,35 +107,32 @@ def start_nodes(
     places: list[Place],
     pages: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Child]:
-    """Start a process for each node of a cluster on this machine; return when all serve.
+    """Start a process for each node of a cluster on this machine; return when all of them serve.
 
     Args:
-        children: Stops what runs at the end.
-        root: The directory of the cluster.
-        stream: The stream it serves.
+        children: Stops the processes at the end.
+        root: The cluster's directory.
+        stream: The stream that it serves.
         places: Its nodes.
-        pages: Where nodes show their page, by name.
+        pages: The address of each node's page, by node name.
 
     Raises:
-        RtError: One did not start; the message says why.
+        RtError: A node did not start; the message says why.
     """
-    # where a majority has a state, a node without one was emptied, and has to learn
+    # if a majority has a state, a node without one was emptied and must copy it, not found it
     there = sum(is_founded(root, place, stream) for place in places)
     is_new = len(places) > 1 and there <= len(places) // 2
-    started = [
-        _start(
-            children, place, page=pages.get(place.name, ""),
-            founds=is_new and _is_founder(root, place) and not is_founded(root, place, stream),
-        )
-        for place in places
-    ]  # fmt: skip
+    for place in places if is_new else ():
+        if _is_founder(root, place) and not is_founded(root, place, stream):
+            found_streams(load(NodeSettings, place.config, "node", environment={}))
+    started = [_start(children, place, pages.get(place.name, "")) for place in places]
     for child in started:
         child.first_line(_SERVES)
     return started
 
 
 class LocalCluster:
-    """The nodes of `rt up`: notices when one ends, and kills and starts them on request."""
+    """The nodes of `rt up`: reports those that end, and kills and starts nodes on request."""
 
     def __init__(
         self,
@@ -146,11 +145,11 @@ class LocalCluster:
         """Start all nodes.
 
         Args:
-            children: Stops what runs at the end.
-            root: The directory of the cluster.
-            stream: The stream it serves.
+            children: Stops the processes at the end.
+            root: The cluster's directory.
+            stream: The stream that it serves.
             places: Its nodes.
-            pages: Where nodes show their page, by name.
+            pages: The address of each node's page, by node name.
 
         Raises:
             RtError: A node did not start.
@@ -161,13 +160,13 @@ class LocalCluster:
         self._pages = pages
         started = start_nodes(children, root, stream, places, pages)
         self._running = dict(zip(self._places, started, strict=True))
-        self._killed: set[str] = set()  # on request, and not started since
+        self._killed: set[str] = set()  # killed on request, and not started since
 
     def look(self) -> None:
-        """Say which nodes have ended since the last look.
+        """Report the nodes that have ended since the last call.
 
         Raises:
-            RtError: None is left, and not all of them were killed on request.
+            RtError: No node is left, and not all of them were killed on request.
         """
         for name, child in list(self._running.items()):
             if not child.running:
@@ -182,10 +181,10 @@ class LocalCluster:
                     note(f"{reason}; {self._left()}; start it again with {self._command(name)}")
 
     def obey(self, request: ControlRequest) -> str:
-        """Do what another terminal asks; return what to tell it.
+        """Carry out a request from another terminal; return the answer to print there.
 
         Raises:
-            Misuse: There is no such node, or it is running, or not running, already.
+            Misuse: There is no such node, or it is already running, or already ended.
             RtError: The node did not start.
         """
         name = request.node
@@ -198,7 +197,7 @@ class LocalCluster:
         return self._start(name)
 
     def _add(self, name: str) -> str:
-        """Start a node whose configuration was written since."""
+        """Start a node that was added to the configuration while this was running."""
         config = os.path.join(self._root, f"{parse_node(name)}.toml")
         settings = load(NodeSettings, config, "node", environment={})
         self._places[name] = Place(settings.name, settings.listen, config)
@@ -218,7 +217,7 @@ class LocalCluster:
         if name in self._running:
             raise Misuse(f"{name} is running already")
         place = self._places[name]
-        child = _start(self._children, place, founds=False, page=self._pages.get(name, ""))
+        child = _start(self._children, place, self._pages.get(name, ""))
         try:
             child.first_line(_SERVES)
         except RtError:
@@ -240,22 +239,21 @@ class LocalCluster:
         return f"rt up --root {self._root} --start {name}"
 
 
-def _start(children: Children, place: Place, *, founds: bool, page: str) -> Child:
-    first = ["--found"] if founds else []
+def _start(children: Children, place: Place, page: str) -> Child:
     shown = ["--http", page] if page else []
-    return children.start(place.name, "node", "--config", place.config, *first, *shown)
+    return children.start(place.name, "node", "--config", place.config, *shown)
 
 
 def _is_founder(root: str, place: Place) -> bool:
-    """Whether a node was there when the cluster was made, as n1 was, and not added since."""
+    """Return whether a node is one of the cluster's first, rather than added later."""
     first = load(NodeSettings, os.path.join(root, "n1.toml"), "node", environment={})
     return place.name in first.member_names
 
 
 def _page_addresses(http: str | None, nodes: int) -> list[str]:
-    """Return where the nodes show their pages: the first at `http`, the others at the next ports.
+    """Return the nodes' page addresses: the first at `http`, the others at the ports after it.
 
-    Whatever would end a node that shows one is found here, before there is a cluster.
+    Raises whatever would end a node over its page, before a cluster is created.
     """
     if http is None:
         return []
@@ -271,9 +269,9 @@ def _page_addresses(http: str | None, nodes: int) -> list[str]:
 
 
 def _places(root: str, stream: str, nodes: int) -> list[Place]:
-    """Return the nodes of the cluster in `root`, which is made if there is none.
+    """Return the nodes of the cluster in `root`, which is created if there is none.
 
-    A node that was removed from the cluster is not one of them.
+    Nodes that were removed from the cluster are left out.
     """
     configs = [name for name in os.listdir(root) if re.fullmatch(r"n\d+\.toml", name)]
     if not configs:

@@ -1,4 +1,4 @@
-"""`rt up --add`: lets a cluster on this machine grow by a node while it runs."""
+"""`rt up --add`: adds a node to a running cluster on this machine."""
 
 import os
 import re
@@ -11,16 +11,16 @@ from rt.client.readers.settings import ConnectionSettings
 from rt.config.settings import load
 from rt.node.founding.cluster_files import CLIENTS_NAME, free_addresses, name_nodes
 
-_TIMEOUT_S: Final = 120.0  # to copy the merged log, and to be promoted
+_TIMEOUT_S: Final = 120.0  # time to copy the merged log and to be promoted
 _CONFIG: Final = re.compile(r"n(\d+)\.toml")
 
 
 def add_node(root: str) -> None:
-    """Add a node, have `rt up` start it, and wait until it votes; go on where this was stopped.
+    """Add a node, have `rt up` start it, and wait until it votes; resumes an interrupted call.
 
     Raises:
-        Misuse: No cluster runs there.
-        Refused: The nodes do not take another one.
+        Misuse: No cluster is running there.
+        Refused: The nodes do not accept another one.
         RtError: The node does not start.
     """
     demand_running(root)
@@ -41,6 +41,6 @@ def add_node(root: str) -> None:
 
 
 def _next_name(root: str) -> str:
-    """Return the name after those of all nodes there ever were."""
+    """Return the next unused node name; names of removed nodes are not used again."""
     found = [_CONFIG.fullmatch(each) for each in os.listdir(root)]
     return f"n{1 + max(int(each[1]) for each in found if each)}"

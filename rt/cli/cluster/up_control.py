@@ -58,17 +58,18 @@ def ask_cluster(root: str, request: ControlRequest) -> str:
 
 
 class ControlServer:
-    """Takes requests for the cluster of a directory, one at a time, for as long as it is open."""
+    """Accepts requests for the cluster of a directory, one at a time, while it is open."""
 
     def __init__(self, root: str) -> None:
         self._request = os.path.join(root, _REQUEST)
         self._answer = os.path.join(root, _ANSWER)
 
     def serve(self, obey: Callable[[ControlRequest], str]) -> None:
-        """Do what was asked since the last call, if anything, and answer.
+        """Carry out the request that has arrived since the last call, if any, and answer it.
 
         Args:
-            obey: Does it and returns the answer; an `RtError` or `OSError` becomes a refusal.
+            obey: Carries a request out and returns the answer; an `RtError` or `OSError` becomes a
+                refusal.
         """
         fields = _read(self._request)
         if not fields:
@@ -98,7 +99,7 @@ class ControlServer:
 
 
 def demand_running(root: str) -> None:
-    """Raise `Misuse` unless the lock of a running cluster is taken."""
+    """Raise `Misuse` unless a running cluster holds the lock."""
     if os.path.isdir(root):
         try:
             os.close(take_lock(root, "running"))
@@ -116,7 +117,7 @@ def _outcome(answer: dict[str, Any]) -> str:
 
 
 def _write(path: str, fields: dict[str, Any]) -> None:
-    """Replace a file in one step, so that it is never read half written."""
+    """Replace a file in one step, so that no reader sees half of it."""
     part = f"{path}.{secrets.token_hex(8)}"
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     with open(fd, "w", encoding="utf-8") as file:
@@ -125,7 +126,7 @@ def _write(path: str, fields: dict[str, Any]) -> None:
 
 
 def _read(path: str) -> dict[str, Any]:
-    """Return what a file says; nothing if it is missing or cannot be read."""
+    """Return a file's fields; empty if it is missing or cannot be read."""
     try:
         file = OsDisk().open_read(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""Asking: what every node of a stream answers about itself, asked all at once."""
+"""Asking: queries the status of all nodes of a stream at the same time."""
 
 import time
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ from rt.node.founding.cluster_files import ask_status
 
 @dataclass(frozen=True, slots=True)
 class NodeAnswer:
-    """What came of asking one address.
+    """The result of querying one address.
 
     Attributes:
         address: host:port.
-        answer: the node's status; empty if there is none.
-        error: why there is none; "" if there is one.
-        is_refusal: whether what answered refused us, or is not a node.
-        sent_ns: our clock when it was asked.
-        took_s: until the answer was whole.
+        answer: The node's status; empty if there is none.
+        error: Why there is no answer; "" if there is one.
+        is_refusal: Whether the other side refused us, or is not a node.
+        sent_ns: Our clock when the question was sent.
+        took_s: Seconds until the whole answer was here.
     """
 
     address: str
@@ -34,10 +34,10 @@ class NodeAnswer:
 
 
 def ask_nodes(settings: ConnectionSettings) -> list[NodeAnswer]:
-    """Ask each node once; one that is down delays the others' answers by nothing.
+    """Ask each node once, all at the same time, so that one that is down delays no other.
 
     Raises:
-        Misuse: our certificate cannot be used.
+        Misuse: Our certificate cannot be used.
     """
     return ask_addresses(settings.addresses(), settings.contexts())
 
@@ -45,7 +45,7 @@ def ask_nodes(settings: ConnectionSettings) -> list[NodeAnswer]:
 def ask_addresses(addresses: Sequence[tuple[str, int]], contexts: Contexts) -> list[NodeAnswer]:
     """Ask the nodes at these addresses.
 
-    The threads are daemons: an interrupt does not wait for nodes that do not answer.
+    The threads are daemons, so that ctrl-C does not wait for nodes that do not answer.
     """
     found: dict[tuple[str, int], NodeAnswer] = {}
 

@@ -5,11 +5,12 @@ from typing import Final
 
 import click
 
-_LINE: Final = 200  # characters of a subcommand's line: all of its first sentence
-# Of difflib's ratio: `stauts` has 0.83 to `status`, `producer` 0.6 to `node`, `plan` 0.5 to `pull`.
+_LINE: Final = 200  # characters for a subcommand's help line: enough for a whole first sentence
+# Least `difflib` ratio of a suggestion: `stauts` has 0.83 to `status`, `producer` 0.6 to `node`,
+# `plan` 0.5 to `pull`.
 _CLOSE: Final = 0.7
 _CLOSE_ENOUGH: Final = 0.62
-_VERSION: Final = "--version"  # of the program, whatever the group
+_VERSION: Final = "--version"  # the option of the program, known in every group
 # What other programs call our commands.
 _OTHER_WORDS: Final = {
     "cat": "subscribe", "consume": "subscribe", "read": "subscribe", "sub": "subscribe",
@@ -64,7 +65,7 @@ class CommandGroup(click.Group):
         return f"; did you mean {' or '.join(near)}?"
 
     def _elsewhere(self, ctx: click.Context, name: str) -> list[str]:
-        """Return the groups here that have a subcommand of this name, with it."""
+        """Return other groups' subcommands of this name, each with its group."""
         groups = ((each, self.get_command(ctx, each)) for each in self.list_commands(ctx))
         return [
             f"{path} {name}"

@@ -1,4 +1,4 @@
-"""Completing: the streams, sessions, cursors, groups and nodes that a shell offers."""
+"""Completing: the streams, sessions, cursors, groups and nodes offered by shell completion."""
 
 import os
 import threading
@@ -13,7 +13,7 @@ from rt.cli.common.settings_source import settings_source, typed
 from rt.config.settings import explain, settings_of
 from rt.names import MERGED_NAME, stream_directory
 
-_PATIENCE_S: Final = 1.5  # a shell is blocked meanwhile
+_PATIENCE_S: Final = 1.5  # the shell is blocked meanwhile
 _IDENTIFIED_BY: Final = {"sessions": "session", "cursors": "cursor", "groups": "group"}
 
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
@@ -21,14 +21,14 @@ Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 def complete_stream(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
     """Return the streams below the root directory that the command would use."""
-    with suppress(Exception):  # a shell has nowhere to show why there are none
+    with suppress(Exception):  # completion has nowhere to show an error
         root = _settings(context)["root"]
         return _begun(begun, (each.name for each in os.scandir(root) if each.is_dir()))
     return []
 
 
 def complete_session(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """Return the sessions on this machine of the stream that the command would use."""
+    """Return this machine's sessions of the stream that the command would use."""
     with suppress(Exception):
         settings = _settings(context)
         stream = stream_directory(settings["root"], settings["stream"])
@@ -38,7 +38,7 @@ def complete_session(context: click.Context, _parameter: click.Parameter, begun:
 
 
 def complete_cursor(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """Return the cursors that are kept beside the copy that the command would read."""
+    """Return the cursors kept beside the copy that the command would read."""
     with suppress(Exception):
         from rt.client.readers.cursor import read_cursors  # noqa: PLC0415 - most completions need none
 
@@ -48,10 +48,10 @@ def complete_cursor(context: click.Context, _parameter: click.Parameter, begun: 
 
 
 def complete_asked(field: str) -> Complete:
-    """Return what completes a name that the nodes know.
+    """Return a completer for names that the nodes know.
 
     Args:
-        field: of their answer: sessions, cursors, groups or members.
+        field: The field of a status answer: sessions, cursors, groups or members.
     """
 
     def complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
@@ -79,7 +79,7 @@ def _asked(context: click.Context, field: str) -> list[str]:
 
 
 def _settings(context: click.Context) -> dict[str, Any]:
-    """Return the settings that the command would run with, from what is typed so far."""
+    """Return the settings that the command would run with, given what has been typed so far."""
     source = settings_source(context.command)
     if source is None:
         return {}

@@ -67,13 +67,13 @@ def explain_config(
 
 
 def explained(program: click.Context, command: str, config_path: str | None) -> Mapping[str, Given]:
-    """Return the settings that a command would run with; errors as of `rt.config.settings.load`."""
+    """Return the settings that a command would run with; raises as `rt.config.settings.load`."""
     found = _command(program, command)
     return _given(found, command, [] if config_path is None else ["--config", config_path])
 
 
 def commands_with_settings(program: click.Context) -> list[str]:
-    """Return every command that has settings, a subcommand with its group's name before it."""
+    """Return the names of all commands with settings; a subcommand's begins with its group's."""
     return _below(program.command, program, "")
 
 
@@ -91,7 +91,7 @@ def _command(context: click.Context, name: str) -> click.Command:
     """Return the command of this name.
 
     Raises:
-        click.UsageError: there is none, or it has no settings.
+        click.UsageError: There is no such command, or it has no settings.
     """
     program = context.find_root()
     command: click.Command | None = program.command
@@ -108,7 +108,7 @@ def _command(context: click.Context, name: str) -> click.Command:
 
 
 def _given(command: click.Command, name: str, arguments: list[str]) -> dict[str, Given]:
-    """Parse arguments as the command would, and return the settings that follow from them."""
+    """Parse arguments as the command would, and return the resulting settings."""
     source = settings_source(command)
     if source is None:
         return {}
@@ -126,7 +126,7 @@ def _given(command: click.Command, name: str, arguments: list[str]) -> dict[str,
 
 
 def _optional(option: click.Option) -> click.Option:
-    """Return an option that may be left out; the command itself may demand it."""
+    """Make an option optional: the command itself may require it, explaining it does not."""
     found = copy.copy(option)
     found.required = False
     return found

@@ -1,4 +1,4 @@
-"""Console: shows people what a command has to say; colours and progress on a terminal only."""
+"""Console: prints output and messages; colours and progress only on a terminal."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ _SHOW_EVERY_S: Final = 0.1
 def say(*lines: str) -> None:
     """Print lines to stdout, with control characters escaped.
 
-    Line ends are escaped too: a line's text may be a peer's, and must not forge another line.
+    Newlines within a line are escaped too: text from a peer must not be able to forge a line.
     """
     click.echo("\n".join(map(printable, lines)))
 
@@ -33,12 +33,12 @@ def print_json(value: Any) -> None:
 
 
 def complain(reason: str) -> None:
-    """Say on stderr why the program ends."""
+    """Print an error to stderr: the reason why the program ends."""
     click.echo(f"{_styled('rt:', fg='red', bold=True)} {printable(reason)}", err=True)
 
 
 def note(remark: str) -> None:
-    """Say something on stderr that is not part of the output."""
+    """Print a remark to stderr, where it does not mix with the output."""
     click.echo(f"{_styled('rt:', fg='cyan')} {printable(remark)}", err=True)
 
 
@@ -71,7 +71,7 @@ def _aligned(columns: Sequence[Sequence[str]], widths: Sequence[int]) -> str:
 
 
 def _blocks(names: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> str:
-    """Return each row as lines of a name and a cell; empty cells are left out."""
+    """Return each row as a block of lines, one for each cell that is not empty."""
     width = max(map(len, names))
     wrapped = textwrap.TextWrapper(
         max(1, room - width - 2), break_long_words=False, break_on_hyphens=False
@@ -95,7 +95,7 @@ def _styled(text: str, to: Any = None, **style: Any) -> str:
 
 
 class ProgressBar:
-    """One line on stderr that shows how far a long command has come.
+    """A progress line on stderr for a long command.
 
     It appears after a second, and only on a terminal.
     """
@@ -106,11 +106,11 @@ class ProgressBar:
         self._next_s = time.monotonic() + _SHOW_AFTER_S if sys.stderr.isatty() else float("inf")
 
     def show(self, text: str, done: int = 0) -> None:
-        """Show the state of the work; cheap enough to call for every piece of it.
+        """Show progress; cheap enough to call for every piece of work.
 
         Args:
             text: What has been done so far.
-            done: How much of the total that is.
+            done: How much of the total has been done.
         """
         now = time.monotonic()
         if now >= self._next_s:
@@ -133,7 +133,7 @@ class ProgressBar:
 
 
 def _bar(total: int | None) -> "RichProgress":
-    # heavy, and most commands are done before it is needed
+    # slow to import, and most commands end before it is needed
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import BarColumn, SpinnerColumn, TextColumn  # noqa: PLC0415
     from rich.progress import Progress as RichProgress  # noqa: PLC0415

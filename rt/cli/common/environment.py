@@ -1,4 +1,4 @@
-"""Environment: refuses variables that look like ours, or like another product's, and set none."""
+"""Environment: refuses variables that look like `rt`'s or another product's and have no effect."""
 
 import difflib
 import re
@@ -9,7 +9,7 @@ import click
 
 from rt.errors import Misuse
 
-# Settings of our commands, so that usually no command but the one that runs has to be imported.
+# The variables of our commands, so that checking usually imports only the command that runs.
 KNOWN: Final = frozenset((
     "RT_ADDRESS_HANDSHAKES", "RT_CERTS", "RT_CLUSTER_ID", "RT_COMPRESSION", "RT_CONFIG",
     "RT_CONNECTIONS", "RT_CONSENSUS", "RT_ELECTION_S", "RT_FILE_AGE_S", "RT_FILE_BYTES", "RT_FLUSH",
@@ -20,7 +20,7 @@ KNOWN: Final = frozenset((
     "RT_MESSAGE_BYTES_MAX", "RT_MISSING_S", "RT_NAME", "RT_NODES", "RT_RESERVE", "RT_ROOT",
     "RT_SESSION", "RT_SNAPSHOT_S", "RT_STREAM", "RT_STREAMS",
 ))  # fmt: skip
-# What users of KX RT have set, and what does the same here.
+# Variables of KX RT that users may still have set, and what replaces each.
 FOREIGN: Final = {
     "RT_SINK": "RT_STREAM",
     "RT_SOURCE": "RT_STREAM",
@@ -37,20 +37,21 @@ FOREIGN: Final = {
     "RAFT_LOG_SIZE": "nothing: snapshots bound the log of Raft (RT_SNAPSHOT_S)",
     "RAFT_CHUNK_SIZE": "nothing: the log of Raft holds no messages",
 }
-_DEVELOPERS: Final = frozenset({"RT_BENCH_DIR", "RT_ARCHIVER_SEEDS"})  # of tests and benchmarks
+# used by tests and benchmarks
+_DEVELOPERS: Final = frozenset({"RT_BENCH_DIR", "RT_ARCHIVER_SEEDS"})
 _VARIABLE: Final = re.compile("RT_[A-Z0-9_]+")
 _PREFIXES: Final = ("RT_", "RAFT_")
 
 
 def check_environment(environment: Mapping[str, str], program: click.Group) -> None:
-    """Refuse a variable that someone meant for us and that no command reads.
+    """Refuse a variable that was meant for `rt` but that no command reads.
 
     Args:
-        environment: of the process.
-        program: all commands; they are imported only if a variable is not among `KNOWN`.
+        environment: The process's environment.
+        program: All commands; imported only if a variable is not among `KNOWN`.
 
     Raises:
-        Misuse: names it, and what to set instead.
+        Misuse: The message names the variable, and what to set instead.
     """
     ours = KNOWN | _DEVELOPERS
     strange = sorted(
@@ -64,7 +65,7 @@ def check_environment(environment: Mapping[str, str], program: click.Group) -> N
 
 
 def variables(command: click.Command, context: click.Context) -> frozenset[str]:
-    """Return the variables that the options of a command and its subcommands read."""
+    """Return the variables that a command's options and subcommands read."""
     helps = (getattr(option, "help", None) or "" for option in command.params)
     found = frozenset(name for text in helps for name in _VARIABLE.findall(text))
     if isinstance(command, click.Group):

@@ -1,4 +1,4 @@
-"""Exits: the sentence that a failed command says, and its exit code."""
+"""Exits: the error message and the exit code of a failed command."""
 
 from typing import Final
 
@@ -20,12 +20,12 @@ from rt.errors import (
 
 FOUND_WRONG: Final = 1  # damage, a gap, copies that differ, a level not reached, a degraded cluster
 BAD_USE: Final = 2  # also bad input, and a missing file or directory
-REFUSED: Final = 3  # by a peer, a certificate, a limit or a policy; a cluster without quorum
-DISK_FAILED: Final = 4  # or anything else the operating system would not do
-UNKNOWN: Final = "unknown-"  # begins the code of a refusal of a name that the nodes do not know
+REFUSED: Final = 3  # by a peer, a certificate, a limit or a policy; also a cluster without quorum
+DISK_FAILED: Final = 4  # and other errors of the operating system
+UNKNOWN: Final = "unknown-"  # prefix of the refusal codes for names that the nodes do not know
 OUR_FAULT: Final = 70  # EX_SOFTWARE: an unforeseen error
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells report it
-PIPE_CLOSED: Final = 141  # 128 + SIGPIPE: the reader of our output stopped
+PIPE_CLOSED: Final = 141  # 128 + SIGPIPE: the program that read our output has ended
 
 CODES_HELP: Final = """\b
 Exit codes:
@@ -44,7 +44,7 @@ Exit codes:
 
 rt check has the codes of monitoring plugins instead: 0, 1 warning, 2 critical, 3 unknown"""
 
-# The first class that fits an error decides; FlushTimeout and DiskFailed are also OSErrors.
+# The first class that matches an error decides; FlushTimeout and DiskFailed are also OSErrors.
 _CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (click.UsageError, BAD_USE),
     (Misuse, BAD_USE),
@@ -64,7 +64,7 @@ _CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (KeyboardInterrupt, INTERRUPTED),
     (BrokenPipeError, PIPE_CLOSED),
     (OSError, DISK_FAILED),
-    (RtError, DISK_FAILED),  # what remains: our own writer failed
+    (RtError, DISK_FAILED),  # any other RtError: our own writer failed
 )
 
 

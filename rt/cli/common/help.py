@@ -1,4 +1,4 @@
-"""`rt help`, and HelpContext: help whose examples and lists fit a narrow terminal too."""
+"""`rt help`, and HelpContext, which wraps examples and lists to fit a narrow terminal."""
 
 import os
 import re
@@ -9,16 +9,16 @@ from typing import Final
 
 import click
 
-_COMMAND: Final = re.compile(r" +(\S.*\| )?rt ")  # an example
-_WORD: Final = re.compile(r"""(?:'[^']*'|"[^"]*"|\S)+""")  # as a shell has them
-_ITEM: Final = re.compile(r" *\S+ {2,}")  # a name or a number, and what it means
+_COMMAND: Final = re.compile(r" +(\S.*\| )?rt ")  # the line of an example
+_WORD: Final = re.compile(r"""(?:'[^']*'|"[^"]*"|\S)+""")  # one word, quoted as in a shell
+_ITEM: Final = re.compile(r" *\S+ {2,}")  # a list entry: a name or number, then its meaning
 
 
 class _Folding(click.HelpFormatter):
-    """Folds the paragraphs that click leaves as they were written."""
+    """Wraps the paragraphs that click prints as they were written."""
 
     def getvalue(self) -> str:
-        """Return the help."""
+        """Return the help text."""
         text = super().getvalue()
         if not (sys.stdout.isatty() or "COLUMNS" in os.environ):
             return text
@@ -27,13 +27,13 @@ class _Folding(click.HelpFormatter):
 
 
 class HelpContext(click.Context):
-    """A context that folds its help; `fold_help` gives it to a command."""
+    """A context that wraps its help; `fold_help` gives it to a command."""
 
     formatter_class = _Folding
 
 
 def fold_help(command: click.Command) -> None:
-    """Fold the help of a command and its subcommands."""
+    """Make a command and its subcommands wrap their help."""
     command.context_class = HelpContext
     if isinstance(command, click.Group):
         for part in command.commands.values():
@@ -41,9 +41,9 @@ def fold_help(command: click.Command) -> None:
 
 
 def folded(line: str, room: int) -> str:
-    r"""Return a line as several that are no wider than `room`, if it has spaces to break it at.
+    r"""Break a line at spaces into lines of at most `room` columns, where it has spaces.
 
-    A shell still understands an example: each of its lines but the last ends with a backslash.
+    An example stays a valid shell command: all of its lines but the last end with a backslash.
 
     >>> print(folded("  rt publish --session jfk --key-field 'the flight'", 30))
       rt publish --session jfk \
@@ -62,12 +62,12 @@ def folded(line: str, room: int) -> str:
         line, room, subsequent_indent=" " * (item.end() if item else start),
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
-    # A word that is too long for its column begins further to the left.
+    # A word wider than its column starts further left.
     return "\n".join(each if len(each) <= room else each.strip().rjust(room) for each in lines)
 
 
 def _broken(line: str, start: int, room: int) -> list[str]:
-    """Return the lines of an example."""
+    """Return an example as lines that a shell joins again."""
     lines = [" " * (start - 1)]
     for word in _WORD.findall(line):
         if len(lines[-1]) + 1 + len(word) > room and lines[-1].strip():
@@ -76,8 +76,20 @@ def _broken(line: str, start: int, room: int) -> list[str]:
     return lines
 
 
+def _complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+    """Return the subcommands of the command that is named so far."""
+    here = context.find_root().command
+    for word in context.params.get("words") or ():
+        found = here.get_command(context, word) if isinstance(here, click.Group) else None
+        if found is None:
+            return []
+        here = found
+    names = here.list_commands(context) if isinstance(here, click.Group) else []
+    return [name for name in names if name.startswith(begun)]
+
+
 @click.command("help")
-@click.argument("words", metavar="[COMMAND]...", nargs=-1)
+@click.argument("words", metavar="[COMMAND]...", nargs=-1, shell_complete=_complete)
 @click.pass_context
 def show_help(context: click.Context, words: tuple[str, ...]) -> None:
     """Show the help of a command, as its option --help does.

@@ -1,4 +1,4 @@
-"""What the commands that reach nodes share: their settings, and how they wait."""
+"""What commands that connect to nodes share: their settings, and how they wait."""
 
 import logging
 import time
@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from rt.cli.common.console import note
-from rt.cli.common.options import Seconds, reloaded
+from rt.cli.common.options import Command, Seconds, click_options, reloaded
 from rt.cli.process.stop_signals import StopSignals
 from rt.client.readers.settings import ConnectionSettings
 from rt.config.settings import changed
@@ -21,22 +21,36 @@ from rt.node.settings.http import HttpSettings
 from rt.web.serving.server import WebServer
 
 _log: Final = logging.getLogger("rt.cli")
-REPORT_S: Final = 5.0  # how often a command may say what it waits for
-FIRST_S: Final = 1.0  # until it says so first; it took about as long to begin
-STOP_S: Final = 0.2  # for connections to end where none was made: a dial may hang for seconds
+_LISTED: Final = ("stream", "nodes", "certs", "identity")
+REPORT_S: Final = 5.0  # the least time between two reports of what a command waits for
+FIRST_S: Final = 1.0  # the time until the first report; most waits are shorter
+# how long to wait for connections to close when none was made: a dial may hang for seconds
+STOP_S: Final = 0.2
 _POLL_S: Final = 0.5
-_POLL_END_S: Final = 0.05  # for a command that ends by itself
+_POLL_END_S: Final = 0.05  # poll interval of a command that ends by itself
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings(ConnectionSettings):
-    """What a client that runs for long needs: how to reach the nodes, and where it shows itself."""
+    """Settings of a long-running client: how to reach the nodes, and where to serve its page."""
 
     web: HttpSettings = field(default_factory=HttpSettings)
 
 
+def link_options(table: str) -> Callable[[Command], Callable[..., Any]]:
+    """Return the options of a command that asks nodes and reads no files of a stream.
+
+    Args:
+        table: the table of the file that belongs to this command.
+    """
+    return click_options(ConnectionSettings, table, _LISTED)
+
+
 def look(settings: ConnectionSettings, request: dict[str, Any]) -> dict[str, Any]:
-    """Ask what the leader knows; without one, what any node does, and say so."""
+    """Ask the leader.
+
+    If there is none, ask any node, and note on stderr that its answer may be old.
+    """
     try:
         return settings.ask_latest(request)
     except (NoLeader, Refused) as error:
@@ -55,12 +69,12 @@ def timeout_option(goes_with: str) -> Callable[[Callable[..., None]], Callable[.
 
 
 def reload_service(settings: ServiceSettings, contexts: Contexts, web: WebServer | None) -> None:
-    """Load certificates again, which is all that can change while such a program runs.
+    """Load certificates again, the only settings that can change while such a program runs.
 
     Args:
-        settings: that the command was started with.
-        contexts: of its connections; open ones keep their certificate until they end.
-        web: its HTTP port, if there is one.
+        settings: The settings that the command was started with.
+        contexts: TLS contexts of its connections; open ones keep their certificate until they end.
+        web: Its HTTP server, if it has one.
     """
     try:
         now = reloaded(ServiceSettings)
@@ -76,11 +90,11 @@ def reload_service(settings: ServiceSettings, contexts: Contexts, web: WebServer
 
 
 def say_reloaded(what: str, left: list[str]) -> None:
-    """Log what a reload has changed, and which settings of the files it could not.
+    """Log what was reloaded, and which settings need a restart.
 
     Args:
-        what: it has loaded again, with its verb.
-        left: the settings that differ from those that the program was started with.
+        what: What was loaded again, with its verb.
+        left: The settings that differ from those that the program was started with.
     """
     _log.info("%s loaded again", what, extra={"event": "reload"})
     if left:
@@ -90,14 +104,14 @@ def say_reloaded(what: str, left: list[str]) -> None:
 
 
 class LongWait:
-    """Asks whether what a command waits for has come, and if that takes long, says what is left."""
+    """Polls whether a wait is over, and reports what is missing if it takes long."""
 
     def __init__(self, is_over: Callable[[], bool], left: Callable[[], str]) -> None:
         """Begin to wait.
 
         Args:
-            is_over: whether it has come.
-            left: a sentence about what is left; it is printed when it has changed.
+            is_over: Returns whether the wait is over.
+            left: Returns a sentence about what is missing; printed when it changes.
         """
         self._is_over = is_over
         self._left = left
@@ -105,7 +119,7 @@ class LongWait:
         self._next_s = time.monotonic() + FIRST_S
 
     def is_over(self) -> bool:
-        """Whether it has come."""
+        """Return whether the wait is over; report what is missing if it has taken long."""
         is_over = self._is_over()
         if not is_over and time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + REPORT_S
@@ -124,9 +138,9 @@ def wait_until(
     ends: bool,
     turn: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Wait for a signal, for `done`, or for the timeout; return whether it was done.
+    """Wait for `done`, a signal or the timeout; return whether it was done.
 
-    A busy publisher can undo it a moment later, so use this result instead of asking `done` again.
+    A busy publisher can undo it a moment later, so use this result instead of calling `done` again.
 
     Args:
         signals: Any of them ends the wait.
@@ -144,7 +158,10 @@ def wait_until(
 
 @contextmanager
 def interrupting(signals: StopSignals) -> Iterator[None]:
-    """Let ctrl-C be why a command is not done; what is left was said when it came."""
+    """Exit as interrupted if ctrl-C is why a command is not done.
+
+    The command has already reported what is left.
+    """
     try:
         yield
     except click.ClickException:

@@ -1,4 +1,4 @@
-"""Logs: what `-v` and `--debug` show, on every command, one safe line a record."""
+"""Logs: formats log records for stderr, one line each, and sets which levels are shown."""
 
 import logging
 import sys
@@ -9,12 +9,13 @@ import click
 from rt.text import json_text, printable, time_text
 
 TEXT, JSON = "text", "json"
-_DETAILS: Final = ("event", "term", "hop", "session", "node", "position")  # of `extra`
+# fields of `extra` that are shown
+_DETAILS: Final = ("event", "term", "hop", "session", "node", "position")
 _FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class LineFormatter(logging.Formatter):
-    """Formats a record as one line, whatever a peer put into it; a traceback follows as it is."""
+    """Formats a record as one line, whatever characters a peer put into it; a traceback follows."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """Return the line, with control characters escaped."""
@@ -43,25 +44,25 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_log(level: int) -> None:
-    """Log to stderr from now on, as text.
+    """Log to stderr as text from now on.
 
     Args:
         level: The lowest level that is shown.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter(_FORMAT))
-    handler.setLevel(level)  # others, such as the page, may want more than stderr shows
+    handler.setLevel(level)  # other handlers, such as the page's, may want more than stderr shows
     logging.basicConfig(level=level, handlers=[handler], force=True)
 
 
 def use_format(form: str) -> None:
-    """Log as `TEXT` or as `JSON` from now on."""
+    """Switch the log's format to `TEXT` or `JSON`."""
     for handler in logging.getLogger().handlers:
         handler.setFormatter(JsonFormatter() if form == JSON else LineFormatter(_FORMAT))
 
 
 def format_option() -> click.Option:
-    """Return the option `--log-format`; where it is not given, nothing changes."""
+    """Return the option `--log-format`; without it, the format does not change."""
     return click.Option(
         ["--log-format"], type=click.Choice([TEXT, JSON]), envvar="RT_LOG_FORMAT",
         expose_value=False, callback=_take_format,
@@ -70,9 +71,10 @@ def format_option() -> click.Option:
 
 
 def add_verbosity(command: click.Command) -> None:
-    """Let a command and its subcommands take -v and --debug too, as `rt` itself does.
+    """Let a command and its subcommands accept -v and --debug too, as `rt` itself does.
 
-    They are in the help of `rt` alone: three lines more in each of sixty others say nothing new.
+    Only `rt --help` lists them: the same three lines in sixty other help texts would say nothing
+    new.
     """
     if any(param.name == "verbose" for param in command.params):
         return

@@ -1,4 +1,4 @@
-"""Options: makes the options of a command from the dataclass of its settings."""
+"""Options: derives a command's options from the dataclass of its settings."""
 
 import functools
 import math
@@ -15,7 +15,7 @@ from rt.config.settings import SettingsType, load, option_name, settings_of, var
 from rt.errors import Misuse, spoken
 from rt.position import Position
 
-_LOADS: Final = "rt.loads"  # where a command keeps how its settings are loaded
+_LOADS: Final = "rt.loads"  # key under which a command keeps how its settings are loaded
 _COMPLETED: Final = {"stream": complete_stream, "session": complete_session}
 SECONDS_MAX: Final = 366 * 24 * 3600
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -26,15 +26,16 @@ def click_options(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that gives a command `--config` and an option for each field of `cls`.
 
-    The command is called with the loaded settings as `settings`, next to its other parameters.
-    Options are read as text and converted by `rt.config.settings.load`, just as the environment
-    is: one definition, one grammar, one wording of errors. A field's help is its metadata `help`.
+    The command gets the loaded settings as `settings`, beside its other parameters. Options are
+    read as text and converted by `rt.config.settings.load`, just as the environment is, so that all
+    sources share one grammar and one wording of errors. A field's metadata `help` is its option's
+    help.
 
     Args:
         cls: The frozen dataclass.
-        table: The table of the file that belongs to this program.
-        listed: The settings that matter to the command, for its help; None lists all. A file or
-            the environment may hold the others as well, so they are taken all the same.
+        table: The program's table in the file.
+        listed: The settings that the help lists; None lists all. The others are accepted too, since
+            a file or the environment may hold them.
     """
     names = list(settings_of(cls))
 
@@ -59,11 +60,11 @@ def click_options(
 
 
 def reloaded(cls: type[SettingsType]) -> SettingsType:
-    """Return the settings of the command that runs, loaded again from where they came.
+    """Load the running command's settings again from the same sources.
 
     Raises:
-        Misuse: as `rt.config.settings.load`.
-        OSError: the file cannot be read.
+        Misuse: As `rt.config.settings.load`.
+        OSError: The file cannot be read.
     """
     settings = click.get_current_context().meta[_LOADS]()
     if not isinstance(settings, cls):
@@ -77,7 +78,7 @@ def json_option(what: str) -> Callable[[Command], Command]:
 
 
 def parse_position(_context: Any, _parameter: Any, text: str | None) -> Position | None:
-    """Read the value of an option that takes a position."""
+    """Parse the value of an option that takes a position."""
     try:
         return None if text is None else Position.parse(text)
     except ValueError as error:
@@ -85,13 +86,13 @@ def parse_position(_context: Any, _parameter: Any, text: str | None) -> Position
 
 
 class Seconds(click.FloatRange):
-    """A time to wait, on the command line; neither negative nor endless."""
+    """A finite time to wait that is not negative, given on the command line."""
 
     def __init__(self) -> None:
         super().__init__(min=0, max=SECONDS_MAX)
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        """Return the number; NaN, which no range excludes, is refused."""
+        """Return the number; refuses NaN, which no range excludes."""
         seconds = float(super().convert(value, param, ctx))
         if math.isnan(seconds):
             self.fail(f"{value} is not a number of seconds.", param, ctx)

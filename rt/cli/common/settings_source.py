@@ -1,4 +1,4 @@
-"""SettingsSource: what the settings of a command are, and what of them is typed."""
+"""SettingsSource: where a command's settings come from, and which of them were typed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,31 +9,31 @@ import click
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-_SETTINGS: Final = "rt_settings"  # where the callback of a command keeps its source
+_SETTINGS: Final = "rt_settings"  # name of the callback's attribute that holds its source
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsSource:
-    """What a command's settings are: their class, and their table in a file."""
+    """Where a command's settings come from: their class, and their table in a file."""
 
     cls: type["DataclassInstance"]
     table: str | None
 
 
 def attach_source(callback: Callable[..., Any], source: SettingsSource) -> None:
-    """Give the callback of a command the source of its settings."""
+    """Attach the source of its settings to a command's callback."""
     setattr(callback, _SETTINGS, source)
 
 
 def settings_source(command: click.Command) -> SettingsSource | None:
-    """Return what `click_options` has given a command; None for one without settings."""
+    """Return the source that `click_options` attached to a command; None if it has no settings."""
     return getattr(command.callback, _SETTINGS, None)
 
 
 def typed(value: Any) -> Any:
-    """Return None for an option that was not given; a repeatable one is an empty tuple then.
+    """Return None for an option that was not given, for which click passes None or an empty tuple.
 
-    The texts of a repeatable one are divided at commas, as in a variable and nowhere in a file.
+    The values of a repeatable option are split at commas, as in a variable but not in a file.
     """
     if isinstance(value, tuple):
         return tuple(part.strip() for each in value for part in str(each).split(",")) or None

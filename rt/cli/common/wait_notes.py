@@ -1,4 +1,4 @@
-"""WaitNotes: says which nodes a command waits for, if that takes long."""
+"""WaitNotes: reports on stderr which nodes a short command waits for."""
 
 import threading
 from typing import Final, Self
@@ -6,20 +6,20 @@ from typing import Final, Self
 from rt.cli.common.console import note
 from rt.net.awaited import awaited
 
-_LONG_S: Final = 1.0  # with its own start, a command has said so within two seconds
+_LONG_S: Final = 1.0  # together with its start-up, the command reports within two seconds
 _LOOK_S: Final = 0.25
 
 
 class WaitNotes:
-    """While open, notes on stderr whose answer a question of this process waits for.
+    """While open, reports on stderr which nodes' answers this process waits for.
 
-    Programs that run for long, which ask nodes by the way, say themselves what they wait for.
+    Long-running programs, which ask nodes in passing, report their waits themselves.
 
-    Threads: its own looks and prints; `_over` ends it.
+    Threads: its own polls and prints; `_over` ends it.
     """
 
     def __init__(self) -> None:
-        """Start nothing yet."""
+        """Prepare the thread; entering the context starts it."""
         self._over = threading.Event()
         self._looking = threading.Thread(target=self._look, name="wait notes", daemon=True)
 

@@ -1,4 +1,4 @@
-"""The HTTP port of a command that runs for long."""
+"""The HTTP port of a long-running command."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def watched(watch: "SiteWatch") -> Iterator[None]:
-    """Look again and again, with or without a port, until the block ends."""
+    """Keep sampling until the block ends, whether or not there is an HTTP port."""
     watch.start()
     try:
         yield
@@ -26,7 +26,7 @@ def watched(watch: "SiteWatch") -> Iterator[None]:
 
 
 def pause_s(settings: HttpSettings) -> float:
-    """Return the time between two looks: short if someone may look too."""
+    """Return the time between two samples: short if a page shows them."""
     return LIVE_S if settings.http else QUIET_S
 
 
@@ -34,11 +34,11 @@ def pause_s(settings: HttpSettings) -> float:
 def shown_over_http(
     settings: HttpSettings, site_of: Callable[[RecentEvents], "Site"]
 ) -> Iterator[WebServer | None]:
-    """Serve a site over HTTP, if the settings say so, until the block ends.
+    """Serve a site over HTTP until the block ends, if the settings ask for it.
 
     Args:
-        settings: where.
-        site_of: makes the site; called only if there is a port, since it needs optional packages.
+        settings: The address to serve at.
+        site_of: Makes the site; called only if it is served, since it needs optional packages.
     """
     if not settings.http:
         yield None

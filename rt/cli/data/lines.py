@@ -1,4 +1,7 @@
-"""Lines: cuts bytes that arrive in arbitrary pieces into lines, each as soon as it is whole."""
+"""Lines.
+
+Splits bytes that arrive in arbitrary pieces into lines, each as soon as it is complete.
+"""
 
 from rt.errors import Misuse
 
@@ -12,22 +15,22 @@ class LineCutter:
     """
 
     def __init__(self, line_bytes_max: int) -> None:
-        self.lines = 0  # returned so far
+        self.lines = 0  # lines returned so far
         self._max = line_bytes_max
         self._rest: list[bytes] = []
         self._rest_bytes = 0
 
     @property
     def unfinished(self) -> int:
-        """The bytes of the last line, whose newline has not arrived."""
+        """Return how many bytes of an incomplete last line have arrived."""
         return self._rest_bytes
 
     def feed(self, data: bytes) -> list[bytes]:
         """Take a piece of input; return the lines that it completes.
 
         Raises:
-            Misuse: The unfinished line is too long already; the lines before it were returned by
-                earlier calls.
+            Misuse: The incomplete line is already too long; earlier calls have returned all lines
+                before it.
         """
         if self._rest_bytes > self._max:
             raise Misuse(f"the line is longer than {self._max} bytes; send it in parts")

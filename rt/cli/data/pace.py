@@ -9,7 +9,7 @@ from rt.names import shown
 _RATE: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([kM]?)(?:/s)?")
 _UNITS: Final = {"": 1.0, "k": 1e3, "M": 1e6}
 _PIECES_PER_S: Final = 100  # at high rates, pieces of 10 ms keep the cost of waiting low
-_CATCH_UP_S: Final = 0.1  # how much a late source may make up for; more would be a flood
+_CATCH_UP_S: Final = 0.1  # how much time a late source may make up for; more would cause a flood
 
 
 def parse_rate(text: str) -> float:
@@ -26,7 +26,7 @@ def parse_rate(text: str) -> float:
 
 
 class Pace:
-    """Tells how long to wait before more may be sent; the caller brings the clock."""
+    """Computes how long to wait before sending more; the caller supplies the clock."""
 
     def __init__(self, per_s: float) -> None:
         self.piece = max(1, int(per_s / _PIECES_PER_S))  # messages to send between two waits

@@ -58,7 +58,7 @@ class WritingSettings:
         self.batching()
 
     def writer(self) -> WriterSettings:
-        """How the session's files are written."""
+        """Return the settings of the session's writer."""
         return WriterSettings(
             fsync=Fsync(self.fsync),
             fsync_interval_s=self.fsync_interval_s,
@@ -68,7 +68,7 @@ class WritingSettings:
         )
 
     def batching(self) -> Batching:
-        """How messages become frames."""
+        """Return how messages are batched into frames."""
         return Batching(frame_bytes=self.frame_bytes, message_bytes_max=self.message_bytes_max)
 
 
@@ -166,13 +166,14 @@ def _parse_headers(texts: Sequence[str]) -> dict[str, bytes]:
         name, sign, value = text.partition("=")
         if not sign or name in headers:
             raise Misuse(f"--header {text[:40]!r}: write NAME=VALUE, each name once")
-        headers[name] = value.encode(errors="surrogateescape")  # as a command line passes bytes
+        # bytes that are not UTF-8 reach us as surrogates
+        headers[name] = value.encode(errors="surrogateescape")
     encode_headers(headers)
     return headers
 
 
 def _total_bytes(files: tuple[str, ...]) -> int | None:
-    """Return the bytes of all files, None if one is a pipe; fail early if one is missing."""
+    """Return the size of all files in bytes, None if one is a pipe; raises if one is missing."""
     states = [os.stat(name) for name in files if name != STDIN]
     if len(states) != len(files) or not states:
         return None

@@ -52,7 +52,7 @@ _PULLING: Final = (CertificateRole.SUBSCRIBER, CertificateRole.NODE, Certificate
 
 @dataclass(frozen=True, slots=True)
 class PullSettings(ServiceSettings):
-    """What `rt pull` needs."""
+    """The settings of `rt pull`."""
 
     scrub_bytes_s: Bytes = field(
         default=SCRUB_BYTES_S,
@@ -103,9 +103,9 @@ def pull(
 
     It also reads the copy once a day, and fetches a file again that the disk has damaged.
 
-    Stops cleanly on SIGTERM and ctrl-C; the next pull resumes where this one ended. SIGHUP loads
-    certificates again, and warns of settings that wait for a restart; from a terminal, as a closed
-    one sends it, it ends the pull.
+    Stops cleanly on SIGTERM and ctrl-C; the next pull resumes where this one ended. SIGHUP reloads
+    certificates, and warns of settings that need a restart; a pull in a terminal ends on SIGHUP,
+    which a closing terminal sends.
 
     \b
     rt pull --root copy --stream flights --nodes n1:7420 --identity spark
@@ -161,13 +161,13 @@ def _ended(
     *,
     once: bool,
 ) -> tuple[str, PullStatus]:
-    """End a puller; return what is left of what was asked for, and the last status.
+    """End a puller; return what is missing of what was asked for, and the last status.
 
     Raises:
-        RtError: it had ended by itself.
-        Misuse: no node serves the stream.
+        RtError: The puller had already failed.
+        Misuse: No node serves the stream.
     """
-    broken = not client.running  # read first: the status then says what broke it
+    broken = not client.running  # read before the status, which then has the reason
     left, status = "", client.status()
     if asked is not None and not asked.is_reached:
         left = asked.why_not()
@@ -186,7 +186,7 @@ def _ended(
 def _scrubber(
     client: PullClient, settings: PullSettings, contexts: Contexts, mirror: Mirror | None
 ) -> Scrubber | None:
-    """Return what reads the copy once a day; a mirror hears of the copy, and it of the mirror."""
+    """Return the scrubber that reads the copy once a day, connected to the mirror if any."""
     scrubber = copy_scrubber(
         client, settings.addresses(), contexts, settings.scrub_bytes_s,
         mirror.barred if mirror else None,
@@ -218,7 +218,7 @@ def _merged(settings: ServiceSettings) -> str:
 
 
 def _mirror(settings: ServiceSettings, serve: str) -> Mirror:
-    """Return what serves the copy, by the certificate that it is pulled with."""
+    """Return the server of the copy; it uses the certificate that the copy is pulled with."""
     files = certificate_files(settings.certs, settings.identity)
     return Mirror(
         parse_address(serve, "--serve"), Contexts(files, server_context), settings.stream,
@@ -233,7 +233,7 @@ def _say(mirror: Mirror, identity: str, *, as_json: bool) -> None:
 
 
 def _lacks(settings: ServiceSettings) -> str:
-    """Say what a copy that was to begin at the stream's beginning did not get; "" if nothing."""
+    """Say what is missing at the beginning of a copy of a whole stream; "" if nothing."""
     with closing(LogDirectory(_merged(settings))) as log:
         log.refresh()
         if begins_as_wanted(log.manifest):
@@ -244,7 +244,10 @@ def _lacks(settings: ServiceSettings) -> str:
 
 
 def _over(client: PullClient, asked: EndWait | None, *, unconfirmed: bool) -> Callable[[], bool]:
-    """Return what asks whether the copying is over: with --once, all that was merged is here."""
+    """Return a function that asks whether to stop.
+
+    With --once, when all that was merged is here.
+    """
     if unconfirmed:
         return lambda: not client.running or client.status().has_all or client.is_served_nowhere
     if asked is None:
@@ -254,7 +257,7 @@ def _over(client: PullClient, asked: EndWait | None, *, unconfirmed: bool) -> Ca
 
 
 def _left(status: PullStatus, asked: EndWait) -> str:
-    """Say what a copy waits for that is to end with everything that was merged."""
+    """Say what a copy with --once still waits for."""
     if not status.node:
         return f"no node is connected: {printable(status.error) or 'still trying'}"
     return f"{printable(asked.why_not())}; {status.node} is connected"
@@ -269,15 +272,16 @@ def _report(
     as_json: bool,
     unconfirmed: bool = False,
 ) -> None:
-    """Say where the copy ends; with --once an incomplete one is an error.
+    """Print where the copy ends; with --once, an incomplete copy is an error.
 
     Args:
-        status: of the copy, when it ended.
-        lacks: what a copy that was to begin with the stream did not get; "" if nothing.
-        left: what is left of what was merged when the command began; "" if nothing, or not asked.
-        once: whether it was to end there.
-        as_json: whether to print JSON.
-        unconfirmed: whether one node's word for the end was enough.
+        status: The copy's status when it ended.
+        lacks: What is missing at the beginning; "" if nothing.
+        left: What is missing of what was merged when the command began; "" if nothing, or if not
+            asked for.
+        once: Whether --once was given.
+        as_json: Whether to print JSON.
+        unconfirmed: Whether the end was taken from a single node.
     """
     if as_json:
         reached = {"complete": not (left or lacks or unconfirmed)} if once else {}

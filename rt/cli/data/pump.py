@@ -1,4 +1,4 @@
-"""LinePump: moves the lines of files and pipes into a publisher, and counts them."""
+"""LinePump: publishes the lines of files and pipes, and counts them."""
 
 import fcntl
 import time
@@ -21,11 +21,11 @@ from rt.text import counted
 
 STDIN: Final = "-"
 _READ_BYTES: Final = MIB
-_FLUSH_STEP_S: Final = 0.25  # how soon a signal ends the wait for a level
+_FLUSH_STEP_S: Final = 0.25  # a signal ends the wait for a level within this time
 
 
 class LinePump:
-    """Publishes lines as they arrive; on a signal it ends once everything read is published."""
+    """Publishes lines as they arrive; after a signal it ends once all lines read are published."""
 
     def __init__(
         self,
@@ -39,17 +39,17 @@ class LinePump:
         pace: Pace | None,
         headers: Headers | None = None,
     ) -> None:
-        """Count from zero.
+        """Make a pump that has published nothing yet.
 
         Args:
             publisher: Takes the messages.
-            form: How lines are read.
-            message_bytes_max: The longest message that is not refused.
-            root: The directory that an error of the disk names.
-            stop: Ends it.
-            progress: Shows how far it has come.
+            form: How to parse lines.
+            message_bytes_max: The size of the largest message that is accepted.
+            root: The directory to name in a disk error.
+            stop: The signals that end it.
+            progress: Shows how much has been published.
             pace: How fast to publish; None for as fast as possible.
-            headers: Of each message.
+            headers: Headers added to each message.
         """
         self._publisher = publisher
         self._form = form
@@ -59,13 +59,17 @@ class LinePump:
         self._progress = progress
         self._pace = pace
         self._headers = headers
-        self._beside = len(encode_headers(headers)) if headers else 0  # bytes beside each payload
+        # bytes that headers add to each message
+        self._beside = len(encode_headers(headers)) if headers else 0
         self._messages = 0
         self._bytes = 0
         self._begun_s = time.monotonic()
 
     def run(self, name: str) -> None:
-        """Publish the lines of one file; return early, with what was read published, if stopped."""
+        """Publish the lines of one file.
+
+        A signal ends it early, after publishing what has been read.
+        """
         if self._stop.has_come():
             return
         cutter = LineCutter(self._message_bytes_max)
@@ -103,7 +107,7 @@ class LinePump:
         return confirmed
 
     def _try(self, wanted: Level, left_s: float, before: Confirmed) -> Confirmed:
-        """Wait for a level, but briefly enough to notice a signal."""
+        """Wait for a level for a short time, so that a signal is noticed."""
         try:
             return self._publisher.flush(wanted, max(0.0, min(left_s, _FLUSH_STEP_S)))
         except FlushTimeout:
@@ -114,7 +118,7 @@ class LinePump:
     def summarize(
         self, confirmed: Confirmed, stream: str, session: str, *, as_json: bool = False
     ) -> None:
-        """Say what was published, and how far it was confirmed."""
+        """Print what was published, and which level was confirmed."""
         level, merged_at = confirmed.level.name.lower(), confirmed.merged_at
         if as_json:
             print_json({
@@ -185,7 +189,7 @@ def _arrivals(name: str, stop: StopSignals) -> Iterator[bytes]:
 
 def _open(name: str) -> FileIO:
     file = FileIO(0, closefd=False) if name == STDIN else FileIO(name)
-    with suppress(OSError):  # not a pipe, or the user has too many large ones
+    with suppress(OSError):  # not a pipe, or the user's pipes are too large already
         fcntl.fcntl(file, fcntl.F_SETPIPE_SZ, _READ_BYTES)
     return file
 

@@ -33,7 +33,7 @@ from rt.web.serving.recent import RecentEvents
 if TYPE_CHECKING:
     from rt.web.serving.site import Site
 
-_NAMED_MAX: Final = 3  # sessions
+_NAMED_MAX: Final = 3  # sessions named in a message
 _DRAIN_S: Final = 5.0  # how long push goes on shipping after a signal
 
 
@@ -66,9 +66,9 @@ def push(
 ) -> None:
     """Ship sessions to the nodes of a stream, and keep shipping as they grow.
 
-    On SIGTERM or ctrl-C it ships what is left, for up to 5 seconds, and ends. SIGHUP loads
-    certificates again, and warns of settings that wait for a restart; from a terminal, as a closed
-    one sends it, it ends the push.
+    On SIGTERM or ctrl-C it ships what is left, for up to 5 seconds, and ends. SIGHUP reloads
+    certificates, and warns of settings that need a restart; a push in a terminal ends on SIGHUP,
+    which a closing terminal sends.
 
     \b
     rt push --root data --stream flights --nodes n1:7420 --nodes n2:7420 --identity jfk
@@ -88,7 +88,8 @@ def push(
     look = PushWatch(client, pause_s(settings.web))
     with StopSignals(reloads=True) as signals:
         client.start()
-        left: list[str] = []  # not merged when the wait ended: refused, or waiting for an operator
+        # sessions not merged when the wait ended: refused, or waiting for an operator
+        left: list[str] = []
         wait = LongWait(lambda: _is_over(client, left), lambda: waiting_for(client.status()))
         with (
             watched(look),
@@ -115,7 +116,7 @@ def push(
 
 
 def _stop(client: PushClient, status: Sequence[SessionStatus], drain_s: float) -> bool:
-    """End a pusher; return whether a majority of the nodes have synced everything."""
+    """Stop a pusher; return whether a majority of the nodes have synced everything."""
     if any(each.connected for each in status):
         return client.stop(drain_s)
     return client.stop(wait_s=STOP_S)
@@ -133,9 +134,9 @@ def _site(
 
 
 def _is_over(client: PushClient, left: list[str]) -> bool:
-    """Whether a drain ends; `left` then holds the sessions that are not merged all the same.
+    """Return whether a drain is over; fills `left` with the sessions that are not merged.
 
-    They are asked for once: a refusal is forgotten while the session is offered again.
+    They are read at the same moment: a refusal is forgotten while a session is offered again.
     """
     refused, blocked = client.refused(), client.blocked()
     left[:] = [*refused, *blocked]
@@ -143,7 +144,7 @@ def _is_over(client: PushClient, left: list[str]) -> bool:
 
 
 def waiting_for(status: Sequence[SessionStatus]) -> str:
-    """Return what a drain waits for, as a sentence about the first few sessions."""
+    """Say what a drain waits for, naming the first few sessions."""
     reasons: dict[str, str] = {}
     for each in status:
         left = f"{each.lag_bytes:,} bytes to send" if each.lag_bytes else ""
@@ -162,7 +163,7 @@ def waiting_for(status: Sequence[SessionStatus]) -> str:
 def _report(
     reasons: Sequence[str], *, done: bool, drain: bool, is_known: bool, as_json: bool
 ) -> None:
-    """Say how it ended; a drain that is not done is an error."""
+    """Print how the push ended; a drain that is not done is an error."""
     level = "merged" if drain else "synced"
     if as_json:
         print_json({"level": level, "reached": done, "reasons": [] if done else list(reasons)})

@@ -1,4 +1,4 @@
-"""Records: reads a line of input as a message, perhaps with its key and its time."""
+"""Records: parses input lines as messages, with a key and a time if they have them."""
 
 import json
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from rt.text import json_noun, parse_time
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How lines are read.
+    """How to parse lines.
 
     Attributes:
-        ndjson: Whether each line is a JSON object; otherwise it is taken as it is.
-        key_field: The field with the key; "" for no keys.
-        time_field: The field with the publish time; "" for now.
+        ndjson: Whether each line is a JSON object; otherwise the line is the payload.
+        key_field: The JSON field with the key; "" for no keys.
+        time_field: The JSON field with the publish time; "" for the current time.
     """
 
     ndjson: bool = False
@@ -36,11 +36,11 @@ class Records:
     payloads: list[bytes]
     keys: list[bytes] | None
     times_ns: list[int] | None
-    bad_line: int | None = None  # its index among the given lines
+    bad_line: int | None = None  # index of the first bad line among the given lines
     reason: str = ""
 
     def cut(self, size: int) -> "list[Records]":
-        """Return the same records in pieces of at most `size`."""
+        """Split the records into pieces of at most `size`."""
         return [self._piece(start, start + size) for start in range(0, len(self.payloads), size)]
 
     def _piece(self, start: int, end: int) -> "Records":
@@ -51,7 +51,7 @@ class Records:
 
 
 def read_records(lines: list[bytes], form: Form, message_bytes_max: int) -> Records:
-    """Read lines up to the first bad one."""
+    """Parse lines up to the first bad one."""
     if not form.ndjson:
         if max(map(len, lines), default=0) <= message_bytes_max:
             return Records(lines, None, None)

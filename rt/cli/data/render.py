@@ -1,4 +1,4 @@
-"""Render: writes messages as bytes: as they are, one a line, or one JSON object a line."""
+"""Render: converts messages to output: raw bytes, lines, or one JSON object a line."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -11,16 +11,16 @@ from rt.text import headers_fields, json_safe, json_text, printable, text_field,
 
 
 class Output(StrEnum):
-    """What `rt subscribe` writes."""
+    """The output format of `rt subscribe`."""
 
     RAW = "raw"
     LINES = "lines"
     JSON = "json"
-    TERMINAL = "terminal"  # lines, with control characters escaped
+    TERMINAL = "terminal"  # lines with control characters escaped
 
 
 def render_payloads(output: Output, payloads: list[bytes]) -> bytes:
-    """Return the bytes for payloads alone; not for JSON, which has all fields of a message."""
+    """Return payloads as output bytes; not for JSON, which needs the whole message."""
     if output is Output.RAW:
         return b"".join(payloads)
     if output is Output.TERMINAL:
@@ -29,14 +29,14 @@ def render_payloads(output: Output, payloads: list[bytes]) -> bytes:
 
 
 def render_messages(output: Output, messages: Iterable[Message]) -> bytes:
-    """Return the bytes for messages."""
+    """Return messages as output bytes."""
     if output is Output.JSON:
         return b"".join(map(json_line, messages))
     return render_payloads(output, [message.payload for message in messages])
 
 
 def json_line(message: Message) -> bytes:
-    """Return all fields of a message as one line of JSON.
+    """Return a message with all of its fields as one line of JSON.
 
     A payload, key or header that is not UTF-8 is in `payload_base64`, `key_base64` or
     `headers_base64` instead.

@@ -142,9 +142,9 @@ def subscribe(
     Fields are of JSON payloads, .flight.number inside of others; they also take <, <=, > and >=.
     All take !=. A message without the field or header does not match.
 
-    With --count and --timeout, fewer messages than asked for are exit code 1. So is a gap, unless
-    --on-gap allows it, and a frame that its publisher wrote so that it cannot be decoded, unless
-    --on-poison does. With --no-follow, a log or a session that is not there is exit code 2.
+    The exit code is 1 if --timeout ends before --count messages came, at a gap unless --on-gap
+    allows it, and at a frame that cannot be decoded unless --on-poison allows it. With --no-follow,
+    it is 2 if the log or the session does not exist.
     """  # noqa: D301 - click reads the backspace character
     begin, no_match = parse_start(start), list[NoMatch]()
     if cursor_name is not None and own_session is not None:
@@ -182,7 +182,7 @@ def subscribe(
 
 @contextmanager
 def _taken(name: str | None, settings: ReadSettings, share: str) -> Iterator[LocalCursor | None]:
-    """Hold a cursor, if one is named; what was written is acknowledged at the end, too."""
+    """Hold the named cursor until the block ends; None without a name."""
     if name is None:
         yield None
         return
@@ -196,7 +196,7 @@ def _shortage(count: int, left: int, timeout_s: float | None) -> str:
 
 
 class _MessageWriter:
-    """Writes batch after batch, and knows where the next reader resumes."""
+    """Writes batch after batch, and tracks where the next reader resumes."""
 
     def __init__(
         self,
@@ -206,28 +206,28 @@ class _MessageWriter:
         count: int | None,
         cursor: LocalCursor | None,
     ) -> None:
-        self.left = count  # messages still wanted; None for all
+        self.left = count  # messages still wanted; None for no limit
         self.has_written = False
-        self.has_passed = False  # over messages of a wanted session
+        self.has_passed = False  # whether messages of a wanted session were read
         self._cursor = cursor
         self._subscriber = subscriber
-        # a payload must not speak to the terminal
+        # a payload must not send control characters to the terminal
         self._output = Output.TERMINAL if output is Output.LINES and sys.stdout.isatty() else output
         self._where = where
         self._next: Position | None = None
-        self._took_s = 0.0  # when a wanted message last came
+        self._took_s = 0.0  # when the last wanted message came
         self._file: BinaryIO = sys.stdout.buffer
 
     def acknowledge(self, position: Position) -> None:
-        """Move the cursor to a position, if there is a cursor and a message was written.
+        """Move the cursor, if there is one and a message was written.
 
-        Until then the wanted session may have been misspelt.
+        Before the first message, the wanted session may have been misspelt.
         """
         if self._cursor is not None and self.has_written:
             self._cursor.ack(position)
 
     def run(self, timeout_s: float | None) -> None:
-        """Write until the iteration ends or enough messages have come."""
+        """Write until the subscription ends or enough messages were written."""
         left_s = timeout_s
         self._took_s = time.monotonic()
         while self.left != 0 and (batch := self._subscriber.next_batch(left_s)) is not None:
@@ -242,7 +242,7 @@ class _MessageWriter:
                 left_s = max(0.0, self._took_s + timeout_s - time.monotonic())
 
     def position(self) -> Position:
-        """Return where to resume for whatever follows the last message written."""
+        """Return where to resume after the last message written."""
         return self._subscriber.position if self._next is None else self._next
 
     def _render(self, batch: Batch) -> bytes:
@@ -262,7 +262,7 @@ class _MessageWriter:
     def _took(self, messages: int, following: Position) -> None:
         self._next = following
         self.has_passed = True
-        if messages:  # what is not wanted does not prolong the wait
+        if messages:  # messages that are not wanted do not extend the timeout
             self.has_written = True
             self._took_s = time.monotonic()
         if self.left is not None:
@@ -271,7 +271,7 @@ class _MessageWriter:
 
 def _meet(event: Event, no_match: list[NoMatch]) -> None:
     if isinstance(event, NoMatch):
-        no_match.append(event)  # the log line says it
+        no_match.append(event)  # reported in the log line
     elif isinstance(event, Gap | BeyondEnd | Poisoned | SessionEvent | Dropped | RangeLost):
         note(str(event))
     elif isinstance(event, CaughtUp):
@@ -281,7 +281,7 @@ def _meet(event: Event, no_match: list[NoMatch]) -> None:
 
 
 def _demand_log(directory: str, *, follow: bool) -> None:
-    """Say so if there is no log, which is an error only if we do not wait for one."""
+    """Report a log that does not exist; an error unless we follow, which waits for it."""
     if os.path.exists(os.path.join(directory, FILE_NAME)):
         return
     if not follow:
@@ -290,7 +290,7 @@ def _demand_log(directory: str, *, follow: bool) -> None:
 
 
 def _demand_match(found: Sequence[NoMatch], *, is_whole: bool) -> None:
-    """Refuse names that no session has, if all was read that there is."""
+    """Refuse session names that match nothing, if the whole log was read."""
     names = [each for event in found for each in event.sessions if "*" not in each]
     if names and is_whole:
         raise Misuse(f"nothing was read, since no session matches {names[0]}")

@@ -50,7 +50,7 @@ def dump(
     rt dump rt-data/flights/out/log.0.3 --from 0.3.4096 --count 1 --hex
     rt dump rt-data/flights/out --json --headers | jq .range.session
 
-    A damaged file is shown up to where it breaks; the exit code is 1 then.
+    A damaged file is shown up to the damage; the exit code is then 1.
     """  # noqa: D301 - click reads the backspace character
     log, files = _find(path, begin)
     broken: list[str] = []
@@ -64,7 +64,7 @@ def dump(
 def _frames(
     log: LogDirectory, files: list[str], begin: Position | None, broken: list[str]
 ) -> Iterator[tuple[Frame, Range | None]]:
-    """Yield the frames of all files; report those that break, and add them to `broken`."""
+    """Yield the frames of all files; report damaged files and add them to `broken`."""
     left_out = 0
     for file in files:
         facts = os.lstat(file)
@@ -82,7 +82,7 @@ def _frames(
 
 
 def _find(path: str, begin: Position | None) -> tuple[LogDirectory, list[str]]:
-    """Return the log that `path` is, or is part of, and the files to show."""
+    """Return the log at or around `path`, and the files to show."""
     if not os.path.lexists(path):
         raise no_log(path)
     if not os.path.isdir(path):
@@ -102,7 +102,7 @@ def _opened(directory: str) -> LogDirectory:
     try:
         log.refresh()
     except CorruptLog as error:
-        complain(str(error))  # the lines before the damage still help
+        complain(str(error))  # the lines before the damage are still useful
     return log
 
 

@@ -1,4 +1,4 @@
-"""`rt export`: a log in the formats of other programs."""
+"""`rt export`: converts a log to formats that other programs read."""
 
 import functools
 import os
@@ -32,7 +32,7 @@ _PARTITIONS: Final = click.Choice(["none", "day", "month", "stream", "session"])
 
 @click.group(cls=CommandGroup)
 def export() -> None:
-    """Convert a log that will be read many times, once or for as long as it grows.
+    """Convert a log to Parquet or Iceberg, once or continuously.
 
     \b
     rt export parquet /var/lib/rt/flights/out /data/flights.parquet
@@ -89,7 +89,7 @@ _OPTIONS: Final = (
 
 
 def _settings_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add what both formats have, which makes the parameter `given`."""
+    """Add the options that both formats share; the command gets them as `given`."""
 
     @functools.wraps(command)
     def run(*, partition: str | None, include_active: bool, allow_gaps: bool,
@@ -131,9 +131,9 @@ def parquet(
     every_s: float,
     as_json: bool,
 ) -> None:
-    """Add to the Parquet dataset in OUT whatever it lacks of the log in DIRECTORY.
+    """Bring the Parquet dataset in OUT up to date with the log in DIRECTORY.
 
-    Run it again, or let it --follow, and it adds what is new. No message is added twice, even if a
+    Run it again, or with --follow, to add what is new. No message is added twice, even if a
     run is killed. Its manifest is OUT.rt-export.json, beside the dataset; move both together, and
     OUT.rt-export.tail, which has the newest rows of a table that is followed. Dead letters are in
     OUT.dead.
@@ -174,11 +174,11 @@ def iceberg(
     every_s: float,
     as_json: bool,
 ) -> None:
-    """Add to the Iceberg table TABLE (namespace.name) whatever it lacks of the log in DIRECTORY.
+    """Bring the Iceberg table TABLE (namespace.name) up to date with the log in DIRECTORY.
 
-    Run it again, or let it --follow, and it adds what is new. How far the log was added is a
-    property of the table and of each snapshot, and changes with the rows in one commit, so no
-    message is added twice, even if a run is killed. Dead letters are in TABLE_dead.
+    Run it again, or with --follow, to add what is new. The position reached is a property of the
+    table and of each snapshot, committed together with the rows, so no message is added twice,
+    even if a run is killed. Dead letters are in TABLE_dead.
 
     \b
     rt export iceberg /var/lib/rt/flights/out flights.messages --warehouse /data/warehouse
@@ -211,7 +211,7 @@ def status(
     """Show how far the table TABLE follows the log in DIRECTORY.
 
     TABLE is the directory of a Parquet dataset, or with --warehouse or --catalog the name of an
-    Iceberg table. It is read while it is followed; nothing is changed.
+    Iceberg table. Nothing is changed, and the table may be in use by --follow meanwhile.
 
     \b
     rt export status /var/lib/rt/flights/out /data/flights.parquet
@@ -274,7 +274,7 @@ def _catalog(warehouse: str | None, catalog: str | None) -> Any:
 
 
 def _follow(follower: "TableFollower", table: str, web: HttpSettings) -> None:
-    """Follow the log until a signal comes; what was begun is committed first."""
+    """Follow the log until a signal; a write that has begun is committed first."""
     manager = ServiceManager()
 
     def site_of(events: RecentEvents) -> "Site":

@@ -1,4 +1,4 @@
-"""`rt index`: checks or rebuilds the index of a log; without one, seeking takes longer."""
+"""`rt index`: checks or rebuilds a log's index, without which seeking takes longer."""
 
 from typing import Final
 
@@ -27,7 +27,7 @@ def index() -> None:
     rt index check rt-data/flights/out
     rt index rebuild rt-data/flights/out
 
-    Readers check every frame that an index leads them to: a wrong one costs time, nothing else.
+    Readers check every frame that an index points to, so a wrong index costs time and nothing else.
     """  # noqa: D301 - click reads the backspace character
 
 
@@ -42,7 +42,7 @@ def rebuild(*, directory: str, active: bool, as_json: bool) -> None:
     rt index rebuild rt-data/flights/out
     rt index rebuild rt-data/flights/out --active
 
-    Each index is replaced in one step: if killed, the old one or the new one is there.
+    Each index is replaced in one step: if the command is killed, the old or the new one is there.
     """  # noqa: D301 - click reads the backspace character
     log = _open(directory)
     files = _files(log, active=active)

@@ -1,4 +1,4 @@
-"""Repair: what `rt verify --repair` does to a copy of a merged log."""
+"""Repair: how `rt verify --repair` mends a copy of a merged log."""
 
 import os
 from collections.abc import Callable
@@ -33,7 +33,7 @@ _ACTIVE_OF_NODE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RepairSettings:
-    """Where a damaged copy is fetched from again."""
+    """The nodes that a damaged copy is fetched from."""
 
     nodes: tuple[str, ...] = field(
         default=(f"localhost:{PORT}",),
@@ -48,27 +48,27 @@ class RepairSettings:
     )
 
     def connection(self) -> ConnectionSettings:
-        """Return them as those of a client; `Misuse` if one is not valid."""
+        """Return them as a client's settings; raises `Misuse` if one is not valid."""
         return ConnectionSettings(nodes=self.nodes, certs=self.certs, identity=self.identity)
 
 
 def repair_log(
     report: LogReport, settings: RepairSettings, say: Callable[[str], None]
 ) -> list[str]:
-    """Replace the damaged files of a merged log by those of other nodes.
+    """Replace the damaged files of a merged log with a node's.
 
     Args:
-        report: what is wrong with it.
-        settings: the nodes.
-        say: is called with a sentence for each file.
+        report: What is damaged.
+        settings: The nodes to fetch from.
+        say: Called with a sentence for each file.
 
     Returns:
-        What was found damaged and is not repaired: the names of the files.
+        The names of the damaged files that were not repaired.
 
     Raises:
-        Misuse: it is not a merged log, another program uses it, or the certificate is not valid.
-        ManifestError: the manifest is damaged.
-        OSError: the disk failed.
+        Misuse: The log is not a merged log or is in use, or the certificate is not valid.
+        ManifestError: The manifest is damaged.
+        OSError: The disk failed.
     """
     directory = report.directory
     if report.kind != "merged":
@@ -95,7 +95,7 @@ def repair_log(
 
 
 class _Locks:
-    """The locks of all programs that write to a merged log."""
+    """Holds the locks of every program that could write to a merged log."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -140,7 +140,7 @@ def _damaged(log: Appender) -> list[Rolled]:
 
 
 def _mended(fetch: FileFetch, log: Appender, line: Rolled) -> tuple[str, bool]:
-    """Repair a rolled file; return what was done, and whether it is whole now."""
+    """Repair a rolled file; return what was done, and whether the file is whole now."""
     name = line.file.file_name
     try:
         mended = mend_file(fetch, log, line)
@@ -153,7 +153,7 @@ def _mended(fetch: FileFetch, log: Appender, line: Rolled) -> tuple[str, bool]:
 
 
 def _is_nodes_own(directory: str) -> bool:
-    """Whether a merged log is the one that a node writes, rather than a copy of it."""
+    """Return whether a merged log is a node's own, rather than a copy."""
     parent = os.path.dirname(os.path.abspath(directory))
     return any(os.path.exists(os.path.join(parent, name)) for name in (_NODE_LOCK, _NODE_STATE))
 
@@ -161,7 +161,7 @@ def _is_nodes_own(directory: str) -> bool:
 def _other(log: Appender, file: FileReport) -> tuple[str, bool]:
     """Repair what needs no node: an index, and the end of the log; returns as `_mended`.
 
-    The end of the log is only set aside: what it held is missing until it is copied again.
+    The end of the log is only set aside: its messages are missing until they are copied again.
     """
     kinds, path = findings(file), os.path.join(log.directory, file.file)
     if Finding.DAMAGED in kinds and not file.is_rolled:

@@ -1,4 +1,4 @@
-"""`rt restore`: makes a merged log from offloaded copies."""
+"""`rt restore`: rebuilds a merged log from offloaded copies."""
 
 import os
 
@@ -18,7 +18,7 @@ from rt.text import counted, size_text
 @click.option("--stream", default="stream", show_default=True, help="Name of the stream.")
 @json_option("the outcome")
 def restore(source: str, root: str, stream: str, *, as_json: bool) -> None:
-    """Make a merged log from the copies of `rt archive offload`, for any subscriber to read.
+    """Rebuild a merged log from the copies of `rt archive offload`, for any subscriber to read.
 
     \b
     rt restore /mnt/backup/flights --root old --stream flights

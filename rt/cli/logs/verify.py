@@ -1,4 +1,4 @@
-"""`rt verify`: checks that logs are whole, and that copies of one log are equal."""
+"""`rt verify`: checks that logs are intact, and that copies of one log are equal."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -44,15 +44,15 @@ def verify(
     rt verify node-1/flights/out node-2/flights/out
     rt verify copy/flights/out --repair --nodes n1:7420 --nodes n2:7420 --identity spark
 
-    Checks the checksums and position of every frame, the manifest, the indexes, that numbers are
-    consecutive, and the running digest of a merged log; compares copies of one log byte for byte,
-    as far as both reach. Says what to do about each kind of finding. A torn end, which a crash
-    leaves, and a missing index are not wrong; anything else ends with exit code 1.
+    Checks the checksums and position of every frame, the manifest, the indexes, that sequence
+    numbers are consecutive, and the running digest of a merged log. Compares copies of one log
+    byte for byte, as far as both reach. Prints what to do about each kind of finding. A torn end,
+    which a crash leaves, and a missing index are not errors; any other finding is exit code 1.
 
     With --repair, each damaged rolled file of a merged log is fetched from a node, checked against
     the manifest, and put in place of the damaged one, which is kept as quarantine.*. A file that
-    was not rolled yet is only set aside, for rt pull to copy it again. Whatever was found damaged
-    and is not repaired ends with exit code 1.
+    was not rolled yet is only set aside, for rt pull to copy it again. The exit code is 1 if any
+    damage was not repaired.
     """  # noqa: D301 - click reads the backspace character
     logs = [open_log(directory) for directory in directories]
     pairs = _pairs(logs)
@@ -77,7 +77,7 @@ def verify(
 
 
 def _pairs(logs: Sequence[LogDirectory]) -> list[tuple[LogDirectory, LogDirectory]]:
-    """Return each log that has a copy among those named before it, with the first of these."""
+    """Pair each log with the first log before it that is a copy of the same one."""
     found = []
     for place, log in enumerate(logs):
         first = next((each for each in logs[:place] if are_copies(each, log)), None)

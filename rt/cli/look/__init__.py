@@ -1,4 +1,4 @@
-"""The commands that say how a cluster, a machine or a message is.
+"""The commands that show the state of a cluster, a machine or a message.
 
 Imports `common`; imported by `rt.cli.program` only, by name.
 """

@@ -30,12 +30,12 @@ from rt.net.authority.certificates import certificate_files, load_certificate
 from rt.text import counted, json_text, printable, size_text
 from rt.version import __version__
 
-_APART_S: Final = 2.0  # between two looks at the nodes, so that what moves can be told
-_LINES: Final = 10_000  # of a log, the last
-_FILES: Final = 5_000  # of the merged log's history, the last
+_APART_S: Final = 2.0  # time between the two status answers, so that progress shows
+_LINES: Final = 10_000  # log lines kept, from its end
+_FILES: Final = 5_000  # manifest lines kept, from its end
 _LINE_CHARS: Final = 2_000
-_LOG_BYTES: Final = 32 << 20  # of a log, the last that are looked at
-# A command may have a password in it, and a path may not: paths of keys are shown, keys are not.
+_LOG_BYTES: Final = 32 << 20  # bytes of a log that are read, from its end
+# A command may contain a password; a path may not, so paths of keys are shown.
 _SECRET: Final = frozenset({"on_role"})
 _ENVIRONMENT: Final = re.compile("RT_[A-Z0-9_]+")
 _PEM: Final = re.compile("-----(BEGIN|END) ([A-Z ]+)-----")
@@ -61,9 +61,9 @@ def bundle(
 ) -> None:
     """Collect what a support request needs in one file, without payloads, keys or secrets.
 
-    It has the settings of every command, with their sources; what the nodes answer, twice; what rt
+    It has the settings of every command, with their sources; the nodes' status, twice; what rt
     doctor finds; the history of the merged log's files; names and expiry of certificates; versions;
-    and the end of each --log. Names of nodes, sessions and peers are in it. Nothing is sent.
+    and the end of each --log. It contains names of nodes, sessions and peers. Nothing is sent.
 
     \b
     rt bundle --config flights/clients.toml
@@ -91,11 +91,11 @@ def bundle(
 
 
 def log_end(path: str) -> str:
-    """Return the last lines of a log, each on one line and no private key among them.
+    """Return the last lines of a log, with control characters escaped and private keys hidden.
 
     Raises:
-        Misuse: it is not text, such as a log of messages, whose payloads must not be sent.
-        OSError: it cannot be read.
+        Misuse: The file is not text; it may be a log of messages, whose payloads must not be sent.
+        OSError: The file cannot be read.
     """
     with open(path, "rb") as file:
         skipped = max(0, file.seek(0, os.SEEK_END) - _LOG_BYTES)
@@ -110,7 +110,7 @@ def log_end(path: str) -> str:
     if "\0" in text:
         raise Misuse(f"{path}: not a log of text lines; name what a program logged")
     kept: deque[str] = deque(maxlen=_LINES)
-    block = ""  # of the PEM text that a line is in
+    block = ""  # the kind of PEM block that the line is in; "" outside
     for line in text.split("\n"):
         marks = _PEM.findall(line)
         was_inside, block = bool(block), _after(marks, block)
@@ -121,24 +121,24 @@ def log_end(path: str) -> str:
 
 
 def _shortened(line: str) -> str:
-    """Return the beginning of a line without secrets."""
+    """Return the beginning of a line, with secrets hidden."""
     if len(line) > 2 * _LINE_CHARS:
         line = line[: 2 * _LINE_CHARS]
         rest, _, last = line.rpartition(" ")
-        if "://" in last:  # an address that was cut off before its `@`
+        if "://" in last:  # the cut may have left a password without the `@` after it
             line = rest
     return without_secrets(line)[:_LINE_CHARS]
 
 
 def _after(marks: list[tuple[str, str]], block: str) -> str:
-    """Return the PEM block that is open after a line with these marks."""
+    """Return the kind of PEM block that is open after these marks; "" if none is."""
     for what, name in marks:
         block = name if what == "BEGIN" else ""
     return block
 
 
 def _about() -> dict[str, object]:
-    """Return versions, and the names of the variables that are set for us."""
+    """Return versions, and the names of `rt`'s variables that are set."""
     versions = {}
     for name in _PACKAGES:
         try:
@@ -178,7 +178,7 @@ def _shown(name: str, value: object) -> str:
 
 
 def _status(settings: ConnectionSettings) -> Mapping[str, str]:
-    """Return what the nodes answer, twice."""
+    """Return the nodes' status answers, taken twice."""
     try:
         first = ask_nodes(settings)
         time.sleep(_APART_S)
@@ -197,7 +197,7 @@ def _answer(asked: NodeAnswer) -> dict[str, object]:
 
 
 def _certificates(settings: ConnectionSettings) -> list[dict[str, str]]:
-    """Return what can be read of our certificate and its authority; no key is opened."""
+    """Return the names and expiry of our certificate and its authority; reads no key."""
     files = certificate_files(settings.certs, settings.identity)
     found = []
     for path in (files.cert, files.ca):
@@ -215,7 +215,7 @@ def _certificates(settings: ConnectionSettings) -> list[dict[str, str]]:
 
 
 def _history(settings: ConnectionSettings) -> str:
-    """Return the files that the merged log of this machine had, if there is one."""
+    """Return the history of this machine's merged log, if it has one."""
     directory = os.path.join(stream_directory(settings.root, settings.stream), MERGED_NAME)
     try:
         text = HistoryText(directory, time.time_ns())
@@ -225,7 +225,7 @@ def _history(settings: ConnectionSettings) -> str:
 
 
 def _write(path: str, files: Mapping[str, str]) -> None:
-    """Write the archive, which only its owner may read, and never over a file that is there."""
+    """Write the archive, readable by its owner only; never overwrites a file."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(fd, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
         for name, text in sorted(files.items()):

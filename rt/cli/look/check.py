@@ -1,4 +1,4 @@
-"""`rt check`: one line and an exit code about a stream, as monitoring systems want them."""
+"""`rt check`: a stream's status as one line and an exit code, as monitoring systems expect."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ import click
 
 from rt.cli.common.asking import NodeAnswer, ask_nodes
 from rt.cli.common.exits import OUR_FAULT, exit_code, sentence
-from rt.cli.common.options import click_options
-from rt.cli.look.node_problems import takes_part
+from rt.cli.common.link import link_options
 from rt.cli.look.status import report_of
 from rt.cli.look.status_report import ClusterReport
 from rt.cli.look.status_tables import merged_sessions
 from rt.client.readers.settings import ConnectionSettings
 from rt.errors import RtError
+from rt.node.observe.problems import takes_part
 from rt.text import printable
 
 Run = TypeVar("Run", bound=Callable[..., Any])
@@ -28,7 +28,7 @@ Exit codes, as monitoring plugins have them:
 
 
 class Severity(IntEnum):
-    """What a monitoring system understands; the values are its exit codes."""
+    """A monitoring plugin's result; the values are its exit codes."""
 
     OK = 0
     WARNING = 1
@@ -38,7 +38,7 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """When a value is worth a warning, and when it is critical.
+    """The levels from which a value is a warning, and critical.
 
     >>> Threshold("lag", "s", 30, 300).severity(31).name
     'WARNING'
@@ -53,26 +53,26 @@ class Threshold:
     is_low_bad: bool = False
 
     def severity(self, value: float) -> Severity:
-        """Return how bad a value is."""
+        """Return the severity of a value."""
         sign = -1 if self.is_low_bad else 1
         if sign * value >= sign * self.critical:
             return Severity.CRITICAL
         return Severity.WARNING if sign * value >= sign * self.warning else Severity.OK
 
     def figure(self, value: float) -> str:
-        """Return a value as performance data; a low bad range is written `7:`."""
+        """Return a value as performance data; a range whose low values are bad is written `7:`."""
         colon = ":" if self.is_low_bad else ""
         unit = self.unit if self.unit in ("s", "B") else ""
         levels = f"{self.warning:g}{colon};{self.critical:g}{colon}"
         return f"{self.name}={value:.6g}{unit};{levels};0"
 
     def words(self, value: float) -> str:
-        """Return what to say of a value over its level."""
+        """Return the phrase for a value that crossed its level."""
         return f"{self.name.replace('_', ' ')} is {value:.3g} {self.unit}"
 
 
 class PluginCommand(click.Command):
-    """A command whose every failure is UNKNOWN: a monitoring system takes 2 for CRITICAL."""
+    """A command that exits as UNKNOWN on any failure: monitoring systems take 2 for CRITICAL."""
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         """Parse the command line."""
@@ -92,7 +92,7 @@ class PluginCommand(click.Command):
 
 
 def unknown(error: BaseException) -> click.exceptions.Exit:
-    """Print that nothing is known of the stream, and why; return how to exit."""
+    """Print that the stream's status is unknown, and why; return the exception to raise."""
     click.echo(f"RT UNKNOWN: {printable(sentence(error))}")
     return click.exceptions.Exit(Severity.UNKNOWN)
 
@@ -102,10 +102,10 @@ def _level_option(name: str, default: float, words: str) -> Callable[[Run], Run]
 
 
 @click.command(cls=PluginCommand, epilog=_PLUGIN_CODES)
-@click_options(ConnectionSettings, "status")
-@_level_option("--lag-warning", 30, "Seconds that something received waits to be merged.")
+@link_options("status")
+@_level_option("--lag-warning", 30, "Maximum merge lag, in seconds.")
 @_level_option("--lag-critical", 300, "As --lag-warning.")
-@_level_option("--pull-warning", 60, "Seconds that a subscriber is behind.")
+@_level_option("--pull-warning", 60, "Maximum lag of a subscriber, in seconds.")
 @_level_option("--pull-critical", 3600, "As --pull-warning.")
 @_level_option("--days-warning", 7, "Days until a node's certificate expires.")
 @_level_option("--days-critical", 2, "As --days-warning.")
@@ -113,7 +113,7 @@ def _level_option(name: str, default: float, words: str) -> Callable[[Run], Run]
 def check(settings: ConnectionSettings, *, may_stop: str | None, **levels: float) -> None:
     """Check a stream for a monitoring system: one line with performance data, and an exit code.
 
-    A person sees more with rt status, and what to do with rt doctor.
+    A person uses rt status to see what goes on, and rt doctor to find out what to do.
 
     \b
     rt check --config flights/clients.toml
@@ -146,12 +146,12 @@ def _demand_order(thresholds: Sequence[Threshold]) -> None:
 def judged(
     asked: Sequence[NodeAnswer], thresholds: Sequence[Threshold], may_stop: str = ""
 ) -> tuple[Severity, str]:
-    """Return the level, and the line that says why.
+    """Return the severity, and the line that explains it.
 
     Args:
-        asked: what the nodes answered.
-        thresholds: of lag, lag of pulls and days of certificates.
-        may_stop: a node that someone wants to stop; "" if none.
+        asked: The nodes' answers.
+        thresholds: For lag, lag of pulls and days of certificates.
+        may_stop: A node that someone wants to stop; "" if none.
     """
     report = report_of(list(asked))
     nodes = report.answering
@@ -164,7 +164,7 @@ def judged(
              for each in thresholds if each.name in values]  # fmt: skip
     if not report.leader:
         found.append((Severity.CRITICAL, "no node leads, so nothing is merged"))
-    found += [(Severity.CRITICAL if " FORKED " in each else Severity.WARNING, each)
+    found += [(Severity.CRITICAL if " FORKED " in each.said else Severity.WARNING, each.said)
               for each in report.problems]  # fmt: skip
     held_up = [*report.stuck, *report.poisoned, *report.returned]
     found += [(Severity.WARNING, each) for each in held_up]
@@ -190,7 +190,7 @@ def _well(report: ClusterReport, may_stop: str) -> str:
 
 
 def _values(asked: Sequence[NodeAnswer], report: ClusterReport) -> dict[str, float]:
-    """Return what is compared with the levels, the worst over all nodes."""
+    """Return the values to compare with the thresholds, the worst over all nodes."""
     nodes = report.answering
     sessions = merged_sessions(nodes)
     values = {
@@ -208,7 +208,7 @@ def _values(asked: Sequence[NodeAnswer], report: ClusterReport) -> dict[str, flo
 
 
 def _days(answer: dict[str, Any]) -> float | None:
-    """Return the days that a node's certificate lasts; None if it does not say."""
+    """Return for how many days a node's certificate is still valid; None if not reported."""
     value = answer.get("certificate_days")
     return float(value) if isinstance(value, int | float) and type(value) is not bool else None
 
@@ -216,7 +216,7 @@ def _days(answer: dict[str, Any]) -> float | None:
 def _may_stop(
     asked: Sequence[NodeAnswer], report: ClusterReport, name: str
 ) -> tuple[Severity, str]:
-    """Say whether a majority would be left that can merge without this node."""
+    """Return whether the other nodes are a majority that can merge while this node is stopped."""
     if name not in report.members:
         return Severity.CRITICAL, f"{name} is not a voting node ({', '.join(report.members)} are)"
     able = {each.answer.get("node") for each in asked if takes_part(each.answer)}

@@ -1,11 +1,11 @@
-"""Diagnosis: one thing that `rt doctor` looked at, how it is, and what to do about it."""
+"""Diagnosis: one finding of `rt doctor`, how bad it is, and what to do about it."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Grade(StrEnum):
-    """How something is."""
+    """How bad a finding is."""
 
     OK = "ok"
     WARNING = "warning"
@@ -14,13 +14,13 @@ class Grade(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One thing that was looked at.
+    """One finding.
 
     Attributes:
-        about: one word: `clocks`, `certificates`, `ports` and so on.
-        grade: how it is.
-        said: what was found, a sentence without its full stop.
-        advice: what to do; "" if nothing has to be done.
+        about: One word: `clocks`, `certificates`, `ports` and so on.
+        grade: How bad it is.
+        said: What was found, a sentence without its full stop.
+        advice: What to do; "" if nothing has to be done.
     """
 
     about: str
@@ -30,15 +30,15 @@ class Diagnosis:
 
 
 def fine(about: str, said: str) -> Diagnosis:
-    """Return a finding that is well."""
+    """Return a finding that needs no action."""
     return Diagnosis(about, Grade.OK, said)
 
 
 def warning(about: str, said: str, advice: str) -> Diagnosis:
-    """Return a finding that will be a problem, or may be one."""
+    """Return a finding that is or will become a problem."""
     return Diagnosis(about, Grade.WARNING, said, advice)
 
 
 def problem(about: str, said: str, advice: str) -> Diagnosis:
-    """Return a finding that keeps something from working."""
+    """Return a finding that stops something from working."""
     return Diagnosis(about, Grade.PROBLEM, said, advice)

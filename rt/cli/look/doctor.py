@@ -1,4 +1,4 @@
-"""`rt doctor`: looks for what is wrong with a cluster or a machine, and says what to do."""
+"""`rt doctor`: finds what is wrong with a cluster or a machine, and says what to do."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -8,7 +8,8 @@ import click
 from rt.cli.common.asking import NodeAnswer, ask_nodes
 from rt.cli.common.console import print_json, say
 from rt.cli.common.exits import FOUND_WRONG
-from rt.cli.common.options import click_options, json_option
+from rt.cli.common.link import link_options
+from rt.cli.common.options import json_option
 from rt.cli.look.diagnosis import Diagnosis, Grade, fine, problem, warning
 from rt.cli.look.doctor_cluster import cluster_findings
 from rt.cli.look.doctor_machine import descriptors, node_findings, own_certificate
@@ -21,7 +22,7 @@ from rt.text import counted
 
 
 @click.command()
-@click_options(ConnectionSettings, "status")
+@link_options("status")
 @click.option(
     "--node", "node_file", metavar="FILE",
     help="Look at this machine as the node of this file too; its certificate asks the others.",
@@ -40,7 +41,8 @@ def doctor(
     """Look for what is wrong with a cluster, or with a node's machine, and say what to do.
 
     It compares clocks, certificates, ports, disks, versions and configurations, and changes
-    nothing. The exit code is 1 if something is wrong.
+    nothing. The exit code is 1 if something is wrong. Use it when rt status or an alert shows
+    trouble, and after installing; for a monitoring system there is rt check.
 
     \b
     rt doctor --config flights/clients.toml
@@ -58,11 +60,11 @@ def doctor(
 
 
 def diagnose(settings: ConnectionSettings, node: NodeSettings | None = None) -> list[Diagnosis]:
-    """Return everything that was looked at.
+    """Return all findings.
 
     Args:
-        settings: how to reach the cluster.
-        node: the node that this machine is; None for a client's.
+        settings: How to reach the cluster.
+        node: The node's settings if this machine runs one; None for a client's.
     """
     asked, found = _asked(settings)
     if node is None:
@@ -77,7 +79,10 @@ def diagnose(settings: ConnectionSettings, node: NodeSettings | None = None) -> 
 
 
 def _asked(settings: ConnectionSettings) -> tuple[list[NodeAnswer], list[Diagnosis]]:
-    """Ask the nodes; a certificate that cannot be used is a finding, and reported as one later."""
+    """Ask the nodes.
+
+    An unusable certificate gives no answers, and is reported as a finding later.
+    """
     try:
         return ask_nodes(settings), []
     except (Misuse, OSError):
@@ -86,7 +91,7 @@ def _asked(settings: ConnectionSettings) -> tuple[list[NodeAnswer], list[Diagnos
 
 
 def node_settings(path: str) -> NodeSettings:
-    """Load the settings of a node; a file that cannot be used is a usage error."""
+    """Load a node's settings; an unusable file is a usage error."""
     try:
         return load(NodeSettings, path, "node")
     except (Misuse, FileNotFoundError) as error:
@@ -94,7 +99,7 @@ def node_settings(path: str) -> NodeSettings:
 
 
 def as_node(settings: ConnectionSettings, node: NodeSettings) -> ConnectionSettings:
-    """Return settings that reach the cluster with what the node itself has."""
+    """Return settings that reach the cluster with the node's own certificate and addresses."""
     places = tuple(node.places.values()) or (node.listen,)
     return replace(
         settings, root=node.root, stream=node.stream, nodes=places, certs=node.certs,
@@ -107,7 +112,7 @@ def _runs(asked: Sequence[NodeAnswer], node: NodeSettings) -> bool:
 
 
 def _compared(asked: Sequence[NodeAnswer], node: NodeSettings) -> Iterator[Diagnosis]:
-    """Compare a node's file with what the cluster's log says."""
+    """Compare a node's file with the cluster's agreed configuration."""
     about = "configuration"
     for each in asked:
         if not each.answer:

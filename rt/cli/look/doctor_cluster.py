@@ -4,11 +4,12 @@ import ssl
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from rt.cli.common.answer_fields import checked, get
 from rt.cli.common.asking import NodeAnswer
 from rt.cli.look.diagnosis import Diagnosis, fine, problem, warning
 from rt.cli.look.node_versions import different_versions, node_version, strangers
-from rt.cli.look.status_report import SILENT, ClusterReport
+from rt.cli.look.status_report import ClusterReport
+from rt.node.observe.answer_fields import checked, get
+from rt.node.observe.problems import Problem
 from rt.node.settings.node import parse_address
 from rt.text import printable, size_text
 from rt.version import __version__
@@ -16,20 +17,20 @@ from rt.version import __version__
 CLOCK_WARNING_S: Final = 1.0
 CLOCK_PROBLEM_S: Final = 30.0
 _DAYS_WARNING: Final = 7.0
-_FREE_RATIO: Final = 4  # times the reserve; below it, the archiver may come too late
+_FREE_RATIO: Final = 4  # of the reserve; with less free space, the archiver may be too late
 
 
 def cluster_findings(
     asked: Sequence[NodeAnswer], report: ClusterReport, stream: str
 ) -> Iterator[Diagnosis]:
-    """Yield what the answers say.
+    """Yield the findings from nodes' answers.
 
     Args:
-        asked: by address.
-        report: of the same answers.
-        stream: that our settings name.
+        asked: The answers, by address.
+        report: The same answers, checked.
+        stream: The stream that our settings name.
     """
-    yield from _ports(asked)
+    yield from _ports(asked, report)
     readable = {each.address for each in report.answering}
     answers = [each for each in asked if each.address in readable and _is_whole(each.answer)]
     if not answers:
@@ -43,7 +44,7 @@ def cluster_findings(
 
 
 def _is_whole(answer: dict[str, Any]) -> bool:
-    """Whether everything that is looked at here can be read."""
+    """Return whether every field that is checked here can be read."""
     try:
         for name in ("node", "version"):
             get(answer, name, str)
@@ -57,24 +58,24 @@ def _is_whole(answer: dict[str, Any]) -> bool:
     return True
 
 
-def _ports(asked: Sequence[NodeAnswer]) -> Iterator[Diagnosis]:
+def _ports(asked: Sequence[NodeAnswer], report: ClusterReport) -> Iterator[Diagnosis]:
+    silent = {node.address: report.silence(node) for node in report.nodes if node.error}
     for each in asked:
         if each.error:
-            yield problem("ports", printable(each.error), _dial_advice(each))
+            said, advice = silent.get(each.address) or Problem(f"{each.address} does not answer")
+            yield problem("ports", f"{said}: {printable(each.error)}", _dial_advice(each, advice))
         else:
             name = printable(str(each.answer.get("node", "?")))
             yield fine("ports", f"{name} answers at {each.address} in {each.took_s * 1e3:.0f} ms")
 
 
-def _dial_advice(asked: NodeAnswer) -> str:
+def _dial_advice(asked: NodeAnswer, advice: str) -> str:
     host = asked.address.rpartition(":")[0]
     if asked.is_refusal:
         return "see what it says; rt certs show describes a certificate"
-    if "refused" in asked.error:
-        return f"is the node running at {host}, and does it listen on that address and port?"
     if "resolve" in asked.error or "known" in asked.error:
         return f"look up {host}; correct the setting nodes, or the name service"
-    return f"is {host} up, and does a firewall let port {asked.address.rpartition(':')[2]} pass?"
+    return advice
 
 
 def _configuration(
@@ -83,7 +84,7 @@ def _configuration(
     report: ClusterReport,
     stream: str,
 ) -> Iterator[Diagnosis]:
-    """Yield where our settings and the nodes' answers contradict each other."""
+    """Yield contradictions between our settings and the nodes' answers."""
     about = "configuration"
     for each in report.answering:
         if each.stream != stream:
@@ -130,7 +131,7 @@ def _versions(answers: Sequence[NodeAnswer]) -> Iterator[Diagnosis]:
 
 
 def _clocks(answers: Sequence[NodeAnswer]) -> Iterator[Diagnosis]:
-    """Compare each node's clock with ours, as exactly as the answer was quick."""
+    """Compare each node's clock with ours; the answer's round trip bounds the error."""
     worst = 0.0
     for each in answers:
         now_ns = get(each.answer, "now_ns", int)
@@ -177,20 +178,18 @@ def _certificates(answers: Sequence[NodeAnswer]) -> Iterator[Diagnosis]:
 
 
 def _health(report: ClusterReport) -> Iterator[Diagnosis]:
-    runbook = "docs/RUNBOOK.md says what to do for each"
     if not report.leader:
         yield problem("cluster", "no node leads, so nothing is merged",
                       "start the nodes that are down; a majority has to be up")  # fmt: skip
-    for each in report.problems:
-        if not each.endswith(SILENT):  # was reported with its port
-            yield problem("cluster", each, runbook)
+    silent = {report.silence(node) for node in report.nodes if node.error}
+    found = [each for each in report.problems if each not in silent]  # they were reported as ports
+    for said, advice in found:
+        yield problem("cluster", said, advice or "nothing, unless it lasts")
     for each in report.stuck:
-        yield problem("cluster", each, "rt session show NAME; docs/RUNBOOK.md")
+        yield problem("cluster", each, "rt session show NAME says which nodes have what")
     for each in report.poisoned:
-        yield problem("cluster", each, "find out what publishes it; revoke its certificate")
+        yield problem("cluster", each, "find out what publishes it; rt certs revoke its name")
     for each in report.returned:
-        yield problem("cluster", each, "docs/RUNBOOK.md says more")
-    if report.leader and not (
-        report.problems or report.stuck or report.poisoned or report.returned
-    ):
+        yield problem("cluster", each, "compare what the publisher has with the nodes")
+    if report.leader and not (found or report.stuck or report.poisoned or report.returned):
         yield fine("cluster", f"{report.leader} leads, and no node reports a problem")

@@ -1,4 +1,4 @@
-"""What `rt doctor` finds on this machine: certificates, descriptors, disks and a node's port."""
+"""What `rt doctor` finds on this machine: certificates, file descriptors, disks, a node's port."""
 
 import os
 import resource
@@ -23,18 +23,18 @@ from rt.net.contexts import demand_private
 from rt.node.settings.node import NodeSettings
 from rt.text import size_text
 
-_DESCRIPTORS: Final = 4096  # 512 connections, 1,024 sessions of one publisher, and room
+_DESCRIPTORS: Final = 4096  # 512 connections, 1,024 sessions of one publisher, and a margin
 _SYNCS: Final = 5
 _SYNC_BYTES: Final = 4096
 _SLOW_SYNC_S: Final = 0.1
 _DAYS_WARNING: Final = 7.0
-# By what `stat -f` calls them: these keep nothing over a restart, or sync over a network.
+# File systems, by their names in `stat -f`, that lose data at a restart or sync over a network.
 _MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 _NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "ceph"})
 
 
 def own_certificate(directory: str, name: str, *roles: CertificateRole) -> Iterator[Diagnosis]:
-    """Look at the certificate that a program of this machine presents, and at its key."""
+    """Check the certificate and key that a program on this machine presents."""
     files = certificate_files(directory, name)
     advice = f"rt certs issue {name}, where the authority's key is, and copy the files here"
     try:
@@ -58,13 +58,13 @@ def _key(files: CertificateFiles) -> Iterator[Diagnosis]:
         demand_private(files.key)
     except OSError as error:
         yield problem("certificates", spoken(error), "copy the key that belongs to the certificate")
-    except Misuse as error:  # every program refuses it
+    except Misuse as error:  # any program would refuse it
         said, _, advice = str(error).partition("; ")
         yield problem("certificates", said, advice)
 
 
 def descriptors() -> Iterator[Diagnosis]:
-    """Look at how many files this user's programs may have open."""
+    """Check how many files this user's programs may have open."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < _DESCRIPTORS:
         yield warning("descriptors", f"a process may have {hard:,} files open",
@@ -76,11 +76,11 @@ def descriptors() -> Iterator[Diagnosis]:
 
 
 def node_findings(settings: NodeSettings, *, runs: bool) -> Iterator[Diagnosis]:
-    """Look at what a node of this machine needs.
+    """Check what a node on this machine needs.
 
     Args:
-        settings: of the node.
-        runs: whether it answers at its address.
+        settings: The node's settings.
+        runs: Whether the node answers at its address.
     """
     yield from own_certificate(settings.certs, settings.name, CertificateRole.NODE)
     yield from _named_hosts(settings)
@@ -89,13 +89,13 @@ def node_findings(settings: NodeSettings, *, runs: bool) -> Iterator[Diagnosis]:
 
 
 def _named_hosts(settings: NodeSettings) -> Iterator[Diagnosis]:
-    """Compare the node's certificate with the address at which others dial it."""
+    """Check that the node's certificate names the address at which others dial it."""
     host = settings.addresses.get(settings.name, ("", 0))[0]
     files = certificate_files(settings.certs, settings.name)
     try:
         hosts = hosts_of(load_certificate(files.cert))
     except (Misuse, OSError):
-        return  # was reported
+        return  # reported already
     if host and host not in hosts:
         yield problem("certificates", f"{files.cert} does not name {host}, where others dial it",
                       f"rt certs issue {settings.name} --role node --host {host} --force"
@@ -123,7 +123,7 @@ def _listens(settings: NodeSettings, *, runs: bool) -> Iterator[Diagnosis]:
 
 
 def disk(root: str) -> Iterator[Diagnosis]:
-    """Look at the file system that a stream is kept on, and how long a sync takes there."""
+    """Check the file system of a stream's directory, and how long a sync takes on it."""
     place = os.path.abspath(root)
     while not os.path.exists(place):
         place = os.path.dirname(place)
@@ -150,7 +150,7 @@ def disk(root: str) -> Iterator[Diagnosis]:
 
 
 def _sync_time(place: str) -> float:
-    """Return how long a sync of a small new write takes, the median of a few."""
+    """Return how long syncing a small write takes: the median of a few."""
     taken = []
     with tempfile.TemporaryFile(dir=place, prefix=".rt-doctor-") as file:
         for _ in range(_SYNCS):
@@ -163,7 +163,7 @@ def _sync_time(place: str) -> float:
 
 
 def _file_system(place: str) -> str:
-    """Return the kind of file system that a directory is on; "" where the system does not say."""
+    """Return the type of a directory's file system; "" if the system does not say."""
     try:
         with open("/proc/self/mounts", encoding="utf-8", errors="replace") as file:
             mounts = [line.split(" ") for line in file]
@@ -179,5 +179,5 @@ def _file_system(place: str) -> str:
 
 
 def _plain(mount: str) -> str:
-    """Return a mount point as it is; /proc writes a space as an octal escape."""
+    """Return a mount point with the octal escapes of /proc decoded."""
     return mount.encode("latin-1", "replace").decode("unicode_escape")

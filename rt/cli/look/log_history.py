@@ -1,15 +1,14 @@
-"""`rt log-history`: shows one row for each file a log ever had."""
+"""`rt log-history`: shows one row for each file that a log ever had."""
 
 import os
 import sys
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 import click
 
 from rt.cli.common.console import note, table
-from rt.cli.common.options import parse_position
+from rt.cli.common.options import json_option, parse_position
 from rt.inspect.history import STATES, Row, history, selected
 from rt.inspect.history_text import HEADINGS, HistoryText
 from rt.log.files.gc_pause import uncollected
@@ -42,11 +41,7 @@ def _time(_context: Any, _parameter: Any, text: str | None) -> int | None:
     "--config", metavar="FILE", envvar="RT_CONFIG",
     help="With --node: TOML file with these three, table [pull].  [RT_CONFIG]",
 )  # fmt: skip
-@click.option("--json", "form", flag_value="json", help="An array of objects with all fields.")
-@click.option(
-    "--json-rt", "form", flag_value="json-rt", hidden=True,  # docs/COMING-FROM.md
-    help="The same, with only logPath, logTime, logPos, logAge and truncationTime.",
-)  # fmt: skip
+@json_option("all fields")
 @click.option(
     "--since", metavar="TIME", callback=_time, help="Files with messages of this time or later."
 )
@@ -72,7 +67,7 @@ def log_history(
     certs: str | None,
     identity: str | None,
     config: str | None,
-    form: str | None,
+    as_json: bool,
     since: int | None,
     until: int | None,
     begin: Position | None,
@@ -88,8 +83,8 @@ def log_history(
     rt log-history --node localhost:7420 --identity subscriber
 
     Needs no running process: it reads the manifest, which also lists archived files. A file's age
-    counts from when it was rolled; times are UTC. With --node, standard error says as of when the
-    answer is, and whether it has all that was merged by then, which takes a majority of nodes.
+    counts from when it was rolled; times are UTC. With --node, standard error gives the time of the
+    answer, and whether it has all that was merged by then, which a majority of nodes confirms.
     """  # noqa: D301 - click reads the backspace character
     if bool(directory) == bool(node):
         raise click.UsageError("name the directory of a log, or a --node")
@@ -105,24 +100,24 @@ def log_history(
     text = HistoryText(directory, time.time_ns(), offloaded)
     if as_of:
         note(as_of)
-    if form is None:
+    if as_json:
+        _write_array(rows, text)
+    else:
         click.echo(table(HEADINGS, [text.cells(row) for row in rows]))
         note(f"{counted(len(rows), 'file')}, {counted(sum(row.messages for row in rows))}")
-    else:
-        _write_array(rows, text.json if form == "json" else text.json_rt)
 
 
-def _write_array(rows: list[Row], encoded: Callable[[Row], str]) -> None:
-    """Write rows as a JSON array, some at a time: 100,000 are 70 MB of text."""
+def _write_array(rows: list[Row], text: HistoryText) -> None:
+    """Write rows as a JSON array, piece by piece: 100,000 rows are 70 MB of text."""
     out = sys.stdout.buffer
     out.write(b"[\n" if rows else b"[")
     for start in range(0, len(rows), _ROWS_A_WRITE):
-        part = map(encoded, rows[start : start + _ROWS_A_WRITE])
+        part = map(text.json, rows[start : start + _ROWS_A_WRITE])
         out.write(((",\n" if start else "") + ",\n".join(part)).encode())
     out.write(b"\n]\n" if rows else b"]\n")
 
 
-_Found = tuple[str, list[Row], Offloaded | None, str]  # the last: as of when
+_Found = tuple[str, list[Row], Offloaded | None, str]  # the last says as of when
 
 
 def _of_directory(directory: str) -> _Found:
@@ -131,7 +126,7 @@ def _of_directory(directory: str) -> _Found:
 
 
 def _of_node(node: str, config: str | None, options: dict[str, object]) -> _Found:
-    # TLS is heavy, and the history of a directory does without it
+    # TLS is slow to import, and a directory's history does not need it
     from rt.client.readers.settings import ConnectionSettings  # noqa: PLC0415
     from rt.config.settings import explain  # noqa: PLC0415
     from rt.net.admin import ask_history  # noqa: PLC0415
@@ -141,7 +136,7 @@ def _of_node(node: str, config: str | None, options: dict[str, object]) -> _Foun
 
     given = explain(ConnectionSettings, config, "pull" if config else None, options=options)
     files = certificate_files(str(given["certs"].value), str(given["identity"].value))
-    # a node that serves one stream answers for that, if none is named
+    # without a name, a node that serves a single stream answers for it
     stream = "" if given["stream"].source == "default" else parse_stream(str(given["stream"].value))
     contexts = Contexts(files, client_context, stream)
     found = ask_history(parse_address(node), contexts)

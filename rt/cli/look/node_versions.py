@@ -1,25 +1,25 @@
-"""What the nodes of a cluster run, and whether they can work together."""
+"""The versions that a cluster's nodes run, and whether they can work together."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Final
 
-from rt.cli.common.answer_fields import checked, get
+from rt.node.observe.answer_fields import checked, get
 
-# What a node speaks that is too old to say so.
+# Protocol versions of a node that is too old to report them.
 _NODES_BEFORE: Final = (7,)
 _WIRE_BEFORE: Final = (2, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeVersion:
-    """What one node runs.
+    """The versions that one node runs.
 
     Attributes:
-        software: The version of rt; "" if it does not say.
-        nodes: The versions of the nodes' protocol that it speaks, oldest first.
-        wire: The oldest and the newest version of the wire that it speaks.
+        software: The version of rt; "" if not reported.
+        nodes: The versions of the protocol between nodes that it speaks, oldest first.
+        wire: The oldest and the newest version of the wire protocol that it speaks.
     """
 
     software: str = ""
@@ -28,12 +28,12 @@ class NodeVersion:
 
     @property
     def text(self) -> str:
-        """It as one phrase."""
+        """Return it as one phrase."""
         nodes, wire = (" or ".join(map(str, each)) for each in (self.nodes, sorted({*self.wire})))
         return f"rt {self.software or '(unknown)'}, nodes' protocol {nodes}, wire {wire}"
 
     def works_with(self, other: "NodeVersion") -> bool:
-        """Whether the two have a version of each protocol in common."""
+        """Return whether the two have a version of each protocol in common."""
         low, high = max(self.wire[0], other.wire[0]), min(self.wire[-1], other.wire[-1])
         return bool(set(self.nodes) & set(other.nodes)) and low <= high
 
@@ -67,7 +67,7 @@ def different_versions(versions: Mapping[str, NodeVersion]) -> str:
 
 
 def strangers(versions: Mapping[str, NodeVersion]) -> list[tuple[str, str]]:
-    """Return each two nodes that cannot work together."""
+    """Return the pairs of nodes that cannot work together."""
     every = sorted(versions.items())
     return [(a, b) for (a, one), (b, other) in combinations(every, 2) if not one.works_with(other)]
 

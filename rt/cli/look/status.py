@@ -8,7 +8,8 @@ import click
 
 from rt.cli.common.asking import NodeAnswer, ask_nodes
 from rt.cli.common.console import complain, print_json
-from rt.cli.common.options import click_options, json_option
+from rt.cli.common.link import link_options
+from rt.cli.common.options import json_option
 from rt.cli.look.status_report import ClusterReport, NodeReport, cluster_report, node_report
 from rt.cli.look.status_tables import Top, status_text
 from rt.client.readers.settings import ConnectionSettings
@@ -19,7 +20,7 @@ _REFRESH_S: Final = 1.0
 
 
 @click.command()
-@click_options(ConnectionSettings, "status")
+@link_options("status")
 @json_option("what each node answers")
 @click.option(
     "--top", type=click.Choice([each.value for each in Top]),
@@ -37,7 +38,8 @@ def status(
 ) -> None:
     """Show a stream's nodes, sessions and readers, as they are now.
 
-    What to do about what is wrong, rt doctor says; a monitoring system asks rt check.
+    For a person who wants to see what goes on. rt doctor looks deeper and says what to do; rt check
+    is for monitoring systems: one line, and their exit codes.
 
     \b
     rt status --nodes a:7420 --nodes b:7420 --nodes c:7420 --identity subscriber
@@ -45,8 +47,8 @@ def status(
     rt status --config flights/clients.toml --json
     rt status --config flights/clients.toml > /dev/null || page-the-operator
 
-    A session's bytes, rate and age are those of the node that received most. What a client that
-    pushes lags by is what the nodes have of its sessions and have not merged.
+    A session's bytes, rate and age are those of the node that received most. The lag of a pushing
+    client is what the nodes have received of its sessions and not merged.
 
     \b
     For probes, the exit code is the cluster's health (after --watch it is 0):
@@ -65,7 +67,7 @@ def status(
             if not watch:
                 break
             time.sleep(_REFRESH_S)
-    except KeyboardInterrupt:  # that is how a watch ends, whatever it is doing
+    except KeyboardInterrupt:  # ctrl-C is how a watch ends, at any point
         if not watch:
             raise
         return
@@ -79,7 +81,7 @@ def status(
 
 
 def report_of(asked: list[NodeAnswer]) -> ClusterReport:
-    """Return what nodes answered, checked; an answer that cannot be read counts as none."""
+    """Return a checked report of nodes' answers; an unreadable answer counts as none."""
     reports, names = [], _names(asked)
     for each in asked:
         error = each.error
@@ -94,7 +96,7 @@ def report_of(asked: list[NodeAnswer]) -> ClusterReport:
 
 
 def _names(asked: list[NodeAnswer]) -> dict[str, str]:
-    """Return which node is at which address, by those that answer."""
+    """Return the name of the node at each address, as far as nodes answer."""
     places = [dict(each.answer).get("addresses") for each in asked if _is_object(each.answer)]
     return {
         place: printable(str(name))
@@ -115,7 +117,7 @@ def _answer(asked: NodeAnswer) -> dict[str, object]:
 
 
 def _show(text: str, *, again: bool) -> None:
-    """Print a report, whose answers were escaped as they were read; over the last one if again."""
+    """Print a report, already escaped; with `again`, over the last one."""
     if again and sys.stdout.isatty():
         # home, each line to its end, and the rest of the screen: clearing it first would flicker
         text = "\x1b[H" + "\x1b[K\n".join(text.split("\n")) + "\x1b[K\n\x1b[J"

@@ -1,7 +1,7 @@
-"""ClusterReport: what nodes answer to `rt status`, checked, and how healthy that makes the cluster.
+"""ClusterReport: the nodes' answers to `rt status`, checked, and the cluster's health.
 
-Nothing that a node answers can end the command: a field of the wrong type is refused as a whole
-answer, and one that is missing, as an older node's may be, counts as empty.
+No answer can end the command: a field of the wrong type makes the whole answer invalid, and a
+missing field, as in an older node's answer, counts as empty.
 """
 
 from collections.abc import Sequence
@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final
 
-from rt.cli.common.answer_fields import checked, get, objects, position, seconds
-from rt.cli.look.node_problems import problems_of, time_text
 from rt.cli.look.node_versions import NodeVersion, node_version
 from rt.errors import PeerError
+from rt.node.observe.answer_fields import checked, get, objects, position, seconds
+from rt.node.observe.problems import Problem, problems_of, time_text
 from rt.position import Position
-from rt.text import counted
+from rt.text import counted, listed, printable
 
-SILENT: Final = "does not answer"
 _LEADER: Final = "leader"
 _LEARNER: Final = "learner"
 
@@ -31,7 +30,7 @@ class Health(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionReport:
-    """One session, as a node has it."""
+    """One session on one node."""
 
     name: str
     pushed_by: str
@@ -42,28 +41,28 @@ class SessionReport:
     bytes_per_s: int = 0
     seen_s: float | None = None  # how long ago bytes came; None if none came since the node started
     waiting_s: float = 0.0
-    poisoned: str = ""  # why it is taken no further
+    poisoned: str = ""  # why a bad frame keeps it from being merged further
     apart: str = ""  # how the log of its publisher differs from the node's copy
-    put_back: str = ""  # what the node's journal has put back of its copy, from where to where
+    put_back: str = ""  # the range of its copy that the node restored from its journal
 
     @property
     def unmerged(self) -> int | None:
-        """The bytes that are durable and not merged; None where a file end lies between."""
+        """Return the bytes that are durable but not merged; None if a file end lies between."""
         same_file = self.durable.file == self.merged.file
         return max(0, self.durable - self.merged) if same_file else None
 
 
 @dataclass(frozen=True, slots=True)
 class ClientReport:
-    """One connection of a client to a node.
+    """One client's connection to a node.
 
     Attributes:
         peer: The name in its certificate.
         kind: `push` or `pull`.
         address: host:port.
-        connected_s: For how long.
-        lag_bytes: Merged there and not sent to it; 0 for one that pushes.
-        waiting_s: How long the oldest of that has waited.
+        connected_s: How long it has been connected.
+        lag_bytes: Bytes merged there but not yet sent to it; 0 for a pusher.
+        waiting_s: How long the oldest of them has waited.
     """
 
     peer: str
@@ -76,7 +75,7 @@ class ClientReport:
 
 @dataclass(frozen=True, slots=True)
 class TrafficReport:
-    """What a node holds, and its connected clients."""
+    """What a node stores, and its connected clients."""
 
     sessions: tuple[SessionReport, ...] = ()
     clients: tuple[ClientReport, ...] = ()
@@ -84,16 +83,16 @@ class TrafficReport:
 
 @dataclass(frozen=True, slots=True)
 class ScrubReport:
-    """What a node found when it read its rolled files."""
+    """What a node found when it reread its rolled files."""
 
-    finished_ns: int = 0  # when it had last read all; 0 if it never has
-    files: int = 0  # since its start, and so are the others
+    finished_ns: int = 0  # when it last finished reading all; 0 if never
+    files: int = 0  # these are counts since the node started
     corrupt: int = 0
     repaired: int = 0
 
     @property
     def text(self) -> str:
-        """When it was, and what was found."""
+        """Return when the last scrub finished, and what it found."""
         when = time_text(self.finished_ns) if self.finished_ns else "not yet"
         found = f", {self.corrupt:,} corrupt, {self.repaired:,} repaired" if self.corrupt else ""
         return f"{when} ({counted(self.files, 'file')}{found})" if self.files else when
@@ -107,15 +106,15 @@ class MergeReport:
     messages: int
     time_ns: int  # of the last merged instruction; 0 if there is none
     digest: str
-    forked_at: Position | None = None  # its log differs from the others' from there on
+    forked_at: Position | None = None  # where its log begins to differ from the others'
     scrub: ScrubReport = ScrubReport()
 
 
 @dataclass(frozen=True, slots=True)
 class AboutReport:
-    """What a node promises and runs."""
+    """What a node guarantees, and its versions."""
 
-    durability: str = ""  # what a merged message has survived
+    durability: str = ""  # what a merged message survives
     version: NodeVersion = field(default_factory=NodeVersion)
 
 
@@ -135,7 +134,8 @@ class NodeReport:
         leader: The leader it knows; "" if there is none.
         merge: How far it has merged.
         about: What it promises and runs.
-        problems: What is wrong with it, one phrase each.
+        problems: What is wrong with it, causes first.
+        unreachable: The other nodes that it cannot reach.
         traffic: What it holds, and its connected clients.
     """
 
@@ -149,22 +149,23 @@ class NodeReport:
     leader: str = ""
     merge: MergeReport = MergeReport(Position(0), 0, 0, "")
     about: AboutReport = field(default_factory=AboutReport)
-    problems: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    unreachable: tuple[str, ...] = ()
     traffic: TrafficReport = field(default=TrafficReport(), repr=False)
 
     @property
     def title(self) -> str:
-        """What to call it: its name and address, as far as they are known."""
+        """Return the node's name and address, as far as they are known."""
         return f"{self.name} at {self.address}" if self.name else self.address
 
     @property
     def sessions(self) -> tuple[SessionReport, ...]:
-        """What it holds."""
+        """Return the sessions that the node holds."""
         return self.traffic.sessions
 
     @property
     def is_learner(self) -> bool:
-        """Whether it neither votes nor counts, since its state was lost."""
+        """Return whether it neither votes nor counts, because it lost its state."""
         return self.role == _LEARNER
 
 
@@ -176,20 +177,20 @@ class ClusterReport:
 
     @property
     def answering(self) -> list[NodeReport]:
-        """The nodes that answer."""
+        """Return the nodes that answered."""
         return [node for node in self.nodes if not node.error]
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The nodes of the cluster, as those that answer have them."""
+        """Return the cluster's members, according to the nodes that answered."""
         return max((node.members for node in self.answering), key=len, default=())
 
     @property
     def leader(self) -> str:
-        """The leader, by the nodes of the newest term; "" if there is none.
+        """Return the leader, according to the nodes of the newest term; "" if there is none.
 
-        A leader that does not reach a majority steps down, and its followers forget it within an
-        election timeout. So a leader that is known is a quorum, however few nodes answer here.
+        A leader that cannot reach a majority steps down, and its followers forget it within an
+        election timeout. So a known leader implies a quorum, however few nodes answer us.
         """
         newest = max((node.term for node in self.answering), default=0)
         known = (
@@ -200,19 +201,45 @@ class ClusterReport:
         return next(filter(None, known), "")
 
     @property
-    def problems(self) -> list[str]:
-        """Everything that keeps the cluster from being healthy, one phrase each."""
-        found = [f"{node.title} {SILENT}" for node in self.nodes if node.error]
+    def problems(self) -> list[Problem]:
+        """Everything that keeps the cluster from being healthy, a sentence each, causes first."""
+        found = [self.silence(node) for node in self.nodes if node.error]
+        named = {node.name for node in self.nodes if node.error}
+        apart = {each for node in self.answering for each in node.unreachable} - named
+        found += [self._apart(name) for name in sorted(apart)]
         for node in self.answering:
-            if node.is_learner:
-                found.append(f"{node.name} is a learner and does not count")
-            found += [f"{node.name} {problem}" for problem in node.problems]
+            found += [Problem(f"{node.name} {said}", advice) for said, advice in node.problems]
             if node.merge.forked_at is not None:
-                found.append(self._only_on(node))
+                found.append(Problem(self._only_on(node)))
         return found
 
+    def silence(self, node: NodeReport) -> Problem:
+        """Return what is known of a node that does not answer, and what to do."""
+        missed = self._missed_by(node.name)
+        if not missed:
+            host, _, port = node.address.rpartition(":")
+            advice = f"is the node running at {host}, and does a firewall let port {port} pass?"
+            return Problem(f"{node.title} does not answer", advice)
+        return Problem(
+            f"{node.title} does not answer, and {listed(missed)} cannot reach it",
+            f"start it on its machine: rt node --config {node.name}.toml (or rt up, if that began "
+            "it); if the machine is lost: rt cluster add NEW --address HOST:PORT --no-wait, start "
+            f"NEW, then rt cluster replace {node.name} NEW --address HOST:PORT",
+        )
+
+    def _apart(self, name: str) -> Problem:
+        """Return that some nodes cannot reach one that answers here, or was not asked."""
+        missed = listed(self._missed_by(name))
+        if any(node.name == name for node in self.answering):
+            advice = "look whether a firewall lies between them, and at their logs"
+            return Problem(f"{missed} cannot reach {name}, which answers here", advice)
+        return Problem(f"{missed} cannot reach {name}", "is it running? list its address, too")
+
+    def _missed_by(self, name: str) -> list[str]:
+        return [node.name for node in self.answering if name and name in node.unreachable]
+
     def _only_on(self, forked: NodeReport) -> str:
-        """What a forked node has merged and no other node that answers has."""
+        """Say what a forked node has merged that no other answering node has."""
         others = [
             each
             for node in self.answering
@@ -230,12 +257,15 @@ class ClusterReport:
 
     @property
     def stuck(self) -> list[str]:
-        """Why sessions are not merged, a sentence each; alone this does not degrade the cluster."""
+        """Say why sessions are not merged, a sentence each.
+
+        This alone does not degrade the cluster.
+        """
         return [each.stuck for node in self.answering for each in node.sessions if each.stuck]
 
     @property
     def poisoned(self) -> list[str]:
-        """Which sessions are refused for a frame that no reader can decode, and by which nodes."""
+        """Say which sessions are refused for an undecodable frame, and by which nodes."""
         return [
             f"{node.name} refuses session {each.name}: {each.poisoned}"
             for node in self.answering for each in node.sessions if each.poisoned
@@ -243,7 +273,7 @@ class ClusterReport:
 
     @property
     def returned(self) -> list[str]:
-        """Which sessions were put back, on a node or by a publisher, and what to do."""
+        """Say which sessions were restored to an older state, by whom, and what to do."""
         apart, back = {}, []
         for node in self.answering:
             for each in node.sessions:
@@ -263,14 +293,14 @@ class ClusterReport:
 
     @property
     def health(self) -> Health:
-        """How the cluster is."""
+        """Return the cluster's health."""
         if not self.leader:
             return Health.NO_QUORUM
         return Health.DEGRADED if self.problems else Health.HEALTHY
 
 
 def cluster_report(reports: Sequence[NodeReport]) -> ClusterReport:
-    """Return the answers with each node once, though it be known by two addresses."""
+    """Return the report, with a node that is known by two addresses only once."""
     seen: set[tuple[str, str]] = set()
     nodes = []
     for report in reports:
@@ -282,10 +312,10 @@ def cluster_report(reports: Sequence[NodeReport]) -> ClusterReport:
 
 
 def node_report(address: str, answer: Any) -> NodeReport:
-    """Check what a node answered.
+    """Check a node's answer.
 
     Raises:
-        PeerError: It is not a status.
+        PeerError: The answer is not a status.
     """
     try:
         return _node_report(address, answer)
@@ -312,6 +342,7 @@ def _node_report(address: str, answer: Any) -> NodeReport:
         ),
         about=AboutReport(get(answer, "durability", str), node_version(answer)),
         problems=tuple(problems_of(answer)),
+        unreachable=tuple(map(printable, sorted(get(answer, "unreachable", dict)))),
         traffic=_traffic(answer),
     )  # fmt: skip
 
@@ -322,7 +353,8 @@ def _scrub_report(fields: dict[str, Any]) -> ScrubReport:
 
 
 def _traffic(answer: dict[str, Any]) -> TrafficReport:
-    now_ns = get(answer, "now_ns", int)  # the node's clock, as are the times it is compared with
+    # by the node's clock, like the times that it is compared with
+    now_ns = get(answer, "now_ns", int)
     return TrafficReport(
         tuple(_session(each, now_ns) for each in objects(answer, "sessions")),
         tuple(_client(each, now_ns) for each in objects(answer, "clients")),

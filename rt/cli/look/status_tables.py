@@ -11,8 +11,8 @@ from rt.cli.look.status_report import ClientReport, ClusterReport, Health, Merge
 from rt.cli.look.status_report import SessionReport as Session
 from rt.text import size_text
 
-TOP_SHOWN: Final = 20  # sessions and clients with --top, or on a terminal
-# The columns that a narrow terminal goes without, in this order.
+TOP_SHOWN: Final = 20  # sessions or clients shown with --top, or on a terminal
+# Columns that a narrow terminal omits, in this order.
 _NODE_SPARE: Final = ("note", "digest", "term", "messages", "address")
 _NODE_HEADINGS: Final = (
     "node", "address", "role", "term", "merged to", "messages", "behind", "digest", "note",
@@ -27,7 +27,7 @@ _CLIENT_HEADINGS: Final = ("client", "does", "nodes", "lag", "waits", "connected
 
 
 class Top(StrEnum):
-    """What sessions and clients are sorted by, the greatest first."""
+    """The value by which sessions and clients are sorted, greatest first."""
 
     RATE = "rate"
     LAG = "lag"
@@ -46,8 +46,8 @@ def status_text(report: ClusterReport, top: Top | None = None) -> str:
     """Return the whole report.
 
     Args:
-        report: of the nodes that were asked.
-        top: shows the first sessions and clients by this; None shows all, by name.
+        report: The nodes' answers.
+        top: Show only the first sessions and clients by this value; None shows all, by name.
     """
     nodes = report.answering
     lead = max((node.merge for node in nodes), key=lambda each: each.end, default=None)
@@ -70,7 +70,7 @@ def status_text(report: ClusterReport, top: Top | None = None) -> str:
 
 
 def summary(report: ClusterReport) -> str:
-    """Return the line for a person in a hurry, and one for each problem."""
+    """Return a one-line summary, and a line for each problem."""
     nodes, members = report.answering, report.members
     quorum = (
         f"yes ({report.leader} leads)"
@@ -87,7 +87,7 @@ def summary(report: ClusterReport) -> str:
         lines.append(f"learners, which neither vote nor count: {', '.join(learners)}")
     if report.problems:
         label = "degraded" if report.health is Health.DEGRADED else "problems"
-        lines.append(f"{label}: {'; '.join(report.problems)}")
+        lines.append(f"{label}: {'; '.join(each.said for each in report.problems)}")
     versions = {node.name: node.about.version for node in nodes}
     if different := different_versions(versions):
         apart = "; ".join(f"{one} and {other} cannot" for one, other in strangers(versions))
@@ -100,7 +100,7 @@ def summary(report: ClusterReport) -> str:
 
 
 def merged_sessions(nodes: Iterable[NodeReport]) -> list[Session]:
-    """Return each session once, by name: as far as any node has it, and the worst of its waits."""
+    """Return each session once, by name: its furthest progress and longest wait on any node."""
     found: dict[str, Session] = {}
     for node in nodes:
         for each in node.sessions:
@@ -140,7 +140,7 @@ def _session_keys(each: Session) -> dict[Top, tuple[float, ...]]:
 
 
 def _joined(nodes: Sequence[NodeReport], sessions: Sequence[Session]) -> list[_Client]:
-    """Return each client once for each purpose, with its greatest lag and all its nodes."""
+    """Return each client once for each purpose, with its greatest lag and all of its nodes."""
     found: dict[tuple[str, str], list[tuple[str, ClientReport]]] = {}
     for node in nodes:
         for each in node.traffic.clients:
@@ -154,7 +154,7 @@ def _joined(nodes: Sequence[NodeReport], sessions: Sequence[Session]) -> list[_C
     clients = []
     for (kind, peer), seen in sorted(found.items(), reverse=True):
         worst = max((view for _, view in seen), key=lambda each: (each.waiting_s, each.lag_bytes))
-        if kind == "push":  # what it has not sent only the pusher knows
+        if kind == "push":  # only the pusher knows what it has not sent
             worst = replace(worst, lag_bytes=unmerged.get(peer, 0), waiting_s=waits.get(peer, 0.0))
         clients.append(_Client(worst, tuple(sorted({name for name, _ in seen}))))
     return clients
@@ -185,7 +185,7 @@ def _node_row(node: NodeReport, lead: MergeReport | None) -> list[str]:
     return [
         node.name, node.address, role, str(node.term), str(node.merge.end),
         f"{node.merge.messages:,}", _behind(node.merge, lead or node.merge),
-        node.merge.digest[:8], "; ".join(node.problems),
+        node.merge.digest[:8], "; ".join(each.said for each in node.problems),
     ]  # fmt: skip
 
 
@@ -219,7 +219,7 @@ def _waits(waiting_s: float) -> str:
 
 
 def age_text(age_s: float) -> str:
-    """Return a length of time for people.
+    """Return a duration for people.
 
     >>> age_text(0.42), age_text(59), age_text(3700), age_text(200000)
     ('0.4 s', '59 s', '62 min', '2 days')

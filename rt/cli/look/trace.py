@@ -1,4 +1,4 @@
-"""`rt trace`: shows where a message was and when, or where it waits and on what."""
+"""`rt trace`: shows where and when a message passed, or where it waits and on what."""
 
 import os
 import time
@@ -23,7 +23,7 @@ from rt.position import Position
 from rt.text import nearest, time_text
 
 _SEQUENCE_END: Final = 1 << 63
-_AGE_S: Final = 1.1  # a node's status is no older: it is made once a second for all who ask
+_AGE_S: Final = 1.1  # a node's status is at most this old: it is made once a second for all clients
 
 
 @dataclass(slots=True)
@@ -31,14 +31,15 @@ class _Traced:
     """What was found of one message.
 
     Attributes:
-        session: that published it.
-        sequence: of the message.
-        own: where it is in the session's log, wherever that was found.
-        own_directory: of the session's log; "" if there is none here.
-        merged: where it is in each copy that has it, by the copy's directory.
-        another: where another message of its number is, in each copy that has that instead.
-        short: where each copy ends that lacks it.
-        report: of the nodes.
+        session: The session that published it.
+        sequence: Its sequence number.
+        own: Where it is in the session's own log, if that was found.
+        own_directory: The directory of that log; "" if it is not on this machine.
+        merged: Its position in each copy that has it, by the copy's directory.
+        another: The position of another message with its number, in each copy that has that
+            instead.
+        short: The end of each copy that does not reach it.
+        report: The nodes' answers.
     """
 
     session: str
@@ -68,7 +69,7 @@ def trace(
     copies: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Show where a message was and when, or where it waits and on what.
+    """Show where and when a message passed, or where it waits and on what.
 
     It looks in the session's own log and the merged log below --root, and asks the nodes. Run it
     where the session is published, where its stream is pulled, or on a node (--root is the node's);
@@ -84,7 +85,7 @@ def trace(
     _look(traced, settings, copies)
     traced.report = report_of(ask_nodes(settings))
     if traced.report.answering and not _is_merged(traced):
-        time.sleep(_AGE_S)  # a no may be of before the message was merged; a yes stays true
+        time.sleep(_AGE_S)  # "not merged" may be out of date; "merged" stays true
         traced.report = report_of(ask_nodes(settings))
     _demand_known(traced)
     words = waits_for(traced)
@@ -96,7 +97,7 @@ def trace(
 
 
 def _demand_known(traced: _Traced) -> None:
-    """Refuse a session that neither this machine nor any node that answers has ever heard of."""
+    """Refuse a session unknown both to this machine and to every node that answers."""
     report = traced.report
     known = {each.name for node in report.answering for each in node.sessions}
     if traced.own_directory or traced.own or traced.session in known or not report.answering:
@@ -120,7 +121,7 @@ def _parsed(text: str) -> tuple[str, int]:
 
 
 def _look(traced: _Traced, settings: ConnectionSettings, copies: Sequence[str]) -> None:
-    """Look in the logs of this machine."""
+    """Look for the message in the logs on this machine."""
     top = stream_directory(settings.root, settings.stream)
     for place in (os.path.join(top, traced.session), os.path.join(top, "in", traced.session)):
         if not traced.own_directory and os.path.isfile(os.path.join(place, "manifest")):
@@ -148,7 +149,7 @@ def _find(directory: str, traced: _Traced, only: OwnPlace | None) -> MergedPlace
 
 
 def waits_for(traced: _Traced) -> str:
-    """Return at which hop a message waits, and on what; "" if it is merged and in every copy."""
+    """Return the hop at which a message waits, and on what; "" if merged and in every copy."""
     if traced.own is None:
         if traced.own_directory:
             end = ends_at(traced.own_directory)
@@ -208,11 +209,14 @@ def _merge_reason(traced: _Traced) -> str:
             if each.name == traced.session]  # fmt: skip
     if stuck := next((each.stuck for each in mine if each.stuck), ""):
         return stuck
-    return "; ".join(report.problems) or "the leader has yet to propose it; ask again"
+    return (
+        "; ".join(each.said for each in report.problems)
+        or "the leader has yet to propose it; ask again"
+    )
 
 
 def _reached(traced: _Traced) -> dict[str, tuple[Position, Position]]:
-    """Return up to where each node that answers holds and has merged the session."""
+    """Return the positions up to which each answering node holds and has merged the session."""
     found = {}
     for node in traced.report.answering:
         mine = [each for each in node.sessions if each.name == traced.session]
@@ -221,7 +225,7 @@ def _reached(traced: _Traced) -> dict[str, tuple[Position, Position]]:
 
 
 def _is_merged(traced: _Traced) -> bool:
-    """Whether a copy has it, or a node says so; not if a copy has another instead."""
+    """Return whether a copy or a node has merged it; not if a copy has another message instead."""
     own = traced.own
     if traced.another:
         return False

@@ -1,4 +1,4 @@
-"""The commands by which operators decide: retention, sessions, cursors and groups.
+"""The commands that change how a cluster treats data: retention, sessions, cursors and groups.
 
 Imports `common`; imported by `rt.cli.program` only, by name.
 """

@@ -1,11 +1,12 @@
-"""`rt archive`: how long a stream is kept."""
+"""`rt archive`: shows and changes how long a stream is kept."""
 
 import click
 
 from archiver.policy import parse_limit
 from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.console import print_json, say
-from rt.cli.common.options import click_options, json_option
+from rt.cli.common.link import link_options
+from rt.cli.common.options import json_option
 from rt.cli.manage.offload import offload
 from rt.cli.manage.plan import plan
 from rt.cli.manage.policy import policy
@@ -27,14 +28,12 @@ def archive() -> None:
 
 
 @archive.command()
-@click_options(ConnectionSettings, "archive")
+@link_options("archive")
 @json_option("the outcome")
 def roll(settings: ConnectionSettings, *, as_json: bool) -> None:
     """End the active file of the merged log now, on every node.
 
-    It needs an operator's certificate, or a node's.
-
-    Only rolled files are archived, copied by `offload`, or counted as old.
+    Only rolled files are archived, offloaded or aged. Needs an operator's or a node's certificate.
 
     \b
     rt archive roll --nodes a:7420 --identity operator
@@ -49,7 +48,7 @@ def roll(settings: ConnectionSettings, *, as_json: bool) -> None:
 
 
 @archive.command()
-@click_options(ConnectionSettings, "archive")
+@link_options("archive")
 @click.option(
     "--from", "start", metavar="POSITION", default="0.0.0", show_default=True,
     help="Hold files from here on.",
@@ -70,7 +69,7 @@ def lease(
     release: bool,
     as_json: bool,
 ) -> None:
-    """Hold files for a reader: against the rules time and limit, not against a full disk.
+    """Keep files for a reader, whatever the rules time and limit say, unless the disk is full.
 
     \b
     rt archive lease --identity spark --from 0.3.0 --seconds 7200

@@ -11,7 +11,7 @@ from rt.cli.common.completing import complete_cursor
 from rt.cli.common.console import note, print_json, say, table
 from rt.cli.common.options import click_options, json_option
 from rt.cli.data.subscribe import ReadSettings
-from rt.cli.manage.registered import registered
+from rt.cli.manage.reader_positions import Kind, Row, add_commands, to_option
 from rt.client.readers.cursor import CursorState, LocalCursor, is_held, read_cursors, remove_cursor
 from rt.errors import Misuse
 from rt.log.files.absent import no_log
@@ -27,11 +27,11 @@ _HEADINGS: Final = ("cursor", "position", "bytes behind", "stored", "reader")
 
 @click.group(cls=CommandGroup)
 def cursor() -> None:
-    """Show and change the cursors that are kept beside a copy of a stream, or by its nodes.
+    """Show and change cursors, which are kept beside a copy of a stream, or by its nodes.
 
-    A cursor is the name under which a program remembers what it has handled
-    (rt.connect(...).subscriber(cursor="etl")). Those that the nodes keep are shown and changed by
-    `rt cursor registered`.
+    A cursor is the name under which a program remembers what it has handled. These commands are
+    for those beside a copy; `rt cursor registered` has the same ones for those that the nodes keep
+    (rt.connect(...).subscriber(cursor=rt.Registered("etl"))).
 
     \b
     rt cursor list --stream flights
@@ -57,7 +57,10 @@ def list_cursors(settings: ReadSettings, *, as_json: bool) -> None:
     if as_json:
         print_json(rows)
     elif not rows:
-        note(f"no cursors in {stream_directory(settings.root, settings.stream)}")
+        note(
+            f"no cursors in {stream_directory(settings.root, settings.stream)}; "
+            "rt cursor registered list shows those that the nodes keep"
+        )
     else:
         click.echo(table(_HEADINGS, [_cells(row) for row in rows]))
 
@@ -81,10 +84,7 @@ def show(settings: ReadSettings, *, name: str, as_json: bool) -> None:
 
 @cursor.command()
 @click.argument("name", shell_complete=complete_cursor)
-@click.option(
-    "--to", "start", metavar="START", required=True,
-    help="earliest, latest, a position (0.0.4096), last:N, or a time (ISO 8601).",
-)  # fmt: skip
+@to_option
 @click_options(ReadSettings, "subscribe")
 @json_option("the outcome")
 def reset(settings: ReadSettings, *, name: str, start: str, as_json: bool) -> None:
@@ -157,7 +157,10 @@ def _facts(settings: ReadSettings, name: str, state: CursorState) -> dict[str, A
 
 
 def _bytes_behind(root: str, stream: str, position: Position) -> int | None:
-    """Bytes of the local copy from a position on; 0 if no message follows, None without a copy."""
+    """Return how many bytes the local copy has from a position on; 0 if no message follows.
+
+    None if there is no copy.
+    """
     log = LogDirectory(os.path.join(stream_directory(root, stream), MERGED_NAME))
     log.refresh()
     if not log.is_there:
@@ -180,4 +183,24 @@ def _cells(row: dict[str, Any]) -> list[str]:
     return [row["cursor"], row["position"], behind, row["stored"][:19], reader]
 
 
-cursor.add_command(registered)
+@cursor.group(cls=CommandGroup)
+def registered() -> None:
+    """Show and change the cursors that the nodes of a stream keep.
+
+    \b
+    rt cursor registered list --stream flights --nodes n1:7420 --identity spark
+    """  # noqa: D301 - click reads the backspace character
+
+
+def _kept_cells(row: Row) -> list[object]:
+    pinned = f"{row['pin_bytes']:,}" if row["pin_bytes"] else ""
+    return [pinned, time_text(row["stored_ns"])[:19], row["holder"]]
+
+
+_REGISTERED: Final = Kind(
+    noun="cursor", path="rt cursor registered",
+    reset="Move a registered cursor; its reader, if there is one, is fenced.",
+    forget="Remove a registered cursor; its reader, if there is one, is refused from then on.",
+    headings=("pinned", "stored", "reader"), cells=_kept_cells,
+)  # fmt: skip
+add_commands(registered, _REGISTERED)

@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from rt.cli.common.console import ProgressBar, print_json, say
-from rt.cli.common.options import click_options, json_option
+from rt.cli.common.link import link_options
+from rt.cli.common.options import json_option
 from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse
 from rt.masking import demand_no_secret
@@ -19,7 +20,7 @@ from rt.text import counted, size_text
 
 
 @click.command(name="offload")
-@click_options(ConnectionSettings, "archive")
+@link_options("archive")
 @click.argument("target", metavar="DIR|URL", required=False)
 @click.option("--dir", "directory", metavar="DIR", help="Merged log to copy from; required.")
 @click.option("--tell", is_flag=True, help="Tell the nodes to wait for copies from now on.")
@@ -34,15 +35,15 @@ def offload(
     stop: bool,
     as_json: bool,
 ) -> None:
-    """Copy rolled files elsewhere, as zstd; each is read back and compared before it counts.
+    """Copy rolled files to another store, zstd-compressed; each copy is read back and verified.
 
     \b
     rt archive offload /mnt/backup/flights --dir rt-node/flights/out --tell --identity operator
     rt archive offload s3://bucket/flights --dir copy/flights/out
     rt archive offload --stop --identity operator
 
-    After --tell, which needs an operator's certificate, the rules time and limit archive no file
-    that has not been copied; a full disk does not wait. Run the command again, from cron say, to
+    After --tell, which needs an operator's certificate, the rules time and limit archive only files
+    that have been copied; a full disk does not wait. Run the command again, from cron say, to
     copy what has been rolled since.
     """  # noqa: D301 - click reads the backspace character
     if stop:
@@ -64,7 +65,7 @@ def offload(
 
 
 def _copy(directory: str, store: Store) -> tuple[int, Outcome]:
-    """Copy what is not there yet; return how many files that was, and what is there now."""
+    """Copy the files that are missing; return how many were copied, and what is there now."""
     count = 0
     with ProgressBar() as progress:
 
@@ -101,7 +102,7 @@ def _report_stop(*, as_json: bool) -> None:
 
 
 def _demand_all(outcome: Outcome, directory: str) -> None:
-    """Refuse to tell the nodes to delete a file that this log archived without a copy."""
+    """Raise an error if this log archived a file without a copy: nodes must not delete theirs."""
     if outcome.given_up:
         raise Misuse(
             f"the nodes are not told: {directory} archived files by a rule of its own before they "

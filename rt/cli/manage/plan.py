@@ -12,8 +12,8 @@ from archiver.plan import Planned, archived_to, rolled_files
 from archiver.plan import plan as plan_files
 from archiver.policy import Policy, parse_policy
 from rt.cli.common.console import print_json, say, table
-from rt.cli.common.link import look
-from rt.cli.common.options import click_options, json_option
+from rt.cli.common.link import link_options, look
+from rt.cli.common.options import json_option
 from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse
 from rt.log.files.absent import no_log
@@ -25,7 +25,7 @@ _HEADINGS: Final = ("file", "bytes", "messages", "rolled", "goes", "why", "by ti
 
 
 @click.command(name="plan")
-@click_options(ConnectionSettings, "archive")
+@link_options("archive")
 @click.option("--dir", "directory", metavar="DIR", help="Plan for this log, without any node.")
 @click.option("--policy", "text", metavar="JSON", help="With --dir: the policy to plan by.")
 @click.option("--at", metavar="TIME", help="Plan for this time, as if nothing more arrived.")
@@ -38,7 +38,7 @@ def plan(
     at: str | None,
     as_json: bool,
 ) -> None:
-    """Show what would be archived, when and by which rule; nothing is touched.
+    """Show which files would be archived, when and by which rule; changes nothing.
 
     \b
     rt archive plan --nodes a:7420 --identity subscriber
@@ -69,7 +69,7 @@ def _print(rows: list[Planned], rules: str) -> None:
 
 
 def plan_of(directory: str, rules: Policy, at_ns: int | None) -> tuple[list[Planned], str]:
-    """Return the plan for a merged log on this machine, and the text of the policy it follows.
+    """Return the plan for a merged log on this machine, and the text of its policy.
 
     Raises:
         Misuse: There is no merged log.

@@ -8,14 +8,14 @@ import click
 from archiver.policy import parse_policy, policy_of
 from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.console import print_json, say
-from rt.cli.common.link import look
-from rt.cli.common.options import click_options, json_option
+from rt.cli.common.link import link_options, look
+from rt.cli.common.options import json_option
 from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse
 from rt.net.admin import reading_answers
 from rt.text import size_text, time_text
 
-_FILE_CHARACTERS_MAX: Final = 1 << 16  # a policy has three rules
+_FILE_CHARACTERS_MAX: Final = 1 << 16  # a policy has only three rules
 
 
 @click.group(cls=CommandGroup)
@@ -29,7 +29,7 @@ def policy() -> None:
 
 
 @policy.command()
-@click_options(ConnectionSettings, "archive")
+@link_options("archive")
 @json_option("policy, disks and leases")
 def show(settings: ConnectionSettings, *, as_json: bool) -> None:
     """Print the policy, the leases that hold files, and how full the nodes' disks are.
@@ -41,7 +41,7 @@ def show(settings: ConnectionSettings, *, as_json: bool) -> None:
 
 
 @policy.command(name="set")
-@click_options(ConnectionSettings, "archive")
+@link_options("archive")
 @click.argument("text", metavar="[JSON]", default="")
 @click.option("--file", "path", metavar="FILE", help="JSON, or TOML with a table [policy].")
 @click.option("--time", "minutes", type=int, help="Minutes since a file was rolled; 0 is off.")

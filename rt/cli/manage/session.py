@@ -1,4 +1,4 @@
-"""`rt session`: shows the sessions of a stream, and decides what becomes of one."""
+"""`rt session`: shows the sessions of a stream, and changes what happens to one."""
 
 from typing import Any, Final
 
@@ -7,8 +7,8 @@ import click
 from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.completing import complete_asked
 from rt.cli.common.console import note, print_json, say, table
-from rt.cli.common.link import look
-from rt.cli.common.options import click_options, json_option
+from rt.cli.common.link import link_options, look
+from rt.cli.common.options import json_option
 from rt.client.readers.settings import ConnectionSettings
 from rt.config.kinds import show_seconds
 from rt.names import parse_peer
@@ -22,7 +22,7 @@ _HEADINGS: Final = (
 
 @click.group(cls=CommandGroup)
 def session() -> None:
-    """Show the sessions of a stream, and decide what becomes of one.
+    """Show the sessions of a stream, and adopt, reset, forget or take over one.
 
     \b
     rt session list --config flights/clients.toml
@@ -31,10 +31,10 @@ def session() -> None:
 
 
 @session.command("list")
-@click_options(ConnectionSettings, "session")
+@link_options("session")
 @json_option("the sessions")
 def list_sessions(settings: ConnectionSettings, *, as_json: bool) -> None:
-    """List the sessions that the leader knows, and why one is not merged.
+    """List the sessions that the leader knows, and why any of them is not merged.
 
     \b
     rt session list --nodes a:7420 --identity subscriber
@@ -51,10 +51,10 @@ def list_sessions(settings: ConnectionSettings, *, as_json: bool) -> None:
 
 @session.command()
 @click.argument("name", shell_complete=complete_asked("sessions"))
-@click_options(ConnectionSettings, "session")
+@link_options("session")
 @json_option("the session")
 def show(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
-    """Show one session: up to where each node holds it, and up to where it is merged.
+    """Show one session: how much of it each node holds, and how much is merged.
 
     \b
     rt session show jfk --nodes a:7420 --identity subscriber
@@ -69,16 +69,15 @@ def show(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
 
 @session.command()
 @click.argument("name", shell_complete=complete_asked("sessions"))
-@click_options(ConnectionSettings, "session")
+@link_options("session")
 @click.option("--at", metavar="POSITION", help="Start of the file to continue at, as in 0.3.0.")
 @json_option("the outcome")
 def adopt(settings: ConnectionSettings, *, name: str, at: str | None, as_json: bool) -> None:
-    """Let a session continue whose beginning was archived before it was merged.
+    """Resume a session whose beginning was archived before it was merged.
 
-    That happens when it was shipped to another cluster before, or this one has lost its state.
-    What was archived is missing from the merged log: an event there says so, which subscribers
-    receive. Without --at, the session continues with the first file that is still there. Needs an
-    operator's certificate.
+    That happens when it was shipped to another cluster before, or this one has lost its state. The
+    merged log lacks what was archived; an event in it tells subscribers so. Without --at, the
+    session continues with the first file that is still there. Needs an operator's certificate.
 
     \b
     rt session adopt jfk --config flights/clients.toml
@@ -88,15 +87,15 @@ def adopt(settings: ConnectionSettings, *, name: str, at: str | None, as_json: b
 
 @session.command()
 @click.argument("name", shell_complete=complete_asked("sessions"))
-@click_options(ConnectionSettings, "session")
+@link_options("session")
 @json_option("the outcome")
 def reset(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
-    """Let a session begin again with another log, from sequence number 0.
+    """Restart a session with another log, from sequence number 0.
 
-    For a publisher whose directory was lost or deleted and made again: its session is refused as
-    another log. The nodes remove their copies, also of what is not merged; the log that they hold
-    may not be pushed under this name again. What is merged stays, and an event in the merged log
-    says that numbers may repeat. Refused while the session is being pushed. Needs an operator's
+    For a publisher whose directory was lost or deleted and created again: the nodes refuse its new
+    log. They remove their copies, even of what is not merged; the old log can never be pushed
+    under this name again. What is merged stays, and an event in the merged log says that sequence
+    numbers may repeat. Refused while the session is being pushed. Needs an operator's
     certificate.
 
     \b
@@ -107,13 +106,13 @@ def reset(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
 
 @session.command()
 @click.argument("name", shell_complete=complete_asked("sessions"))
-@click_options(ConnectionSettings, "session")
+@link_options("session")
 @json_option("the outcome")
 def forget(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
-    """Drop what the nodes know and hold of a session that has ended.
+    """Remove an ended session's copies and records from the nodes.
 
-    All nodes do so at the same instruction, and free the space of their copies. What is merged
-    stays. The log that they hold may not be pushed under this name again; another one may. Refused
+    All nodes do so at the same point of the merged log, and free the space. What is merged stays.
+    The old log can never be pushed under this name again; another log may. Refused
     while the session is being pushed. Needs an operator's certificate.
 
     \b
@@ -124,7 +123,7 @@ def forget(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
 
 @session.command()
 @click.argument("name", shell_complete=complete_asked("sessions"))
-@click_options(ConnectionSettings, "session")
+@link_options("session")
 @click.option(
     "--owner",
     metavar="IDENTITY",
@@ -141,7 +140,7 @@ def take(
     it from an owner that is gone, and so may a publisher that is granted the session, for itself,
     once it has been closed for the time that `rt session policy` shows. Without --new-log, the
     session continues with the log that its owner had, in a directory that was moved. With it, the
-    last log ends as by `rt session reset`. An owner that is there is never displaced.
+    old log ends as by `rt session reset`. An owner that is connected is never displaced.
 
     \b
     rt session take jfk --new-log --nodes a:7420 --identity bob
@@ -152,7 +151,7 @@ def take(
 
 
 @session.command()
-@click_options(ConnectionSettings, "session")
+@link_options("session")
 @click.option("--close", metavar="TIME", help="Silence after which a session is closed.")
 @click.option("--take", "take_", metavar="TIME", help="From then until another may take it over.")
 @click.option("--expire", metavar="TIME", help="From then until the nodes forget it, or never.")
@@ -165,7 +164,7 @@ def policy(
     expire: str | None,
     as_json: bool,
 ) -> None:
-    """Show or set what follows when a publisher is silent; setting needs an operator's certificate.
+    """Show or set what happens to silent sessions; setting needs an operator's certificate.
 
     \b
     rt session policy --config flights/clients.toml
@@ -188,7 +187,7 @@ def policy(
 
 @session.command()
 @click.argument("publisher", required=False)
-@click_options(ConnectionSettings, "session")
+@link_options("session")
 @click.option("--bytes", "bytes_s", metavar="SIZE", help="Most bytes a second, or none.")
 @click.option("--sessions", metavar="NUMBER", help="Most different sessions a day, or none.")
 @json_option("the quotas")
@@ -202,10 +201,10 @@ def quota(
 ) -> None:
     """Show or set how much a publisher may push; setting needs an operator's certificate.
 
-    All publishers have the default. With the name of a PUBLISHER, the limits are its own, and
-    `default` lets it have that of all again. Each node holds a publisher to the lower of its quota
-    and the node's own settings identity_bytes_s and identity_sessions, from the moment that a
-    change is agreed on: one that is too fast is slowed down, and one session too many is refused.
+    Without PUBLISHER, sets the default for all. With it, sets that publisher's own limits;
+    `default` returns it to the default. Each node enforces the lower of the quota and its own
+    settings identity_bytes_s and identity_sessions, as soon as a change is agreed on: it slows down
+    a publisher that is too fast, and refuses a session beyond the limit.
 
     \b
     rt session quota --config flights/clients.toml
@@ -213,7 +212,7 @@ def quota(
     rt session quota jfk --bytes none --sessions default --config flights/clients.toml
     """  # noqa: D301 - click reads the backspace character
     if publisher is not None:
-        parse_peer(publisher)  # an empty one, of a variable that is not set, is not all of them
+        parse_peer(publisher)  # an empty name, from an unset variable, does not mean all publishers
     wanted = {"bytes_s": bytes_s, "sessions": sessions}
     given = {name: text for name, text in wanted.items() if text is not None}
     request: dict[str, Any] = {"do": "session-quota"}
@@ -236,7 +235,7 @@ def quota(
 
 
 def _limits(quota: dict[str, Any]) -> str:
-    """Say how much a publisher may push."""
+    """Return a publisher's limits as text."""
     size, sessions = quota["bytes_s"], quota["sessions"]
     limits = [
         *(() if size is None else (f"{size_text(int(size))} a second",)),

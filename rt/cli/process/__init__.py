@@ -1,4 +1,4 @@
-"""How a command lives as a process: signals, children, descriptors, its HTTP port.
+"""A command as a process: signals, children, file descriptors, systemd.
 
 Imports no command; every command may import it.
 """

@@ -1,4 +1,4 @@
-"""Children: the processes that the demo and `rt up` start, and how they end."""
+"""Children: starts and stops the processes of the demo and of `rt up`."""
 
 import os
 import re
@@ -23,10 +23,10 @@ class Child:
     """One `rt` command in a process of its own; its stderr is kept for an error message."""
 
     def __init__(self, name: str, arguments: Sequence[str], prefix: Sequence[str] = ()) -> None:
-        """Start it.
+        """Start the command.
 
         Args:
-            name: What an error calls it.
+            name: Its name in errors.
             arguments: Its arguments to `rt`.
             prefix: A command that runs it, such as `nice -n 5` or `ip netns exec NAME`.
         """
@@ -35,7 +35,7 @@ class Child:
         self._process = subprocess.Popen(
             [*prefix, sys.executable, "-m", "rt", *arguments],
             env={**os.environ, PARENT_VARIABLE: str(os.getpid())},
-            stdin=subprocess.PIPE,  # closes when we end, even if killed
+            stdin=subprocess.PIPE,  # closed when we end, even if we are killed
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
@@ -44,12 +44,12 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process id."""
+        """Return its process id."""
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended yet."""
+        """Return whether it is running."""
         return self._process.poll() is None
 
     def first_line(self, pattern: str) -> re.Match[str]:
@@ -67,15 +67,15 @@ class Child:
         return found
 
     def wait(self) -> None:
-        """Wait for it to end; `RtError` says how and why if it failed."""
+        """Wait for it to end; raises `RtError` with how and why if it failed."""
         if self._process.wait():
             raise RtError(f"{self.name} {self.ending()}")
 
     def ending(self) -> str:
-        """Return how it ended and, unless a signal ended it, the last line that it said."""
+        """Return how it ended and, unless a signal ended it, the last line of its stderr."""
         outcome = self.outcome()
         if (self._process.returncode or 0) < 0:
-            return outcome  # what it logged before is not why
+            return outcome  # the last line is not the reason
         return f"{outcome}: {self.last_errors().splitlines()[-1]}"
 
     def outcome(self) -> str:
@@ -86,12 +86,12 @@ class Child:
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
 
     def kill(self) -> None:
-        """End it as a power cut would, without a chance to tidy up."""
+        """Kill it, which gives it no chance to tidy up, as in a power cut."""
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> None:
-        """Ask it to end, and kill it if it does not within 15 s."""
+        """Ask it to end; kill it if it has not ended within 15 s."""
         if self.running:
             self._process.send_signal(signal.SIGTERM)
             try:
@@ -126,7 +126,7 @@ class Children:
         return child
 
     def drop(self, child: Child) -> None:
-        """Release a child that has ended."""
+        """Forget a child that has ended."""
         self._children.remove(child)
         child.stop()
 
@@ -140,16 +140,16 @@ class Children:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        with ExitStack() as undo:  # carries on with the others if one is interrupted or fails
+        with ExitStack() as undo:  # stops the others even if stopping one fails or is interrupted
             for child in self._children:
                 undo.callback(child.stop)
 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Delay signals until the block is done: a process that was not recorded would run for ever.
+    """Delay signals until the block ends, so that no child is started without being recorded.
 
-    They are not blocked, since a child would inherit that. Only the main thread receives any.
+    Signals are deferred, not blocked, since a child would inherit a blocked mask. Main thread only.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

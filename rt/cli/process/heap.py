@@ -1,4 +1,4 @@
-"""Heap: gives back to the system what a process has freed."""
+"""Heap: returns freed memory to the operating system."""
 
 import ctypes
 import time
@@ -6,17 +6,17 @@ from typing import Final
 
 _ARENA_MAX: Final = -8  # of mallopt(3)
 _LOOK_S: Final = 2.0
-_IDLE: Final = 0.2  # of a core: a process that uses less has time
-_WORK_S: Final = 0.5  # of a core; what less work leaves free is little
+_IDLE: Final = 0.2  # share of a core; a process that uses less is idle
+_WORK_S: Final = 0.5  # processor time; less work frees too little to trim
 
 
 class Heap:
     """One heap for all threads of a process, trimmed when work has ended.
 
-    By default the C library gives each thread a heap of its own, which keeps the most that was
-    ever allocated in it: of a node that holds 10,000 sessions, 20 MB. Threads that run Python wait
-    for each other anyway. Only the main thread uses this; before it starts others, so that they
-    find the setting made. Where the C library has no such functions, nothing is done.
+    By default the C library gives each thread a heap of its own, which keeps its peak size: 20 MB
+    for a node that holds 10,000 sessions. Python threads rarely allocate at the same time, so one
+    heap costs nothing. Use it from the main thread only, before other threads start, so that they
+    share the heap. Does nothing if the C library lacks these functions.
     """
 
     def __init__(self) -> None:
@@ -25,11 +25,11 @@ class Heap:
         setting = getattr(library, "mallopt", None)
         if setting is not None:
             setting(_ARENA_MAX, 1)
-        self._trimmed_s = self._seen_s = 0.0  # of processor time
+        self._trimmed_s = self._seen_s = 0.0  # processor time, in seconds
         self._next_s = 0.0
 
     def turn(self) -> None:
-        """Trim the heap if the process has worked since, and is idle now."""
+        """Trim the heap if the process has worked since the last trim and is idle now."""
         now_s = time.monotonic()
         if now_s < self._next_s or self._trim is None:
             return

@@ -1,15 +1,16 @@
-"""Parent: ends a process together with the one that started it, even if that is killed."""
+"""Parent: ends a child process when the process that started it ends, even if that was killed."""
 
 import os
 import signal
 import threading
 from typing import Final
 
-PARENT_VARIABLE: Final = "_RT_PARENT"  # if set, standard input closes when the parent ends
+# if set, the end of standard input means that the parent has ended
+PARENT_VARIABLE: Final = "_RT_PARENT"
 
 
 def end_with_parent() -> None:
-    """Stop cleanly when the parent ends, by SIGKILL say, if it asked for that."""
+    """Shut down cleanly when the parent ends, even by SIGKILL, if the parent asked for that."""
     if os.environ.pop(PARENT_VARIABLE, ""):
         threading.Thread(target=_watch, name="parent", daemon=True).start()
 

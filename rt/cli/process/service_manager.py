@@ -1,4 +1,4 @@
-"""ServiceManager: tells systemd that a program is ready, alive, reloading or stopping."""
+"""ServiceManager: notifies systemd that a program is ready, alive, reloading or stopping."""
 
 import gc
 import os
@@ -11,18 +11,18 @@ from rt.cli.process.stop_signals import StopSignals
 
 
 class ServiceManager:
-    """Sends a datagram to the socket that `NOTIFY_SOCKET` names; does nothing without it.
+    """Sends notifications to the socket in `NOTIFY_SOCKET`; does nothing without it.
 
-    The watchdog is fed at half its time, and only while no loop of the program is stuck: a thread
-    that feeds it by itself would prove nothing. What cannot be sent is dropped, as the service
-    manager would rather restart a program than have it fail.
+    Feeds the watchdog at half its interval, from the main loop and only while no loop of the
+    program is stuck: a thread of its own would prove nothing. A notification that cannot be sent is
+    dropped, since systemd would rather restart a program than have it fail.
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        """Read who listens.
+        """Read the socket's address.
 
         Args:
-            environment: of the process.
+            environment: The process's environment.
         """
         path = environment.get("NOTIFY_SOCKET", "")
         self._address = f"\0{path[1:]}" if path.startswith("@") else path
@@ -35,15 +35,15 @@ class ServiceManager:
     def attend(
         self, signals: StopSignals, reload: Callable[[], None], stuck: Callable[[], str]
     ) -> Callable[[], None]:
-        """Say that the program is ready; return what its main loop has to call at each turn.
+        """Report that the program is ready; return what its main loop calls at each turn.
 
-        What was made until now stays: it is left out of garbage collections from here on, each of
-        which would otherwise hold up all threads for some 20 ms to find nothing.
+        Also exempts all objects made so far from garbage collection, which would otherwise stop all
+        threads for some 20 ms each time to find nothing.
 
         Args:
-            signals: ask for reloads.
-            reload: loads certificates and settings again.
-            stuck: returns what is stuck; "" if nothing is.
+            signals: Ask for reloads.
+            reload: Loads certificates and settings again.
+            stuck: Returns the name of what is stuck; "" if nothing is.
         """
         gc.collect()
         gc.freeze()
@@ -62,12 +62,12 @@ class ServiceManager:
         return turn
 
     def tell(self, *lines: str) -> None:
-        """Send a notice."""
+        """Send a notification."""
         if self._address:
             with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
                 sock.setblocking(False)
                 sock.sendto("\n".join(lines).encode(), self._address)
 
     def stopping(self) -> None:
-        """Say that the program ends, before it ships or syncs what is left."""
+        """Report that the program is stopping, before it ships or syncs what is left."""
         self.tell("STOPPING=1")

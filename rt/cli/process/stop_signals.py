@@ -1,81 +1,88 @@
-"""StopSignals: lets a command shut down in an orderly way when a signal arrives."""
+"""StopSignals: lets a command shut down cleanly when a signal arrives."""
 
 import os
 import select
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import IO, Any, Final, Self
 
-from rt.log.notify.watch import Wake
-
+_BYTES: Final = 4096  # more signals than come between two looks
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class StopSignals:
-    """While open, the first signal is remembered and ends waits; a second one interrupts.
+    """While open, the first signal is recorded and ends waits; a second one interrupts.
 
-    A second SIGHUP does not: a closed terminal and its shell send one each. An ignored SIGHUP
-    (nohup) stays ignored. To be made in the main thread, which is the one that gets signals.
+    A second SIGHUP does not interrupt: a closed terminal and its shell send one each. An ignored
+    SIGHUP (nohup) stays ignored. Make it in the main thread, which is the one that gets signals.
 
     Threads:
         The main thread only. `_received` is set by its signal handler, between any two
-        instructions, and `_wake` is how the handler ends a poll.
+        instructions. A poll ends by the byte that the interpreter writes to a pipe when the signal
+        arrives: a handler would be called after a poll that the signal came just before.
     """
 
     def __init__(self, on_stop: Callable[[], None] | None = None, *, reloads: bool = False) -> None:
-        """Make it; signals are taken from `__enter__` on.
+        """Prepare the handlers; `__enter__` installs them.
 
         Args:
-            on_stop: Called by the first signal, in its handler; must be quick and take no lock.
-            reloads: SIGHUP asks for a reload, unless the process has a terminal, which sends one
-                when it is closed.
+            on_stop: Called by the handler on the first signal; must be quick and take no lock.
+            reloads: Whether SIGHUP asks for a reload; not in a process with a terminal, which sends
+                SIGHUP when it is closed.
         """
         self._reloads = reloads and not os.isatty(0)
         self._is_to_reload = False
         self._received = 0
         self._on_stop = on_stop
-        self._wake = Wake()
+        self._pipe = (-1, -1)
+        self._wakeup_before = -1
         self._before: dict[signal.Signals, Any] = {}
 
     def has_come(self) -> bool:
-        """Whether a signal has arrived."""
+        """Return whether a signal has arrived."""
         return bool(self._received)
 
     @property
     def is_interrupt(self) -> bool:
-        """Whether the signal that has arrived is a ctrl-C."""
+        """Return whether the signal that arrived was ctrl-C."""
         return self._received == signal.SIGINT
 
     def wait_readable(self, source: IO[bytes]) -> bool:
-        """Wait until `source` can be read; return False if a signal arrived."""
+        """Wait until `source` is readable; return False if a signal arrived."""
         poller = select.poll()
         poller.register(source.fileno(), select.POLLIN)
-        poller.register(self._wake.fileno(), select.POLLIN)
-        poller.poll()
+        poller.register(self._pipe[0], select.POLLIN)
+        while not self._received:
+            ready = dict(poller.poll())
+            self._drain()
+            if source.fileno() in ready:
+                break
         return not self._received
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for this long; return False if a signal arrived."""
         if timeout_s > 0 and not self._received:
             poller = select.poll()
-            poller.register(self._wake.fileno(), select.POLLIN)
+            poller.register(self._pipe[0], select.POLLIN)
             poller.poll(timeout_s * 1000)
-            if self._is_to_reload:
-                self._wake.clear()
+            self._drain()
         return not self._received
 
     def take_reload(self) -> bool:
-        """Whether a SIGHUP has asked for a reload since this was last asked."""
+        """Return whether a SIGHUP has asked for a reload since the last call."""
         is_to_reload, self._is_to_reload = self._is_to_reload, False
         return is_to_reload
 
     def raise_interrupt(self) -> None:
-        """Raise `KeyboardInterrupt` if it was SIGINT; call it once everything is in order."""
+        """Raise `KeyboardInterrupt` if the signal was SIGINT; call it after cleaning up."""
         if self.is_interrupt:
             raise KeyboardInterrupt
 
     def __enter__(self) -> Self:
+        self._pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._wakeup_before = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
         for number in _SIGNALS:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._receive)
@@ -84,18 +91,23 @@ class StopSignals:
     def __exit__(self, *_error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        self._wake.close()
+        signal.set_wakeup_fd(self._wakeup_before)
+        for fd in self._pipe:
+            os.close(fd)
+        self._pipe = (-1, -1)
+
+    def _drain(self) -> None:
+        with suppress(BlockingIOError):
+            os.read(self._pipe[0], _BYTES)
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGHUP and self._reloads:
             self._is_to_reload = True
-            self._wake.set()
             return
         if self._received:
             if number == signal.SIGHUP:
                 return
             raise KeyboardInterrupt
         self._received = number
-        self._wake.set()
         if self._on_stop is not None:
             self._on_stop()

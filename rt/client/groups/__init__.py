@@ -1,4 +1,4 @@
-"""Members of a group: what each one holds, says and hands out.
+"""Membership in a group: a member's claims, its reports to the nodes, and its messages.
 
 Imports `readers`; imported by `client`.
 """

@@ -1,6 +1,6 @@
-"""ClaimReading: which messages of a claim a member hands out, and what has to happen before each.
+"""ClaimReading: decides which messages of a claim a member delivers, and what must happen first.
 
-Pure: it reads through a reader that is passed to it, by a clock that is passed to it.
+Pure: the reader and the clock are passed to it.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -18,12 +18,12 @@ from rt.log.read.follower import SessionFilter
 from rt.position import Position
 from rt.subscriber import OnGap
 
-WAIT_S: Final = 0.1  # how long a stop, or the loss of a claim, may go unnoticed
-STALLED_S: Final = 5.0  # a copy that lags is milliseconds late
+WAIT_S: Final = 0.1  # a stop, or the loss of a claim, is noticed within this time
+STALLED_S: Final = 5.0  # a healthy copy lags by milliseconds
 
 
 class OnTrouble(NamedTuple):
-    """What a reader does about gaps and frames that cannot be decoded; as of `rt.Subscriber`."""
+    """How a reader handles gaps and frames that cannot be decoded; as for `rt.Subscriber`."""
 
     on_gap: OnGap
     on_poison: OnGap
@@ -32,7 +32,7 @@ class OnTrouble(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which messages a member handles; the others count as done. The same for all members."""
+    """Which messages a member handles; the others count as handled. The same for all members."""
 
     sessions: SessionFilter
     where: Where
@@ -51,14 +51,14 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Agree:
-    """Wait until the nodes agree that everything before a position is handled, or it is lost."""
+    """Wait until nodes agree that all before a position is handled, or the claim is lost."""
 
     position: Position
 
 
 @dataclass(frozen=True, slots=True)
 class Bury:
-    """Publish a dead letter, and go on once it is merged."""
+    """Publish a dead letter, and continue once it is merged."""
 
     letter: DeadLetter
 
@@ -67,7 +67,7 @@ Step = Delivery | Agree | Bury | None  # None: nothing came for a while
 
 
 class Reporting(Protocol):
-    """What was handled is reported here (`Claims`)."""
+    """Receives reports of what was handled (`Claims`)."""
 
     @property
     def is_done(self) -> bool:
@@ -75,22 +75,22 @@ class Reporting(Protocol):
 
     @property
     def position(self) -> Position:
-        """Up to where the group was done when the nodes last said so."""
+        """Return up to where the group was done, by the nodes' last answer."""
 
     def progress(self, claim: HeldClaim, position: Position) -> None:
-        """Note that everything before a position is handled."""
+        """Record that everything before a position is handled."""
 
     def handled(self, messages: int, seconds: float) -> None:
-        """Learn from what a range took."""
+        """Record how long a range took."""
 
     def grown(self) -> None:
         """Ask for more soon."""
 
     def give_back(self) -> None:
-        """Leave to others what no handler was given."""
+        """Give back what no handler was given."""
 
     def close(self) -> None:
-        """Say what is done, and ask for nothing more."""
+        """Report what is done, and ask for nothing more."""
 
 
 class ClaimReader(Protocol):
@@ -98,7 +98,7 @@ class ClaimReader(Protocol):
 
     @property
     def position(self) -> Position:
-        """Where it continues."""
+        """Return where reading continues."""
 
     def next_batch(self, timeout_s: float) -> Batch | None:
         """Return the next batch; None if none came in time. `GapError` at every gap."""
@@ -110,9 +110,9 @@ class ClaimReader(Protocol):
 class ClaimReading:
     """Reads the claims of one member, step by step.
 
-    Delivery is at least once: a message is reported as handled only after it was handed out, and
-    from the third delivery on, all before it is agreed on first, so that the one which ends its
-    members is known.
+    Delivery is at least once: a message is reported as handled only after it was delivered. From
+    the third delivery on, everything before it is agreed on first, so that a message which kills
+    its members can be identified.
     """
 
     def __init__(
@@ -129,12 +129,12 @@ class ClaimReading:
         """Prepare.
 
         Args:
-            group: which was joined.
-            claims: takes what was handled.
+            group: the group that was joined.
+            claims: receives what was handled.
             choice: which messages are wanted.
-            trouble: what is done about gaps.
-            is_stopped: whether the member is to hand out nothing more.
-            has_grown: whether the copy has grown since this was last asked.
+            trouble: how to handle gaps and frames that cannot be decoded.
+            is_stopped: returns whether to deliver nothing more.
+            has_grown: returns whether the copy has grown since the last call.
             now_s: a clock that never goes back.
         """
         self._group = group
@@ -144,14 +144,14 @@ class ClaimReading:
         self._is_stopped = is_stopped
         self._has_grown = has_grown
         self._now_s = now_s
-        self.has_given = False  # whether a batch was of a session that is wanted
-        self.has_matched = False  # and whether any of its messages was
+        self.has_given = False  # whether a batch was of a wanted session
+        self.has_matched = False  # whether any of its messages was wanted
 
     def steps(self, claim: HeldClaim, reader: ClaimReader) -> Iterator[Step]:
-        """Hand out the messages of a claim, and note at the end that nothing follows.
+        """Deliver the messages of a claim, and note at the end that nothing follows.
 
         Raises:
-            GapError: as `rt.client.groups.group_subscriber.GroupSubscriber.messages`.
+            GapError: as for `rt.client.groups.group_subscriber.GroupSubscriber.messages`.
             CorruptLog: the copy is damaged.
         """
         began_s, count = self._now_s(), 0
@@ -177,9 +177,9 @@ class ClaimReading:
             self._claims.progress(claim, claim.done)
 
     def _read(self, claim: HeldClaim, reader: ClaimReader) -> Iterator[Delivery | None]:
-        """Read the wanted messages of a claim; None where the copy lags.
+        """Read the wanted messages of a claim; None while the copy lags.
 
-        Where the copy stalls, the claim is left to members whose copies have it.
+        If the copy stalls, the claim is left to members whose copies have it.
         """
         grown_s = self._now_s()
         while not (self._is_stopped() or claim.is_lost) and claim.goes_on < claim.end:
@@ -202,9 +202,9 @@ class ClaimReading:
             grown_s = self._now_s()
 
     def _next_batch(self, reader: ClaimReader, claim: HeldClaim) -> Batch | None:
-        """Return the next batch; None if none came in time, or after a gap that may be passed over.
+        """Return the next batch; None if none came in time, or after a gap that may be skipped.
 
-        The reader raises at every gap: what this copy lacks and others have is never passed over.
+        The reader raises at every gap: what only this copy lacks is never skipped.
         """
         try:
             return reader.next_batch(WAIT_S)
@@ -237,7 +237,7 @@ class ClaimReading:
             raise reader.poison(batch, error) from None
 
     def _letter(self, message: Message, claim: HeldClaim) -> DeadLetter:
-        """A message that was handed out too often; once published, it counts as handled."""
+        """Return the dead letter of a message that was delivered too often."""
         reason = f"handed out {claim.deliveries - 1} times, and not handled"
         return DeadLetter(
             self._group.name, message.position, message.session, message.sequence, message.key,
@@ -246,17 +246,17 @@ class ClaimReading:
 
 
 def is_over(claims: Reporting, until: Position | None) -> bool:
-    """Whether a member that came when the stream ended at `until` ends; one that follows never."""
+    """Whether a member that joined when the stream ended at `until` is done; with None, never."""
     return until is not None and (claims.is_done or claims.position >= until)
 
 
 def handled_before(
     open_claims: Sequence[HeldClaim], position: Position, claims: Reporting
 ) -> HeldClaim | None:
-    """Count as handled what was handed out of the ranges before a message's; return its range.
+    """Count the messages delivered from earlier ranges as handled; return the message's range.
 
-    That is the last one that holds it: a message that was rejected comes again in a range of its
-    own. None if it was handed to another member meanwhile.
+    That is the last one that holds it: a rejected message comes again in a range of its own. None
+    if the message was given to another member meanwhile.
     """
     for place in reversed(range(len(open_claims))):
         if open_claims[place].first <= position < open_claims[place].end:

@@ -1,4 +1,4 @@
-"""Claims: what one member of a group holds, kept alive and reported by a thread of its own."""
+"""Claims: one member's claims, kept alive and reported by a thread of its own."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ from rt.position import Position
 
 
 class Claims:
-    """Asks for ranges, keeps them alive, and says what is done.
+    """Asks for ranges, keeps them alive, and reports what is done.
 
     Threads:
         `_run` makes requests, one at a time. `_news` guards `_state` and what it holds; readers
@@ -27,11 +27,11 @@ class Claims:
         """Begin to ask.
 
         Args:
-            nodes: are asked; closed with this.
-            group: which was joined.
-            member: name of this one.
+            nodes: sends requests; closed with this.
+            group: the group that was joined.
+            member: this member's name.
             position: up to where the group is done.
-            follow: whether more may come once all is handed out; else the end is asked for often.
+            follow: whether more may come after the end; otherwise the end is asked for often.
         """
         self._nodes = nodes
         self._news = threading.Condition()
@@ -51,7 +51,7 @@ class Claims:
 
     @property
     def position(self) -> Position:
-        """Up to where the group was done when the nodes last said so."""
+        """Return up to where the group was done, by the nodes' last answer."""
         return self._state.position
 
     def next(self, is_over: Callable[[], bool], timeout_s: float) -> HeldClaim | None:
@@ -72,10 +72,10 @@ class Claims:
             return claim
 
     def progress(self, claim: HeldClaim, position: Position, *, sync: bool = False) -> None:
-        """Note that everything before a position is handled; with `sync`, once the nodes agree.
+        """Record that everything before a position is handled; with `sync`, wait until nodes agree.
 
         Raises:
-            ClaimLost: with `sync`, the claim is another member's by now.
+            ClaimLost: with `sync`, the claim went to another member.
             Refused: with `sync`, this is no longer a member.
             Stopped: with `sync`, it was closed first.
         """
@@ -91,7 +91,7 @@ class Claims:
                 self._news.wait()
 
     def reject(self, claim: HeldClaim, position: Position) -> None:
-        """Have the message at a position handed out again, later, and go on after it."""
+        """Have the message at a position delivered again later, and continue after it."""
         with self._news:
             self._state.reject(claim, position)
             self._news.notify_all()
@@ -103,18 +103,18 @@ class Claims:
             self._news.notify_all()
 
     def give_back(self) -> None:
-        """Leave to others what no handler was given; ask for nothing until the copy has grown."""
+        """Give back what no handler was given; ask for nothing until the copy has grown."""
         with self._news:
             self._state.give_back()
             self._news.notify_all()
 
     def handled(self, messages: int, seconds: float) -> None:
-        """Learn from what a range took how much to ask for at once."""
+        """Record how long a range took, which determines how much to ask for at once."""
         with self._news:
             self._state.handled(messages, seconds)
 
     def take_lost(self) -> list[RangeLost]:
-        """Return the ranges that were lost since this was last asked."""
+        """Return the ranges that were lost since the last call."""
         if not self._state.lost:
             return []
         with self._news:
@@ -122,7 +122,7 @@ class Claims:
             return lost
 
     def close(self) -> None:
-        """Say what is done, give back what was not begun, and end. Idempotent."""
+        """Report what is done, give back what was not begun, and end. Idempotent."""
         with self._news:
             self._state.is_closing = True
             self._news.notify_all()
@@ -137,7 +137,7 @@ class Claims:
         self._nodes.close()
 
     def _wait(self) -> bool:
-        """Wait until something is to be said or asked for; False once closed."""
+        """Wait until a request is due; False once closed."""
         with self._news:
             while not self._state.is_closing and self._state.error is None:
                 left_s = self._state.due_s() - time.monotonic()

@@ -1,4 +1,4 @@
-"""GroupSubscriber: the messages that one member of a group is handed."""
+"""GroupSubscriber: the messages that one member of a group receives."""
 
 import asyncio
 import logging
@@ -31,7 +31,7 @@ from rt.position import Position
 from rt.subscriber import Subscriber
 
 _log: Final = logging.getLogger("rt.subscriber")
-_LOOK_S: Final = 0.02  # between two looks whether the copy has grown
+_LOOK_S: Final = 0.02  # between two checks whether the copy has grown
 
 Publish = Callable[[bytes, bytes], object]
 
@@ -47,12 +47,12 @@ class MemberReading(NamedTuple):
 
 
 class GroupSubscriber:
-    """Iterates over the messages that this member of a group is handed; each goes to one member.
+    """Iterates over this member's messages; each message goes to one member of the group.
 
-    Delivery is at least once: a message is handed out again if its member dies or rejects it, and
-    then says so in `redelivered`. With `ack="auto"` a message counts as handled when the next one
-    is asked for, or when the `with` block ends without an exception. With `ack="explicit"` only
-    `ack` counts. There is no order between members, nor for messages that come again.
+    Delivery is at least once: a message is delivered again if its member dies or rejects it, and
+    then has `redelivered` set. With `ack="auto"` a message counts as handled when the next one is
+    requested, or when the `with` block ends without an exception. With `ack="explicit"` only `ack`
+    counts. There is no order between members, nor for messages that are delivered again.
 
     Threads: one thread iterates; `ack`, `reject`, `stop` and `close` may be called by any.
         `_opening` guards `_open`; the rest belongs to the iterating thread, as long as it has it in
@@ -73,12 +73,12 @@ class GroupSubscriber:
         """Made by `rt.client.client.Client.subscriber`.
 
         Args:
-            group: which was joined.
-            claims: what this member holds.
+            group: the group that was joined.
+            claims: this member's claims.
             reader: returns a reader of the copy from a position on.
             wanted: which messages, and how they are acknowledged.
-            watch: of the copy.
-            until: iterating ends once the group has handled everything before this; None never.
+            watch: watches the copy.
+            until: iteration ends once the group has handled everything before this; None never.
             publish: publishes a dead letter by key and payload, and returns once it is merged.
         """
         self._group = group
@@ -90,7 +90,7 @@ class GroupSubscriber:
         self._publish = publish
         self._matching, self._begin = Matching(wanted.choice.sessions), claims.position
         self._opening = threading.Lock()
-        self._open: list[HeldClaim] = []  # in the order in which they were handed out
+        self._open: list[HeldClaim] = []  # in order of delivery
         self._source: Iterator[Delivery] | None = None
         self._handed_out: Message | None = None
         self._use = InUse(self._release)
@@ -154,16 +154,17 @@ class GroupSubscriber:
                 messages = self.messages(WAIT_S)
 
     def ack(self, message: Message | None = None, *, sync: bool = False) -> None:
-        """Count as handled everything that was handed out up to a message, or all of it.
+        """Count everything delivered up to a message as handled.
 
         Args:
-            message: the last one that is handled; the last one handed out unless given.
-            sync: return once the nodes have agreed on it; otherwise a third of `silence_s` passes.
+            message: the last handled message; by default the last one delivered.
+            sync: return once the nodes have agreed on it; otherwise they learn of it within a third
+                of `silence_s`.
 
         Raises:
-            ClaimLost: with `sync`, another member was handed the message meanwhile, since this one
+            ClaimLost: with `sync`, another member was given the message meanwhile, because this one
                 gave no sign of life for `silence_s` or the group was moved. Without `sync`,
-                `on_event` gets a `RangeLost` the next time that a message is asked for.
+                `on_event` gets a `RangeLost` the next time that a message is requested.
             Refused: with `sync`, the group was forgotten.
         """
         message = message or self._handed_out
@@ -176,10 +177,10 @@ class GroupSubscriber:
             self._claims.progress(claim, message.next_position, sync=sync)
 
     def reject(self, message: Message | None = None) -> None:
-        """Have a message, the last one unless given, handed out again, to any member.
+        """Have a message, by default the last one, delivered again, to any member.
 
-        What was handed out before it counts as handled. The message is a dead letter once it was
-        handed out `max_deliveries` times.
+        Everything delivered before it counts as handled. After `max_deliveries` deliveries the
+        message becomes a dead letter.
         """
         message = message or self._handed_out
         claim = None if message is None else self._handled_before(message)
@@ -201,7 +202,7 @@ class GroupSubscriber:
 
         Args:
             handler: what to call.
-            reject: after these errors of the handler the loop goes on; after others it ends.
+            reject: after these errors of the handler the loop continues; after others it ends.
         """
         for message in self.messages():
             is_handled = False
@@ -222,9 +223,9 @@ class GroupSubscriber:
         self._claims.grown()
 
     def close(self) -> None:
-        """Stop, say what is handled, and let other members have the rest. Idempotent.
+        """Stop, report what is handled, and leave the rest to other members. Idempotent.
 
-        While another thread looks for messages, that one releases the files as it ends.
+        If another thread is waiting for messages, that thread releases the files as it ends.
         """
         self.stop()
         self._claims.close()
@@ -273,7 +274,7 @@ class GroupSubscriber:
         """Return the next message of the range; None at its end."""
         source = self._source
         if source is not None and self._open:
-            self._source = self._messages_of(self._open[-1])  # goes on here after an error
+            self._source = self._messages_of(self._open[-1])  # after an error, continue here
         message = None if source is None else next(source, None)
         self._source = None if message is None else source
         return message
@@ -284,7 +285,7 @@ class GroupSubscriber:
                 self._wanted.trouble.on_event(event)
 
     def _report_no_match(self) -> None:
-        """Report once what was asked for and matches nothing that this member was handed."""
+        """Report once the names that match nothing this member was given."""
         self._matching.has_given = self._reading.has_given
         unmatched = self._matching.look(has_matched=self._reading.has_matched)
         if unmatched is None:
@@ -303,18 +304,18 @@ class GroupSubscriber:
             self._handed_out = None
 
     def _take_back(self, message: Delivery | None) -> None:
-        """Hand out again what a cancelled caller did not get."""
+        """Deliver again what a cancelled caller did not get."""
         if message is not None and self._source is not None:
             rest, self._handed_out = self._source, None
             self._source = _chain(message, rest)
 
     def _handled_before(self, message: Message) -> HeldClaim | None:
-        """As of `handled_before`, with all ranges that are open."""
+        """Call `handled_before` with all open ranges."""
         with self._opening:
             return handled_before(self._open, message.position, self._claims)
 
     def _messages_of(self, claim: HeldClaim) -> Iterator[Delivery]:
-        """Hand out the messages of a claim, doing what the steps wait for."""
+        """Deliver the messages of a claim, doing what the steps require."""
         with closing(self._reader(claim.goes_on)) as reader:
             for step in self._reading.steps(claim, reader):
                 if isinstance(step, Delivery):

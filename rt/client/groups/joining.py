@@ -26,14 +26,14 @@ def join(
     copy: StreamCopy,
     nodes: tuple[Asking, Letters],
 ) -> GroupSubscriber:
-    """Join a group, or begin it.
+    """Join a group, or create it.
 
     Args:
         group: its name, or all of its settings.
-        begin: where it begins if it is new.
+        begin: where a new group begins.
         wanted: which messages are wanted, and how they are acknowledged.
-        copy: what is read.
-        nodes: what asks them, closed at the end; and what publishes a dead letter by session, key
+        copy: the copy to read.
+        nodes: sends requests, and is closed at the end; and publishes dead letters by session, key
             and payload.
 
     Raises:
@@ -58,7 +58,7 @@ def join(
         watch = Watch()
         undo.callback(watch.close)
         watch.add(copy.directory)
-        trouble = wanted.trouble._replace(on_gap="raise")  # a member looks at each gap itself
+        trouble = wanted.trouble._replace(on_gap="raise")  # a member handles each gap itself
         member_of = GroupSubscriber(
             group, Claims(asking, group, member, position=position, follow=wanted.follow),
             lambda place: copy.reader(place, **trouble._asdict()), wanted, watch,
@@ -70,7 +70,7 @@ def join(
 
 
 def _latest_end(asking: Asking, name: str) -> Position:
-    """Return where the stream ends now: a node of an earlier version joins as of a moment ago."""
+    """Return where the stream ends now; with a node of an earlier version, a moment ago."""
     answer = asking.ask({"do": "groups", "name": name, "latest": True})
     with reading_answers():
         return Position.parse(str(answer["end"]))

@@ -1,4 +1,4 @@
-"""MemberClaims: what one member of a group holds, what it says next, and what the answer means."""
+"""MemberClaims: one member's claims, its next request, and what an answer means."""
 
 import logging
 from collections import deque
@@ -11,32 +11,32 @@ from rt.events import RangeLost
 from rt.position import START, Position
 
 _log: Final = logging.getLogger("rt.client")
-_SIGNS: Final = 3  # of life, in the time after which a holder counts as dead
-_ASK_FIRST_S: Final = 0.02  # between two requests for more; twice that after each in vain
-_WORK_S, _WORK_S_MAX = 0.25, 2.0  # of work is asked for at once
-_ANSWERS: Final = 8  # or as much as so many requests take, so that work never waits for the next
-_FORGET: Final = 0.9  # of the longest request is remembered after the next one
+_SIGNS: Final = 3  # signs of life in the time after which a holder counts as dead
+_ASK_FIRST_S: Final = 0.02  # between two requests for more; doubled after each that got nothing
+_WORK_S, _WORK_S_MAX = 0.25, 2.0  # seconds of work requested at once
+_ANSWERS: Final = 8  # or as much as this many requests take, so that work never waits for the next
+_FORGET: Final = 0.9  # share of the longest request time that is kept at the next request
 _MESSAGES_FIRST, _MESSAGES_MAX = 64, 4096
-_ENDED: Final = ("unknown-group", "role", "settings")  # refusals after which nothing can follow
+_ENDED: Final = ("unknown-group", "role", "settings")  # refusals that are final
 
 
 @dataclass(slots=True, eq=False)
 class HeldClaim:
-    """A range that this member was handed.
+    """A range that this member was given.
 
     Attributes:
-        number: of the claim.
+        number: the claim's number.
         first: where it begins.
         end: where it ends.
-        deliveries: how often its first message was handed out, this time included.
-        is_dead: whether its first message is to be a dead letter.
+        deliveries: how often its first message was delivered, this time included.
+        is_dead: whether its first message is to become a dead letter.
         done: everything before it is handled.
         sent: how much of that the nodes have agreed on.
-        unsure: how much of it was said in a request whose answer was lost.
+        unsure: how much of it was reported in a request whose answer was lost.
         handed: everything before it was given to the handler.
-        tail: once it was read whole, where its last wanted message ends; nothing follows that.
+        tail: the end of its last wanted message, once the range was read whole.
         read_to: everything before it was read, or is gone.
-        is_lost: whether it was handed to another member, or given back.
+        is_lost: whether it went to another member, or was given back.
     """
 
     number: int
@@ -54,7 +54,7 @@ class HeldClaim:
 
     @property
     def goes_on(self) -> Position:
-        """Where a reader finds what was not handed out yet."""
+        """Return where a reader finds what was not delivered yet."""
         return max(self.done, self.handed, self.read_to)
 
     @property
@@ -66,14 +66,14 @@ class HeldClaim:
 class MemberClaims:
     """The claims of one member; it has no thread, clock or socket.
 
-    A node that does not know the latest may call a claim lost, the work done or the group unknown
-    although it is not so. Before this acts on that for good it asks again, as of the latest.
+    A node with outdated knowledge may wrongly call a claim lost, the work done or the group
+    unknown. So before a final decision, this asks again and requires the latest state.
 
     Attributes:
-        position: up to where the group was done when the nodes last said so.
+        position: up to where the group was done, by the nodes' last answer.
         is_done: whether the group had handled everything when this member last asked for more.
         error: why nothing more can follow, once that is certain.
-        is_closing: whether nothing more is to be asked for.
+        is_closing: whether to ask for nothing more.
         lost: ranges that were lost, to be reported.
     """
 
@@ -90,17 +90,17 @@ class MemberClaims:
         }  # fmt: skip
         self._held: dict[int, HeldClaim] = {}
         self._queue: deque[HeldClaim] = deque()
-        self._failed: list[list[Any]] = []  # rejected: number, position, delay
+        self._failed: list[list[Any]] = []  # rejected messages: claim number, position, delay
         self._given_back: list[int] = []
         self._pace = _Pace(follow)
         self._asked_s = 0.0
         self._is_hurried = False
         self._is_troubled = False
-        self._is_unsure = False  # a "no" is to be confirmed
+        self._is_unsure = False  # whether a negative answer has to be confirmed
 
     @property
     def has_something(self) -> bool:
-        """Whether something is held, or still to be said."""
+        """Whether anything is held, or still to be reported."""
         return bool(self._held or self._failed)
 
     def rest(self) -> None:
@@ -121,7 +121,7 @@ class MemberClaims:
         return self._queue.popleft()
 
     def progress(self, claim: HeldClaim, position: Position, now_s: float) -> Position:
-        """Note that everything before a position is handled; return how much of the claim is."""
+        """Record that everything before a position is handled; return how much of the claim is."""
         self._pace.moved(now_s)
         is_whole = claim.tail is not None and position >= claim.tail
         claim.done = max(claim.done, claim.end if is_whole else position)
@@ -133,7 +133,7 @@ class MemberClaims:
         """Whether the nodes have agreed that everything in a claim before a position is done.
 
         Raises:
-            ClaimLost: the claim is another member's by now.
+            ClaimLost: the claim went to another member.
             RtError: this is no longer a member.
         """
         if claim.sent >= position:
@@ -149,7 +149,7 @@ class MemberClaims:
         self._is_hurried = True
 
     def reject(self, claim: HeldClaim, position: Position) -> None:
-        """Have the message at a position handed out again, later, and go on after it."""
+        """Have the message at a position delivered again later, and continue after it."""
         if not claim.is_lost:
             self._failed.append([claim.number, int(position), self._group.retry_s])
         claim.done = max(claim.done, Position(position + 1))
@@ -162,7 +162,7 @@ class MemberClaims:
         self._pace.is_behind = False
 
     def give_back(self) -> None:
-        """Leave to others what no handler was given; ask for nothing until the copy has grown."""
+        """Give back what no handler was given; ask for nothing until the copy has grown."""
         for claim in self._held.values():
             if claim.handed <= claim.done < claim.end and not claim.is_lost:
                 claim.is_lost = True
@@ -177,11 +177,11 @@ class MemberClaims:
         self.rest()
 
     def handled(self, messages: int, seconds: float) -> None:
-        """Learn from what a range took how much to ask for at once."""
+        """Record how long a range took, which determines how much to ask for at once."""
         self._pace.learn(messages, seconds)
 
     def due_s(self) -> float:
-        """When the next request is due."""
+        """Return when the next request is due."""
         asked_s, sign_s = self._asked_s, self._group.silence_s / _SIGNS
         if self._is_troubled:
             return asked_s + sign_s
@@ -191,7 +191,7 @@ class MemberClaims:
             return asked_s + sign_s
         if self._pace.may_have_more or not self._pace.follow:
             return asked_s + min(sign_s, self._pace.ask_s)
-        # What a member that has died holds is handed out to the first one that asks.
+        # The first member that asks gets what a dead one held.
         return asked_s + (sign_s if self.is_done else min(sign_s / 2, self._pace.ask_s))
 
     def said(self, now_s: float) -> dict[str, Any]:
@@ -215,7 +215,7 @@ class MemberClaims:
         }  # fmt: skip
 
     def take(self, request: dict[str, Any], answer: dict[str, Any], now_s: float) -> None:
-        """Take the answer to a request; errors of reading it change nothing that is agreed."""
+        """Process the answer to a request; an unreadable answer changes nothing that is agreed."""
         lost = {int(number) for number in answer["lost"]}
         position, is_done = Position.parse(str(answer["position"])), bool(answer["is_done"])
         begun = [_begun(each) for each in answer["claims"]]
@@ -228,7 +228,7 @@ class MemberClaims:
         for claim in begun:
             self._held[claim.number] = claim
             self._queue.append(claim)
-        # What was said of a claim that the node does not know, perhaps not yet, is said again.
+        # Reports about a claim that the node does not know, perhaps not yet, are repeated.
         unknown = set() if is_final else lost & self._held.keys()
         self._failed[:0] = [each for each in request["failed"] if each[0] in unknown]
         self._given_back[:0] = [each for each in request["given_back"] if each in unknown]
@@ -244,7 +244,7 @@ class MemberClaims:
         self._is_troubled = False
 
     def not_said(self, request: dict[str, Any], error: Exception) -> None:
-        """Say it again later: what was done stays done."""
+        """Note that a request failed, so that it is repeated: what was done stays done."""
         self._failed[:0] = request["failed"]
         self._given_back[:0] = request["given_back"]
         for number, place in request["done"]:
@@ -268,7 +268,7 @@ class MemberClaims:
         if claim in self._queue:
             self._queue.remove(claim)
         if claim.unsure >= claim.end:
-            return  # the answer that it was done is what was lost, or another member does it again
+            return  # either the lost answer said that it was done, or another member repeats it
         event = RangeLost(self._group.name, claim.sent, claim.end)
         self.lost.append(event)
         _log.warning("%s", event)
@@ -288,10 +288,10 @@ class _Pace:
 
     follow: bool
     messages: int = _MESSAGES_FIRST
-    at_least: int = 1  # where little is left: what is handled while another request is made
+    at_least: int = 1  # if little is left: what is handled during another request
     answer_s: float = 0.0  # how long requests take, at most
     may_have_more: bool = True
-    is_behind: bool = False  # the copy lacks what was handed out
+    is_behind: bool = False  # the copy lacks messages of a claim
     ask_s: float = _ASK_FIRST_S
     moved_s: float | None = None  # None while nothing is being handled
 

@@ -19,27 +19,28 @@ from rt.position import START, Position
 from rt.publisher import Publisher
 from rt.subscriber import Subscriber
 
-DIRECTORY: Final = ".last"  # no session's name begins with a dot
+DIRECTORY: Final = ".last"  # not a valid session name, so it never clashes with one
 _log: Final = logging.getLogger("rt.client")
-_SLOTS: Final = ("a", "b")  # one is written while the other is whole
+_SLOTS: Final = ("a", "b")  # while one is being written, the other is whole
 _STREAM: Final = "values"
-_PLACE: Final = struct.Struct("<QQQqB")  # at, sequence, number, merge time, length of the session
+# position, sequence, number, merge time, length of the session
+_PLACE: Final = struct.Struct("<QQQqB")
 _BATCH: Final = 1024
-# What reading a checkpoint raises that is not whole.
+# Errors of reading a checkpoint that is not whole.
 _NOT_WHOLE: Final = (
     RtError, OSError, ValueError, KeyError, TypeError, RecursionError, struct.error,
 )  # fmt: skip
 
 
 class Values(NamedTuple):
-    """The last message of each key, of everything before a position."""
+    """The last message of each key, of all messages before a position."""
 
     position: Position
     messages: dict[bytes, Message]
 
 
 def filter_name(*parts: object) -> str:
-    """Return the name of the checkpoint of a choice of messages: another choice has another one.
+    """Return a checkpoint's name, which is different for each selection of messages.
 
     >>> filter_name(b"eu-", None) == filter_name(b"us-", None)
     False
@@ -50,30 +51,29 @@ def filter_name(*parts: object) -> str:
 def choice_parts(
     sessions: Collection[str] | None, key_prefix: bytes, where: str | Collection[str] | None
 ) -> tuple[object, ...]:
-    """Return what makes up a choice, the same for the same one."""
+    """Return the parts of a selection, equal for equal selections."""
     names = [sessions] if isinstance(sessions, str) else sorted(sessions or ())
     terms = [where] if isinstance(where, str) else sorted(where or ())
     return names, bytes(key_prefix), terms
 
 
 class Checkpoint:
-    """Two session logs, written in turn: a message for each key, and one that says what they are.
+    """Two session logs, written in turn: a message for each key, then one that describes them.
 
     A checkpoint counts if it is whole: its last message says how many there are, of which log and
-    up to where. One that is not is passed over, and so is a damaged one; the other is older, or
-    there is none, and more of the stream is read again.
+    up to where. A checkpoint that is not whole, or damaged, is ignored; then the other, older one
+    is used, if there is one, and more of the stream is read again.
 
-    Of several programs that follow the same choice, one stores it; the others do without until it
-    has closed.
+    Of several programs with the same selection, one stores; the others cannot until it has closed.
     """
 
     def __init__(self, root: str, stream: str, name: str, log_id: str) -> None:
-        """Name it; nothing is opened.
+        """Set its name; opens nothing.
 
         Args:
-            root: directory under which streams live.
+            root: directory that holds the streams.
             stream: name of the stream.
-            name: of the checkpoint, see `filter_name`.
+            name: the name of the checkpoint, see `filter_name`.
             log_id: id of the merged log; values of another log do not count.
         """
         self.directory = os.path.join(
@@ -84,7 +84,7 @@ class Checkpoint:
         self._lock_fd = -1
 
     def load(self) -> Values:
-        """Return the newest values that are whole; none if there are none."""
+        """Return the newest whole values; empty if there are none."""
         found = {slot: values for slot in _SLOTS if (values := self._load(slot)) is not None}
         if not found:
             return Values(START, {})
@@ -116,13 +116,13 @@ class Checkpoint:
         self._written = slot
 
     def close(self) -> None:
-        """Let another program store. Idempotent."""
+        """Release the checkpoint, so that another program can store. Idempotent."""
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
 
     def _is_ours(self) -> bool:
-        """Whether this is the one that stores; once it is, until it is closed."""
+        """Return whether this program is the one that stores; takes the lock if it is free."""
         if self._lock_fd < 0:
             make_private_directory(self.directory)
             try:
@@ -130,7 +130,8 @@ class Checkpoint:
             except Misuse as error:
                 _log.info("these last values are stored by another: %s", error)
                 return False
-            self.load()  # another may have stored newer ones since: they are not deleted first
+            # another program may have stored newer values since: do not delete those first
+            self.load()
         return True
 
     def _load(self, slot: str) -> Values | None:

@@ -14,8 +14,8 @@ from rt.log.files.lock import take_lock
 from rt.names import is_cursor, parse_cursor, stream_directory
 from rt.position import Position
 
-DIRECTORY: Final = ".cursors"  # no session's name begins with a dot
-# Without dots, so that no cursor is called like the lock or the new file of another.
+DIRECTORY: Final = ".cursors"  # not a valid session name, so it never clashes with one
+# Without dots, so that no cursor has the name of another's lock or temporary file.
 _MAGIC: Final = b"RTK\x02"
 # Position, epoch, when it was stored in ns, id of the log, share: `1024/1024` is the longest.
 _BODY: Final = struct.Struct("<QQq16s12s")
@@ -27,14 +27,14 @@ _OLD_BODY_BYTES: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class CursorState:
-    """What a cursor remembers.
+    """The contents of a cursor.
 
     Attributes:
         position: where the next message is; everything before it is acknowledged.
         epoch: how often the cursor was opened; a higher one replaces a lower one.
         stored_ns: when this was stored, ns since the epoch.
         log_id: id of the merged log, 32 hexadecimal digits; "" while it is unknown.
-        share: which share of the keys it is of; "" is all of them, and None any.
+        share: the share of the keys that it covers; "" is all of them, and None any.
     """
 
     position: Position
@@ -44,7 +44,7 @@ class CursorState:
     share: str | None = None
 
     def encode(self) -> bytes:
-        """Lay it out, with a CRC."""
+        """Encode it, with a CRC."""
         log_id = bytes.fromhex(self.log_id).ljust(16, b"\0")
         share = _ANY_SHARE if self.share is None else self.share.encode()
         body = _BODY.pack(self.position, self.epoch, self.stored_ns, log_id, share)
@@ -52,7 +52,7 @@ class CursorState:
 
 
 def decode_cursor(data: bytes) -> CursorState | None:
-    """Read a cursor's file; None if it is not whole."""
+    """Decode a cursor's file; None if it is not whole."""
     body, magic = data[8:], _MAGIC
     if data[:4] == _OLD_MAGIC:
         body, magic = body + _ANY_SHARE.ljust(_BODY.size - _OLD_BODY_BYTES, b"\0"), _OLD_MAGIC
@@ -67,7 +67,7 @@ def decode_cursor(data: bytes) -> CursorState | None:
 
 
 def read_cursors(root: str, stream: str) -> dict[str, CursorState]:
-    """Return the cursors of a stream by name, for people who want to look.
+    """Return the cursors of a stream by name, for display.
 
     Raises:
         CorruptLog: a cursor's file is damaged.
@@ -99,7 +99,7 @@ def remove_cursor(root: str, stream: str, name: str) -> None:
 
 
 def _other_share(name: str, known: str | None, share: str) -> str:
-    """Say why a cursor cannot be used for a share: its position says nothing of other keys."""
+    """Explain why a cursor cannot be used for a share: its position covers other keys."""
     return (
         f"cursor {name!r} was used for {_named(known)} and not for {_named(share)}; use another "
         "name for each share, or reset this one to a position that all shares have reached"
@@ -147,10 +147,10 @@ class LocalCursor:
         Args:
             root: directory under which streams live.
             stream: name of the stream.
-            name: of the cursor.
-            share: which share of the keys is read with it; None if none is.
+            name: the name of the cursor.
+            share: the share of the keys that is read with it; None if none is read.
             interval_s: how often acknowledgements are stored; a crash repeats what came since.
-            disk: where; the operating system's unless given.
+            disk: the disk to store on; the operating system's by default.
 
         Raises:
             Misuse: the name is wrong, another reader holds the cursor, or it is of another share.
@@ -176,7 +176,7 @@ class LocalCursor:
 
     @property
     def state(self) -> CursorState:
-        """What is acknowledged, stored or not."""
+        """Return what is acknowledged, stored or not."""
         return self._unstored or self._state
 
     def _known(self, share: str | None) -> CursorState:
@@ -190,7 +190,7 @@ class LocalCursor:
         return replace(known, share=share)
 
     def open_at(self, position: Position, log_id: str) -> None:
-        """Begin an epoch at this place, durably.
+        """Begin an epoch at this position, durably.
 
         Raises:
             Misuse: the cursor belongs to another log: the stream was deleted and made again.
@@ -208,7 +208,7 @@ class LocalCursor:
             self._store(self._moved(position, epoch=epoch, log_id=log_id or known))
 
     def move_to(self, position: Position) -> None:
-        """Put the cursor at this place durably, before or after where it is; for operators.
+        """Move the cursor durably, forwards or backwards; for operators.
 
         Raises:
             OSError: it cannot be stored.
@@ -236,10 +236,10 @@ class LocalCursor:
                 self._flush()
 
     def demand_held(self) -> None:
-        """Do nothing: the lock holds a local cursor until it is closed."""
+        """Do nothing: a lock holds a local cursor until it is closed."""
 
     def close(self) -> None:
-        """Store what is acknowledged and let another reader take the cursor. Idempotent."""
+        """Store what is acknowledged and release the cursor. Idempotent."""
         with self._lock:
             if self._lock_fd < 0:
                 return

@@ -1,4 +1,4 @@
-"""HeldCursor: what the holder of a registered cursor says next, and what the answer means."""
+"""HeldCursor: what the holder of a registered cursor sends next, and what an answer means."""
 
 from typing import Any, Final
 
@@ -12,12 +12,12 @@ _TAKEN: Final = ("fenced", "unknown-cursor")
 class HeldCursor:
     """The state of one holder; it has no thread, clock or socket.
 
-    A node that does not know the latest may call a cursor taken, or unknown, that is still held. So
-    the holder asks again, as of the latest, before it believes that.
+    A node with outdated knowledge may wrongly call a held cursor taken or unknown. So the holder
+    asks again and requires the latest state before it believes that.
 
     Attributes:
-        name: of the cursor.
-        epoch: that it was given.
+        name: the name of the cursor.
+        epoch: the epoch that it was given.
         position: everything before it is acknowledged, agreed on or not.
         sent: how much of that the nodes have agreed on.
         fenced: set once another reader has taken the cursor.
@@ -30,14 +30,14 @@ class HeldCursor:
         self.position = self.sent = position
         self.fenced: Fenced | None = None
         self._sent_s = now_s
-        self._is_unsure = False  # a refusal is to be confirmed
+        self._is_unsure = False  # whether a refusal has to be confirmed
 
     def ack(self, position: Position) -> None:
         """Acknowledge everything before a position; it never goes back."""
         self.position = max(self.position, position)
 
     def said(self, now_s: float, *, is_sign: bool = False, release: bool = False) -> dict[str, Any]:
-        """Return the next request; a mere sign of life says the position only when that is due."""
+        """Return the next request; a mere sign of life includes the position only when due."""
         request: dict[str, Any] = {
             "do": "cursor-ack", "name": self.name, "epoch": self.epoch, "release": release,
             "latest": self._is_unsure, "asks_again": True,
@@ -49,20 +49,20 @@ class HeldCursor:
         return request
 
     def take(self, request: dict[str, Any]) -> None:
-        """Take that a request was carried out."""
+        """Note that a request was carried out."""
         self._is_unsure = False
         if "position" in request:
             self.sent = max(self.sent, Position.parse(request["position"]))
 
     def must_ask_again(self, request: dict[str, Any], error: Exception) -> bool:
-        """Take that a request was refused, or not answered.
+        """Note that a request was refused, or not answered.
 
         Returns:
-            Whether it is to be said again at once, as of the latest.
+            Whether to repeat it at once, requiring the latest state.
 
         Raises:
-            Fenced: the cursor was taken by another reader; that is certain.
-            Exception: the given error, where it says nothing of the cursor.
+            Fenced: another reader has certainly taken the cursor.
+            Exception: the given error, if it says nothing about the cursor.
         """
         if not isinstance(error, Refused) or error.code not in _TAKEN:
             raise error

@@ -17,15 +17,15 @@ from rt.position import Position
 from rt.subscriber import Subscriber
 
 _log: Final = logging.getLogger("rt.client")
-_LOOK_S: Final = 0.2  # how long a stop may go unnoticed where nothing arrives
+_LOOK_S: Final = 0.2  # a stop is noticed within this time if nothing arrives
 _POLL_S: Final = 0.01
 
 
 class LastValue(Mapping[bytes, Message]):
-    """The last message of each key; a key whose last payload is empty is not in it.
+    """The last message of each key; a key whose last payload is empty is absent.
 
-    Looking never waits. Messages without a key are passed over. The values are stored from time to
-    time and by `close`, so that the next one reads only what came since.
+    Lookups never wait. Messages without a key are ignored. The values are stored from time to time
+    and by `close`, so that the next one reads only what came since.
 
     Threads:
         Any thread may look. The thread of `_run` alone changes `_values`, under `_lock`, and sets
@@ -48,8 +48,8 @@ class LastValue(Mapping[bytes, Message]):
             reader: returns a reader from a position on, which reports events.
             checkpoint: where the values are stored.
             values: what was stored there.
-            complete: returns where the stream ends, once the copy has come there; or raises if
-                it does not in so many seconds.
+            complete: returns the stream's end once the copy has reached it; raises if that takes
+                longer than the given seconds.
             keys_max: more keys than this are an error.
             checkpoint_s: how often the values are stored, if they have changed.
         """
@@ -67,7 +67,7 @@ class LastValue(Mapping[bytes, Message]):
 
     @property
     def position(self) -> Position:
-        """Everything before this position is in it."""
+        """Everything before this position is included."""
         return self._position
 
     def __getitem__(self, key: bytes) -> Message:
@@ -86,17 +86,17 @@ class LastValue(Mapping[bytes, Message]):
             return len(self._values)
 
     def wait_caught_up(self, timeout_s: float = 30.0) -> None:
-        """Wait until everything is in it that was merged when this was called.
+        """Wait until everything is included that was merged when this was called.
 
         Raises:
             TimeoutError: it is not, or no node says where the stream ends.
-            RtError: it cannot be read; every look raises that, too.
+            RtError: it cannot be read; every lookup raises that, too.
         """
         end_s = time.monotonic() + timeout_s
         end = self._complete(timeout_s)
         with closing(LogDirectory(self._reader.directory)) as log:
             while self._read_to(log, end) < end:
-                len(self)  # raises what ended the following
+                len(self)  # raises the error that ended the following
                 if self._stopping.is_set():
                     raise Stopped("the last values were closed")
                 if time.monotonic() > end_s:
@@ -106,14 +106,14 @@ class LastValue(Mapping[bytes, Message]):
         len(self)
 
     def _read_to(self, log: LogDirectory, end: Position) -> Position:
-        """Return where reading continues; the manifest is looked at only where it matters."""
+        """Return where reading continues; checks the manifest only where it matters."""
         position = self._position
         if position < end:
             log.refresh()
         return place_after(log.manifest, position)
 
     def close(self) -> None:
-        """Stop following, and store the values. Idempotent; looking goes on to work."""
+        """Stop following, and store the values. Idempotent; lookups still work."""
         self._stopping.set()
         self._reader.stop()
         if self._thread is not threading.current_thread():
@@ -130,7 +130,7 @@ class LastValue(Mapping[bytes, Message]):
         return f"<LastValue of {len(self._values)} keys, up to {self._position}>"
 
     def _demand_whole(self) -> None:
-        """Raise what ended the following; values that silently grow old are wrong."""
+        """Raise the error that ended the following: values that silently grow old are wrong."""
         if self._error is not None:
             raise self._error
 
@@ -148,7 +148,7 @@ class LastValue(Mapping[bytes, Message]):
             self._reader.close()
 
     def _follow(self) -> bool:
-        """Take what is there, until nothing came for a while or it is time to store."""
+        """Take what is there, until nothing comes for a while or it is time to store."""
         due_s = self._stored_s + self._checkpoint_s
         for message in self._reader.messages(_LOOK_S):
             if message.key:

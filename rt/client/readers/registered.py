@@ -1,4 +1,4 @@
-"""RegisteredReader: a cursor that the nodes keep, held by this process until another takes it."""
+"""RegisteredReader: a cursor that the nodes store, held by this process until another takes it."""
 
 import logging
 import os
@@ -19,14 +19,14 @@ from rt.position import START, Position
 
 _log: Final = logging.getLogger("rt.client")
 _STANDBY_S: Final = 0.1  # how often a standby asks
-_SIGNS: Final = 3  # of life, in the time after which a holder counts as dead
+_SIGNS: Final = 3  # signs of life in the time after which a holder counts as dead
 
 Takeover = Literal["refuse", "fence", "wait"]
 _TAKEOVERS: Final = ("refuse", "fence", "wait")
 
 
 class Asking(Protocol):
-    """Makes requests of the node that leads, one at a time; see `rt.net.admin.AdminClient`."""
+    """Sends requests to the leader, one at a time; see `rt.net.admin.AdminClient`."""
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Make a request; `RtError` or `OSError` if it is refused, or no node answers."""
@@ -37,15 +37,15 @@ class Asking(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A cursor that the nodes keep, so that a reader on another machine can go on.
+    """A cursor that the nodes store, so that a reader on another machine can continue.
 
     Attributes:
-        name: of the cursor; its readers show certificates of one name.
-        takeover: where another reader holds it: `refuse` raises, `wait` waits until it has died or
-            closed, and `fence` takes the cursor from it.
-        silence_s: after so long without a sign of life, another reader may take it.
-        pin_bytes: how much of what is not acknowledged the nodes keep from the rules `time` and
-            `limit`, at most; the certificate needs a grant of leases for it.
+        name: the name of the cursor; its readers use certificates of one name.
+        takeover: what to do while another reader holds it: `refuse` raises, `wait` waits until it
+            has died or closed, and `fence` takes the cursor from it.
+        silence_s: after this long without a sign of life, another reader may take it.
+        pin_bytes: how many unacknowledged bytes at most the nodes keep despite the rules `time` and
+            `limit`; the certificate needs a grant of leases for it.
         wait_s: how long `wait` waits; None waits for ever.
     """
 
@@ -64,8 +64,8 @@ class Registered:
 class RegisteredReader:
     """The holder of one registered cursor (the interface of `LocalCursor`).
 
-    It shows the nodes several times in `silence_s` that it is alive, and sends what was
-    acknowledged once a second. After a takeover everything raises `Fenced`.
+    It sends the nodes several signs of life in `silence_s`, and acknowledgements once a second.
+    After a takeover every call raises `Fenced`.
 
     Threads:
         `_lock` guards `_held`, and `_asking` guards `_nodes`: requests are made by the thread that
@@ -77,9 +77,9 @@ class RegisteredReader:
         """Take the cursor.
 
         Args:
-            nodes: are asked; closed with this reader, or if it does not get the cursor.
+            nodes: sends requests; closed with this reader, or if it does not get the cursor.
             cursor: its name, and how to take it.
-            share: which share of the keys is read with it; "" for all.
+            share: the share of the keys that is read with it; "" for all.
 
         Raises:
             Refused: `held` by another reader, `share` if it is of another one, or not granted.
@@ -88,7 +88,7 @@ class RegisteredReader:
             RtError: no node answers, or none leads.
         """
         self.name = cursor.name
-        self.lost: Callable[[], None] = lambda: None  # is called once another has taken it
+        self.lost: Callable[[], None] = lambda: None  # called once another reader has taken it
         self._nodes = nodes
         request = {
             "do": "cursor-open", "name": self.name, "silence_s": cursor.silence_s,
@@ -115,7 +115,7 @@ class RegisteredReader:
 
     @property
     def state(self) -> CursorState:
-        """What is acknowledged, stored or not."""
+        """Return what is acknowledged, stored or not."""
         return CursorState(self._held.position, self._held.epoch, 0, "")
 
     def open_at(self, position: Position, _log_id: str) -> None:
@@ -150,7 +150,7 @@ class RegisteredReader:
             raise self._held.fenced
 
     def close(self) -> None:
-        """Send what is acknowledged, and let another reader take the cursor at once. Idempotent."""
+        """Send what is acknowledged, and release the cursor at once. Idempotent."""
         if self._closing.is_set():
             return
         self._closing.set()
@@ -164,7 +164,7 @@ class RegisteredReader:
             self._nodes.close()
 
     def _run(self, pause_s: float) -> None:
-        """Show signs of life until the cursor is closed or lost."""
+        """Send signs of life until the cursor is closed or lost."""
         troubled = False
         while not self._closing.wait(pause_s):
             try:
@@ -180,7 +180,7 @@ class RegisteredReader:
                 troubled = True
 
     def _send(self, *, is_sign: bool = False, release: bool = False) -> None:
-        """Make a request, and again as of the latest where it is refused."""
+        """Send a request; if it is refused, repeat it requiring the latest state."""
         with self._asking:
             is_over = False
             while not is_over:
@@ -198,7 +198,7 @@ class RegisteredReader:
 
 
 def _taken(nodes: Asking, request: dict[str, Any], wait_s: float | None) -> dict[str, Any]:
-    """Open the cursor, waiting for its holder's end."""
+    """Open the cursor; waits for its holder to end, if the settings say so."""
     end_s = None if wait_s is None else time.monotonic() + wait_s
     while True:
         try:

@@ -41,7 +41,7 @@ class ConnectionSettings:
         return list(dict.fromkeys(parse_address(node) for node in self.nodes))
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Ask the nodes in turn until one does it; errors as of `rt.net.admin.ask_any`."""
+        """Ask the nodes in turn until one answers; errors as for `rt.net.admin.ask_any`."""
         return ask_any(self.addresses(), self.contexts(), request)
 
     def ask_latest(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -25,11 +25,11 @@ from rt.subscriber import Subscriber
 _log: Final = logging.getLogger("rt.client")
 _READERS: Final = (CertificateRole.SUBSCRIBER, CertificateRole.NODE)
 _POLL_S: Final = 0.01
-_ALIVE_S: Final = 0.1  # how long the end of the copy may go unnoticed by one that waits for it
+_ALIVE_S: Final = 0.1  # a reader that waits for the copy notices its end within this time
 
 
 class ReadingSpan(NamedTuple):
-    """Where a reader begins, and how far it has to read at least; None if it is not to end."""
+    """Where a reader begins, and how far it must read at least; None if it follows."""
 
     start: Start
     end: Position | None
@@ -50,25 +50,26 @@ class StreamCopy:
         self.settings = settings
         self._lock = threading.Lock()
         self._pull: PullClient | None = None
-        self._is_shared = False  # another process fills it
+        self._is_shared = False  # whether another process fills it
         self._is_closed = False
 
     @property
     def directory(self) -> str:
-        """Where the copy is."""
+        """Return the copy's directory."""
         return os.path.join(stream_directory(self.settings.root, self.settings.stream), MERGED_NAME)
 
     def contexts(self) -> Contexts:
-        """Return the TLS contexts of readers; errors as of `ConnectionSettings.contexts`."""
+        """Return the TLS contexts of readers; errors as for `ConnectionSettings.contexts`."""
         return self.settings.contexts(*_READERS)
 
     def begin(self, begin: Start, timeout_s: float, *, follow: bool) -> ReadingSpan:
-        """Have a copy in which a reader can begin; return where it is to begin, and may end.
+        """Provide a copy in which a reader can begin; return where it begins, and where it may end.
 
         Args:
-            begin: where it wants to. A new copy begins at the file that holds this place.
+            begin: where the reader wants to begin. A new copy begins at the file that holds this
+                place.
             timeout_s: how long to wait for everything that was merged when this was called:
-                without `follow`, and where the start is counted from the end or is a time.
+                without `follow`, or if the start is counted from the end or is a time.
             follow: whether the reader waits for more at the end.
 
         Raises:
@@ -89,18 +90,18 @@ class StreamCopy:
             return ReadingSpan(_place(log, begin), None if follow else end)
 
     def earliest(self) -> Start:
-        """Return where a reader begins that wants everything; a copy that lacks it has a gap."""
+        """Return where a reader that wants everything begins; a copy that lacks it has a gap."""
         with closing(LogDirectory(self.directory)) as log:
             log.refresh()
             return _place(log, "earliest")
 
     def reader(self, start: Start, end: Position | None = None, **options: Any) -> Subscriber:
-        """Return a reader that raises `WriterFailed` once the copy has ended and was read.
+        """Return a reader that raises `WriterFailed` when it has read all of a copy that has ended.
 
         Args:
             start: where it begins.
-            end: where it may not end before, if it does not follow.
-            options: of `rt.Subscriber`.
+            end: the position before which it must not end, if it does not follow.
+            options: the options of `rt.Subscriber`.
         """
         settings = self.settings
         reader = Subscriber(settings.root, stream=settings.stream, start=start, **options)
@@ -119,10 +120,10 @@ class StreamCopy:
         self.wait_end(timeout_s)
 
     def wait_end(self, timeout_s: float) -> Position:
-        """Ask the nodes where the stream ends, and wait until the copy has come there.
+        """Ask the nodes where the stream ends, and wait until the copy has reached that.
 
         Returns:
-            The end: everything that was merged, and confirmed to anyone, before the call is before.
+            The end: after everything that was merged, and confirmed to anyone, before the call.
 
         Raises:
             TimeoutError: the copy is not there, or no node says where the stream ends; the message
@@ -144,7 +145,7 @@ class StreamCopy:
                     raise TimeoutError(f"{words}; {self._reason(self._pull)}")
 
     def _ask_end(self) -> EndWait:
-        """Ask where the stream ends; errors as of `wait_end`."""
+        """Ask where the stream ends; errors as for `wait_end`."""
         pull = self._pull
         if self._is_closed:
             raise self._stopped()
@@ -155,7 +156,7 @@ class StreamCopy:
         return EndWait(self.settings.addresses(), asks.latest, self._copied_to)
 
     def _copied_to(self) -> Position:
-        """Return where the copy on this disk continues, which another process fills."""
+        """Return where the copy on this disk continues, if another process fills it."""
         with closing(LogDirectory(self.directory)) as log:
             log.refresh()
             last = max([*log.manifest.order[-1:], *log.files()[-1:]], default=START)
@@ -196,7 +197,7 @@ class StreamCopy:
             return log.manifest.identity.id if log.manifest.identity else ""
 
     def _reason(self, pull: PullClient | None) -> str:
-        """What the copy waits for; a `pull` of our own knows more than that of another process."""
+        """Say what the copy waits for; our own puller knows more than another process's."""
         if pull is None:
             return "another process keeps it"
         status = pull.status()
@@ -213,7 +214,7 @@ class StreamCopy:
             raise WriterFailed(pull.status().error)
 
     def stop(self) -> None:
-        """End; readers were closed before. Idempotent."""
+        """Stop copying; the readers were closed before. Idempotent."""
         with self._lock:
             self._is_closed = True
             pull, self._pull = self._pull, None
@@ -221,7 +222,7 @@ class StreamCopy:
             pull.stop()
 
     def _begin(self, begin: Start) -> None:
-        """Begin to copy, unless another process does so here already; under the lock."""
+        """Begin to copy, unless another process already does; call it with the lock held."""
         if self._pull is not None:
             return
         settings, contexts = self.settings, self.contexts()
@@ -232,16 +233,16 @@ class StreamCopy:
         except Misuse:
             _log.info("reading the copy in %s, which another process keeps", settings.root)
             self._is_shared = True
-            return  # its lock is taken; names and nodes were checked with the settings
+            return  # another process has its lock; names and nodes were checked with the settings
         pull.start()
         self._pull = pull
 
 
 def _place(log: LogDirectory, begin: Start) -> Start:
-    """Return a start in a copy: a position, as far as the copy is there to tell.
+    """Return a start in a copy: a position, as far as the copy shows it.
 
-    A copy that was begun after the stream's first file has not its earliest messages: a reader
-    that wants them starts before it, and meets the gap.
+    A copy that was begun after the stream's first file lacks the earliest messages: a reader that
+    wants them starts before it, and meets the gap.
     """
     if begin != "earliest":
         return resolve(log, begin) if log.is_there else begin

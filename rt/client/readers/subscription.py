@@ -1,4 +1,4 @@
-"""Subscription: the messages of a stream under a name that is remembered."""
+"""Subscription: the messages of a stream, read with a cursor."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing, suppress
@@ -17,7 +17,7 @@ _ACKNOWLEDGEMENTS: Final = ("auto", "explicit")
 
 
 def begin_epoch(cursor: LocalCursor | RegisteredReader, subscriber: Subscriber) -> None:
-    """Store where a reader begins to read with a cursor; errors as of `LocalCursor.open_at`."""
+    """Store where a reader begins to read with a cursor; errors as for `LocalCursor.open_at`."""
     with closing(LogDirectory(subscriber.directory)) as log:
         log.refresh()
         identity = log.manifest.identity
@@ -28,11 +28,11 @@ def begin_epoch(cursor: LocalCursor | RegisteredReader, subscriber: Subscriber) 
 class Subscription:
     """Reads a stream from where the last reader of this cursor stopped acknowledging.
 
-    Delivery is at least once: after a crash the messages since the last stored acknowledgement
-    come again. With `ack="auto"` a message is acknowledged when the next one is asked for, or when
-    the `with` block ends without an exception, never before it was handled. With `ack="explicit"`
-    only `ack` acknowledges. Messages that a filter passes over count as acknowledged at the end of
-    the log, once all that was handed out before them is.
+    Delivery is at least once: after a crash the messages since the last stored acknowledgement come
+    again. With `ack="auto"` a message is acknowledged when the next one is requested, or when the
+    `with` block ends without an exception, never before it was handled. With `ack="explicit"` only
+    `ack` acknowledges. Messages that a filter skips count as acknowledged at the end of the log,
+    once everything delivered before them is.
 
     One thread iterates; `stop` and `ack` may come from any.
     """
@@ -43,10 +43,10 @@ class Subscription:
         cursor: LocalCursor | RegisteredReader,
         ack: Acknowledgement = "auto",
     ) -> None:
-        """Take up the cursor; it is released by `close`.
+        """Begin to use the cursor; `close` releases it.
 
         Args:
-            subscriber: of the merged stream, which starts where the cursor is.
+            subscriber: a subscriber of the merged stream that starts where the cursor is.
             cursor: held by this process. If another reader takes over a registered one, iterating
                 and acknowledging raise `Fenced`.
             ack: `auto` or `explicit`.
@@ -109,7 +109,7 @@ class Subscription:
         self._cursor.demand_held()
 
     def ack(self, upto: Message | Batch | Position | None = None, *, sync: bool = False) -> None:
-        """Acknowledge everything up to and including a message, or all that was handed out.
+        """Acknowledge everything up to and including a message, or everything delivered.
 
         Args:
             upto: a message, a batch, or the position after what is acknowledged.
@@ -158,15 +158,15 @@ class Subscription:
         return f"<Subscription {self.name!r}, acknowledged up to {self.acked}>"
 
     def _open(self) -> None:
-        """Begin an epoch, once; the place is resolved here, so that a crash comes back to it."""
+        """Begin an epoch, once; resolves the start here, so that a restart returns to it."""
         if self._is_open:
-            self._ack_handed_out()  # to iterate again is to ask for the next one
+            self._ack_handed_out()  # iterating again counts as requesting the next message
             return
         begin_epoch(self._cursor, self._subscriber)
         self._is_open = True
 
     def _at_end(self) -> None:
-        """Acknowledge also what was passed over since, if all that was handed out is handled."""
+        """Acknowledge skipped messages too, if everything delivered is handled."""
         if self._handed_out is None or self.acked >= self._handed_out:
             with suppress(Stopped):
                 self._cursor.ack(self._subscriber.position)
@@ -174,5 +174,5 @@ class Subscription:
 
     def _ack_handed_out(self) -> None:
         if self._is_auto and self._handed_out is not None:
-            with suppress(Stopped):  # closed meanwhile: it comes again
+            with suppress(Stopped):  # closed meanwhile: the message comes again
                 self._cursor.ack(self._handed_out)

@@ -1,4 +1,4 @@
-"""Absent: says of a log that is not there what is there instead, and how to get it."""
+"""Absent: explains that a log does not exist, what exists instead, and how to create it."""
 
 import logging
 import os
@@ -12,15 +12,15 @@ from rt.text import nearest
 
 _log: Final = logging.getLogger("rt.subscriber")
 _NAMED_MAX: Final = 5
-_LISTED_MAX: Final = 10_000  # names of a directory that are looked at
-_GRACE_S: Final = 5.0  # a reader that waits for a log says so after this; a copy takes a moment
-_AGAIN_S: Final = 300.0  # and again
+_LISTED_MAX: Final = 10_000  # at most this many names of a directory are considered
+_GRACE_S: Final = 5.0  # a waiting reader first reports after this; a copy usually appears sooner
+_AGAIN_S: Final = 300.0  # and reports again after this
 
 
 def no_log(directory: str) -> Misuse:
-    """Return the error for a directory in which a log was wanted, and there is none.
+    """Return the error for a directory that contains no log.
 
-    Only a local directory is looked at; nothing is opened.
+    Looks at local directories only, and opens nothing.
     """
     if "://" in directory:
         return Misuse(f"{directory} holds no log: there is no manifest")
@@ -34,15 +34,15 @@ def no_log(directory: str) -> Misuse:
 
 
 class AbsentLog:
-    """What a reader does while there is no log where it reads: it waits, or that is an error."""
+    """Handles a log that does not exist: waits for it, or raises an error."""
 
     def __init__(self, directory: str, clock: Callable[[], float]) -> None:
         self._directory = directory
         self._clock = clock
-        self._next_s = 0.0  # when to say that it waits; 0 before the first look
+        self._next_s = 0.0  # when to report next; 0 before the first call
 
     def met(self, *, follow: bool) -> None:
-        """Take note that there is no log; `Misuse` unless one is waited for."""
+        """Record that there is no log; `Misuse` unless the reader waits for one to appear."""
         if not follow:
             raise no_log(self._directory)
         now_s = self._clock()
@@ -75,7 +75,7 @@ _HOW: Final = (
 
 
 def _beside(name: str, logs: list[str]) -> str:
-    """What a stream's directory has instead of one of its logs."""
+    """Return what a stream's directory has instead of a missing log."""
     sessions = [each for each in logs if each != MERGED_NAME]
     has = f"the stream has: {_listed(logs)}"
     if name == MERGED_NAME:
@@ -118,7 +118,7 @@ def _logs_below(root: str) -> list[str]:
 
 
 def _is_log(directory: str) -> bool:
-    """Whether there is a manifest; an empty one names no log."""
+    """Whether a directory has a manifest that is not empty."""
     path = os.path.join(directory, FILE_NAME)
     return os.path.isfile(path) and os.path.getsize(path) > 0
 

@@ -13,11 +13,11 @@ from rt.position import START, Position
 
 MERGED: Final = "merged"  # reason to archive a publisher's own file
 NOT_COPIED: Final = "not copied"  # reason for a file before the start of a copy
-# The same, where the copy had asked for an earlier start.
+# The same reason, if the copy had asked for an earlier start.
 NOT_OFFERED: Final = "not copied: its source lacks it"
-MISSING: Final = "missing"  # reason of a gap that no manifest line explains
+MISSING: Final = "missing"  # reason for a gap that no manifest line explains
 DROPPED: Final = "dropped"  # reason for a file that a full session dropped before any node had it
-KEPT: Final = "keep"  # start of the reason for a file that a copy's own retention rule gave up
+KEPT: Final = "keep"  # start of the reason for a file deleted by a copy's own retention rule
 # Files are emptied in order, right after their lines are written. If a process died in between, the
 # last of them still hold bytes. Going back, this many empty files in a row end the search.
 _EMPTY_IN_A_ROW: Final = 1024
@@ -108,9 +108,9 @@ def is_own_gap(gap: Gap) -> bool:
 
 
 def place_after(known: Manifest, place: Position) -> Position:
-    """Return where a log continues that was read or copied up to a place.
+    """Return where a log continues that was read or copied up to `place`.
 
-    That is in the next file once the place is the end of one that was rolled.
+    If a file was rolled at `place`, that is the start of the next file.
     """
     end = known.rolled_end(place.file)
     return place.file.next_file() if end is not None and place.offset >= end else place

@@ -14,7 +14,7 @@ from rt.log.files.gc_pause import uncollected
 from rt.log.files.listing import log_files, manifest_size
 from rt.position import Position
 
-_LOOKS_A_PROBE: Final = 16  # a probe takes three system calls
+_LOOKS_A_PROBE: Final = 16  # a probe costs three system calls
 # of a manifest: holds at least one line, which no log recreated in its place repeats
 _LAST_BYTES: Final = 256
 _NO_INDEX: Final = Index(lambda _length, _offset: b"", 0)
@@ -32,9 +32,9 @@ class LogDirectory:
         self.disk = disk or OsDisk()
         self.manifest = Manifest()
         self._manifest_file: File | None = None
-        self._idle_looks = 0  # consecutive looks at the manifest without news
-        self._inode: tuple[int, int] | None = None  # of the manifest first read
-        self._last = b""  # the end of the bytes read of the manifest
+        self._idle_looks = 0  # consecutive checks of the manifest without news
+        self._inode: tuple[int, int] | None = None  # of the manifest as first read
+        self._last = b""  # the last bytes that were read of the manifest
 
     @property
     def is_there(self) -> bool:
@@ -135,13 +135,13 @@ class LogDirectory:
             return not self._continues(file)
 
     def begun_again(self) -> "LogDirectory | None":
-        """Return the log that took the place of this one, refreshed; None if this one is in place.
+        """Return the log that took this one's place, refreshed; None if this one is still there.
 
-        It may not be there yet: a node whose log was deleted copies it from the others, from its
-        first line on.
+        The new log may be incomplete: a node whose log was deleted copies it from the other nodes,
+        from the first line on.
 
         Raises:
-            CorruptLog: what is there now is another log.
+            CorruptLog: What is there now is another log.
         """
         if self._inode is None or self._manifest_status()[0] == self._inode:
             return None
@@ -156,7 +156,7 @@ class LogDirectory:
         return fresh
 
     def take_up(self, fresh: "LogDirectory") -> None:
-        """Go on with the log that took the place of this one."""
+        """Continue with the log that took this one's place."""
         self.close()
         self.manifest, self._inode, self._last = fresh.manifest, fresh._inode, fresh._last
 
@@ -174,7 +174,7 @@ class LogDirectory:
 
     @property
     def has_inodes(self) -> bool:
-        """Whether `is_as_read` would notice another log put in this one's place."""
+        """Whether `is_as_read` can notice that another log took this one's place."""
         return self._inode is not None
 
     def _manifest_status(self) -> tuple[tuple[int, int] | None, int]:

@@ -19,12 +19,13 @@ SET_ASIDE: Final = "quarantine."  # prefix of names that no program reads
 # failing disk would fill up with them.
 _REPLACED: Final = f"{SET_ASIDE}replaced."
 _REPLACED_MAX: Final = 8
-# How many versions set aside under one name are kept. The first shows what started the trouble; a
-# failing disk, or a publisher with other bytes, sets copies aside one after another.
+# How many versions set aside under one name are kept. The first shows how the trouble started; a
+# failing disk, or a publisher that sends different bytes, sets aside one copy after another.
 _ASIDE_MAX: Final = 2
 # Larger than any descriptor on Linux (fs.nr_open); -1 is a ValueError in some Python calls.
 _NO_FD: Final = (1 << 31) - 1
-COPY_BYTES: Final = 1 << 20  # per read and write; with less, the calls cost as much as the copying
+# per read and write; with smaller blocks, the calls cost as much as the copying
+COPY_BYTES: Final = 1 << 20
 # Errors for a sector that the disk cannot read, treated like wrong bytes.
 UNREADABLE: Final = frozenset({errno.EIO, errno.ENODATA, getattr(errno, "EUCLEAN", errno.EIO)})
 
@@ -56,7 +57,7 @@ class File(Protocol):
         """
 
     def overwrite(self, data: bytes, offset: int) -> None:
-        """Replace bytes that are there, in place; before a sync, a power cut may take either."""
+        """Replace bytes in place; before a sync, a power cut may leave old or new ones."""
 
     def sync(self) -> None:
         """Return once all bytes and the length are on stable storage; never retry a failure."""
@@ -186,7 +187,7 @@ class OsFile:
             offset += os.pwrite(self._fd, buffer[:count], offset)
 
     def overwrite(self, data: bytes, offset: int) -> None:
-        """Replace bytes that are there, in place."""
+        """Replace existing bytes in place."""
         rest = memoryview(data)
         while rest:
             written = os.pwrite(self._fd, rest, offset)
@@ -280,7 +281,7 @@ class OsDisk:
 
 
 def make_private_directory(path: str) -> None:
-    """Create a directory and its missing parents for this user alone; what is there stays."""
+    """Create a directory and its missing parents for this user only; keep existing ones."""
     if os.path.isdir(path):
         return
     if parent := os.path.dirname(os.path.abspath(path)):
@@ -350,16 +351,16 @@ def set_aside(disk: Disk, path: str) -> str:
 
 
 def put_in_place(disk: Disk, fresh: str, path: str) -> str:
-    """Replace a damaged file by a whole copy; its name refers to one of the two at all times.
+    """Replace a damaged file by a whole copy; at any time its name refers to one or the other.
 
     Args:
-        disk: where both files are.
-        fresh: the copy, synced and checked.
-        path: the damaged file; it may be missing.
+        disk: The disk that holds both files.
+        fresh: Path of the copy, synced and checked.
+        path: Path of the damaged file, which may be missing.
 
     Returns:
         The name under which the damaged file is kept, or "" if it is not: enough are kept already,
-        or the disk refuses. Nothing is lost, because the copy holds all it held.
+        or the disk refuses. Nothing is lost, because the copy holds everything it held.
     """
     parent = os.path.dirname(path)
     if sum(name.startswith(_REPLACED) for name in disk.names(parent)) >= _REPLACED_MAX:

@@ -20,8 +20,8 @@ class IndexState(StrEnum):
     """How an index compares with the frames of its file."""
 
     GOOD = "good"
-    SHORT = "short"  # right as far as it goes; the last entries of an active file are written late
-    LONG = "long"  # names frames that do not exist, for example lost in a crash
+    SHORT = "short"  # correct but incomplete; an active file's last entries are written late
+    LONG = "long"  # points to frames that do not exist, for example because a crash lost them
     MISSING = "missing"
     WRONG = "wrong"
 
@@ -38,7 +38,7 @@ class IndexCheck:
         self._state = IndexState.GOOD
 
     def take(self, entry: IndexEntry) -> None:
-        """Compare the next entry that the index should have."""
+        """Compare the next entry that the index should contain."""
         if self._state is not IndexState.GOOD:
             return
         if self._at + ENTRY_BYTES > self._size:
@@ -53,7 +53,7 @@ class IndexCheck:
         self._at += ENTRY_BYTES
 
     def verdict(self) -> IndexState:
-        """Return the state of the index, after all entries were compared."""
+        """Return the state of the index, once all entries were compared."""
         if not self._size:
             return IndexState.MISSING if self._state is IndexState.SHORT else self._state
         if self._state is IndexState.GOOD and self._at != self._size:
@@ -62,10 +62,10 @@ class IndexCheck:
 
 
 def entries(log: LogDirectory, start: Position) -> Iterator[IndexEntry]:
-    """Yield the entries that a file's index should hold, up to the end of the whole frames.
+    """Yield the entries that a file's index should contain, up to the end of its whole frames.
 
     Raises:
-        FrameError: the file contains bytes that are not a frame of this log.
+        FrameError: The file contains bytes that are not a frame of this log.
     """
     file = log.open_file(start)
     try:
@@ -144,5 +144,5 @@ def _batches(found: Iterator[IndexEntry]) -> Iterator[list[IndexEntry]]:
                 yield batch
                 batch = []
     except FrameError:
-        pass  # `rt verify` reports the damage; what precedes it can be indexed
+        pass  # `rt verify` reports the damage; index the frames before it
     yield batch

@@ -18,7 +18,7 @@ def take_lock(directory: str, refusal: str, name: str = LOCK_NAME, *, wait_s: fl
     Args:
         directory: an existing directory.
         refusal: error message if the lock is held.
-        name: of the file in the directory to lock.
+        name: the name of the lock file in the directory.
         wait_s: how long to wait, if holders need the lock only for a moment.
 
     Raises:

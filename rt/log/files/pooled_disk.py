@@ -23,7 +23,7 @@ _NEVER: Final = object()
 
 
 def pool_size() -> int:
-    """How many descriptors a pool may use, given this process's limit of open files."""
+    """Return how many descriptors a pool may use, given this process's limit of open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = _FILES_MAX if soft == resource.RLIM_INFINITY else soft // _SHARE
     return max(_FILES_MIN, min(limit, _FILES_MAX))
@@ -46,8 +46,8 @@ class PooledDisk(OsDisk):
     def __init__(self, files_max: int = 0, syncs: Latencies | None = None) -> None:
         """Use at most `files_max` descriptors, or `pool_size()` if that is 0.
 
-        More are used only while more files are in use at once or unsynced. The duration of each
-        sync is recorded in `syncs`.
+        Files that are in use or unsynced keep theirs, even beyond the limit. `syncs` records the
+        duration of each sync.
         """
         super().__init__(syncs)
         self.files_max = files_max or pool_size()
@@ -127,7 +127,7 @@ class PooledDisk(OsDisk):
             self._close_idle(self.files_max - 1)
 
     def _close_idle(self, files_max: int) -> None:
-        """Take descriptors from the files that have been unused the longest."""
+        """Take descriptors from the files that have been unused longest."""
         excess = len(self._open) - files_max
         if excess > 0:
             idle = (file for file in self._open if not file.pins and not file.is_dirty)

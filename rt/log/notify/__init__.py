@@ -1,4 +1,4 @@
-"""How a log's readers and its publisher hear of what has happened to it.
+"""Notifies a log's readers and its publisher of changes.
 
 Imports `files`; any room of `rt.log` may import it.
 """

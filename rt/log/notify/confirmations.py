@@ -1,4 +1,4 @@
-"""Confirmations: how much of a session the nodes have, in a small file beside its log."""
+"""Confirmations: how much of a session the nodes hold, in a small file beside its log."""
 
 import os
 import struct
@@ -17,7 +17,7 @@ _MAGIC: Final = b"RTC\x02"
 
 
 class Level(IntEnum):
-    """What is promised about a message, from weakest to strongest."""
+    """How safe a message is, from weakest to strongest."""
 
     WRITTEN = 0  # in the session's file; survives the process
     SYNCED = 1  # on the publisher's disk; survives a power cut
@@ -37,12 +37,12 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """What a flush returns: everything published before it has reached `level`.
+    """The result of a flush: everything published before it has reached `level`.
 
     Args:
-        level: the level that was asked for.
-        position: end of the confirmed messages in the session.
-        merged_at: their end in the merged log; None below `merged`.
+        level: The level that was asked for.
+        position: The end of the confirmed messages in the session's log.
+        merged_at: Their end in the merged log; None for a level below `MERGED`.
     """
 
     level: Level
@@ -51,9 +51,9 @@ class Confirmed:
 
 
 class Confirmations(NamedTuple):
-    """The session position up to which each level was reached, as reported by the nodes.
+    """The session positions up to which each level was reached, as reported by the nodes.
 
-    The process that ships a session writes this, the process that publishes reads it, and may wait
+    The process that ships a session writes them. The publishing process reads them, and may wait
     for any field but the last.
     """
 
@@ -61,7 +61,7 @@ class Confirmations(NamedTuple):
     replicated: Position = START
     merged: Position = START
     merged_at: Position = START  # position in the merged log that corresponds to `merged`
-    released: Position = START  # up to here the publisher's own rolled files may be archived
+    released: Position = START  # the publisher's own rolled files may be archived up to here
 
     def encode(self) -> bytes:
         """Encode the positions with a CRC, because a reader may see a half-finished write."""
@@ -80,7 +80,7 @@ class Confirmations(NamedTuple):
 
 
 def decode_confirmations(data: bytes) -> Confirmations | None:
-    """Decode the file's bytes; None if they are incomplete, for example half overwritten."""
+    """Decode the file's bytes; None if they are not valid, for example half overwritten."""
     body = data[8:]
     if len(body) != _BODY.size or data[:8] != _MAGIC + crc32(body).to_bytes(4, "little"):
         return None

@@ -1,4 +1,4 @@
-"""Forked: disables the copy of an open object that `fork` leaves in a child process."""
+"""ForkGuard: disables the copy of an open object that `fork` leaves in a child process."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""HeadersNote: whether all nodes of a stream can read headers, in a small file in its directory."""
+"""HeadersNote: records in a small file whether all nodes of a stream can read headers."""
 
 import os
 from contextlib import closing
@@ -12,7 +12,7 @@ UNKNOWN: Final = (
     "no node has said yet that all of them can read headers; publish with headers once rt push, or "
     "this program, is connected to an updated node"
 )
-FILE_NAME: Final = ".headers"  # no session has such a name
+FILE_NAME: Final = ".headers"  # not a valid session name, so it never clashes with one
 _DRAFT: Final = ".headers.new"
 _BYTES_MAX: Final = 4096
 _YES: Final = "yes"
@@ -20,19 +20,19 @@ _NO: Final = "no: "
 
 
 class HeadersNote:
-    """The file in a stream's directory; who ships writes it, publishers read it.
+    """The file in a stream's directory; pushers write it, publishers read it.
 
-    A yes stays true: the nodes never stop reading headers. It is not synced, since a pusher that
-    restarts asks again.
+    A yes stays true, since nodes never lose the ability to read headers. The file is not synced: a
+    restarted pusher asks again.
     """
 
     def __init__(self, directory: str) -> None:
-        """Name it; `directory` is the stream's."""
+        """Use the file in `directory`, the stream's; opens nothing."""
         self._directory = directory
         self._path = os.path.join(directory, FILE_NAME)
 
     def read(self) -> str | None:
-        """Return why publishers may not write headers, "" if they may; None if unknown."""
+        """Return why publishers may not write headers; "" if they may, None if unknown."""
         try:
             with closing(OsDisk().open_read(self._path)) as file:
                 text = file.pread(_BYTES_MAX, 0).decode(errors="replace")
@@ -43,7 +43,10 @@ class HeadersNote:
         return printable(text.removeprefix(_NO)) if text.startswith(_NO) else None
 
     def write(self, why_not: str) -> bool:
-        """Replace the note; False if the stream has no directory yet. `OSError` if it failed."""
+        """Replace the note; False if the stream has no directory yet.
+
+        `OSError` if writing failed.
+        """
         draft = os.path.join(self._directory, _DRAFT)
         try:
             fd = open_small(draft)
@@ -58,5 +61,5 @@ class HeadersNote:
         return True
 
     def remove(self) -> None:
-        """Forget the answer; `OSError` if that failed."""
+        """Delete the note; `OSError` if that failed."""
         os.unlink(self._path)

@@ -1,4 +1,4 @@
-"""Local news: notifies readers in the writer's own process that a log has grown."""
+"""InProcessNotify: tells readers in the writer's own process that a log has grown."""
 
 import os
 import threading
@@ -35,18 +35,18 @@ class WrittenFrame(NamedTuple):
 
     @property
     def end(self) -> Position:
-        """Where it ends, which was also the end of the file when it was written."""
+        """Where the frame ends, which was also the end of the file when it was written."""
         return Position(self.position + len(self.data))
 
 
 class News(NamedTuple):
-    """How a log has grown, or that its writer in this process was opened or closed.
+    """A change of a log: it has grown, or its writer in this process was opened or closed.
 
     Attributes:
         alone: whether it grew by a message after a pause. If not, more may follow at once, and the
             writer holds a lock that other threads wait for.
-        end: where the whole frames of its active file now end, if the writer says so.
-        frame: what it grew by, if that is a single small frame.
+        end: where the whole frames of its active file now end, if the writer reports it.
+        frame: what was appended, if that is a single small frame.
     """
 
     alone: bool = False
@@ -55,7 +55,7 @@ class News(NamedTuple):
 
 
 _NEWS: Final = News()
-# Hears of the log of a name: called by the writer's thread, so it must neither wait nor raise.
+# Called in the writer's thread with a log's name and its news; must neither wait nor raise.
 Heard = Callable[[str, News], None]
 
 
@@ -68,9 +68,9 @@ def place_of(directory: str) -> NewsPlace:
 class InProcessNotify:
     """The logs that this process writes, and their readers in the same process.
 
-    Notification through the file system costs a single message a thread wake-up, a read and some
-    forty system calls; within a process a function call will do. It is only a wake-up: readers read
-    the log from disk, and also poll, in case a writer announces nothing.
+    Through the file system, each notification would cost a thread wake-up, a read and some forty
+    system calls; in one process it is a function call. It is only a wake-up: readers read the log
+    from disk, and also poll, in case a writer announces nothing.
 
     Threads: any thread may call everything. `_lock` guards changes of the two dictionaries; their
     values are replaced whole and read without it.
@@ -78,7 +78,8 @@ class InProcessNotify:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._readers: dict[str, tuple[WeakMethod[Heard], ...]] = {}  # by the stream's directory
+        # by the path of the stream's directory
+        self._readers: dict[str, tuple[WeakMethod[Heard], ...]] = {}
         self._writers: dict[NewsPlace, int] = {}
 
     def listen(self, stream: str, heard: Heard) -> None:
@@ -135,7 +136,7 @@ os.register_at_fork(after_in_child=local_news.forget)
 
 
 class Announcer:
-    """A writer's side of the local news, from open to close.
+    """A writer's end of the in-process notification, from open to close.
 
     Threads: `grown` may be called by any thread; the owner calls `close`.
     """
@@ -153,7 +154,7 @@ class Announcer:
         local_news.grown(self._place, news)
 
     def grown_alone(self, frame: WrittenFrame | None) -> None:
-        """Announce the frame of a message that came after a pause; None if the frame is large."""
+        """Announce the frame of a message after a pause; None if the frame is large."""
         self.grown(News(True, None if frame is None else frame.end, frame))
 
     def close(self) -> None:

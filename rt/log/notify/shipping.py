@@ -1,4 +1,4 @@
-"""Shipping: why a session's messages do not arrive, in a small file beside its log."""
+"""ShippingNote: why a session is not being shipped, in a small file beside its log."""
 
 import os
 import time
@@ -13,7 +13,7 @@ FILE_NAME: Final = "shipping"
 DRAFT_NAME: Final = "shipping.new"
 FRESH_S: Final = 10.0  # a running pusher renews its note every second
 _BYTES_MAX: Final = 1000
-_CODE: Final = "\0"  # before the code, which follows the reason
+_CODE: Final = "\0"  # separates the reason from the code
 
 
 class ShippingNote:
@@ -31,14 +31,14 @@ class ShippingNote:
         return self._read()[0]
 
     def refusal(self) -> Refused | None:
-        """Return the refusal that waiting does not mend, if a running pusher says there is one."""
+        """Return the refusal that waiting will not cure, if a running pusher has recorded one."""
         reason, code = self._read()
         return Refused(code, reason) if code == NAME_TAKEN else None
 
     def _read(self) -> tuple[str, str]:
-        """Return the reason and the code of the refusal; "" for each there is none of.
+        """Return the reason and the refusal's code; "" for each that does not exist.
 
-        Some of the reason may be a node's own words, so control characters are escaped.
+        A node may have written part of the reason, so control characters are escaped.
         """
         try:
             with closing(OsDisk().open_read(self._path)) as file:
@@ -55,8 +55,8 @@ class ShippingNote:
         """Replace the note, or remove it if there is no reason.
 
         Args:
-            reason: as people read it.
-            code: of the refusal, if waiting does not mend it.
+            reason: The reason, for people.
+            code: The refusal's code, if waiting will not cure it.
         """
         if not reason:
             with suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Subdirectories: lists the directories in a directory again only after it has changed."""
+"""Subdirectories: lists a directory's subdirectories, and again only after a change."""
 
 import os
 import time
@@ -7,21 +7,22 @@ from typing import Final, NamedTuple
 
 from rt.log.notify.watch import directories_in
 
-# File system clocks tick every few milliseconds, some only every two seconds: a change more recent
-# than that may hide a second one.
+# File system clocks tick every few milliseconds, some only every two seconds: a second change
+# within one tick leaves the time as it was.
 _SURE_S: Final = 2.5
-# A file system may not update a directory's times at all, and a tool may reset them.
+# Some file systems never update a directory's times, and tools may reset them: list again after
+# this.
 _TRUSTED_S: Final = 10.0
 
 
 class _Listing(NamedTuple):
-    """The result of listing the directory.
+    """One listing of the directory.
 
     Attributes:
         status: device, inode and change times of the directory, read before its entries.
         since_s: when this status was first seen.
         listed_s: when the directory was listed.
-        names: the directories in it that count.
+        names: the subdirectories that pass the filter.
     """
 
     status: tuple[int, int, int, int]
@@ -40,18 +41,18 @@ class Subdirectories:
     """
 
     def __init__(self, path: str, counts: Callable[[str], bool]) -> None:
-        """List nothing yet.
+        """Prepare; the first call of `names` lists.
 
         Args:
-            path: of the directory, which need not exist.
-            counts: whether a name counts; its answers never change.
+            path: The directory, which need not exist.
+            counts: Whether a name passes the filter; must always give the same answer for a name.
         """
         self._path = path
         self._counts = counts
         self._last = _NOTHING
 
     def names(self) -> Sequence[str]:
-        """Return their names; one system call if nothing has changed for a while."""
+        """Return the subdirectories' names; one system call if nothing has changed for a while."""
         try:
             found = os.stat(self._path)
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Watch: waits for directories to change. It only wakes; changes are read from the disk."""
+"""Watch: waits until directories may have changed; callers then read what changed from disk."""
 
 import os
 import select
@@ -15,20 +15,20 @@ from rt.errors import Misuse
 MODES: Final = ("auto", "inotify", "poll")
 # Applies to inotify too: events may be lost, and network file systems send none.
 POLL_S: Final = 0.25
-# Without inotify: 200 looks a second for each waiter, about 1 % of a core.
+# Without inotify: 200 checks a second for each waiter, about 1 % of a core.
 _POLL_ONLY_S: Final = 0.005
 _EVENTS_BYTES: Final = 64 * 1024
-_EVENT_BYTES_MAX: Final = 16 + 256  # with the longest name
+_EVENT_BYTES_MAX: Final = 16 + 256  # of an event with the longest possible name
 _MASK: Final = flags.MODIFY | flags.CREATE | flags.MOVED_TO
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What may have changed.
+    """The directories that may have changed.
 
     Attributes:
-        directories: those in which a file or directory was created or changed.
-        rescan: whether any directory may have changed.
+        directories: directories in which a file or directory was created or changed.
+        rescan: whether events were lost, so that any directory may have changed.
         made: paths of directories created in them or moved there.
     """
 
@@ -128,7 +128,7 @@ class Watch:
 
     @property
     def polls(self) -> bool:
-        """Whether some changes must be found by polling, because they cause no event."""
+        """Whether some changes cause no event and must be found by polling."""
         return self._inotify is None or bool(self._missing)
 
     def fileno(self) -> int:
@@ -194,6 +194,11 @@ class Watch:
 
     def __exit__(self, *_error: object) -> None:
         self.close()
+
+    def __del__(self) -> None:
+        # Closed by its own finalizer, the inotify instance would warn of an unclosed file.
+        if getattr(self, "_inotify", None) is not None:
+            self.close()
 
     def _forget(self, descriptor: int) -> None:
         directory = self._directories.pop(descriptor, None)

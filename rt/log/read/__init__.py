@@ -1,4 +1,4 @@
-"""Reading a log while it grows, from any place, past whatever was archived.
+"""Reads a log from any position while it grows, and reports parts that were archived.
 
 Imports `files`; imported by every reader.
 """

@@ -1,4 +1,4 @@
-"""Continuity: checks that what is read of a log continues what was read before."""
+"""Continuity: checks that frames continue those that were read before."""
 
 from rt.events import NewRun
 from rt.format.frame import Header
@@ -10,7 +10,7 @@ class Continuity:
 
     def __init__(self) -> None:
         self._runs: dict[str, int] = {}  # last run of each session
-        self._run, self._next_number = 0, 0  # in a session's own log
+        self._run, self._next_number = 0, 0  # run and next sequence number in a session's own log
 
     def new_run(self, session: str, first: Position) -> NewRun | None:
         """Record the run a session is in; return an event if it differs from the last one."""
@@ -21,9 +21,9 @@ class Continuity:
     def fault(self, position: Position, header: Header) -> str:
         """Record the next frame of a session's own log; return why it does not fit, or "".
 
-        A publisher reuses numbers only after it was restored from a backup: it does not know which
-        numbers it used after the backup, and uses them again in a new run. Inside a run nothing is
-        reported, because a frame that cannot be decoded may claim more messages than it holds.
+        Numbers are reused only by a publisher that was restored from a backup: it does not know
+        which numbers it used after the backup, and reuses them in a new run. Within a run nothing
+        is reported, because a frame that cannot be decoded may claim more messages than it holds.
         """
         if not header.messages:
             return ""

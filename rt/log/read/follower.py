@@ -31,7 +31,8 @@ from rt.position import START, Position
 from rt.text import nearest
 
 _log: Final = logging.getLogger("rt.subscriber")
-_GRACE_S: Final = 5.0  # a follower says so late that nothing matches: its copy may just be growing
+# a following reader waits this long before it reports that nothing matches: its copy may still grow
+_GRACE_S: Final = 5.0
 
 OnGap = Literal["raise", "notify", "skip"]
 POLICIES: Final = ("raise", "notify", "skip")
@@ -44,8 +45,8 @@ class SessionFilter:
         """Compile names or globs, or a single one; `Misuse` if one is invalid.
 
         Args:
-            names: of the wanted sessions; None for all.
-            where: its conditions on sessions apply as well.
+            names: The wanted sessions; None for all.
+            where: Conditions, of which those on sessions apply as well.
         """
         if isinstance(names, str):
             names = [names]
@@ -62,10 +63,10 @@ class SessionFilter:
         return known
 
     def unmatched(self) -> tuple[tuple[str, ...], str] | None:
-        """What was asked for and no session met so far has, with the one most like it.
+        """Return the names that no session so far matches, and the session most like the first.
 
-        None if there is nothing of that kind, or no session was met. The names are empty if it is a
-        condition of `where` that no session meets.
+        None if every name has a match, or if no session was seen. The names are empty if no session
+        meets the conditions of `where`.
         """
         if not self._known:
             return None
@@ -79,28 +80,28 @@ class SessionFilter:
 
     @property
     def is_of_messages(self) -> bool:
-        """Whether a condition on keys or payloads may pass over messages of a wanted session."""
+        """Whether conditions on keys or payloads may skip messages of a wanted session."""
         return self._where.is_of_messages
 
     @property
     def met(self) -> int:
-        """How many sessions were met."""
+        """Return how many sessions were seen."""
         return len(self._known)
 
 
 class Matching:
-    """What was asked for and matches no session or message, where all that is there was read."""
+    """Finds names and conditions that match nothing, once everything in the log was read."""
 
     def __init__(self, sessions: SessionFilter) -> None:
-        """Begin before anything was read."""
-        self.has_given = False  # whether a wanted session had messages
+        """Start before anything was read."""
+        self.has_given = False  # whether any wanted session had messages
         self._sessions = sessions
         self._reported: tuple[tuple[str, ...], str] | None = None
-        self._judged = 0, False  # sessions met, messages given: when this was last looked for
+        self._judged = 0, False  # sessions seen and `has_given` at the last look
         self._judge_s = 0.0
 
     def is_due(self, now_s: float) -> bool:
-        """Whether more is known than at the last look; of one who follows, some seconds later."""
+        """Whether there is anything new to judge; a following reader waits some seconds more."""
         if self._judged == (self._sessions.met, self.has_given):
             return False
         self._judge_s = self._judge_s or now_s + _GRACE_S
@@ -109,11 +110,11 @@ class Matching:
     def look(self, *, has_matched: bool) -> tuple[tuple[str, ...], str] | None:
         """Return the names that no session matches, and the session most like the first.
 
-        None if nothing is to be reported, or nothing new. The names are empty if a condition has
-        passed over every message.
+        None if there is nothing to report, or nothing new. The names are empty if the conditions
+        have excluded every message.
 
         Args:
-            has_matched: whether a message was handed out.
+            has_matched: Whether a message was handed out.
         """
         known = self._sessions.met, self.has_given
         if self._judged == known:
@@ -150,11 +151,11 @@ class Follower:
             start: where to begin.
             sessions: which sessions are wanted; others are skipped undecoded.
             on_gap: what to do where part of the log is gone.
-            on_poison: what to do with a frame whose messages cannot be decoded. To `raise` is left
-                to the caller, who decodes, and calls `poison`.
-            on_event: receives what is met between batches.
+            on_poison: what to do with a frame whose messages cannot be decoded. With `raise`, the
+                caller decodes, and calls `poison` for such a frame.
+            on_event: called with each event between batches.
             follow: whether more may come; otherwise a start beyond the end is an error.
-            clock: gives the time in seconds.
+            clock: returns the time in seconds.
         """
         self.log = log
         self.damage: CorruptLog | None = None  # once set, raised by every later call
@@ -165,17 +166,19 @@ class Follower:
         self._on_event = on_event
         self._follow = follow
         self._reader: Reader | None = None
-        self._end_said: type[Event] | None = None  # how the end of the log was last reported
+        # type of the event that last reported the end of the log
+        self._end_said: type[Event] | None = None
         self._absent = AbsentLog(log.path, clock)
         self._clock = clock
-        self._has_met = False  # whether there was any message, wanted or not
-        self.has_matched = False  # whether a message of one was; for the caller, who picks them
-        self._begin = START  # once there is a reader
+        self._has_met = False  # whether any message was read, wanted or not
+        # whether a message matched; set by the caller, who selects messages
+        self.has_matched = False
+        self._begin = START  # set once there is a reader
         self._matching = Matching(sessions)
 
     @property
     def position(self) -> Position:
-        """Where the search for the next batch begins."""
+        """Return where the search for the next batch begins."""
         if self._reader is not None:
             return self._reader.position
         with closing(self.log):
@@ -185,9 +188,9 @@ class Follower:
         """Return the next wanted batch; None if there is none yet.
 
         Raises:
-            GapError: part of the log is gone, and `on_gap` is `raise`.
-            CorruptLog: the log is damaged here; as a `ReplacedLog`, it was put back from a backup.
-            Misuse: there is no log, or it ends before the start, and nothing is followed.
+            GapError: Part of the log is gone, and `on_gap` is `raise`.
+            CorruptLog: The log is damaged here. If it was restored from a backup, a `ReplacedLog`.
+            Misuse: There is no log, or it ends before the start, and `follow` is false.
         """
         if self.damage is not None:
             raise self.damage
@@ -212,7 +215,7 @@ class Follower:
         return None
 
     def _at_end(self, reader: Reader) -> None:
-        """Report what there is to say where all that is there was read."""
+        """Report the events that are due when everything in the log was read."""
         if not self.log.is_there:
             self._absent.met(follow=self._follow)
             return
@@ -223,7 +226,7 @@ class Follower:
             self._meet_end(reader)
 
     def _is_of_interest(self, found: NewRun | SessionEvent | Dropped) -> bool:
-        """Whether to report an event of a session; new runs are reported for all sessions."""
+        """Whether to report an event that concerns one session; new runs are always reported."""
         return isinstance(found, NewRun) or self._sessions.wants(found.session)
 
     def _poll(self, reader: Reader) -> Found | None:
@@ -234,7 +237,7 @@ class Follower:
             raise
 
     def expect(self, end: Position | None) -> None:
-        """Set the end of the last file, as its writer announced it, for the next search."""
+        """Give the next search the end of the last file, as announced by its writer."""
         if self._reader is not None:
             self._reader.told_end = end
 
@@ -257,10 +260,10 @@ class Follower:
             self._on_event(gap)
 
     def _meet_nothing(self) -> None:
-        """Report, once, that the log holds no message any more; one that never had any is empty.
+        """Report once that all messages of the log are gone; not for a log that never had any.
 
-        Only where reading began with what is there, or counted from the end: another start meets
-        the gap by itself.
+        Only for a start at the earliest or the last messages: any other start meets the gap by
+        itself.
         """
         if self._start != "earliest" and not (
             isinstance(self._start, Last) and self._start.messages
@@ -269,24 +272,25 @@ class Follower:
         self._has_met = True
         files = self.log.files()
         gap = gap_before(self.log, START, files[0] if files else None)
-        if gap is not None and gap.reason != NOT_COPIED:  # it was to begin here
+        # otherwise the copy was meant to begin here
+        if gap is not None and gap.reason != NOT_COPIED:
             self._meet_gap(gap)
 
     def _meet_no_match(self, reader: Reader) -> None:
-        """Report what was asked for and matches no session; again only if more is known."""
+        """Report names that match no session; again only when more sessions are known."""
         if self._follow and not self._matching.is_due(self._clock()):
             return
         unmatched = self._matching.look(has_matched=self.has_matched)
         if unmatched is None:
             return
         event = NoMatch(*unmatched, self._begin, reader.position)
-        # a session that is like none, and was not looked for from the beginning, may just be silent
+        # without a similar name, and not read from the beginning, the session may simply be silent
         is_likely = event.nearest or self._start == "earliest"
         _log.log(logging.WARNING if is_likely else logging.INFO, "%s: %s", self.log.path, event)
         self._on_event(event)
 
     def _passes_over(self, batch: Batch) -> bool:
-        """Whether to skip a batch because it cannot be decoded."""
+        """Whether to skip a batch that cannot be decoded."""
         if self._on_poison == "raise":
             return False
         try:

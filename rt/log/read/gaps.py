@@ -1,4 +1,4 @@
-"""Gaps: finds the parts of a log that are gone before a reader got to them."""
+"""Gaps: finds the parts of a log that were removed before a reader got to them."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -9,17 +9,18 @@ from rt.log.files.archived import MISSING
 from rt.log.files.directory import LogDirectory
 from rt.position import Position
 
-_FILES_MAX: Final = 100  # named in a gap at most; the history of a log may hold 100,000
+# at most this many files are listed in a gap; a log's history may hold 100,000
+_FILES_MAX: Final = 100
 
 
 def gap_before(log: LogDirectory, position: Position, file: Position | None) -> Gap | None:
     """Return the gap that starts at `position`; None if nothing is missing.
 
     Args:
-        log: already refreshed.
-        position: where a reader continues.
-        file: the next readable file, where the gap ends; if None, the gap reaches to the end of
-            the last file that is gone.
+        log: The log, already refreshed.
+        position: Where a reader continues.
+        file: The next readable file, where the gap ends; if None, the gap reaches the end of the
+            last missing file.
     """
     rolled, order = log.manifest.rolled, log.manifest.order
     gone = [

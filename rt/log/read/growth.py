@@ -1,4 +1,4 @@
-"""Growth: decides what a bad frame means in a log that is still growing."""
+"""Growth: decides what an invalid frame means in a log that is still growing."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ class UnwrittenFrame:
 
 @dataclass(frozen=True, slots=True)
 class DamagedFrame:
-    """The frame at `at` was once whole: stop there and keep the file."""
+    """The frame at `at` is damaged, as it was whole before: stop there and keep the file."""
 
     at: Position
     reason: str
@@ -26,7 +26,7 @@ class DamagedFrame:
 
 @dataclass(frozen=True, slots=True)
 class EmptiedFile:
-    """The file was archived while being read: the manifest says where to continue."""
+    """The file was archived while being read: continue where the manifest says."""
 
 
 Meaning = UnwrittenFrame | DamagedFrame | EmptiedFile

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 
 class InUse:
-    """Lets any thread close what another is using, without pulling it away from that thread.
+    """Lets any thread close a resource while another one uses it; it is released after the use.
 
     If a descriptor were closed during use, the using thread might next read another file that was
     given the same number.

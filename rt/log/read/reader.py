@@ -26,15 +26,17 @@ from rt.position import OFFSET_END, START, Position
 _log: Final = logging.getLogger(__name__)
 Found = Batch | Gap | NewRun | SessionEvent | Dropped
 
-_POLLS_A_PROBE: Final = 16  # consecutive polls without news; a probe takes a few system calls
-_TOLD_A_LOOK: Final = 64  # ends announced by the writer; a look takes three system calls
+# consecutive polls without news between two probes; a probe costs a few system calls
+_POLLS_A_PROBE: Final = 16
+# ends accepted from the writer between two looks at the file, of three system calls each
+_TOLD_A_LOOK: Final = 64
 
 
 class Reader:
-    """Reads a log from a position on, in order and checked, without writing anything.
+    """Reads a log from a position on, in order, and checks it; writes nothing.
 
-    It finds a `Batch` of messages, a `Gap`, `NewRun`, `SessionEvent` or `Dropped`. None means that
-    there is nothing yet, and that a later call may find something. Not thread-safe.
+    `poll` returns a `Batch` of messages, a `Gap`, `NewRun`, `SessionEvent` or `Dropped`; None if
+    there is nothing yet, and a later call may return something. Not thread-safe.
     """
 
     def __init__(self, log: LogDirectory, start: Position = START) -> None:
@@ -42,7 +44,7 @@ class Reader:
         self.position = start  # messages before it are not returned
         self._file: File | None = None
         self._scan: Scan | None = None
-        self._limit = 0  # size of the file when last looked at; no frame beyond it is read
+        self._limit = 0  # size of the file when last checked; no frame beyond it is read
         self._seen = 0  # messages of the current range so far
         self._idle_polls = 0  # polls of the current file without news
         self._continuity = Continuity()
@@ -52,7 +54,8 @@ class Reader:
         # usually saves a look at the file.
         self.told_end: Position | None = None
         self._told = 0  # consecutive ends accepted from the writer without a look
-        self.awaits_copy = False  # the whole log is being copied again, and is not here yet
+        # whether the whole log is being copied again and is not complete yet
+        self.awaits_copy = False
 
     def poll(self) -> Found | None:
         """Return the next item, or None if there is nothing yet.
@@ -81,7 +84,7 @@ class Reader:
 
     @property
     def place(self) -> Position | None:
-        """How far the open file has been read; None if no file is open."""
+        """Return how far the open file has been read; None if no file is open."""
         return None if self._scan is None else self._scan.walk.position
 
     @property
@@ -98,7 +101,7 @@ class Reader:
         if not order:
             return self.position > START
         end = Position(order[-1] + self.log.manifest.rolled[order[-1]].end)
-        # after the last file is rolled, the start of the next one also counts as the log's end
+        # once the last file is rolled, the start of the next one also counts as the log's end
         return self.position > end and self.position != order[-1].next_file()
 
     def skip_range(self) -> None:
@@ -130,12 +133,12 @@ class Reader:
         return self.log.manifest.rolled_end(scan.walk.position.file)
 
     def _look(self) -> bool:
-        """Update where the file ends; return whether it has grown."""
+        """Update the end of the file; return whether it has grown."""
         if self._file is None or self._scan is None:
             return False
         rolled, told = self._rolled_end(self._scan), self.told_end
         size = -1 if told is None else told - self._scan.walk.position.file
-        if not self._limit <= size < OFFSET_END:  # outdated, or about another file
+        if not self._limit <= size < OFFSET_END:  # outdated, or for another file
             size = self._file.size()
         limit = size if rolled is None else min(size, rolled)
         grown = limit > self._limit
@@ -247,7 +250,7 @@ class Reader:
         return gap
 
     def _go_on(self) -> bool:
-        """At the end of the data, return whether another look or the next file may give more."""
+        """At the end of the data, return whether to try again: there is more, or a next file."""
         if self.log.refresh():
             return self._look() or self._file_is_done()
         if self._file_is_done():
@@ -260,15 +263,15 @@ class Reader:
         return False
 
     def _is_awaited(self) -> bool:
-        """Whether reading continues in a log that a node copies again, now or once it is here."""
+        """Whether a node is copying the log again, or has: reading then continues there."""
         walk = self._scan.walk if self._scan else None
         place = self.position if walk is None else max(self.position, walk.position)
         return self._is_being_copied(place) or self._scan is None
 
     def _is_being_copied(self, place: Position) -> bool:
-        """Whether a node copies the whole log again, and has not come to a place.
+        """Whether a node is copying the whole log again and has not reached `place`.
 
-        Once it has, the new log is taken up, and no file is open.
+        Once it has, the reader switches to the new log, and no file is open.
         """
         fresh = self.log.begun_again() if self.log.merged else None
         was_awaited, self.awaits_copy = self.awaits_copy, False
@@ -288,7 +291,7 @@ class Reader:
         return True
 
     def _is_at_told_end(self, position: Position) -> bool:
-        """Whether all was read up to the end that the writer announced, which is then forgotten."""
+        """Whether all was read up to the end that the writer announced; then forgets that end."""
         told, self.told_end = self.told_end, None
         self._told = self._told + 1 if told == position else 0
         return self._told % _TOLD_A_LOOK > 0
@@ -360,7 +363,7 @@ class Reader:
         return gap
 
     def _may_be_written_again(self, scan: Scan) -> bool:
-        """Whether a file became shorter because a node removed a range that it had not finished.
+        """Whether a file became shorter because a node removed an unfinished range.
 
         A node does so when its disk is full, and when it restarts. The range was agreed on, so the
         node will write the same bytes again, and reading continues in the middle of it.
@@ -373,9 +376,9 @@ class Reader:
         return self._file.size() >= walk.position.offset - read
 
     def _goes_on_elsewhere(self) -> bool:
-        """Whether another file took this one's name; reading continues there once it is as long.
+        """Whether another file has this one's name now; reading continues once it is as long.
 
-        A node sets a damaged file of its merged log aside, and copies it again from another node.
+        A node sets a damaged file of its merged log aside and copies it again from another node.
         """
         if self._file is None or self._scan is None:
             return False
@@ -394,7 +397,7 @@ class Reader:
         return True
 
     def _explain(self, walk: Walk, reason: str) -> None:
-        """Raise `CorruptLog` if a bad frame is damage, and not just incompletely written so far."""
+        """Raise `CorruptLog` if an invalid frame is damage; return if it is only unfinished."""
         if self._file is None:
             return
         is_damaged = isinstance(self._bad_frames.explain(self._file, walk), DamagedFrame)
@@ -408,7 +411,7 @@ class Reader:
 
 
 def _reaches(log: LogDirectory, place: Position) -> bool:
-    """Whether a log has been copied up to a place, or has no more of the place's file to come."""
+    """Whether a log has been copied up to `place`, or the file of `place` is complete."""
     if place.file in log.manifest.rolled:
         return True
     try:

@@ -25,7 +25,7 @@ _AT: Final = re.compile(r"at:([0-9]{1,19})")
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """Start at the last `messages` messages that can still be read.
+    """Start with the last `messages` readable messages.
 
     They are counted by number, so numbers that a session skipped count too.
     """
@@ -110,11 +110,11 @@ def checked_start(start: Start | str) -> Start:
 def resolve(log: LogDirectory, start: Start) -> Position:
     """Return the position to read from; the first position if the log does not exist yet.
 
-    A copy that was meant to include the stream's beginning, but whose source lacked it, is read
-    from that beginning by `earliest`, so that the reader meets the gap.
+    A copy may lack the stream's beginning because its source did. `earliest` then returns that
+    beginning, so that the reader meets the gap.
 
     Raises:
-        CorruptLog: something that had to be read to find the position is damaged.
+        CorruptLog: Damage was found while searching for the position.
     """
     if isinstance(start, Position):
         return start
@@ -134,12 +134,13 @@ def resolve(log: LogDirectory, start: Start) -> Position:
 def readable_at(log: LogDirectory, time_ns: int) -> Position:
     """Return the position of the first readable message at `time_ns` or later.
 
-    The end of the log if there is none. `log` must have been refreshed.
+    Returns the end of the log if there is none. `log` must have been refreshed.
     """
     files = log.files() if log.is_there else []
     if not files:
         return _archived_end(log)
-    if not log.merged:  # its times may be in any order: an index cannot say that none is later
+    # a session's times may be in any order, so its index cannot rule out a later match
+    if not log.merged:
         return _first(log, files[0], lambda batch: _place_of_time(batch, time_ns))
     later = bisect_left(files, True, key=lambda file: not _begins_before(log, file, time_ns))
     file = files[max(0, later - 1)]
@@ -150,8 +151,8 @@ def readable_at(log: LogDirectory, time_ns: int) -> Position:
 def end_before(log: LogDirectory, time_ns: int) -> Position:
     """Return the end of what was merged (in a session: published) before `time_ns`.
 
-    All such messages are before it; in a session whose times are in no order, others are as well.
-    `log` must have been refreshed.
+    All earlier messages are before it; in a session whose times are not ordered, some later ones
+    may be too. `log` must have been refreshed.
     """
     found = readable_at(log, time_ns)
     if log.merged or not log.is_there:
@@ -182,7 +183,7 @@ def _parse_time(text: str) -> datetime:
 
 
 def _earliest(log: LogDirectory, files: list[Position]) -> Position:
-    """Return the oldest file; in a copy that lacks the start it asked for, that missing start."""
+    """Return the oldest file; in a copy that lacks the start it asked for, that start."""
     return files[0] if begins_as_wanted(log.manifest) else log.manifest.order[0]
 
 
@@ -200,11 +201,11 @@ def _last(log: LogDirectory, files: list[Position], messages: int) -> Position:
 def at_number(log: LogDirectory, number: int) -> Position:
     """Return the position of the message with this number, or of the next readable one.
 
-    The end of the log if there is none. `log` must have been refreshed.
+    Returns the end of the log if there is none. `log` must have been refreshed.
 
     Args:
         log: a session's log, where numbers are sequence numbers, or a merged one.
-        number: of the message.
+        number: the message's number.
     """
     files = log.files() if log.is_there else []
     return _at_number(log, files, number) if files else _archived_end(log)
@@ -256,7 +257,7 @@ def _begins_before(log: LogDirectory, start: Position, time_ns: int) -> bool:
     try:
         return parse_header(file.pread(HEADER_BYTES, 0)).time_ns < time_ns
     except FrameError:
-        return False  # empty or damaged: start in the file before, and read up to this one
+        return False  # empty or damaged: start in the file before, and read on to this one
     finally:
         file.close()
 
@@ -289,11 +290,11 @@ def _place_of_number(batch: Batch, wanted: int) -> int | None:
 
 
 def _count_up_to(batch: Batch, time_ns: int) -> int:
-    """Return how many messages of a session's frame end with its last one before `time_ns`."""
+    """Return how many of a batch's messages are needed to include all those before `time_ns`."""
     try:
         times = batch.columns.times
     except FrameError:
-        return len(batch)  # it is read, and reported or passed over
+        return len(batch)  # count the frame, so that reading meets it
     return next((n for n in range(len(times), batch.first, -1) if times[n - 1] < time_ns), 0)
 
 
@@ -303,7 +304,7 @@ def _place_of_time(batch: Batch, time_ns: int) -> int | None:
     try:
         times = batch.columns.times
     except FrameError:
-        return batch.first  # reading begins here, and reports the frame or passes over it
+        return batch.first  # start reading here, so that reading meets the frame
     if max(times, default=time_ns - 1) < time_ns:
         return None
     return next(index for index, time in enumerate(times) if time >= time_ns)

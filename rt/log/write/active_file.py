@@ -1,4 +1,4 @@
-"""ActiveFile: the one log file that is still growing, with its index and its facts."""
+"""ActiveFile: the one log file that is still growing, with its index and its totals."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from rt.format.walk import Walk
 from rt.log.files.disk import Disk, File, Span
 from rt.position import Position
 
-# Index entries are written only after their frames are synced, because a power cut may lose what
-# precedes a frame and keep the frame. They are also batched up to this number: a start scans and
-# rewrites what follows the last entry, so at most some 2 MiB.
+# Index entries are written only after their frames are synced, because a power cut may lose the
+# bytes before a frame and keep the frame. Entries are also buffered up to this number: recovery
+# scans and rewrites what follows the last entry, so at most some 2 MiB.
 _INDEX_BUFFER: Final = 8
 # Plain integers: looking up an enum member takes 0.1 us.
 _CONTROL, _RANGE = int(FrameKind.CONTROL), int(FrameKind.RANGE)
@@ -24,7 +24,7 @@ _CONTROL, _RANGE = int(FrameKind.CONTROL), int(FrameKind.RANGE)
 
 @dataclass(slots=True)
 class Facts:
-    """What the manifest line of a file will state, counted from its headers."""
+    """The values of a file's manifest line, counted from the frames' headers."""
 
     frames: int = 0
     first: int = 0
@@ -44,7 +44,7 @@ class Facts:
 
 
 class ActiveFile:
-    """Appends whole frames, and keeps the file's index and facts up to date."""
+    """Appends whole frames to a file, and keeps its index and totals up to date."""
 
     __slots__ = (
         "_disk", "_end", "_file", "_index_file", "_indexer", "_path", "_pending", "_session",
@@ -61,7 +61,7 @@ class ActiveFile:
         self._session = session
         self._synced = 0
         self._disk = disk
-        self._path = path  # "" after the index could not be written
+        self._path = path  # "" once the index could not be written
         self._index_file: File | None = None
         self._file: File = disk.open(path, create=True)
         try:
@@ -79,7 +79,7 @@ class ActiveFile:
         """Judge, count and rewrite the file's bytes, and cut wrong index entries.
 
         Reading starts at the last index entry, so that a restart does not read the whole file. All
-        of it is read if `whole` is set or no whole frame is found there.
+        of it is read if `whole` is set or the index leads to no whole frame.
 
         Args:
             durable: a position up to which the log is known to have been durable.
@@ -120,8 +120,8 @@ class ActiveFile:
     def _write_again(self, verdict: Verdict, proven: int) -> None:
         """Make the next sync write everything that no earlier sync is known to have written.
 
-        What was read may exist only in memory, because a sync failed. An index entry is written
-        after its frame was synced, so the last entry proves everything before it.
+        After a failed sync, bytes that can be read may exist only in memory. An index entry is
+        written after its frame was synced, so the last entry proves everything before it durable.
         """
         if not isinstance(verdict, Corrupt):
             self._file.write_again(proven)
@@ -170,7 +170,7 @@ class ActiveFile:
             self._end += header.size
 
     def cut(self, length: int) -> None:
-        """Cut the file after its last whole frame; the rest was never acknowledged."""
+        """Cut the file after its last whole frame; what follows was never acknowledged."""
         self._file.truncate(length)
         self._end = length
 
@@ -209,7 +209,7 @@ class ActiveFile:
             if known and self._path:
                 self._open_index().append([encode_index(self._pending[:known])])
         except OSError:
-            self._path = ""  # the log goes on without its index, which can be rebuilt
+            self._path = ""  # the log continues without its index, which can be rebuilt
         del self._pending[:known]
         self._release_index()
 

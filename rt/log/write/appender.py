@@ -1,4 +1,4 @@
-"""Appender: appends whole frames to a log directory, and nothing but whole frames."""
+"""Appender: appends whole frames to a log directory."""
 
 import errno
 import os
@@ -69,7 +69,7 @@ class Appender:
         self.walk = self._walk(self._last_rolled_end())
 
     def _demand_lines(self, there: Sequence[Position], path: str) -> None:
-        """Raise `ManifestError` if the first line or an older file's `rolled` line is missing."""
+        """Raise `ManifestError` if the first line, or an older file's `rolled` line, is missing."""
         if self.manifest.identity is None and there:
             raise ManifestError(f"{path}: does not name the log whose files are beside it")
         order = self.manifest.order
@@ -109,12 +109,12 @@ class Appender:
 
     @property
     def last_frame(self) -> Position | None:
-        """Where the last frame of the active file begins; None if there is none."""
+        """Return where the last frame of the active file begins; None if there is none."""
         return None if self._file is None else self._file.last_frame
 
     @property
     def facts(self) -> Facts:
-        """What the active file holds; empty if no file is active."""
+        """Return the active file's totals; empty if no file is active."""
         return Facts() if self._file is None else self._file.facts
 
     @property
@@ -181,7 +181,7 @@ class Appender:
 
         Args:
             parts: the bytes of the frames, split anywhere.
-            headers: of all frames in order, including those in `copied`.
+            headers: the headers of all frames in order, including those in `copied`.
             after: a copy of `walk` that has stepped over these headers, which proves them checked.
             copied: bytes of another log's file that follow `parts`, copied without being parsed.
 
@@ -201,7 +201,7 @@ class Appender:
         self.walk = after
 
     def cut(self, position: Position) -> None:
-        """End the log at a frame of its active file; what follows is about to be rewritten."""
+        """Cut the active file at a frame; what follows is about to be rewritten."""
         file = self._active()
         file.cut(position.offset)
         self._close_file()
@@ -258,7 +258,7 @@ class Appender:
 
         Args:
             at_ns: the time to record, ns since the epoch.
-            digest: of a merged log up to here, in hexadecimal.
+            digest: a merged log's digest up to here, in hexadecimal.
             sessions: names from `rt.format.manifest.session_list`.
         """
         number, facts, end = self.next_number, self.facts, self.sync()
@@ -319,7 +319,7 @@ class Appender:
             file.truncate(0)
 
     def record(self, *entries: LogIdentity | Rolled | Archived) -> None:
-        """Write and sync manifest lines, before the acts they record; any thread may call this.
+        """Write and sync manifest lines, before doing what they record; any thread may call this.
 
         Raises:
             OSError: the lines could not be written; nothing was recorded.
@@ -350,7 +350,7 @@ class Appender:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Block archiving and closing meanwhile; `OSError` if the log is closed or has failed."""
+        """Hold off archiving and closing; `OSError` if the log is closed or has failed."""
         with self._recording:
             self._check()
             if self._is_closed:  # an archiving thread may not have noticed yet
@@ -374,7 +374,7 @@ class Appender:
                 file.abandon()
 
     def _do_once(self, act: Callable[[], None]) -> None:
-        """Do what must not be retried after a failure, because a retry may wrongly succeed."""
+        """Run `act`; after a failure refuse all more, because a retry may wrongly succeed."""
         try:
             act()
         except OSError as error:

@@ -14,7 +14,7 @@ from rt.limits import FRAME_BYTES_DEFAULT, KIB, MESSAGE_BYTES_MAX, MIB
 from rt.log.write.pending import PendingFrame
 from rt.log.write.sync_threads import batch_threads
 
-_FRAME_BYTES_MAX: Final = 8 * MIB  # plus one message of 16 MiB: still within a body's 32 MiB
+_FRAME_BYTES_MAX: Final = 8 * MIB  # plus one message of 16 MiB, still within the 32 MiB of a body
 _RETRY_S: Final = 0.1  # after an error such as a full disk
 _AGE_S: Final = 1.0  # between two looks whether a file is old enough to be rolled
 _EXIT_S: Final = 1.0  # how long another thread may delay the end of the process

@@ -1,4 +1,4 @@
-"""Checked: validates what a caller publishes, and returns bytes and times."""
+"""Checked: validates a caller's arguments, and converts payloads, keys and times."""
 
 import threading
 from array import array
@@ -7,7 +7,7 @@ from typing import Final
 
 from rt.errors import Misuse
 
-_SHOWN_LENGTH: Final = 40  # how much of a wrong value an error quotes
+_SHOWN_LENGTH: Final = 40  # characters of a wrong value that an error quotes
 Bytes = bytes | bytearray | memoryview
 
 
@@ -38,6 +38,16 @@ def checked_count(value: object, noun: str, least: int) -> int:
             f"{noun} is {repr(value)[:_SHOWN_LENGTH]}; use a whole number, {least} or more"
         )
     return value
+
+
+def demand_kind(noun: str, value: object, *kinds: type) -> None:
+    """Raise `Misuse`, naming `noun`, for an argument that is given and is of no such type.
+
+    >>> demand_kind("timeout", None, int)
+    """
+    if value is not None and not isinstance(value, kinds):
+        wanted = " or ".join(each.__name__ for each in kinds)
+        raise Misuse(f"{noun} is a {wanted}, not {type(value).__name__}")
 
 
 def checked_list(values: Iterable[Bytes], noun: str) -> list[bytes]:

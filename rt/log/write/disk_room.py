@@ -15,11 +15,11 @@ from rt.log.write.checked import checked_count, checked_seconds
 
 _POLL_S: Final = 0.02
 _BYTES_MIN: Final = 64 * KIB
-_FILES: Final = 8  # with `drop_oldest`, how many files the limit has room for
-_ARCHIVED_S: Final = 5.0  # merged files are archived within two or three seconds
-_FRAMES: Final = 8  # minimum number of frames that fit in the limit, or in one of its files
+_FILES: Final = 8  # number of files that fit in the limit with `drop_oldest`
+_ARCHIVED_S: Final = 5.0  # merged files are usually archived within two or three seconds
+_FRAMES: Final = 8  # frames that fit in the limit, or in one of its files, at least
 _DROPPING_BYTES_MIN: Final = _FILES * _BYTES_MIN
-# Space is asked for when a frame begins. Besides the frame, leave room for one message beyond it,
+# Room is requested when a frame begins. Besides the frame, leave room for one message beyond it,
 # its key offsets (at most a third more) and, in a new file, the notice.
 _FRAMES_BEYOND: Final = 3
 
@@ -28,16 +28,16 @@ _FRAMES_BEYOND: Final = 3
 class DiskLimit:
     """How much a session's files may hold on the publisher's own disk; nodes are not affected.
 
-    Room returns as files are archived: those that the nodes have merged if the session is shipped,
-    or those that `keep_s` and `keep_bytes` of its `WriterSettings` give up. A single call of
-    `publish_many` may exceed the limit, and so may messages waiting to be written, by an eighth of
-    it. With `drop_oldest`, only such a call may, or a message larger than 1/64 of the limit.
+    Archiving frees room: of files that the nodes have merged if the session is shipped, or of those
+    that `keep_s` and `keep_bytes` of its `WriterSettings` give up. A single call of `publish_many`
+    may exceed the limit, and messages waiting to be written may exceed it by an eighth. With
+    `drop_oldest`, only such a call, or a message larger than 1/64 of the limit, may exceed it.
 
     Attributes:
-        bytes: of all files; at least 64 KiB, or 512 KiB with `drop_oldest`, and no more than the
-            size of the file system.
-        on_full: raise an `error` before anything is accepted, `block` until there is room, or
-            `drop_oldest`: drop the oldest files that a pusher has not begun to send, which is not
+        bytes: limit for all files together; at least 64 KiB, or 512 KiB with `drop_oldest`, and no
+            more than the size of the file system.
+        on_full: `error` raises before anything is accepted; `block` waits until there is room;
+            `drop_oldest` drops the oldest files that a pusher has not begun to send, which is not
             available to a session of a group. Readers of the stream get an `rt.Dropped` in their
             place, and the publisher a `MessagesDropped`. A pusher is at most half of the limit
             ahead of what is merged. Files from before the session was first opened with
@@ -70,7 +70,7 @@ class DiskLimit:
 
     @property
     def patience_s(self) -> float | None:
-        """How long to wait for room; None for ever."""
+        """Return how long to wait for room, in seconds; None for ever."""
         if self.on_full == "error":
             return 0.0
         is_default = self.drops and self.timeout_s is None
@@ -78,22 +78,22 @@ class DiskLimit:
 
     @property
     def file_bytes_max(self) -> int:
-        """Maximum size of a file, which is the unit of dropping."""
+        """Return the maximum size of a file, which is the unit of dropping."""
         return self.bytes // _FILES
 
     @property
     def frame_bytes_max(self) -> int:
-        """Maximum frame size: small, as a frame may exceed the limit, and a file holds several."""
+        """Return the maximum size of a frame: small, since one may exceed the limit."""
         return self.bytes // (_FRAMES * _FILES if self.drops else _FRAMES)
 
     @property
     def room_bytes(self) -> int:
-        """Total up to which messages are admitted; the rest of the limit is for their overhead."""
+        """Return up to how many bytes messages are admitted; the rest of the limit is overhead."""
         return self.bytes - (_FRAMES_BEYOND * self.frame_bytes_max if self.drops else 0)
 
     @property
     def empty_bytes(self) -> int:
-        """Bytes held by a session without messages: the notice of a new file."""
+        """Return how many bytes a session without messages holds: the notice of a new file."""
         return NOTICE_BYTES if self.drops else 0
 
     def demand_no_group(self, session: str, group: str) -> None:
@@ -118,7 +118,7 @@ class DiskLimit:
 class DiskRoom:
     """Admits messages while a session's files are below their limit.
 
-    It is called when a frame begins, so most messages cost nothing.
+    It is called once for each frame, so most messages cost nothing.
 
     Threads: any may call `admit`; nothing here changes.
     """
@@ -131,9 +131,9 @@ class DiskRoom:
         Args:
             limit: how much the files may hold.
             session: the session's name, for errors.
-            held: returns how much the files hold.
-            make: drops the oldest file if that is wanted, and returns whether it did. If none is
-                dropped, it ends the active file, so that it can go as well.
+            held: returns how many bytes the files hold.
+            make: drops the oldest file if allowed, and returns whether it did. If none can be
+                dropped, it ends the active file, so that this one can be dropped later.
         """
         self._limit = limit
         self._room_bytes = limit.room_bytes
@@ -145,14 +145,14 @@ class DiskRoom:
         """Return once there is room for this many more bytes.
 
         Args:
-            size: of payloads, keys and columns.
-            is_closed: when true, ends the wait early; the caller checks for it again.
+            size: bytes of payloads, keys and columns.
+            is_closed: ends the wait early when true; the caller checks it again.
 
         Raises:
             SessionFull: there is no room, or none in time.
             WriterFailed: the disk failed.
         """
-        if self._held() + size <= self._room_bytes:  # most calls end here
+        if self._held() + size <= self._room_bytes:  # the usual case
             return
         timeout_s, end_s = self._limit.patience_s, None
         if timeout_s is not None:

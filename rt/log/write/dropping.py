@@ -1,4 +1,4 @@
-"""Dropping: gives up the oldest files of a full session that no pusher has begun to send."""
+"""Dropping: drops the oldest files of a full session that no pusher has begun to send."""
 
 import time
 from bisect import bisect_left
@@ -39,12 +39,13 @@ class Dropping:
         """Take over a recovered session that has no open file.
 
         Args:
-            appender: of the session's log.
+            appender: appends to the session's log.
             limit: bytes that its files may hold.
         """
         self._appender = appender
         self._log = LogDirectory(appender.directory, appender.disk)
-        self.spans: tuple[DroppedSpan, ...] = ()  # dropped by this object, adjacent spans joined
+        # spans dropped by this object, adjacent ones joined
+        self.spans: tuple[DroppedSpan, ...] = ()
         self._untold: tuple[DroppedSpan, ...] = ()
         begin_sending(appender.directory, self._newest, limit)
         self._carried = self._left_over()
@@ -54,7 +55,7 @@ class Dropping:
 
         Args:
             file: its start position.
-            sequence: number of the next message.
+            sequence: the next message's sequence number.
         """
         appender = self._appender
         frame = notice_frame(
@@ -100,7 +101,7 @@ class Dropping:
         return True
 
     def take_untold(self) -> tuple[DroppedSpan, ...]:
-        """Return what was dropped since the last call."""
+        """Return the spans dropped since the last call."""
         untold, self._untold = self._untold, ()
         return untold
 
@@ -114,7 +115,7 @@ class Dropping:
         return next((order[place] for place in places if not is_dropped(known, order[place])), None)
 
     def _following(self, file: Position) -> Position | None:
-        """Return the next file; it still exists, because the oldest file is dropped first."""
+        """Return the next file, which still exists, because the oldest is dropped first."""
         active = self._appender.end.file if self._appender.is_open else None
         return self._appender.manifest.successor(file) or active
 
@@ -169,7 +170,7 @@ def covers(log: LogDirectory, known: Manifest, file: Position) -> bool:
     """Whether the next file's notice says that this file was dropped.
 
     Args:
-        log: of the session.
+        log: the session's log.
         known: the session's manifest.
         file: a rolled file that is not archived.
     """

@@ -1,4 +1,4 @@
-"""FrameGate: consults a publisher's limits before a frame begins."""
+"""FrameGate: asks a publisher's limits before a frame begins."""
 
 import threading
 from collections.abc import Callable
@@ -10,7 +10,7 @@ Room = tuple[int, int]  # messages and bytes; making a class instance costs as m
 
 
 class FrameGate:
-    """Consults a publisher's limits once for each frame, so that most messages cost nothing.
+    """Asks a publisher's limits once for each frame, so that most messages cost nothing.
 
     The frame is then closed before it exceeds what was allowed.
 
@@ -37,7 +37,7 @@ class FrameGate:
         self._is_closed = is_closed
 
     def limit_flight(self, admit: Callable[[int, int], Room]) -> None:
-        """Consult `admit` as well, which may wait; close an unadmitted frame after one message."""
+        """Ask `admit` as well, which may wait; close an unadmitted frame after one message."""
         self.flight = admit
         with self._lock:
             self._pending.limit()
@@ -53,7 +53,7 @@ class FrameGate:
         """Wait until this much may be published; return the remaining room, None if unlimited.
 
         Args:
-            messages: how many.
+            messages: the number of messages.
             size: bytes of their payloads and keys.
         """
         if self.disk is not None:

@@ -9,7 +9,7 @@ COLUMN_BYTES: Final = 12  # a message's share of the columns: its time and end o
 
 
 class Beside(NamedTuple):
-    """The key of a message that also has headers."""
+    """The key and headers of a message that has headers."""
 
     key: Any  # bytes or None
     headers: bytes  # encoded
@@ -26,21 +26,21 @@ class PendingFrame:
     def __init__(self, frame_bytes: int) -> None:
         """Begin with an empty frame, which is full at `frame_bytes`."""
         self.frame_bytes = frame_bytes
-        self.taken = 0  # total bytes of payloads, keys and headers written so far
-        self._fresh = frame_bytes  # room of a frame that was not admitted
+        self.taken = 0  # total bytes of payloads, keys and headers of all frames so far
+        self._fresh = frame_bytes  # room of a new frame that was not admitted
         self._begin()
 
     def clear(self) -> None:
-        """Begin the next frame after this one was written; the old lists stay with the caller."""
+        """Begin the next frame; the caller keeps the old lists, which it has written."""
         self.taken += self._allowed - self.room - self.weight * len(self.payloads)
         self._begin()
 
     def limit(self) -> None:
         """From now on, close an unadmitted frame after one message.
 
-        Another thread may write the frame after a message was found not to need admission and
-        before it is added. The message then begins a new frame, and must be the only unadmitted
-        one.
+        Another thread may write the frame between the check that a message needs no admission and
+        its addition. The message then begins a new frame, and must be the only unadmitted one in
+        it.
         """
         self._fresh = 1
         if not self.payloads:
@@ -59,8 +59,8 @@ class PendingFrame:
     def _begin(self) -> None:
         self.payloads: list[bytes] = []
         self.times_ns: list[int] = []
-        self.keys: list[bytes] | None = None  # None until a message has one
-        self.headers: dict[int, bytes] = {}  # encoded, by place in the frame, where there are any
+        self.keys: list[bytes] | None = None  # None until a message has a key
+        self.headers: dict[int, bytes] = {}  # encoded headers, by a message's place in the frame
         # `room`: bytes left until the frame is full, not above 0 once it is; `_allowed`: its
         # initial value
         self.room = self._allowed = self._fresh
@@ -68,11 +68,11 @@ class PendingFrame:
 
     @property
     def waiting(self) -> int:
-        """Bytes that wait to be written, or slightly more."""
+        """Return the bytes that wait to be written, or slightly more."""
         return self._allowed - self.room
 
     def take_key(self, key: Any) -> None:
-        """Add what the next message has beside its payload, before that is added.
+        """Add the next message's key and headers, before its payload is added.
 
         Messages before the frame's first key get an empty one.
 
@@ -89,7 +89,7 @@ class PendingFrame:
 
     @property
     def headers_column(self) -> list[bytes] | None:
-        """The headers of each message, encoded; None if no message has any."""
+        """Return each message's encoded headers; None if no message has any."""
         if not self.headers:
             return None
         return [self.headers.get(place, b"") for place in range(len(self.payloads))]

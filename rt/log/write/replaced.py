@@ -1,4 +1,4 @@
-"""Replaced: puts a whole copy of a damaged rolled file in its place."""
+"""Replaced: replaces a damaged rolled file with a whole copy."""
 
 import os
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""RolledCheck: checks, slice by slice, that a rolled file is the one its line describes."""
+"""RolledCheck: checks, slice by slice, that a rolled file matches its manifest line."""
 
 import os
 from bisect import bisect_left
@@ -20,8 +20,9 @@ from rt.position import START, Position
 class RolledCheck:
     """One pass over a rolled file: its frames, numbers, times and, in a merged log, the digest.
 
-    The digest of a merged file follows from the previous file's line and from all headers, which
-    contain the CRC of each body. So a merged file that passes is the one that the nodes agreed on.
+    The digest at the end of a merged file follows from the previous file's line and from all
+    headers, which contain the CRC of each body. So a merged file that passes is the one the nodes
+    agreed on.
     """
 
     def __init__(
@@ -30,11 +31,11 @@ class RolledCheck:
         """Prepare the check; the first step opens the file.
 
         Args:
-            disk: where the file is.
-            path: of the file.
-            identity: of the log that the file belongs to.
-            known: that log's manifest.
-            line: the file's line in it.
+            disk: The disk that holds the file.
+            path: The file's path.
+            identity: The identity of the log that the file belongs to.
+            known: That log's manifest.
+            line: The file's line in it.
         """
         self.path = path
         self.is_closed = False  # nothing more will be read
@@ -51,7 +52,7 @@ class RolledCheck:
 
     @property
     def position(self) -> Position:
-        """The position up to which the file has been found whole."""
+        """Return the position up to which the file was found whole."""
         return self._scan.walk.position
 
     def step(self, bytes_max: int) -> bool:
@@ -108,7 +109,7 @@ class RolledCheck:
             self._facts.take(header)
 
     def _demand_line(self) -> None:
-        """Raise `CorruptLog` unless the file matches everything its line says."""
+        """Raise `CorruptLog` unless the file matches its manifest line."""
         line, facts, chain = self._line, self._facts, self._chain
         reason = "" if self._scan.walk.at_boundary else "the range is incomplete"
         chain.finish()
@@ -151,7 +152,7 @@ def _unreadable(error: OSError, path: str, at: Position) -> CorruptLog | OSError
 
 
 def _forget_cached(file: File) -> None:
-    """Drop the file from the page cache, which may still hold what the disk has lost."""
+    """Drop the file from the page cache, which may still hold bytes that the disk has lost."""
     if isinstance(file, OsFile):
         with suppress(OSError):  # a file system without a cache
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

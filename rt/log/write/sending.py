@@ -1,9 +1,9 @@
 """Sending: records, in a file beside a session's log, which files may have been sent in part.
 
 Only a session that drops its oldest messages has one. Its lock is held while a file is dropped, and
-while a pusher begins to send one, so that a file is never dropped if a node may have a byte of it.
-It is valid only in the directory where it was written: a restored backup may be older than what was
-sent since.
+while a pusher begins to send one, so that no file is dropped of which a node may have a byte. The
+record is valid only in the directory where it was written: a restored backup may be older than what
+was sent since.
 """
 
 import fcntl
@@ -34,7 +34,8 @@ class Sending:
     Attributes:
         bound: files that start before it may have been sent, in part or whole.
         limit: bytes that the session's files may hold.
-        place: identifies the directory it is valid for; a copied directory has another.
+        place: identifies the directory that the record is valid for; a copied directory has
+            another.
     """
 
     def __init__(self, fd: int) -> None:
@@ -72,10 +73,10 @@ def sending(directory: str, *, create: bool = False) -> Iterator[Sending | None]
 
 
 def begin_sending(directory: str, newest: Callable[[], Position | None], limit: int) -> None:
-    """Create the file if need be and record the limit; existing files may have been sent.
+    """Create the file if need be and record the limit; count existing log files as sent.
 
     Args:
-        directory: of the session, whose lock the caller holds.
+        directory: the directory of the session, whose lock the caller holds.
         newest: returns the session's newest file, None if there is none. Called after the mark file
             exists, because a pusher checks for that file before it begins to send a log file.
         limit: bytes that the session's files may hold.
@@ -92,15 +93,15 @@ def begin_sending(directory: str, newest: Callable[[], Position | None], limit: 
 
 
 def _place(directory: str) -> int:
-    """Return the change time of the lock file, which is never written; a copy has another.
+    """Return the change time of the lock file, which is never written; a copied one has another.
 
-    Changing its owner or mode changes it as well; existing files then count as sent.
+    A change of its owner or mode changes it as well; existing files then count as sent.
     """
     return os.stat(os.path.join(directory, LOCK_NAME)).st_ctime_ns
 
 
 def notice_of(log: LogDirectory, file: Position) -> DroppedSpan | None:
-    """Return the span in a file's notice of dropped messages; None if it has no notice."""
+    """Return the dropped span in a file's notice; None if it has no notice."""
     try:
         opened = log.open_file(file)
     except FileNotFoundError:

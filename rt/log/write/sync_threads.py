@@ -1,4 +1,4 @@
-"""SyncThreads: a few threads that sync all sessions of a process, each when it is due."""
+"""SyncThreads: a few threads that sync all sessions of a process when they are due."""
 
 import os
 import threading
@@ -9,16 +9,16 @@ from itertools import count
 from typing import Final, Protocol
 
 _INFINITE: Final = float("inf")
-# For each disk: one file system commit serves all syncs waiting for it, so a few at once take less
-# time than one after another; more than this gain nothing.
+# For each disk. One file system commit serves all waiting syncs, so a few at once take less time
+# than one after another; more threads gain nothing.
 _THREADS_MAX: Final = 8
-# A job that a thread waits for goes before jobs that have been due for less than this.
+# A job that a thread waits for runs before jobs that have been due for less than this.
 _HEAD_START_S: Final = 1.0
 _STALE_MAX: Final = 64  # superseded plans allowed in the heap, on top of one for each session
 
 
 class SyncJob(Protocol):
-    """What a session does from time to time; called by one thread at a time."""
+    """A session's periodic work; called by one thread at a time."""
 
     def turn(self) -> float | None:
         """Do what is due; return the seconds until the next call, None if none is needed."""
@@ -71,7 +71,7 @@ class SyncThreads:
             self._ended.wait_for(lambda: job not in self._running)
 
     def ask(self, job: SyncJob, within_s: float = -_HEAD_START_S) -> None:
-        """Have a job called within this many seconds; at once by default."""
+        """Call a job within this many seconds; at once by default."""
         with self._changed:
             self._plan(job, time.monotonic() + within_s)
 
@@ -131,7 +131,7 @@ class SyncThreads:
             self._plan_next(job, rest_s)
 
     def _plan_next(self, job: SyncJob, rest_s: float | None) -> None:
-        """Plan what a job wants next, or what was asked for during its turn."""
+        """Plan a job's next call, as its turn returned or as requested during the turn."""
         if job not in self._due_s:
             self._ended.notify_all()
             return

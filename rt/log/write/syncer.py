@@ -1,4 +1,4 @@
-"""Syncer: makes what a session's writer appends durable, in another thread."""
+"""Syncer: makes what a session's writer appends durable, on another thread."""
 
 import errno
 import threading
@@ -22,7 +22,7 @@ SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Fsync(Enum):
-    """When a session's file is made durable without being asked to.
+    """When a session's file is synced without a flush.
 
     `always`: as soon as one sync ends, the next covers everything written since (group commit), and
     `flush` waits for the sync that covers its messages. A power cut loses only messages that no
@@ -82,12 +82,12 @@ class WriterSettings:
 
 
 class Syncer:
-    """Syncs a log when its settings say so or a thread waits for it.
+    """Syncs a log in another thread, so that a slow disk delays no message.
 
-    So a slow disk delays no message. The same threads archive, about once a second, what the pusher
-    has released. They do nothing while there is nothing to sync and nothing to archive, because a
-    process may have a thousand sessions, most of them silent. A failed sync ends the writer and is
-    never retried.
+    It syncs when the settings say so or a thread waits. The same threads archive, about once a
+    second, what the pusher has released. They are idle while there is nothing to sync or archive,
+    because a process may have a thousand sessions, most of them silent. A failed sync ends the
+    writer and is never retried.
 
     Threads:
         `_changed` guards `durable`, `failure`, `_wanted` and `_closing`. The writer and `wait` set
@@ -114,13 +114,13 @@ class Syncer:
         self._log = log
         self._settings = settings
         self._changed = threading.Condition()
-        self._wanted = durable  # a thread waits for a sync up to here
+        self._wanted = durable  # the position up to which a thread waits for a sync
         self._closing = False
         self._is_resting = True  # no sync is planned
         self._archives_at_s = 0.0
         self._threads = sync_threads(log.directory)
         self._threads.join(self)
-        self.rolled()  # archives what an earlier writer left
+        self.rolled()  # archives what an earlier writer has left to archive
 
     def written(self) -> None:
         """Note that more was appended; `Fsync.ALWAYS` syncs it at once."""
@@ -163,12 +163,12 @@ class Syncer:
         self._threads.leave(self)
 
     def abandon(self) -> None:
-        """In a forked child: replace the lock, whose holder may not exist here."""
+        """In a forked child: replace the lock, whose holding thread may not exist here."""
         self._closing = True
         self._changed = threading.Condition()
 
     def reached(self, end: Durable) -> None:
-        """Record what a sync returned, and wake the threads waiting for it."""
+        """Record the end that a sync has reached, and wake the threads waiting for it."""
         with self._changed:
             self.durable = max(self.durable, end)
             self._changed.notify_all()
@@ -178,7 +178,7 @@ class Syncer:
         return error if _is_full_disk(error) else self.failed(error)
 
     def failed(self, error: OSError) -> WriterFailed:
-        """End the writer, and return the error that every later call raises."""
+        """End the writer; return the error that every later call raises."""
         failure = WriterFailed(
             f"{self._log.directory}: the disk failed ({error.strerror}); this writer has ended, "
             "and what was not flushed may be lost; repair the disk and start again"
@@ -233,7 +233,7 @@ class Syncer:
                     self._log.archive_all(gone)
             except OSError as error:
                 if not _is_full_disk(error):
-                    raise  # a full disk had no room for the line: the next attempt may find some
+                    raise  # a full disk had no room for the line; the next attempt may succeed
 
     def _given_up(self) -> list[Archived]:
         """Return manifest lines that archive what an unshipped session does not keep."""

@@ -1,4 +1,4 @@
-"""SessionWriter: a session's one live writer, with its lock, its runs and its rolls."""
+"""SessionWriter: the only live writer of a session: its lock, runs and rolls."""
 
 import os
 import time
@@ -30,12 +30,13 @@ from rt.position import RUN_END, START, Position
 __all__ = ["Fsync", "SessionWriter", "WriterSettings"]
 
 _RUNS_MAX: Final = RUN_END - 1  # searching for the run after the last one still gives a valid name
-_LOCK_S: Final = 0.5  # a pusher takes the lock for some milliseconds, to archive what was merged
-_OVERHEAD_BYTES: Final = 128  # frame overhead beyond the body: header, padding and some spare
+# a pusher holds the lock for some milliseconds while it archives what was merged
+_LOCK_S: Final = 0.5
+_OVERHEAD_BYTES: Final = 128  # bytes of a frame beyond its body: header, padding and a margin
 
 
 class SessionWriter:
-    """Writes frames to one session. Each start opens a new run and leaves older files alone.
+    """Writes frames to one session. Each start opens a new run and leaves older files unchanged.
 
     Threads:
         One thread at a time writes, rolls and closes, and touches everything here, under the
@@ -123,8 +124,8 @@ class SessionWriter:
         if appender.is_open:
             appender.roll(time.time_ns())
         finish_dropping(appender)
-        # What the nodes have beyond the end was lost here, or belongs to a log that was replaced by
-        # a backup. Reusing its positions would make the nodes confirm other messages.
+        # Positions that the nodes have beyond the end were lost here, or belong to a log that a
+        # backup has replaced. Reusing them would make the nodes confirm other messages.
         known = max(appender.end, confirmed.received, confirmed.replicated, confirmed.merged)
         if known.run >= _RUNS_MAX - 1:
             raise Misuse(
@@ -136,7 +137,7 @@ class SessionWriter:
 
     @property
     def end(self) -> Position:
-        """Where the last messages end, ignoring files that are empty or dropped."""
+        """Return where the last messages end, ignoring files that are empty or dropped."""
         appender, place = self._appender, self._appender.end
         if self.dropping is None:
             return appender.manifest.frames_end(place)
@@ -150,18 +151,18 @@ class SessionWriter:
 
     @property
     def held_bytes(self) -> int:
-        """How many bytes the session's files hold; any thread may ask."""
+        """Return how many bytes the session's files hold; any thread may call this."""
         active = self._appender.end.offset if self._appender.is_open else 0
         return held_bytes(self._appender.manifest, active)
 
     @property
     def manifest(self) -> Manifest:
-        """What is known of the session's files."""
+        """Return the session's manifest."""
         return self._appender.manifest
 
     @property
     def durable(self) -> Durable:
-        """Up to where the session is on stable storage."""
+        """Return the position up to which the session is on stable storage."""
         return self._syncer.durable
 
     def write(
@@ -171,13 +172,13 @@ class SessionWriter:
         keys: Sequence[bytes] | None,
         headers: Sequence[bytes] | None = None,
     ) -> WrittenFrame | None:
-        """Write messages as one frame; return it if small, so that it need not be read to send it.
+        """Write messages as one frame; return it if small, so that senders need not read it.
 
         Args:
             times_ns: publish time of each message, ns since the epoch; at least one.
             payloads: one for each message.
             keys: one for each message, or None if no message has one.
-            headers: of each message, encoded, or None if no message has any.
+            headers: each message's encoded headers, or None if no message has any.
 
         Raises:
             WriterFailed: the disk failed, now or earlier; this writer has ended.

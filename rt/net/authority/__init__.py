@@ -1,4 +1,4 @@
-"""Who a peer is: certificates, what issues, renews and revokes them, and what each is granted.
+"""Peers' identities: certificates, how they are issued and revoked, and what each peer may do.
 
 Imports nothing else of `rt.net`; imported by TLS and by every server.
 """

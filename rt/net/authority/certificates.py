@@ -1,8 +1,8 @@
 """Certificates: a small authority of our own, and the short-lived certificates it issues.
 
-P-256, not Ed25519: a mutual TLS 1.3 handshake costs 1.47 ms of processor time with the former and
-1.55 ms with the latter (both sides, OpenSSL 3.0), and browsers, which may be used to view a node's
-status page, do not accept Ed25519. The private keys are not encrypted: a program must start
+Keys are P-256, not Ed25519: a mutual TLS 1.3 handshake costs 1.47 ms of processor time with P-256
+and 1.55 ms with Ed25519 (both sides, OpenSSL 3.0), and browsers, which show a node's status page,
+do not accept Ed25519. The private keys are not encrypted: a program must start
 unattended, so a password would be stored beside them. They are protected by their file mode and
 their short life.
 """
@@ -48,7 +48,7 @@ LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 
 CLUSTER_NAME: Final = "cluster"  # beside the authority: the id of the cluster that it certifies
 _CLUSTER_ID: Final = re.compile("[A-Za-z0-9._-]{1,64}")
-_OUR_NAMES: Final = frozenset({AUTHORITY, "crl"})  # crl.pem is the list of the revoked
+_OUR_NAMES: Final = frozenset({AUTHORITY, "crl"})  # crl.pem is the revocation list
 _HOST: Final = re.compile(r"(?!-)[a-z0-9-]{1,63}(?:\.(?!-)[a-z0-9-]{1,63})*")
 _HOST_LENGTH_MAX: Final = 253
 _WARN_FRACTION: Final = 3  # of a certificate's lifetime: the last 10 of 30 days
@@ -162,8 +162,8 @@ def issue(
         hosts: DNS names and addresses of a node or mirror; this machine's loopback if none.
         days: Days until it expires, 1 to 90.
         force: Replace the files of the same name; `renew` does so and keeps what they grant.
-        clusters: Ids of the clusters that a node is of; no other lets it in. If None, the one
-            that `remember_cluster` has noted here, if it has.
+        clusters: Ids of the clusters that a node may join; others refuse it. If None, the one that
+            `remember_cluster` has recorded here, if any.
 
     Raises:
         Misuse: An argument is wrong, the authority is missing, the files exist, or `grants.toml`
@@ -190,13 +190,13 @@ def issue(
 
 
 def remember_cluster(directory: str, cluster: str) -> None:
-    """Note the cluster whose nodes get their certificates here, for `issue` to name it in them."""
+    """Record the id of the cluster that certificates issued here belong to."""
     line = f"{_cluster_id(cluster)}\n".encode()
     write_file(os.path.join(directory, CLUSTER_NAME), line, force=True)
 
 
 def remembered_cluster(directory: str) -> tuple[str, ...]:
-    """Return what `remember_cluster` has noted; `Misuse` if it is not an id."""
+    """Return the cluster id recorded by `remember_cluster`, if any; `Misuse` if it is not valid."""
     try:
         data = read_file(os.path.join(directory, CLUSTER_NAME), _FILE_BYTES_MAX)
     except FileNotFoundError:
@@ -216,7 +216,7 @@ def is_cluster_id(cluster: str) -> bool:
 
 
 def issued_of(certificate: x509.Certificate) -> IssuedCertificate:
-    """Return the authority's record of a certificate."""
+    """Return the authority's record for a certificate."""
     holder, until = identity_of(certificate), certificate.not_valid_after_utc
     serial = f"{certificate.serial_number:x}"
     return IssuedCertificate(serial, holder.name, holder.role.value, until.isoformat())
@@ -288,7 +288,7 @@ def renewal_warning(files: CertificateFiles) -> str:
 
 
 def renewal_words(path: str, certificate: x509.Certificate) -> str:
-    """Return the sentence of `renewal_warning` for a certificate that was read from `path`."""
+    """Return the text of `renewal_warning` for a certificate that was read from `path`."""
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     left = ends - datetime.now(UTC)
     if left >= (ends - begins) / _WARN_FRACTION:

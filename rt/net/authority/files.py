@@ -1,4 +1,4 @@
-"""Files: whole files put in place atomically, by one process at a time, for their owner only."""
+"""Files: replaces whole files atomically, one process at a time, readable by their owner only."""
 
 import errno
 import fcntl
@@ -33,7 +33,7 @@ def read_file(path: str, bytes_max: int) -> bytes:
 
 
 def write_file(path: str, content: bytes, *, force: bool) -> None:
-    """Put a whole file in place; a reader sees the old or the new one, never a part.
+    """Create or replace a whole file; a reader sees the old or the new one, never a part.
 
     A replacement keeps the old file's group and the group's permission to read.
     """
@@ -65,14 +65,14 @@ def _take_group(fd: int, path: str) -> None:
     except FileNotFoundError:
         return
     if before.st_gid != os.fstat(fd).st_gid:
-        with suppress(PermissionError):  # we are not in that group; as root this works
+        with suppress(PermissionError):  # works only for members of that group and for root
             os.fchown(fd, -1, before.st_gid)
     os.fchmod(fd, FILE_MODE | (before.st_mode & _GROUP_READS))
 
 
 @contextmanager
 def alone(directory: str) -> Iterator[None]:
-    """Lock a directory, so that one process at a time reads and replaces a file in it."""
+    """Lock a directory, so that one process at a time changes a file in it."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)

@@ -21,7 +21,7 @@ from rt.net.authority.identity import (
 
 _GRANTED_ROLES: Final = (CertificateRole.PUBLISHER, *PULLING)
 _FILE_BYTES_MAX: Final = 1 << 20
-_GRANTS_BYTES_MAX: Final = 4 << 20  # as nodes read it
+_GRANTS_BYTES_MAX: Final = 4 << 20  # the largest file that nodes read
 _HEAD: Final = """\
 # What each publisher and subscriber may do; what is not granted here is refused. Nodes read this
 # file from the directory of their ca.pem, again within a second of a change.
@@ -40,8 +40,8 @@ def write_grant(directory: str, holder: PeerIdentity) -> bool:
     """Append a holder's grants, unless the file already has an entry for it.
 
     Args:
-        directory: of the authority; the file is copied to the nodes like `ca.pem`.
-        holder: with the requested grants; its role's default if it has none.
+        directory: the directory of the authority; the file is copied to the nodes like `ca.pem`.
+        holder: the holder and the requested grants; its role's default if it has none.
 
     Returns:
         Whether an entry was added; nodes and operators need none.
@@ -99,7 +99,7 @@ def _listed(path: str) -> PeerIdentity | None:
     try:
         data = read_file(path, _FILE_BYTES_MAX)
         holder = listed_by(demand_readable(x509.load_pem_x509_certificate(data)))
-    except (*UNREADABLE, Refused, Misuse):  # a revocation list, or an authority
+    except (*UNREADABLE, Refused, Misuse):  # a revocation list, or an authority's certificate
         return None
     return holder if holder.sessions or holder.streams else None
 

@@ -1,4 +1,4 @@
-"""Grants: what each publisher and subscriber may do, from a file that is reread on changes.
+"""Grants: what each publisher and subscriber may do, from a file that is reread when it changes.
 
 A certificate identifies its holder. What that holder may do is in `grants.toml`, beside `ca.pem`:
 
@@ -35,7 +35,7 @@ GRANTS_NAME: Final = "grants.toml"
 _FILE_BYTES_MAX: Final = 4 << 20  # 30,000 holders
 _WORDS_MAX: Final = 200  # characters quoted from a parser's message, which may quote the file
 _OTHERS_WRITE: Final = 0o022
-_LOOK_S: Final = 0.1  # a grant ends within a second; many connections share one look
+_LOOK_S: Final = 0.1  # a grant must end within a second; many connections share one check
 # The keys that an entry of each role may have.
 _GRANTED: Final = {
     CertificateRole.PUBLISHER: {"sessions", "streams"},
@@ -73,7 +73,7 @@ def parse_grants(data: bytes, path: str) -> GrantTable:
 
     Args:
         data: TOML in UTF-8.
-        path: of the file, for messages.
+        path: the path of the file, for messages.
 
     Raises:
         Misuse: the text is not valid; the message says where.
@@ -159,7 +159,7 @@ class Grants:
         self._table = read_grants(path)
 
     def is_as_before(self, holder: PeerIdentity) -> bool:
-        """Whether a holder's grants are still those that `granted` returned, as of a moment ago."""
+        """Whether a holder's grants are still those that `granted` returned; at most 0.1 s old."""
         if time.monotonic() - self._looked_s > _LOOK_S:
             self.refresh()
         grant = self._grant(holder)  # called for each connection, so the holder is not copied
@@ -168,7 +168,7 @@ class Grants:
         )  # fmt: skip
 
     def granted(self, holder: PeerIdentity) -> PeerIdentity:
-        """Return a holder with its current grants from the file, whatever its certificate lists."""
+        """Return a holder with its current grants from the file, not its certificate's."""
         self.refresh()
         return self._with_grant(holder)
 

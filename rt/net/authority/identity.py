@@ -3,16 +3,16 @@
 A certificate carries its identity as a URI in the subject alternative name, and nowhere else:
 
     rt://publisher/jfk        role and name, exactly one of these
-    rt-cluster:4f1c...        the id of a cluster that a node is of; any number, and none means any
+    rt-cluster:4f1c...        id of a cluster that a node may join; any number, none means any
 
-The second is of another scheme since versions before it refuse a word of ours that they do not
-know. What the holder may do is in a file of the nodes, see `rt.net.authority.grants`. Certificates
-issued before that file existed also list it, as URIs that grant nothing any more:
+The second has a scheme of its own, since older versions refuse an `rt` URI that they do not know.
+What the holder may do is in a file on the nodes, see `rt.net.authority.grants`. Certificates
+issued before that file existed also list it, as URIs that no longer grant anything:
 
     rt://session/jfk-*        a session glob that a publisher could push
     rt://stream/*             a stream glob that a subscriber could pull
 
-The characters of names and globs are valid in a URI, so there is no encoding to get wrong.
+The characters of names and globs are valid in a URI, so nothing needs encoding.
 """
 
 from collections.abc import Iterable, Set
@@ -30,13 +30,14 @@ from rt.names import NameGlob, PeerName, glob_matches, parse_glob, parse_peer, s
 
 SCHEME: Final = "rt://"
 CLUSTER_SCHEME: Final = "rt-cluster:"
-GLOBS_MAX: Final = 256  # URIs of at most 80 bytes: 20 KiB, a fifth of what OpenSSL takes as a chain
-CLUSTERS_MAX: Final = 64  # that one certificate names
-# What docs/SECURITY.md states, and a little for the skew of clocks; OpenSSL accepts ten years.
+# URIs of at most 80 bytes: 20 KiB, a fifth of the longest chain that OpenSSL accepts
+GLOBS_MAX: Final = 256
+CLUSTERS_MAX: Final = 64  # named in one certificate
+# The limit that docs/SECURITY.md states, and a margin for clock skew; OpenSSL accepts ten years.
 VALID_DAYS_MAX: Final = 90
 _LIFETIME_MAX: Final = timedelta(days=VALID_DAYS_MAX, hours=1)
 REFUSED_CODE: Final = "certificate"
-# What the parser raises, often only when a part of a certificate is accessed.
+# The errors of the parser, often raised only when a part of a certificate is accessed.
 UNREADABLE: Final = (
     ValueError,
     UnsupportedAlgorithm,
@@ -95,7 +96,7 @@ class PeerIdentity:
 
     @property
     def is_node(self) -> bool:
-        """Whether the peer is a node; of which clusters, its certificate may say."""
+        """Whether the peer is a node; its certificate may limit it to certain clusters."""
         return self.role is CertificateRole.NODE
 
     @property
@@ -148,10 +149,10 @@ class PeerIdentity:
 
 
 class NodeObjection(Protocol):
-    """Why the holder of a node's certificate is not let in; see `rt.node.host.door.NodeDoor`."""
+    """Decides whether a node's certificate is refused; see `rt.node.host.door.NodeDoor`."""
 
     def __call__(self, peer: PeerIdentity, *, greets: bool, is_live: bool) -> str:
-        """Return the reason; "" if it is let in."""
+        """Return why the peer is refused; "" if it is admitted."""
 
 
 def parse_identity(uris: Iterable[str]) -> PeerIdentity:
@@ -202,10 +203,10 @@ def identity_of(certificate: x509.Certificate) -> PeerIdentity:
 
 
 def demand_readable(certificate: x509.Certificate) -> x509.Certificate:
-    """Return a certificate after checking that every part that is used here can be read.
+    """Return the certificate after checking that every part used here can be read.
 
     Raises:
-        The errors in `UNREADABLE`: a part cannot be read.
+        The errors in `UNREADABLE`: A part cannot be read.
     """
     _ = certificate.issuer, certificate.subject, certificate.extensions, certificate.public_key()
     _ = certificate.not_valid_before_utc, certificate.not_valid_after_utc
@@ -218,7 +219,7 @@ def listed_by(certificate: x509.Certificate) -> PeerIdentity:
 
 
 def objection_to_life(certificate: x509.Certificate) -> str:
-    """Return why a certificate is valid for too long; "" if it is not."""
+    """Return why a certificate's validity is too long; "" if it is not."""
     lifetime = certificate.not_valid_after_utc - certificate.not_valid_before_utc
     if lifetime <= _LIFETIME_MAX:
         return ""

@@ -23,12 +23,12 @@ _LINE_BYTES_MAX: Final = 4096  # actual lines have at most 250
 
 @dataclass(frozen=True, slots=True)
 class IssuedCertificate:
-    """One certificate that was signed.
+    """A certificate that was signed.
 
     Attributes:
         serial: its serial number, hexadecimal.
-        name: of its holder.
-        role: of its holder.
+        name: its holder's name.
+        role: its holder's role.
         until: when it expires, as ISO 8601.
     """
 

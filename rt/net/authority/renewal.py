@@ -1,4 +1,4 @@
-"""Renewal: replaces the key and certificate of a name; its grants stay the same."""
+"""Renewal: replaces a name's key and certificate; its grants stay the same."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -32,7 +32,7 @@ def renew(
         directory: Where the authority is.
         name: The peer's name.
         days: Days until the new certificate expires; as many as the old one had if None.
-        clusters: Ids of the clusters that a node is of. If none are given, those of the old
+        clusters: Ids of the clusters that a node may join. If none are given, those of the old
             certificate; if that names none, as for `issue`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Revocation: ends every certificate of a name, through a list signed by the authority."""
+"""Revocation: revokes every certificate of a name in a list signed by the authority."""
 
 import os
 from datetime import UTC, datetime
@@ -58,10 +58,10 @@ def revoke(directory: str, name: str) -> tuple[str, int]:
 
 
 def _serials(directory: str, name: str, authority: x509.Certificate) -> set[int]:
-    """Return the serial numbers of a name's valid certificates, as far as recorded here."""
+    """Return the serial numbers of a name's valid certificates that are recorded here."""
     serials = {each.number for each in issued_to(directory, name)}
     path = certificate_files(directory, name).cert
-    if os.path.exists(path):  # the file may be older than the record
+    if os.path.exists(path):  # the file may be older than the record of issued certificates
         certificate = load_certificate(path)
         is_valid = certificate.not_valid_after_utc > datetime.now(UTC)
         if is_valid and certificate.issuer == authority.subject:
@@ -75,14 +75,14 @@ def _signed(
     revoked: dict[int, datetime],
 ) -> bytes:
     now = datetime.now(UTC)
-    # All passed at once: `add_revoked_certificate` copies all earlier entries, up to 400,000 each
+    # All at once: `add_revoked_certificate` would copy all earlier entries, up to 400,000, each
     # time.
     entries = [_entry(serial, at) for serial, at in sorted(revoked.items())]
     builder = (
         x509.CertificateRevocationListBuilder(revoked_certificates=entries)
         .issuer_name(authority.subject)
         .last_update(now)
-        .next_update(authority.not_valid_after_utc)  # in force until it is replaced
+        .next_update(authority.not_valid_after_utc)  # valid until it is replaced
         .add_extension(x509.CRLNumber(int(now.timestamp() * 1000)), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False

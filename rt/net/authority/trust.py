@@ -1,4 +1,4 @@
-"""Trust: the authorities that peers are verified by, and the certificates they have revoked.
+"""Trust: the authorities that verify peers, and the certificates that they have revoked.
 
 Both are files that may change at any time: `ca.pem`, and `crl.pem` beside it. OpenSSL could check
 revocation lists too, but requires one from every authority, with an expiry date, so that a
@@ -68,7 +68,7 @@ class Trust:
         with self._lock:
             stamps = self._look()
             if stamps == self._stamps:
-                self.problem = None  # what was wrong meanwhile has been restored
+                self.problem = None  # the file is good again
                 return
             problems = [self._read_authorities(), self._read_revoked(stamps[1])]
             self.problem = "; ".join(filter(None, problems)) or None
@@ -90,7 +90,7 @@ class Trust:
         return ""
 
     def _read_revoked(self, stamp: FileStamp) -> str:
-        """Read `crl.pem` again, by the authorities trusted now; return why it could not, or ""."""
+        """Read `crl.pem` again, signed by an authority trusted now; return why it failed, or ""."""
         facts, path = self.facts, self._paths[1]
         if facts.revoked and stamp is None:
             return f"{path} has disappeared; its revocations stay in force"

@@ -1,4 +1,4 @@
-"""What a peer may ask of a running node, and the record of what it changed.
+"""Requests that peers make of a running node, and the audit log of their changes.
 
 Imports any room but `host`; imported by `host`.
 """

@@ -1,4 +1,4 @@
-"""Answers: what a node is asked is answered once for all who ask at about the same time."""
+"""Answers: peers that ask the same at about the same time share one answer."""
 
 import json
 import ssl
@@ -17,17 +17,17 @@ from rt.net.exchange import send_all
 
 Value = TypeVar("Value")
 _KEPT_MAX: Final = 16  # answers, of up to 32 MiB with 100,000 sessions
-_FRESH_S: Final = 1.0  # an answer is no older, unless making one takes long
-# Making answers takes a fiftieth of a processor, and where one takes over 20 ms, as with a
-# thousand sessions, at most a quarter: 100,000 sessions are looked at every 12 s.
+_FRESH_S: Final = 1.0  # maximum age of an answer that is quick to make
+# Making answers takes a fiftieth of a processor; if one takes over 20 ms, as with a thousand
+# sessions, at most a quarter: 100,000 sessions are read every 12 s.
 _FRESH_COSTS: Final = 50.0
 _LONG_COSTS: Final = 4.0
-_CONNECTION_S: Final = 0.004  # of a processor, for a handshake and a thread
+_CONNECTION_S: Final = 0.004  # processor time of a handshake and a thread
 
 
 @dataclass(slots=True)
 class _Kept:
-    """An answer, what it depends on, when it was begun, and the processor time it took.
+    """An answer, the state it depends on, when it was begun, and its processor time.
 
     Threads: `turn` is held while it is made; its holder alone uses the other fields.
     """
@@ -43,22 +43,22 @@ class _Kept:
 
     @property
     def fresh_s(self) -> float:
-        """For how long it may be given out: a cheap one is made again sooner."""
+        """How long it may be reused; shorter if it is cheap to make."""
         return max(min(_FRESH_S, _FRESH_COSTS * self.cost_s), _LONG_COSTS * self.cost_s)
 
 
 class SharedAnswers:
-    """Encoded answers by question; what is asked twice within a second is made once.
+    """SharedAnswers: encoded answers by question; each is made at most once a second.
 
-    An answer is made again at once if the state that it was made of is no longer the state now, so
-    that the author of a change sees it.
+    An answer is made again at once if the state it was made from has changed, so that the author of
+    a change sees it.
 
-    Threads: any thread may call any method. `_lock` guards `_kept`; each answer has a lock of its
-        own, so those who ask the same question wait for one of them, and others do not.
+    Threads: any thread may call any method. `_lock` guards `_kept`. Each answer has its own lock,
+        so that peers wait only for others with the same question.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Keep nothing yet."""
+        """Start empty."""
         self._clock = clock
         self._lock = threading.Lock()
         self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
@@ -73,14 +73,14 @@ class SharedAnswers:
     ) -> bytes:
         """Return the answer to a question.
 
-        An error of `make` is the answer to those who were waiting for it, and to no one else: tried
-        again for each, a node that waits 10 s for its disk would keep the last of them for minutes.
+        An error of `make` goes only to the callers that were waiting for it. If each of them tried
+        again, a node that waits 10 s for its disk would keep the last one waiting for minutes.
 
         Args:
-            question: equal for those who share an answer.
-            make: makes one.
-            state: returns what may not differ from when it was made.
-            since_s: by the steady clock; an answer that was begun earlier does not count.
+            question: equal for callers that may share an answer.
+            make: makes an answer.
+            state: returns the state; an answer made in another state is not used.
+            since_s: by the monotonic clock; an answer begun earlier is not used.
         """
         asked_s = self._clock()
         with self._lock:
@@ -111,7 +111,7 @@ class SharedAnswers:
 
 
 class OnceASecond(Generic[Value]):
-    """A value of which one is made a second at most: making it holds up the node's own thread.
+    """OnceASecond: a value made at most once a second, since making it delays the node's thread.
 
     Threads: any thread may call `get`; `_turn` guards the rest, and is held while one is made.
     """
@@ -122,7 +122,7 @@ class OnceASecond(Generic[Value]):
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
-        """Make nothing yet."""
+        """Start without a value."""
         self._make, self._clock, self._sleep = make, clock, sleep
         self._turn = threading.Lock()
         self._value: Value | None = None
@@ -132,17 +132,17 @@ class OnceASecond(Generic[Value]):
         self._failed_s = float("-inf")
 
     def get(self, state: object, *, is_latest: bool) -> Value:
-        """Return the value; waits up to a second where the last one is too old.
+        """Return the value; wait up to a second if the last one is too old.
 
         Args:
-            state: if it differs from that of the last one, a new one is made at once.
-            is_latest: whether it has to be made after this call.
+            state: if it differs from the last value's, a new value is made at once.
+            is_latest: whether the value must be made after this call.
         """
         asked_s = self._clock()
         since_s = asked_s if is_latest else float("-inf")
         with self._turn:
             if self._error is not None and asked_s < self._failed_s:
-                raise self._error  # of the attempt that this one has waited for
+                raise self._error  # from the attempt that this call waited for
             now_s, next_s = self._clock(), self._begun_s + _FRESH_S
             if self._value is not None and state == self._state and now_s < next_s:
                 if self._begun_s >= since_s:
@@ -159,7 +159,7 @@ class OnceASecond(Generic[Value]):
 
 
 class AnswerMeter:
-    """Charges the name of a peer for the processor time and the bytes of its answers.
+    """AnswerMeter: charges peers for the processor time and bytes of their answers.
 
     Threads: any thread may call any method; the admission has a lock of its own.
     """
@@ -170,7 +170,7 @@ class AnswerMeter:
 
     @contextmanager
     def _charged(self, peer: PeerIdentity, *, is_last: bool) -> Iterator[list[int]]:
-        """Wait for the turn of a peer, then charge for what is done; yields where sizes go."""
+        """Wait for a peer's turn, then charge for the block; yields a list to add sizes to."""
         sizes: list[int] = []
         if self._admission is None:
             yield sizes
@@ -201,8 +201,8 @@ class AnswerMeter:
             sock: its connection.
             peer: its identity, which is charged.
             make: makes the answer.
-            patience_s: for how long it may take to receive that.
-            is_last: whether the answer ends the connection, which is charged with it then.
+            patience_s: how long the peer may take to receive it.
+            is_last: whether the answer ends the connection, whose cost is then charged too.
         """
         with self._charged(peer, is_last=is_last) as sizes:
             answer = make()
@@ -211,7 +211,7 @@ class AnswerMeter:
 
 
 def dated(answer: bytes, now_ns: int) -> bytes:
-    """Return an object in JSON, which is not empty, with the time that it is sent at.
+    """Return a non-empty JSON object with the time of sending added.
 
     >>> dated(b'{"node": "n1"}', 7)
     b'{"now_ns": 7, "node": "n1"}'
@@ -220,5 +220,5 @@ def dated(answer: bytes, now_ns: int) -> bytes:
 
 
 def encoded(fields: dict[str, Any]) -> bytes:
-    """Return an answer as it is sent, with the time that it was made at."""
+    """Return an answer encoded for sending, with the time it was made."""
     return json.dumps({**fields, "as_of_ns": time.time_ns()}).encode()

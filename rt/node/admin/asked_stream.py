@@ -1,4 +1,4 @@
-"""Which stream a request is about: a node answers, and changes, no other than its own."""
+"""Checks which stream a request names: a node serves only its own."""
 
 import json
 
@@ -8,7 +8,7 @@ from rt.net.exchange import Fields
 
 
 def demand_stream(own: str, request: Fields, *, is_change: bool) -> None:
-    """Refuse a request about another stream, and a change that does not say about which."""
+    """Refuse a request that names another stream, and a change that names none."""
     named = request.get("stream")
     if named is None and is_change:
         words = f'names no stream; update what made it, or add "stream": {json.dumps(own)} to it'

@@ -1,4 +1,4 @@
-"""AuditLog: one line of JSON for each change that a peer requested of a node, done or refused."""
+"""AuditLog: one line of JSON for each change that a peer requested, done or refused."""
 
 import json
 import logging
@@ -16,19 +16,19 @@ from rt.masking import without_secrets
 
 _log: Final = logging.getLogger("rt.node")
 FILE_BYTES_MAX: Final = 64 << 20  # 200,000 decisions; then the file becomes the older one
-_TEXT_LENGTH_MAX: Final = 200  # of a value of a request: enough to recognise, little to abuse
+_TEXT_LENGTH_MAX: Final = 200  # per value: enough to recognise, too little to abuse
 _VALUES_MAX: Final = 16
-_ASKED_LENGTH_MAX: Final = 2000  # of all of them; encoded twice it is 4 KB at most
+_ASKED_LENGTH_MAX: Final = 2000  # of all values; encoded twice, 4 KB at most
 _LINE_EVERY_S: Final = 60.0
-# Of one client at once; then a line each minute. Of lines of 4 KB, the two files hold what one
+# Per client at once; then a line each minute. With lines of 4 KB, the two files hold what one
 # client does in three weeks.
 _CLIENT_LINES: Final = 60
-_BUDGETS_MAX: Final = 1024  # what is beyond them shares one
+_BUDGETS_MAX: Final = 1024  # further kinds share one budget
 
 
 @dataclass(slots=True)
 class _Budget:
-    """Lines that may be written now, as of a time, and how many were left out for want of them."""
+    """How many lines may be written now, and how many were left out for lack of budget."""
 
     most: int
     lines: float
@@ -36,24 +36,24 @@ class _Budget:
     left_out: int = 0
 
     def is_whole(self, now_s: float) -> bool:
-        """Refill it; return whether it is as if nothing had ever been written."""
+        """Refill it; return whether it is full, as if nothing had been written."""
         self.lines = min(self.most, self.lines + (now_s - self.at_s) / _LINE_EVERY_S)
         self.at_s = now_s
         return self.lines == self.most
 
 
 class AuditLog:
-    """Appends to a file that nothing else writes; the last file is kept beside it as `.1`.
+    """AuditLog: appends to a file that it alone writes; the previous file is kept as `.1`.
 
-    A peer may ask again fifty times a second, and its lines would take the place of others'. So a
-    refusal of one kind (holder, request, reason) is one line a minute, and so is what one client
-    asks for once it has used up its first lines; each says how many before it were left out.
+    A peer that repeats a request fifty times a second could crowd out others' lines. So a refusal
+    of one kind (holder, request, reason) gets one line a minute, and so does a client that has used
+    up its first lines; each line says how many were left out before it.
 
     Threads: any thread may call `record`; `_lock` guards the file and `_budgets`.
     """
 
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Use the file at `path`, which need not be there yet."""
+        """Use the file at `path`, which need not exist yet."""
         self.path = path
         self._clock = clock
         self._lock = threading.Lock()
@@ -69,15 +69,15 @@ class AuditLog:
         is_client: bool = False,
         **facts: object,
     ) -> None:
-        """Append a line and sync it; a disk failure is reported, and does not stop the decision.
+        """Append a line and sync it; a disk failure is logged and does not stop the decision.
 
         Args:
-            request: what was asked.
+            request: the request.
             holder: role and name in the certificate.
             where: the address it came from.
             outcome: `done`, or the code of the refusal.
             is_client: whether the holder is neither an operator nor a node.
-            facts: what else is known, such as the instruction.
+            facts: further fields, such as the instruction.
         """
         asked = {_short(name): _short(value) for name, value in list(request.items())[:_VALUES_MAX]}
         if len(text := json.dumps(asked)) > _ASKED_LENGTH_MAX:
@@ -103,7 +103,7 @@ class AuditLog:
                 _log.error("%s: a decision was not recorded: %s", self.path, spoken(error))
 
     def _budget(self, now_s: float, most: int, *kind: str) -> _Budget:
-        """Return what there is for a kind of lines: up to `most`, and one more each minute."""
+        """Return the budget for a kind of lines: up to `most`, refilled by one each minute."""
         if kind not in self._budgets and len(self._budgets) >= _BUDGETS_MAX:
             kind = kind if self._forget(now_s) else ()
         budget = self._budgets.setdefault(kind, _Budget(most, most, now_s))
@@ -111,7 +111,7 @@ class AuditLog:
         return budget
 
     def _forget(self, now_s: float) -> bool:
-        """Forget the budgets that are whole, and not in use; return whether there were any."""
+        """Forget full budgets that are not in use; return whether there were any."""
         idle = ((kind, each) for kind, each in self._budgets.items() if kind and each.at_s < now_s)
         whole = [kind for kind, each in idle if each.is_whole(now_s)]
         shared = self._budgets.setdefault((), _Budget(1, 1, now_s))
@@ -135,7 +135,7 @@ class AuditLog:
 
 
 def _spend(budgets: Sequence[_Budget]) -> int | None:
-    """Take a line from each; return how many were left out before it, None if it is too."""
+    """Take a line from each budget; return how many were left out before, None if one is empty."""
     budgets = list({id(each): each for each in budgets}.values())  # both may be the shared one
     for budget in budgets:
         if budget.lines < 1:
@@ -148,7 +148,7 @@ def _spend(budgets: Sequence[_Budget]) -> int | None:
 
 
 def _short(value: object) -> object:
-    """Return a value as the log holds it: without secrets, and the beginning of a long one."""
+    """Return a value as the log stores it: without secrets, and shortened."""
     if isinstance(value, bool | int | float) or value is None:
         return value if len(repr(value)) <= _TEXT_LENGTH_MAX else repr(value)[:_TEXT_LENGTH_MAX]
     text = without_secrets(value if isinstance(value, str) else json.dumps(value))

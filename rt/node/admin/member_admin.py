@@ -1,4 +1,4 @@
-"""MemberAdmin: how an operator changes the members of a running cluster."""
+"""MemberAdmin: changes the members of a running cluster for an operator."""
 
 import time
 from collections.abc import Callable
@@ -20,10 +20,10 @@ _POLL_S: Final = 0.01
 
 
 class MemberAdmin:
-    """Adds, promotes, moves and removes members; the leader does, and waits until it is decided.
+    """MemberAdmin: adds, promotes, moves and removes members, on the leader.
 
-    A client that lost the answer asks again. What was done is then not done twice, except that a
-    node which was removed is no member any more; but it is not answered before it is decided.
+    A client that lost the answer may ask again: a change is not made twice, except that a removed
+    node is no longer a member. Every answer waits until the change is decided.
 
     Threads: any connection's. `_member`, `_retention` and `_targets` are used only inside
         `_sequencer.ask`.
@@ -35,11 +35,11 @@ class MemberAdmin:
         """Prepare; the arguments are those of `rt.node.admin.node_admin.NodeAdmin`."""
         self._settings, self._sequencer = settings, sequencer
         self._member, self._retention = member, retention
-        self._targets: dict[str, int] = {}  # the instruction that a learner has to reach
+        self._targets: dict[str, int] = {}  # the instruction that a learner must reach
 
     @property
     def verbs(self) -> dict[str, Verb]:
-        """What may be asked, by name."""
+        """The requests it serves, by name."""
         changes = {
             "add-member": self._add,
             "promote-member": self._promote,
@@ -50,10 +50,10 @@ class MemberAdmin:
         return verbs | {"members": Verb(self._members)}
 
     def _members(self, request: Fields, _identity: PeerIdentity) -> Fields:
-        """The members, for the client to check and to write into a new node's configuration.
+        """Return the members, to be checked and to be written into a new node's configuration.
 
-        Any node names those at the end of its log, which lead a client to the others. They may be
-        outdated or not decided; `{"decided": true}` asks for those that a leader knows to be.
+        Any node returns those at the end of its log, which lead a client to the others. They may be
+        outdated or undecided; `{"decided": true}` asks the leader for the decided ones.
         """
         engine, changed_at = self._sequencer.ask(self._look)
         if request.get("decided"):
@@ -117,7 +117,10 @@ class MemberAdmin:
         return self._change(promote, identity)
 
     def _demand_merged(self, name: str) -> None:
-        """Refuse a learner whose merged log is not as complete, durably, as most were at first."""
+        """Refuse a learner whose durable merged log has not reached its target.
+
+        The target is the majority's position when its promotion was first requested.
+        """
         durable, settled = self._retention.durable_at(name), self._retention.settled_index
         target = self._targets.setdefault(name, settled)
         if durable is None:
@@ -153,7 +156,7 @@ class MemberAdmin:
         make: Callable[[Consensus, Configuration], Entry | None],
         identity: PeerIdentity,
     ) -> Fields:
-        """Have the leader make a change, unless it is made already; wait until it is decided."""
+        """Have the leader make a change, unless it is already made; wait until it is decided."""
         engine = self._member.engine
 
         def ask() -> tuple[int, int]:
@@ -168,7 +171,7 @@ class MemberAdmin:
         return self._members({}, identity)
 
     def _await(self, term: int, index: int) -> None:
-        """Wait until an entry is committed, in this term or not at all."""
+        """Wait until an entry is committed in this term; refuse if it cannot be."""
         end_s = time.monotonic() + _DECIDED_S
         while True:
             engine = self._sequencer.view.engine
@@ -181,7 +184,7 @@ class MemberAdmin:
 
 
 def _hand_over(engine: Consensus, name: str) -> None:
-    """Let the most advanced other member lead, so that this one can be removed."""
+    """Hand leadership to the most advanced other member, so that this one can be removed."""
     status = engine.status()
     able = [p for p in status.peers if p.counts]
     if not able:

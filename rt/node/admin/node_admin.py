@@ -1,4 +1,4 @@
-"""NodeAdmin: what an operator may ask of a running node, over its own mutual TLS."""
+"""NodeAdmin: answers operators' and clients' requests to a running node, over mutual TLS."""
 
 import json
 import os
@@ -66,10 +66,10 @@ from sequencer.ledger.instruction import Instruction, Note, Roll
 from sequencer.member import Member
 
 REQUEST_BYTES_MAX: Final = 16 << 10
-_REQUEST_S: Final = 10.0  # for all of a request to come
+_REQUEST_S: Final = 10.0  # to receive a whole request
 _IDLE_S: Final = 60.0  # a kept connection is ended after this long without a request
-_ANSWER_S: Final = 50.0  # for all of an answer to be taken; the client waits for a minute
-_SETTLED_S: Final = 30.0  # of a snapshot every few seconds, which a majority has to take
+_ANSWER_S: Final = 50.0  # to send a whole answer; the client waits for a minute
+_SETTLED_S: Final = 30.0  # for a majority's snapshots, taken every few seconds
 _POLL_FIRST_S, _POLL_S = 0.001, 0.01
 _TIME_END_NS: Final = 1 << 63
 _HISTORY: Final = Verb(lambda _request, _identity: {})  # its answer is not an object
@@ -77,25 +77,24 @@ _NOTHING: Final = nullcontext()
 
 
 class NodeAdmin:
-    """Answers requests: each is a line of JSON, and its answer ends the connection.
+    """NodeAdmin: answers requests; each is a line of JSON, and its answer ends the connection.
 
-    A request says which stream it is about, or its connection does (`rt-admin/1/STREAM`); one about
-    another stream is refused, and so is a change that does not say. A question that does not say
-    is about this stream: clients of earlier versions ask so.
+    The request or its connection (`rt-admin/1/STREAM`) names the stream. A request that names
+    another stream is refused, and so is a change that names none; a question may omit it, as
+    clients of earlier versions do. With `keep`, the answer ends with a newline, and another request
+    may follow.
 
-    Where the request says `keep`, the answer ends with a newline instead, and another may follow.
+    A subscriber of the stream may ask questions and, if granted leases, hold files by a lease in
+    its own name. Changes that concern everyone need the certificate of an operator, or of a node of
+    the cluster. Only the leader makes changes; other nodes name it. Any node answers a question
+    from its own state; with `latest`, the leader answers, after a majority has confirmed that it
+    leads and it has executed all that was decided before. Every change, done or refused, is
+    recorded in the audit log.
 
-    A subscriber of the stream may look and, if it is granted that, hold files by a lease in its
-    own name. A change that concerns everyone takes the certificate of an operator, or of a node of
-    the cluster. Only the leader acts; other nodes name it. Any node answers a question, as far as
-    it has come; one that says `latest` is answered by the leader, once a majority has confirmed
-    that it leads, and it has executed all that was decided before. Every change, done or refused,
-    is a line of the audit log.
-
-    Threads: any connection's. `_lock` admits one at a time that writes a note, whatever it held: a
-        lease sees the others, and each sees its own text before another is written. A change that
-        is compared and set does without. `_changes` is set by any of them. `_member`, but for
-        its `reads`, and `_archiver` are used only inside `_sequencer.ask`.
+    Threads: any connection's. `_lock` is held while a note is written unconditionally, so that a
+        lease sees the others, and its own text before another is written. A compare-and-set does
+        not need it. Any thread sets `_changes`. `_member`, except its `reads`, and `_archiver` are
+        used only inside `_sequencer.ask`.
     """
 
     def __init__(
@@ -115,16 +114,17 @@ class NodeAdmin:
         """Prepare.
 
         Args:
-            settings: of this node.
+            settings: this node's settings.
             sequencer: takes orders, and answers questions between two steps.
-            member: of this node.
-            archiver: of this node.
+            member: this node's member.
+            archiver: this node's retention.
             audit: records changes; None to record nothing.
-            copies: of sessions, on this node; None to answer nothing about sessions.
-            admission: returns what charges peers for their requests; None to charge nothing.
-            is_own: whether publishers push to it that are granted no stream by name.
+            copies: this node's copies of sessions; None to answer nothing about sessions.
+            admission: returns the admission that charges peers for requests; None to charge
+                nothing.
+            is_own: whether publishers without a grant for a named stream may push here.
             votes: whether a node is a member that votes.
-            served: where the merged log ends that pullers get here; the agreed end if not given.
+            served: returns the end of the log served to pullers here; None for the agreed end.
         """
         self._votes, self._served = votes, served
         self._audit = audit
@@ -137,7 +137,7 @@ class NodeAdmin:
         self._shared = SharedAnswers()
         self._prospect = OnceASecond(lambda: sequencer.ask(archiver.prospect))
         self._numbers = count(1)
-        self._changes = 0  # the number of the change that ended last; none comes twice
+        self._changes = 0  # number of the last completed change; never repeats
         self._is_own = is_own
         self._lock = threading.RLock()
         self._verbs: dict[str, Verb] = {
@@ -162,7 +162,7 @@ class NodeAdmin:
             self._verbs |= _verbs_of(sessions, partial(self._set_session_policy, sessions))
 
     def _cursor_verbs(self) -> "dict[str, Verb]":
-        """Return what is asked of cursors; acknowledgements come by the second: not recorded."""
+        """Return the requests about cursors; frequent acknowledgements are not recorded."""
         cursors = NodeCursors(
             self._view, self._decided, self._latest, lambda: self._settings.stream, self._log
         )
@@ -175,12 +175,12 @@ class NodeAdmin:
         }
 
     def _group_verbs(self) -> "dict[str, Verb]":
-        """Return what is asked of groups; what members do comes by the second: not recorded."""
+        """Return the requests about groups; frequent reports of members are not recorded."""
         groups = NodeGroups(
             self._view, self._decided, self._latest, self._log,
             lambda identity: identity.may_lease(self._settings.stream),
         )  # fmt: skip
-        changing = threading.Lock()  # or the compare-and-sets of members would fail each other's
+        changing = threading.Lock()  # so that members' compare-and-sets do not fail each other
 
         def work(request: Fields, identity: PeerIdentity) -> Fields:
             groups.hear(request, identity)
@@ -202,7 +202,7 @@ class NodeAdmin:
         *,
         changes: bool = False,
     ) -> Verb:
-        """Return a verb whose steps are carried out here, perhaps one request at a time."""
+        """Return a verb whose steps are performed here, with `alone` held."""
 
         def carried_out(request: Fields, identity: PeerIdentity) -> Fields:
             with alone:
@@ -211,7 +211,7 @@ class NodeAdmin:
         return Verb(carried_out, changes=changes, refuses_latest=True)
 
     def serve(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> None:
-        """Take requests and answer them; for the thread of an accepted connection."""
+        """Receive and answer requests; for the thread of an accepted connection."""
         with sock:
             where, is_named = address_of(sock), self._is_named(sock)
             line = receive_line(sock, REQUEST_BYTES_MAX, time.monotonic() + _REQUEST_S)
@@ -241,7 +241,7 @@ class NodeAdmin:
             send_all(sock, make(), time.monotonic() + _ANSWER_S)
 
     def _next_line(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> bytes:
-        """Return the next request on a kept connection; empty once it has ended, or was idle."""
+        """Return the next request on a kept connection; b"" if it has ended or was idle."""
         try:
             line = receive_line_or_end(sock, REQUEST_BYTES_MAX, time.monotonic() + _IDLE_S)
         except TimeoutError:
@@ -251,7 +251,7 @@ class NodeAdmin:
         return line
 
     def _is_named(self, sock: ssl.SSLSocket) -> bool:
-        """Whether the connection itself names this stream, by ALPN."""
+        """Whether the connection names this stream, by ALPN."""
         return sock.selected_alpn_protocol() == f"{ADMIN_ALPN}/{self._settings.stream}"
 
     def answer(
@@ -260,8 +260,8 @@ class NodeAdmin:
         """Return the answer to a request.
 
         Args:
-            line: as it came.
-            identity: of the peer.
+            line: the request as received.
+            identity: the peer's identity.
             where: the peer's address.
             is_named: whether the connection names this stream.
         """
@@ -284,7 +284,7 @@ class NodeAdmin:
             try:
                 answer = self._change(verb, request, identity, where)
             finally:
-                # Whatever came of it: what was refused as undecided may yet be carried out.
+                # In any case: a change refused as undecided may still be carried out.
                 self._changes = next(self._numbers)
             return json.dumps(answer).encode()
         self._demand(identity, verb, request)
@@ -301,8 +301,7 @@ class NodeAdmin:
     def _shared_answer(self, verb: Verb, request: Fields, identity: PeerIdentity) -> bytes:
         """Return an answer that others may share; it says as of when it is.
 
-        One that is to be the latest is shared only with those whose answer was begun after it was
-        confirmed what the latest is.
+        An answer as of the latest is shared only if it was begun after the latest was confirmed.
         """
         fields = [repr(request.get(each)) for each in verb.shared or ()]
         question = (request["do"], *fields)
@@ -311,7 +310,7 @@ class NodeAdmin:
         def do() -> Fields:
             nonlocal is_confirmed
             since_s = time.monotonic() if is_confirmed else float("-inf")
-            is_confirmed = True  # it is done again only as of the latest
+            is_confirmed = True  # a repetition is always as of the latest
             data = self._shared.get(
                 question, lambda: encoded(verb.do(request, identity)), state=self._state,
                 since_s=since_s,
@@ -328,14 +327,14 @@ class NodeAdmin:
         return data
 
     def _state(self) -> tuple[object, ...]:
-        """Return what no shared answer may differ in: who leads, what is agreed, what was done."""
+        """Return the state in which shared answers stay valid: leader, notes, completed changes."""
         view = self._sequencer.view
         return self._changes, view.leads, view.engine.term, view.notes
 
     def _audited(
         self, verb: "Verb", request: Fields, identity: PeerIdentity, where: str, audit: AuditLog
     ) -> Fields:
-        """Carry out a change, and record it: one of the instructions `after` to `by` did it."""
+        """Make a change and record it, with the instructions `after` to `by` that include it."""
         after = self._sequencer.view.executed
         record = partial(
             audit.record, request, identity.title, where, is_client=not identity.may_operate
@@ -350,7 +349,7 @@ class NodeAdmin:
         return answer
 
     def _done(self, verb: Verb, request: Fields, identity: PeerIdentity) -> Fields:
-        """Carry out a request, as of the latest if it says so, or depends on it."""
+        """Carry out a request, as of the latest if it says so or depends on it."""
         if verb.refuses_latest:
             steps = confirmed(lambda: verb.do(request, identity), self._view, self._latest, request)
             return perform(steps, self._carry_out)
@@ -416,7 +415,7 @@ class NodeAdmin:
         return sessions.policy(request)
 
     def _plan(self, request: Fields, _identity: PeerIdentity) -> Fields:
-        """Answer from what was looked at within a second; the sequencing thread decides nothing."""
+        """Answer from data at most a second old; the sequencing thread does not plan."""
         at_ns = request.get("at_ns", 0)
         if type(at_ns) is not int or not 0 <= at_ns < _TIME_END_NS:
             raise Misuse("at_ns is a time in ns since the epoch")
@@ -428,14 +427,14 @@ class NodeAdmin:
         return {**self._ruled(found.disks, found.leases), "at_ns": at_ns, "files": rows}
 
     def _end(self, request: Fields, _identity: PeerIdentity) -> Fields:
-        """Say where the stream ends, if the request says `latest`; else, what is served here."""
+        """Return the end of the stream with `latest`, otherwise of what is served here."""
         view = self._sequencer.view
         if request.get("latest") is not True and self._served is not None:
             return {"end": str(self._served())}
         return {"end": str(view.end), "number": view.number, "digest": view.digest.hex()}
 
     def _roll(self, _request: Fields, _identity: PeerIdentity) -> Fields:
-        # Another node may have confirmed to a publisher what is about to be executed here.
+        # Another node may have confirmed messages that are not executed here yet.
         self._await_latest()
         before = self._sequencer.view.end
         if not before.offset:
@@ -456,7 +455,7 @@ class NodeAdmin:
         return decided(self._view, self._latest, instruction, is_done, may_repeat=may_repeat)
 
     def _carry_out(self, need: Need) -> None:
-        """Carry out what steps wait for, in this thread."""
+        """Carry out a need of some steps, in this thread."""
         if isinstance(need, Order):
             self._sequencer.order(need.instruction)
         elif isinstance(need, Ask):
@@ -513,7 +512,7 @@ class NodeAdmin:
         perform(self._decided(instruction, is_done), self._carry_out)
 
     def _await_settled(self, index: int) -> None:
-        """Wait until a majority has durably what was merged up to an instruction."""
+        """Wait until a majority durably has everything merged up to an instruction."""
         self._await(
             lambda: self._sequencer.ask(lambda: self._archiver.settled_index) >= index,
             _SETTLED_S, "no majority has saved its state yet; ask again in a while",
@@ -530,7 +529,7 @@ class NodeAdmin:
             pause_s = min(_POLL_S, 2 * pause_s)
 
     def _shared_history(self, identity: PeerIdentity, *, is_latest: bool) -> bytes:
-        """Return the history, perhaps with others, as of the latest if that is asked for."""
+        """Return the history, which peers may share; as of the latest if requested."""
         if is_latest:
             self._await_latest(may_follow=True)
         since_s, is_whole = time.monotonic() if is_latest else float("-inf"), identity.may_operate
@@ -541,9 +540,9 @@ class NodeAdmin:
         )  # fmt: skip
 
     def _history(self, *, is_whole: bool = True, is_latest: bool = False) -> bytes:
-        """Return the manifest as it is: the client has the time to read it, a node does not.
+        """Return the manifest unparsed: the client has the time to read it, a node does not.
 
-        Where the log is on the node's machine is for operators and nodes (`is_whole`).
+        Only operators and nodes see the log's directory (`is_whole`).
         """
         directory, line, is_whole_here = self._sequencer.ask(self._active)
         if is_latest and not is_whole_here:
@@ -551,20 +550,20 @@ class NodeAdmin:
             raise Refused("undecided", words)
         end = self._sequencer.view.end
         # The end is read first: a file rolled since is then in both, and the client drops one.
-        # The other way round it would be in neither.
+        # In the other order it would be in neither.
         with closing(OsDisk().open_read(os.path.join(directory, FILE_NAME))) as file:
             data = file.pread(manifest_size(file), 0)
         shown_path = directory if is_whole else os.path.basename(directory)
         head = {"directory": shown_path, "node": self._settings.name, "bytes": len(data)}
         head |= {"as_of_ns": time.time_ns(), "end": str(end), "latest": is_latest}
-        # Older versions let an address with a password into the note.
+        # Older versions allowed a URL with a password in the note.
         head["offloaded"] = masked(
             decode_fields(self._sequencer.view.notes.get(OFFLOAD_NOTE, "{}")) or {}
         )
         return json.dumps({**head, "active": line}).encode() + b"\n" + data
 
     def _active(self) -> tuple[str, object, bool]:
-        """Return where the merged log is, its active file, and whether it is all of it."""
+        """Return the merged log's directory, its active file, and whether the log is complete."""
         execution, executor = self._member.execution, self._member.executor
         log = executor.appender
         line = active(log.end.file, log.facts, log.end.offset).line if log.is_open else None
@@ -572,7 +571,7 @@ class NodeAdmin:
 
 
 def _verbs_of(sessions: SessionAdmin, set_policy: Callable[[Fields], Fields]) -> dict[str, Verb]:
-    """Return what may be asked about sessions."""
+    """Return the requests about sessions."""
 
     def change(do: Callable[[Fields], Fields]) -> Verb:
         return Verb(

@@ -1,4 +1,4 @@
-"""QuotaAdmin: shows the quotas of a stream's publishers, and changes them for all nodes."""
+"""QuotaAdmin: shows and changes the quotas of a stream's publishers."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from rt.node.sessions.quotas import QUOTAS_NOTE, SessionQuotas, parse_quotas, qu
 
 
 class QuotaAdmin:
-    """Answers for the quotas; any thread may call it."""
+    """QuotaAdmin: answers requests about quotas; any thread may call it."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class QuotaAdmin:
 
     @property
     def verbs(self) -> dict[str, Verb]:
-        """What may be asked, by name."""
+        """The requests it serves, by name."""
         change = Verb(self._change, changes=True, operators_only=True)
         return {"session-quota": Verb(self._show), "set-session-quota": change}
 
@@ -35,10 +35,10 @@ class QuotaAdmin:
         return quotas_of_notes(self._view().notes).fields()
 
     def _change(self, request: Fields, identity: PeerIdentity) -> Fields:
-        """Change the limits of all publishers, or of the one that is named.
+        """Change the limits of all publishers, or of the named one.
 
         Raises:
-            Misuse: they are malformed, or the note that is there is of a newer version.
+            Misuse: they are malformed, or a newer version wrote the present note.
         """
         publisher, given = str(request.get("publisher", "")), request.get("quota")
 

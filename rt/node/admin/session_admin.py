@@ -1,4 +1,4 @@
-"""SessionAdmin: what an operator may ask about the sessions of a stream, and decide for them."""
+"""SessionAdmin: answers operators' questions about sessions, and makes their changes."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ _POLL_S: Final = 0.02
 
 
 class SessionAdmin:
-    """Reads the leader's ledger and copies, and orders changes of sessions.
+    """SessionAdmin: reads the leader's ledger and copies, and orders changes of sessions.
 
     Threads: any connection's; `_member` is used only inside `_sequencer.ask`.
     """
@@ -47,10 +47,10 @@ class SessionAdmin:
 
         Args:
             sequencer: answers questions between two steps.
-            member: of this node.
-            copies: of sessions, on this node.
-            decide: orders a change and waits until the given question is answered with yes.
-            settle: waits until a majority has durably what was merged up to an instruction.
+            member: this node's member.
+            copies: this node's copies of sessions.
+            decide: orders a change and waits until the given function returns True.
+            settle: waits until a majority durably has everything merged up to an instruction.
             now_ns: the time that the nodes agree on; called between two steps.
         """
         self._sequencer = sequencer
@@ -61,11 +61,11 @@ class SessionAdmin:
         self._now_ns = now_ns
 
     def sessions(self, request: Fields) -> Fields:
-        """Return a row for each session that this leader knows, or for the one that is named.
+        """Return a row for each session that this leader knows, or for the named one.
 
         Raises:
             Refused: this node does not lead.
-            Misuse: no node knows the session that is named.
+            Misuse: no node knows the named session.
         """
         name = str(request.get("session", ""))
         self._demand_leader()
@@ -73,11 +73,11 @@ class SessionAdmin:
         return {"sessions": self._rows_of(known, name)}
 
     def adopt(self, request: Fields) -> Fields:
-        """Let a session whose beginning is archived continue at the first file that is there.
+        """Let a session whose beginning is archived continue at its first remaining file.
 
         Raises:
             Refused: this node does not lead, or the session has changed meanwhile.
-            Misuse: nothing keeps the session from being merged, or it has no such file.
+            Misuse: the session does not need adoption, or has no such file.
         """
         session, wanted = _named(request), _wanted(request)
         self._demand_leader()
@@ -92,7 +92,7 @@ class SessionAdmin:
         return self._end(_named(request), SessionChange.RESET)
 
     def forget(self, request: Fields) -> Fields:
-        """Drop what the nodes know and hold of a session; its log may not be pushed again.
+        """Drop all that the nodes know and hold of a session; its log may not be pushed again.
 
         Raises:
             Refused: this node does not lead, the session is being pushed, or it has changed
@@ -102,11 +102,11 @@ class SessionAdmin:
         return self._end(_named(request), SessionChange.FORGOTTEN)
 
     def take(self, request: Fields, identity: PeerIdentity) -> Fields:
-        """Take over the name of a session whose owner is gone, with its log or another.
+        """Take over the name of a session whose owner is gone, with its log or a new one.
 
         Raises:
-            Refused: this node does not lead, its owner is there or may come back, or it has changed
-                meanwhile.
+            Refused: this node does not lead, the owner is connected or may come back, or the
+                session has changed meanwhile.
             Misuse: no publisher has opened it.
         """
         wanted = takeover_of(request, identity)
@@ -125,7 +125,7 @@ class SessionAdmin:
         return self._answer(life)
 
     def _taking(self, wanted: Takeover) -> tuple[Life, int]:
-        """Return the change that hands over a session, and the state's instruction."""
+        """Return the change that hands over a session, and the last executed instruction."""
         session, ledger = wanted.session, self._member.executor.ledger
         now_ns, policy = self._now_ns(), session_policy_of_notes(ledger.notes)
         self._demand_unfed(session, self._copies.get(session))
@@ -147,7 +147,7 @@ class SessionAdmin:
         return asdict(session_policy_of_notes(self._sequencer.view.notes))
 
     def policy_text(self, request: Fields, before: str) -> str:
-        """Return the text of a policy that changes the one before; `Misuse` if malformed."""
+        """Return the text of a changed policy; `Misuse` if malformed."""
         known = session_policy_of_notes({SESSIONS_NOTE: before} if before else {})
         return session_policy_of(request.get("policy"), known).text()
 
@@ -155,9 +155,9 @@ class SessionAdmin:
         self._demand_leader()
         self._await_reports(session)
         first, _, index = self._sequencer.ask(lambda: self._ending(session, change))
-        # Until then the copies may be all that a power cut of every node leaves of what is merged.
+        # Until then, a power cut of all nodes may leave only the copies of what is merged.
         self._settle(index)
-        # That takes seconds, in which its publisher may have come back.
+        # That took seconds, in which its publisher may have come back.
         life, known, _ = self._sequencer.ask(lambda: self._ending(session, change))
         if life.before != first.before:
             raise Refused("changed", f"session {session!r} was merged further meanwhile")
@@ -165,7 +165,7 @@ class SessionAdmin:
         return self._answer(life)
 
     def _ending(self, session: SessionName, change: SessionChange) -> tuple[Life, int, int]:
-        """Return the change that ends a session's log, its last such change, and the state's."""
+        """Return the change that ends a log, the last such change, and the last instruction."""
         [_] = self._rows(session)
         copy, ledger = self._copies.get(session), self._member.executor.ledger
         self._demand_unfed(session, copy)
@@ -178,7 +178,7 @@ class SessionAdmin:
         return life, self._last_change(session), ledger.index
 
     def _await_reports(self, session: str) -> None:
-        """Let the other nodes report: a publisher, or the last leader, may just have left."""
+        """Wait for other nodes' reports: a publisher, or the last leader, may just have left."""
         holdings, end = self._member.holdings, time.monotonic() + _REPORTED_S
 
         def is_free() -> bool:
@@ -188,7 +188,7 @@ class SessionAdmin:
             time.sleep(_POLL_S)
 
     def _await_merged(self, session: str, since: int) -> None:
-        """Let all be merged that a majority may hold, and whose last owner was told so.
+        """Wait until everything a majority may hold, and have acknowledged, is merged.
 
         Raises:
             Refused: it is not merged in time.
@@ -209,7 +209,7 @@ class SessionAdmin:
             time.sleep(_POLL_S)
 
     def _demand_unfed(self, session: str, copy: NodeInbox | None) -> None:
-        """Refuse while a publisher is connected, to whichever node, or may be."""
+        """Refuse while a publisher is, or may be, connected to any node."""
         if copy is not None and copy.is_fed:
             words = f"session {session!r} is being pushed by {copy.peer!r}; stop it first"
             raise Refused("live", words)
@@ -225,9 +225,9 @@ class SessionAdmin:
             )
 
     def _demand_log(self, session: str, copy: NodeInbox | None) -> None:
-        """Refuse if the log that was merged is not here, but elsewhere.
+        """Refuse if this node lacks the merged log of a session that another node has.
 
-        Its id would not be known, so that it could be pushed again, and be merged twice.
+        Its id would be unknown, so it could be pushed again and merged twice.
         """
         member = self._member
         own, others = member.holdings.own.get(session, START), member.holdings.others
@@ -255,7 +255,7 @@ class SessionAdmin:
         return {"session": life.session, "change": life.change.value, **changed, "now": row}
 
     def _adoption(self, session: SessionName, wanted: Position | None) -> Life:
-        """Return the change that adopts a session; between two steps."""
+        """Return the change that adopts a session; call this between two steps."""
         copy, before = self._copies.get(session), self._member.executor.ledger.merged_to(session)
         if copy is None:
             raise Misuse(f"the leader holds nothing of session {session!r}; push it first")
@@ -284,14 +284,14 @@ class SessionAdmin:
         return Life(time.time_ns(), SessionChange.ADOPTED, session, before, at)
 
     def _rows(self, name: str, *, known: bool = True) -> list[dict[str, Any]]:
-        """Return what is known of sessions; between two steps."""
+        """Return rows about sessions; call this between two steps."""
         return self._rows_of(self._known(name), name, known_only=known)
 
     def _known(self, name: str) -> "_Known":
-        """Return all that is known of sessions, or of one, as it is now; between two steps.
+        """Copy what is known now of all sessions, or of one; call this between two steps.
 
-        To copy it takes 0.1 ms with a thousand sessions, and to make rows of it a hundred times as
-        much, for which the steps need not wait.
+        Copying takes 0.1 ms with a thousand sessions. Making rows takes a hundred times as long,
+        and the steps need not wait for it.
         """
         member = self._member
         ledger, holdings, stuck = (
@@ -344,13 +344,13 @@ class SessionAdmin:
 
 
 class _Known(NamedTuple):
-    """What a leader knows of sessions at one moment; nothing else has these copies.
+    """What a leader knows of sessions at one moment, copied.
 
     Attributes:
-        merged: up to where each is merged.
-        opened: whose each is.
-        holdings: up to where each node holds each.
-        stuck: why some are not merged.
+        merged: merged end by session.
+        opened: ownership by session.
+        holdings: each node's durable ends.
+        stuck: why some sessions are not merged.
         node: the leader.
     """
 
@@ -362,7 +362,7 @@ class _Known(NamedTuple):
 
 
 def _owned(known: Ownership | None) -> dict[str, Any]:
-    """Return what is known of a session's owner."""
+    """Return the fields about a session's owner."""
     if known is None:
         return {"owner": "", "state": "unopened", "closed_ns": 0, "log": ""}
     state = "closed" if known.closed_ns else "open"

@@ -1,4 +1,4 @@
-"""Verb: one thing that a node does on request."""
+"""Verb: a kind of request that a node serves."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,20 +9,20 @@ from rt.net.exchange import Fields
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One thing that a node does on request.
+    """Verb: a kind of request that a node serves.
 
     Attributes:
         do: carries it out.
-        changes: whether it is recorded.
+        changes: whether it is recorded in the audit log.
         operators_only: whether it needs the certificate of an operator or a node.
         leases: whether a subscriber needs the grant of leases.
-        pushes: whether a publisher may do it to a session that it is granted.
-        shared: of a question whose answer is shared by all who ask it at about the same time, the
-            fields that the answer depends on.
-        refuses_latest: whether it may be done again after a refusal, as of the latest: it depends
-            on the ledger, and what it changes is compared and set.
-        is_latest: whether it is done as of the latest from the beginning.
-        may_follow: whether a node that does not lead may answer as of the latest.
+        pushes: whether a publisher may make it for a session that it is granted.
+        shared: the request fields that the answer depends on, if peers may share an answer; else
+            None.
+        refuses_latest: whether a refusal is repeated as of the latest: it depends on the ledger,
+            and changes it only by compare-and-set.
+        is_latest: whether it is carried out as of the latest from the start.
+        may_follow: whether a follower may answer as of the latest.
     """
 
     do: Callable[[Fields, PeerIdentity], Fields]

@@ -1,4 +1,4 @@
-"""CatchUp: copies the merged log from another node, as any subscriber would."""
+"""CatchUp: copies the merged log from another node, as a subscriber would."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ _STOP_S: Final = 2.0
 
 
 class CatchUp:
-    """A copy under way, into a node's own merged log, which nothing else has open meanwhile."""
+    """CatchUp: a running copy into a node's merged log, which nothing else has open meanwhile."""
 
     def __init__(
         self,
@@ -30,16 +30,17 @@ class CatchUp:
         *,
         suspect: Callable[[CorruptLog], None] = lambda _damage: None,
     ) -> None:
-        """Begin to copy.
+        """Start copying.
 
         Args:
-            settings: of this node.
-            places: of all other members, which are asked in turn.
+            settings: this node's settings.
+            places: addresses of all other members, which are tried in turn.
             begin: where the merged log here continues; the copy is useful once it is past this.
-            guard: of the disk: while there is no room, the copy waits where it is.
-            contexts: of the node, made at its start, so files that cannot be loaded now do no harm.
-            suspect: takes damage in a rolled file, which nothing but another one replaces: where
-                the copy ends in it, each node says that the copy is not of its log.
+            guard: guard of the disk; while there is no room, the copy waits.
+            contexts: TLS contexts made when the node started, so later faults in their files do no
+                harm.
+            suspect: called with damage in a rolled file, which must be replaced: if the copy ends
+                in it, each node says that the copy is of another log.
         """
         others = [addresses[0] for addresses in places.now.values()]
         self._guard = guard
@@ -49,7 +50,6 @@ class CatchUp:
             others,
             contexts,
             disk=GuardedDisk(guard),
-            compares=False,
         )
         self._begin = begin
         self._pull.on_damage(suspect)
@@ -57,26 +57,26 @@ class CatchUp:
 
     @property
     def log(self) -> Appender | None:
-        """What it writes; None before a node has said which log it is."""
+        """The log it writes; None until a node has identified the log."""
         return self._pull.log
 
     @property
     def position(self) -> Position:
-        """Up to where it is copied."""
+        """The end of what is copied."""
         return self._pull.status().position
 
     @property
     def waits_for(self) -> str:
-        """What the copy is waiting for, for messages; "" if it is not waiting."""
+        """What the copy waits for, for use in messages; "" if it is not waiting."""
         return f"{self._guard.kept} of free disk" if self._guard.is_closed else ""
 
     def is_done(self, ledger_end: Position) -> bool:
-        """Whether merging can resume: the copy holds the ledger's end and all its source had.
+        """Whether merging can resume: the copy has the ledger's end and everything its source had.
 
-        A source that has less than this node may be waiting for it.
+        A source that has less than this node counts as done, since it may be waiting for this node.
 
         Raises:
-            DiskFailed: the copy has ended by itself, and will get no further.
+            DiskFailed: the copy has stopped and will not continue.
         """
         status = self._pull.status()
         if not self._pull.running:
@@ -85,7 +85,7 @@ class CatchUp:
         return has_all and max(ledger_end, self._begin + 1) <= status.next_place
 
     def end(self) -> bool:
-        """Ask the copy to end, without waiting; True once it has released the log."""
+        """Request the end of the copy without waiting; True once it has released the log."""
         return self._pull.stop(0.0)
 
     def stop(self) -> bool:
@@ -94,17 +94,17 @@ class CatchUp:
 
 
 class GuardedDisk(OsDisk):
-    """The disk, except that no log file grows while there is no room.
+    """GuardedDisk: the disk, except that log files cannot grow while there is no room.
 
-    Manifest lines and indexes are still written: archiving is what makes room, and a source
-    announces it before it sends more.
+    Manifest lines and indexes are still written: archiving makes room, and a source announces it
+    before it sends more.
     """
 
     def __init__(self, guard: DiskGuard) -> None:
         self._guard = guard
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
-        """Open for reading and, while there is room, appending."""
+        """Open for reading and, for log files only while there is room, appending."""
         file = super().open(path, create=create)
         if file_position(os.path.basename(path)) is None:
             return file

@@ -1,4 +1,4 @@
-"""Dependencies: what a node's duties act on."""
+"""Dependencies: the interfaces that `Duties` uses."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,19 +15,19 @@ from rt.position import Position
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """What the duties act on.
+    """Dependencies: the interfaces that `Duties` uses.
 
     Attributes:
         sessions: the copies of sessions.
         snapshots: saves the state.
         retention: reports disks and archives files.
-        watch: decides what becomes of sessions whose publishers come and go.
-        copy_log: starts copying the merged log from other nodes, from a position on.
+        watch: opens, closes and expires sessions as their publishers come and go.
+        copy_log: starts copying the merged log from other nodes, from a given position.
         pass_on: pushes this node's copy of a session to a node: `pass_on(node, session)`.
         serve: sets the end of the merged log that pullers may read.
         refuse: turns pullers away for good, with this reason.
-        pulse: tells the other members, and hears from them, who rests.
-        is_full: whether the disk has so little room that nothing new is taken.
+        pulse: sends and receives idle heartbeats.
+        is_full: whether the disk has too little room to accept anything new.
     """
 
     sessions: Inboxes

@@ -1,9 +1,8 @@
-"""Duties: what a node does as a sequencer, one step at a time."""
+"""Duties: a node's sequencing work, one step at a time."""
 
 import logging
 import os
 from collections import deque
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -29,24 +28,24 @@ from sequencer.planning.holdings import decode_report
 from sequencer.raft.consensus import Status, UnheardError
 
 _log: Final = logging.getLogger("rt.node")
-_FULL_DISK_S: Final = 0.5  # between two attempts to merge while the disk has no room
-_LOOK_S: Final = 0.25  # between two looks for sessions that do not arrive
-_REST_ALONE_S: Final = 4.0  # a node alone has no messages of others to handle besides
-_CALM_S: Final = 3.0  # as long as a burst of messages often pauses: a rest takes two messages
+_FULL_DISK_S: Final = 0.5  # between attempts to merge while the disk is full
+_LOOK_S: Final = 0.25  # between two searches for sessions that do not arrive
+_REST_ALONE_S: Final = 4.0  # `rest_s` of a node alone, which has no messages to handle
+_CALM_S: Final = 3.0  # bursts often pause for less, and each rest costs two messages
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long the duties wait.
+    """Timing: how long the duties wait.
 
     Attributes:
         tick_s: unit of the consensus timers.
         missing_s: how long to wait for a session's bytes before copying the merged log.
-        look_s: between two looks for sessions that do not arrive.
-        patience: how many looks a session may fail to grow before a node is asked for it.
-        easy_ticks: how many may pass in one step while nothing happens.
-        calm_s: how long nothing happens before a node rests.
-        rest_s: between two steps at rest, in which reports are sent and files may be archived.
+        look_s: time between two searches for sessions that do not arrive.
+        patience: number of searches without growth before a node is asked for a session.
+        easy_ticks: how many ticks one step may advance while nothing happens.
+        calm_s: how long nothing must happen before a node rests.
+        rest_s: time between steps at rest, which send reports and may archive files.
     """
 
     tick_s: float
@@ -55,11 +54,11 @@ class Timing:
     patience: int
     easy_ticks: int = 1
     calm_s: float = _CALM_S
-    rest_s: float = 10.0  # other nodes wait 15 s for what a node says of its publishers
+    rest_s: float = 10.0  # other nodes wait 15 s for a node's report of its publishers
 
 
 def timing_of(settings: NodeSettings) -> Timing:
-    """Return the timing of a configured node: it asks others after half of `missing_s`."""
+    """Return a configured node's timing; it asks other nodes after half of `missing_s`."""
     patience = max(1, round(settings.agreement.missing_s / 2 / _LOOK_S))
     agreement = settings.agreement
     return Timing(
@@ -69,17 +68,18 @@ def timing_of(settings: NodeSettings) -> Timing:
 
 @dataclass(slots=True)
 class Mail:
-    """What arrived since the last step.
+    """Mail: what arrived since the last step.
 
     Attributes:
-        synced: sessions that were synced further, or opened. How far is read from the copy
-            itself, so late mail does no harm.
+        synced: sessions that were synced further, or opened. The end is read from the copy itself,
+            so late mail does no harm.
+        received: sessions that received small updates, not synced yet.
         heard: messages of other nodes, with their senders.
-        damaged: what connections found damaged.
-        orders: instructions to propose, each with the term it was ordered in.
+        damaged: damage that connections found.
+        orders: instructions to propose, each with the term in which it was ordered.
         gone: members whose processes have ended.
-        is_stirred: whether a publisher came or went, or a question was asked: the answer may depend
-            on what others report.
+        is_stirred: whether a publisher came or went, or a question was asked, so that other nodes'
+            reports may be needed.
     """
 
     synced: dict[str, None] = field(default_factory=dict)  # a dict, for its order
@@ -96,11 +96,11 @@ class Mail:
 
 
 class Stepped(NamedTuple):
-    """What a step came to.
+    """Stepped: the result of a step.
 
     Attributes:
         view: the node's state, for other threads.
-        next_s: step again by then at the latest, even without mail.
+        next_s: step again by then, even without mail.
     """
 
     view: NodeView
@@ -108,17 +108,16 @@ class Stepped(NamedTuple):
 
 
 class Duties:
-    """Hold, hear, order, tick, mend, advance, keep up, confirm, ask, save: a node's sequencing.
+    """Duties: a node's sequencing: receive, propose, tick, mend, merge, catch up, confirm, save.
 
-    It has no thread, lock, clock or socket and never sleeps, so a simulation drives the same
-    code that a node runs (`rt.node.agree.sequencer.NodeSequencer`). One thread at a time may call
-    it.
+    It has no thread, lock, clock or socket and never sleeps, so a simulation drives the same code
+    that a node runs (`rt.node.agree.sequencer.NodeSequencer`). One thread at a time may call it.
     """
 
     def __init__(self, member: Member, ports: Dependencies, timing: Timing) -> None:
         """Prepare, and serve what was executed before the restart; `step` does the rest."""
         self._member = member
-        self._executor = member.executor
+        self._executor, self._copies = member.executor, member.execution.copies
         self._ports = ports
         self._timing = timing
         self._keep_up = KeepUp(member, ports.snapshots, ports.copy_log, timing.missing_s)
@@ -127,7 +126,7 @@ class Duties:
         self._rest = IdlePolicy(
             member, ports.pulse, ports.watch, calm_s=timing.calm_s, easy_ticks=timing.easy_ticks
         )  # fmt: skip
-        self._merge_again_s = float("-inf")  # the disk was full
+        self._merge_again_s = float("-inf")  # when to retry after a full disk
         self._paused = ""  # why the merged log could not be written at the last attempt
         self._served = START
         self._forks = ForkWatch(member, ports.refuse)
@@ -141,69 +140,54 @@ class Duties:
         """Do everything that can be done now.
 
         Args:
-            now_s: by a clock that only goes forward.
-            mail: what arrived since the last step; it is used up.
+            now_s: a monotonic clock, in seconds.
+            mail: what arrived since the last step; emptied.
 
         Raises:
-            OSError: the journal's disk failed, or the merged log's.
-            CorruptLog: a log is damaged, and no other node has what it held.
+            OSError: the disk of the journal or of the merged log failed.
+            CorruptLog: a log is damaged, and no other node has its contents.
         """
-        self._follow_lives()
+        copies, ports, rest = self._copies, self._ports, self._rest
+        if copies.dropped or copies.owned or ports.sessions.is_removing:
+            self._follow_lives()
         is_loud = self._is_loud(mail)
-        self._member.holdings.presence.now_s = now_s  # a step at rest is long after the last
+        self._member.holdings.presence.now_s = now_s  # steps at rest are far apart
         self._take(mail)
-        self._ports.watch.turn(now_s, mail.synced, is_stirred=mail.is_stirred)
-        is_tick = now_s >= self._next_tick_s - self._early_s(mail)
+        # A report is answered with another: so nodes at rest step together, and report once in
+        # `rest_s`, not once for each of them.
+        early_s = self._timing.rest_s / 2 if rest.is_resting and mail.heard else 0.0
+        is_tick = now_s >= self._next_tick_s - early_s
+        if is_tick or mail.synced or mail.is_stirred:
+            ports.watch.turn(now_s, mail.synced, is_stirred=mail.is_stirred)
         if is_tick:
             self._next_tick_s = now_s + self._timing.tick_s
-            for _ in range(self._rest.ticks):
+            for _ in range(rest.ticks):
                 self._member.tick()
-        while mail.damaged:
-            self._take_report(mail.damaged.popleft())
-        try:
-            self._advance(now_s, mail.synced)
-            if is_tick and not self._is_alone:
-                self._keep_up.turn(
-                    now_s, is_forked=self._forks.found is not None,
-                    is_full=self._ports.is_full(), paused=self._paused,
-                )  # fmt: skip
-        except Diverged as difference:
-            self._forks.take(difference)
-        except CorruptLog as damage:
-            self._mend(damage)
-        self._follow_lives()  # before a snapshot covers it
-        self._serve()
-        self._ports.retention.turn(now_s)
+        self._advance(now_s, mail, is_tick=is_tick)
+        if copies.dropped or copies.owned or ports.sessions.is_removing:
+            self._follow_lives()  # before a snapshot covers it
+        if is_tick or self._served != self._executor.ledger.end:
+            self._serve()
+        if is_tick or ports.retention.is_called:
+            ports.retention.turn(now_s)
         if is_tick:
             self._tick(now_s)
-        if is_tick or is_loud or self._rest.is_resting:
+        if is_tick or rest.is_resting or (is_loud and rest.is_quiet):
             self._look_at_rest(now_s, is_tick=is_tick, is_loud=is_loud)
-        is_pausing = now_s < self._merge_again_s
-        has_more = self._member.execution.can_continue and not is_pausing
+        execution = self._member.execution
+        has_more = execution.queue and execution.can_continue and now_s >= self._merge_again_s
         return Stepped(self.view(), now_s if has_more else self._next_tick_s)
-
-    def _early_s(self, mail: Mail) -> float:
-        """How much earlier than due a step may count as due: a report is answered with another.
-
-        So nodes at rest step together, and report once in `rest_s`, not once for each of them.
-        """
-        return self._timing.rest_s / 2 if mail.heard and self._rest.is_resting else 0.0
 
     def _is_loud(self, mail: Mail) -> bool:
         """Whether something came that a node at rest does not expect, or a member has returned."""
+        if mail.synced or mail.received or mail.orders or mail.damaged or mail.gone:
+            return True
         away = self._rest.away
         has_returned = bool(away) and any(sender in away for sender, _ in mail.heard)
-        return has_returned or bool(
-            mail.synced
-            or mail.received
-            or mail.orders
-            or mail.damaged
-            or mail.gone
-            or mail.is_stirred
-        )
+        return has_returned or mail.is_stirred
 
     def _look_at_rest(self, now_s: float, *, is_tick: bool, is_loud: bool) -> None:
-        """Let the next tick wait while nothing happens, and at rest for long."""
+        """Schedule the next tick: later while nothing happens, and much later at rest."""
         before, timing = self._rest.ticks, self._timing
         self._rest.look(now_s, is_loud=is_loud)
         ticks = self._rest.ticks
@@ -214,17 +198,16 @@ class Duties:
     def end(self) -> None:
         """Save a last snapshot; errors as `step`.
 
-        A copy under way is stopped, but the log stays closed: the copy may still be writing.
+        A running copy of the log is stopped, but the log stays closed: the copy may still be
+        writing.
         """
         if self._keep_up.copy is not None:
             self._keep_up.copy.stop()
         self._ports.snapshots.end()
 
     def _follow_lives(self) -> None:
-        member, sessions = self._member, self._ports.sessions
-        if member.has_ended_or_owned or sessions.is_removing:  # rare; asked twice in every step
-            drop_copies(member, sessions)
-            bind_copies(member, sessions)
+        drop_copies(self._member, self._ports.sessions)
+        bind_copies(self._member, self._ports.sessions)
 
     def view(self) -> NodeView:
         """Return the state for other threads; `step` returns it as well."""
@@ -232,8 +215,8 @@ class Duties:
         engine = member.engine
         if self._shown.engine.leader != engine.leader:
             self._shown = replace(self._shown, engine=engine.status())
-        # An instruction that a full disk cut short is begun and not executed: a read of the latest
-        # that has to come after it is not answered yet.
+        # A full disk may leave an instruction half executed: a latest read that must follow it
+        # is not answered yet.
         executed = ledger.index - self._executor.is_half_done
         return NodeView(
             self._shown, engine.leads, executed, ledger.end, ledger.number, ledger.time_ns,
@@ -245,7 +228,7 @@ class Duties:
         member = self._member
         for session in mail.synced:
             held = self._ports.sessions.get(session)
-            if held is not None and self._is_known(session):  # else it was set aside since
+            if held is not None and self._is_known(session):  # it may have been set aside
                 member.hold(session, held.durable)
         for session in mail.received:
             member.receive(session)
@@ -258,13 +241,13 @@ class Duties:
                 self._lines.warn(f"{sender} {error}", f"from node {sender}: {error}")
             except Diverged as difference:
                 self._forks.take(difference)
-        for each in mail.gone:  # after all that they said
+        for each in mail.gone:  # after their last messages
             member.gone(each)
         for term, instruction in mail.orders:
             self._order(term, instruction)
 
     def _order(self, term: int, instruction: Instruction) -> None:
-        """Propose an instruction in the term it was ordered in, and in no other.
+        """Propose an instruction only in the term in which it was ordered.
 
         In a later term it could replace what others have ordered since.
         """
@@ -295,10 +278,24 @@ class Duties:
             dict(self._member.unheard), self._member.proposals.unreadable,
         )  # fmt: skip
 
-    def _advance(self, now_s: float, changed: Collection[str]) -> None:
-        merged = self._run(now_s)
-        for session in dict.fromkeys([*changed, *merged]) if merged else changed:
-            self._confirm(session)
+    def _advance(self, now_s: float, mail: Mail, *, is_tick: bool) -> None:
+        """Mend what was found damaged, and do what the member can."""
+        while mail.damaged:
+            self._take_report(mail.damaged.popleft())
+        try:
+            merged = self._run(now_s)
+            if merged or mail.synced:
+                for session in dict.fromkeys([*mail.synced, *merged]):
+                    self._confirm(session)
+            if is_tick and not self._is_alone:
+                self._keep_up.turn(
+                    now_s, is_forked=self._forks.found is not None,
+                    is_full=self._ports.is_full(), paused=self._paused,
+                )  # fmt: skip
+        except Diverged as difference:
+            self._forks.take(difference)
+        except CorruptLog as damage:
+            self._mend(damage)
 
     def _run(self, now_s: float) -> list[str]:
         """Propose, persist, answer and merge; while the disk is full, do all but merge."""
@@ -306,12 +303,13 @@ class Duties:
             try:
                 merged = self._member.run()
             except DiskFailed:
-                raise  # what is on the disk is unknown now: a restart finds out
+                raise  # the disk's state is unknown now; a restart reads it
             except OSError as error:
                 self._merge_again_s = now_s + _FULL_DISK_S
                 self._pause(error)
             else:
-                self._resume()
+                if self._paused:
+                    self._resume()
                 return merged
         was_suspended, self._member.execution.suspended = self._member.execution.suspended, True
         try:
@@ -328,11 +326,11 @@ class Duties:
         self._paused = why
 
     def _resume(self) -> None:
-        """Note that the merged log can be written; a run that had nothing to write proves it not.
+        """Record that the merged log can be written, unless the last run had nothing to write.
 
-        An instruction that fails stays first in the queue, and is tried again by the next run.
+        A failed instruction stays first in the queue, and the next run tries it again.
         """
-        if self._paused and not self._member.execution.suspended:
+        if not self._member.execution.suspended:
             _log.warning("merging goes on, after it had paused: %s", self._paused)
             self._paused = ""
 
@@ -342,17 +340,17 @@ class Duties:
             return
         known, merged = held.confirmations, ledger.merged_to(session)
         held.merged = merged
-        if not self._member.execution.copies.is_checked(session):
-            return  # the copy, and so the publisher's log, may hold other bytes than were merged
+        if session not in self._copies.checked:
+            return  # the copy, and the publisher's log, may differ from what was merged
         self._ports.sessions.proved(session, merged)
         merged_at = ledger.end if merged > known.merged else known.merged_at
         replicated = max(known.replicated, self._replicated(session), merged)
         held.confirm(Confirmations(held.safe, replicated, merged, merged_at))
 
     def _is_known(self, session: str) -> bool:
-        """Whether the copy here is of the session as the ledger has it, and not of a later one.
+        """Whether the copy here is of the session as the ledger has it, not a later one.
 
-        After a crash the ledger may be from before an instruction that dropped the last copy.
+        After a crash, the ledger may precede an instruction that dropped the previous copy.
         """
         return self._ports.sessions.begun_after(session) <= self._executor.ledger.index
 
@@ -360,9 +358,10 @@ class Duties:
         return self._member.holdings.agreed(session)
 
     def _take_report(self, found: DamageFound) -> None:
-        """Mend what a connection found damaged, unless another log is open in its place by now.
+        """Mend what a connection found damaged, unless another log has been opened since.
 
-        A merged file that a copy is writing is left alone, or nothing would ever fill the gap.
+        A merged file that a copy is writing is left alone; otherwise nothing would ever fill the
+        gap.
         """
         damage = found.damage
         if not self._is_merged(damage):
@@ -370,16 +369,16 @@ class Duties:
             if held is None or held.appender is not found.log:
                 return
             if not found.scrubbed or held.is_fed or is_elsewhere(found, self._member.holdings):
-                self._mend(damage)  # a copy that may be the only one is kept
+                self._mend(damage)  # unless this may be the only copy
         elif self._may_mend(found.log):
             if self._executor.is_rolled(damage.path):
                 _log.error("%s; %s", damage, ROLLED)
             else:
                 self._mend(damage)
-                self._serve()  # no further than what is left, before a copy begins
+                self._serve()  # only what is left, before a copy begins
 
     def _may_mend(self, log: Appender) -> bool:
-        """Whether the merged log is as it was when damage was found, and may be set aside."""
+        """Whether the merged log is still the one found damaged, and may be set aside."""
         is_free = self._forks.found is None and self._keep_up.copy is None
         return is_free and log is self._executor.appender
 
@@ -387,7 +386,7 @@ class Duties:
         return os.path.dirname(damage.path) == self._executor.appender.directory
 
     def _mend(self, damage: CorruptLog) -> None:
-        """Set aside what is damaged, if another node or the publisher has what it held."""
+        """Set damaged files aside if another node or the publisher has their contents."""
         diverged = isinstance(damage, SessionDiverged)
         if self._is_alone and not diverged:
             raise damage
@@ -397,7 +396,7 @@ class Duties:
             self._executor.discard(damage.path)
         else:
             session = os.path.basename(os.path.dirname(damage.path))
-            is_placed = os.path.basename(damage.path) != FILE_NAME  # a manifest has no place
+            is_placed = os.path.basename(damage.path) != FILE_NAME  # manifests have no position
             damaged_at = damage.position if is_placed and not diverged else None
             self._ports.sessions.give_up(session, diverged=diverged, damaged_at=damaged_at)
             self._member.lose(session)
@@ -408,14 +407,14 @@ class Duties:
                 self._ports.pass_on(sender, session)
 
     def _serve(self) -> None:
-        """Let pullers read what was executed, or copied up to where executing resumes.
+        """Let pullers read what was executed, or copied up to where execution resumes.
 
-        A log that was copied counts as soon as it is whole: no instruction may follow for hours.
+        A complete copied log counts at once: no instruction may follow for hours.
         """
         executor = self._executor
         end, written = executor.ledger.end, executor.appender.end
         if end == self._served <= written:
-            return  # the usual case: nothing was executed, and nothing was set aside
+            return  # the usual case: nothing was executed or set aside
         if self._keep_up.copy is not None or self._forks.found is not None:
             return
         if executor.lacks_log:  # perhaps a damaged file was set aside
@@ -426,12 +425,16 @@ class Duties:
 
 
 def _undecided(status: Status, first_last: int) -> int:
-    """Return what is left of the log of a start whose last entry this was: 0 once it is decided.
+    """Return the last undecided entry of the log as of the start; 0 once all are decided.
 
-    A node may have lost all that it had, or a part, and be sent that again entry by entry: before
-    it has all that a leader calls committed, it does not know where the merged log ends.
+    A node may have lost some or all of its entries, and receive them again one by one. Until it has
+    all that a leader calls committed, it does not know where the merged log ends.
+
+    Args:
+        status: the engine's status.
+        first_last: the last entry at the start.
     """
     if not status.last or not status.is_current:
         return max(status.last, 1)
-    last = min(first_last, status.last)  # what was replaced was not committed
+    last = min(first_last, status.last)  # replaced entries were not committed
     return last if last > status.commit else 0

@@ -1,4 +1,4 @@
-"""ForkWatch: what a node does once its log is not what a majority of the nodes agreed on."""
+"""ForkWatch: stops a node whose log differs from what a majority agreed on."""
 
 import logging
 from collections.abc import Callable
@@ -20,11 +20,11 @@ _log: Final = logging.getLogger("rt.node")
 
 @dataclass(frozen=True, slots=True)
 class FoundFork:
-    """A fork, as `rt status` shows it.
+    """FoundFork: a fork, as `rt status` shows it.
 
     Attributes:
         since_s: when it was found, by the clock of the duties.
-        position: of the merged log here, which differs from the others' from there on.
+        position: where the merged log here begins to differ from the others'.
         reason: what was found.
     """
 
@@ -34,9 +34,9 @@ class FoundFork:
 
 
 class ForkWatch:
-    """Stops a node from merging and serving when a fork is found; it keeps its files and runs on.
+    """ForkWatch: stops merging and serving when a fork is found; the node keeps its files and runs.
 
-    Only an operator can say whether what is only in this node's log is still needed.
+    Only an operator can say whether what only this node's log has is still needed.
     """
 
     def __init__(self, member: Member, refuse: Callable[[Refused], None]) -> None:
@@ -47,7 +47,7 @@ class ForkWatch:
         self._now_s = 0.0
 
     def look(self, now_s: float, fork: Fork | None) -> None:
-        """Take note of the time, and of a fork that the consensus has found."""
+        """Record the time, and a fork that the consensus has found."""
         self._now_s = now_s
         if fork is not None and self.found is None:
             appender = self._member.executor.appender
@@ -58,7 +58,7 @@ class ForkWatch:
             )
 
     def take(self, difference: Diverged) -> None:
-        """Take note that the merged log here differs from that of the others."""
+        """Record that the merged log here differs from the others'."""
         if self.found is None:
             self._stop(difference.position, difference.reason)
 
@@ -79,8 +79,8 @@ class ForkWatch:
 def first_range_from(disk: Disk, directory: str, instruction: int) -> Position:
     """Return where a merged log's first range of this instruction or a later one begins.
 
-    The end of the readable part if there is none. The newest files are searched first, each by its
-    index, since a fork is recent.
+    If there is none, return the end of the readable part. The newest files are searched first, each
+    by its index, since a fork is recent.
     """
     with closing(LogDirectory(directory, disk)) as log:
         try:
@@ -97,9 +97,10 @@ def first_range_from(disk: Disk, directory: str, instruction: int) -> Position:
 
 
 def _place_in(log: LogDirectory, start: Position, instruction: int) -> Position:
-    """The first such range in a file, or the end of the file's whole ranges.
+    """Return the first such range in a file, or the end of its complete ranges.
 
-    The latest ranges may not be indexed yet, so it goes on from range to range after the index.
+    The latest ranges may not be indexed yet, so the search continues range by range after the
+    index.
     """
     index, file = log.open_index(start)
     try:
@@ -115,7 +116,7 @@ def _place_in(log: LogDirectory, start: Position, instruction: int) -> Position:
 
 
 def _merged_by(file: File, offset: int) -> int:
-    """The index of the instruction that a range was merged by; 0 if no range is there."""
+    """The index of the instruction that merged a range; 0 if there is no range."""
     found = _range_at(file, offset)
     return found.instruction if found is not None else 0
 

@@ -1,7 +1,7 @@
-"""Beat: what a process tells another of the streams that rest there, as it goes onto the wire.
+"""Encodes idle heartbeats: how a process reports to another the streams that are calm on it.
 
 Little endian. Number of streams u32, and for each: digest of its cluster's name 8 bytes, term u64,
-index u64. A beat lists all of them, so one that is lost, or late, needs no repair.
+index u64. Each heartbeat lists all of them, so a lost or late one needs no repair.
 """
 
 import struct
@@ -19,22 +19,23 @@ BEAT_BYTES_MAX: Final = _COUNT.size + STREAMS_MAX * _ITEM.size
 
 
 def group_of(cluster: str) -> bytes:
-    """Return what stands for the nodes of one cluster, and of one stream, in a beat."""
+    """Return the digest that identifies a cluster (one stream's nodes) in a heartbeat."""
     return blake2b(cluster.encode(), digest_size=8).digest()
 
 
 def encode_heartbeat(calm: Mapping[bytes, Quiescence]) -> bytes:
-    """Lay out a beat: where the node is calm, by `group_of` each cluster.
+    """Encode where the node is calm, by `group_of` each cluster.
 
-    >>> decode_beat(encode_beat({group_of("flights"): Calm(3, 14)}))[group_of("flights")]
-    Calm(term=3, index=14)
+    >>> calm = {group_of("flights"): Quiescence(3, 14)}
+    >>> decode_heartbeat(encode_heartbeat(calm)) == calm
+    True
     """
     items = [_ITEM.pack(group, place.term, place.index) for group, place in calm.items()]
     return _COUNT.pack(len(items)) + b"".join(items)
 
 
 def decode_heartbeat(data: bytes) -> dict[bytes, Quiescence]:
-    """Read the bytes of `encode_heartbeat`; `PeerError` if they are something else."""
+    """Decode the bytes of `encode_heartbeat`; `PeerError` if they are anything else."""
     if len(data) < _COUNT.size or len(data) != _COUNT.size + _number(data) * _ITEM.size:
         raise PeerError(f"a beat of {len(data)} bytes has another number of streams")
     found = {group: Quiescence(term, index) for group, term, index in _ITEM.iter_unpack(data[4:])}

@@ -1,4 +1,4 @@
-"""Pulse: the heartbeat between two processes for all the streams that rest in them."""
+"""Idle heartbeats: one heartbeat between two processes for all streams at rest in both."""
 
 import logging
 import socket
@@ -10,13 +10,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from rt.errors import PeerError
+from rt.net.authority.certificates import CertificateFiles
 from rt.net.authority.identity import PeerIdentity
+from rt.net.tls import Contexts, client_context, offering
 from rt.node.agree.heartbeat_codec import (
     BEAT_BYTES_MAX,
     decode_heartbeat,
     encode_heartbeat,
     group_of,
 )
+from rt.node.settings.agreement import AgreementSettings
 from sequencer.peers.connections import Outbox
 from sequencer.peers.dialling import Address, PeerDialer
 from sequencer.raft.consensus import Quiescence
@@ -25,32 +28,39 @@ _log: Final = logging.getLogger("rt.node")
 PULSE_ALPN: Final = "rt-pulse/1"
 _LENGTH: Final = struct.Struct("<I")
 _READ_BYTES: Final = 16 * 1024
-# A node shows at each step where it is calm, every 10 s; one that hangs is listed no more.
+# A node at rest renews its place in the heartbeat every 10 s; one that hangs is dropped from it.
 SHOWN_S: Final = 14.0
-_Line = tuple[str, tuple[Address, ...]]  # the name of a node, and where it may listen
+_Line = tuple[str, tuple[Address, ...]]  # a node's name and possible addresses
+
+
+def process_heartbeat(timing: AgreementSettings, files: CertificateFiles) -> "ProcessHeartbeat":
+    """Return the pulse of a node's process: as often as a leader's heartbeat of a busy stream."""
+    contexts = Contexts(files, lambda *paths: offering(client_context(*paths), PULSE_ALPN))
+    return ProcessHeartbeat(contexts.current, beat_s=timing.heartbeat_s, lost_s=timing.election_s)
 
 
 class HeardHeartbeats:
-    """What a connection of another process has said.
+    """HeardHeartbeats: what another process sent on one connection.
 
     Threads:
-        streams, at_s: the connection's thread writes, the first replaced whole; any may read.
-        is_lost: the thread that beats.
+        streams, at_s: written by the connection's thread; any may read, since `streams` is
+        replaced.
+        is_lost: used by the heartbeat thread.
     """
 
     def __init__(self, sender: str) -> None:
         self.sender = sender
         self.streams: Mapping[bytes, Quiescence] = {}
         self.at_s = time.monotonic()
-        self.is_lost = False  # it was silent for too long, and its streams were woken
+        self.is_lost = False  # silent for too long; its streams were woken
 
 
 class JoinedStream(NamedTuple):
-    """A stream that a pulse serves; any thread may call either.
+    """JoinedStream: a stream's callbacks, called by any thread.
 
     Attributes:
-        wake: another member's rest may have ended.
-        fail: there is no pulse any more, because of this error.
+        wake: called when another member's rest may have ended.
+        fail: called with the error when heartbeats have stopped.
     """
 
     wake: Callable[[], None]
@@ -58,23 +68,23 @@ class JoinedStream(NamedTuple):
 
 
 class HeartbeatLine(Outbox):
-    """Beats to one process. The connections of its streams say in the log why it is not reached."""
+    """HeartbeatLine: sends heartbeats to one process; its streams' connections log failures."""
 
     def _note(self, problem: str) -> None:
         self.problem = problem
 
 
 class ProcessHeartbeat:
-    """Tells other processes which streams rest here, several times a second, and hears theirs.
+    """ProcessHeartbeat: exchanges with other processes, several times a second, which streams rest.
 
-    While nothing rests, nothing is sent. A process that is silent for `lost_s`, or hangs up, or
-    lists a stream no more, wakes the stream here.
+    While nothing rests, nothing is sent. A stream here is woken when another process is silent for
+    `lost_s`, disconnects, or no longer lists the stream.
 
     Threads:
-        _lock: of the four below; held for an update only.
+        _lock: guards the next four; held for an update only.
         _streams, _shown, _places, _lines: any thread, with the lock held.
         _heard: replaced whole, with the lock held; any thread may read it.
-        _told, _beat_told: what was last said and how it is laid out; the thread that beats.
+        _told, _beat_told: what was last sent, and its encoding; the heartbeat thread.
         _stopping, _context, _timing, _thread: set once.
     """
 
@@ -85,14 +95,14 @@ class ProcessHeartbeat:
 
         Args:
             context: returns the client context for the next connection, which offers `PULSE_ALPN`.
-            beat_s: between two beats.
-            lost_s: a process that was silent for so long is not known to live.
+            beat_s: time between two heartbeats.
+            lost_s: after so long a silence, a process may be dead.
         """
         self._context, self._timing = context, (beat_s, lost_s)
         self._lock = threading.Lock()
         self._streams: dict[bytes, JoinedStream] = {}  # by group
-        self._shown: dict[bytes, tuple[float, Quiescence]] = {}  # by group, and when
-        self._places: dict[bytes, Mapping[str, Sequence[Address]]] = {}  # of other members
+        self._shown: dict[bytes, tuple[float, Quiescence]] = {}  # time and place by group
+        self._places: dict[bytes, Mapping[str, Sequence[Address]]] = {}  # other members
         self._lines: dict[_Line, HeartbeatLine] = {}
         self._heard: tuple[HeardHeartbeats, ...] = ()
         self._told: Mapping[bytes, Quiescence] = {}
@@ -103,7 +113,7 @@ class ProcessHeartbeat:
     def join(
         self, cluster: str, wake: Callable[[], None], fail: Callable[[Exception], None]
     ) -> "StreamHeartbeat":
-        """Return a stream's part.
+        """Register a stream and return its part.
 
         Args:
             cluster: the name that all its nodes have in common.
@@ -116,11 +126,11 @@ class ProcessHeartbeat:
         return StreamHeartbeat(self, group)
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Start sending."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End; the connections of others are ended by the server."""
+        """Stop sending; the server closes other processes' connections."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -130,7 +140,7 @@ class ProcessHeartbeat:
             line.stop()
 
     def serve(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> None:
-        """Take the beats of another process until it hangs up.
+        """Receive another process's heartbeats until it disconnects.
 
         Called by the thread of an accepted connection.
 
@@ -142,7 +152,7 @@ class ProcessHeartbeat:
         heard = HeardHeartbeats(identity.name)
         with self._lock:
             self._heard = (*self._heard, heard)
-        sock.settimeout(None)  # it is silent while nothing rests; keep-alive finds dead peers
+        sock.settimeout(None)  # silent while nothing rests; keep-alive finds dead peers
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         try:
             last = b""
@@ -159,14 +169,14 @@ class ProcessHeartbeat:
             sock.close()
 
     def leave(self, group: bytes) -> None:
-        """Forget a stream, which is served no more."""
+        """Forget a stream, which is no longer served."""
         with self._lock:
             self._streams.pop(group, None)
             self._shown.pop(group, None)
         self.follow(group, {})
 
     def follow(self, group: bytes, places: Mapping[str, Sequence[Address]]) -> None:
-        """Dial the members of a stream at these addresses, each process once for all streams."""
+        """Dial a stream's members at these addresses; streams share one connection per process."""
         with self._lock:
             self._places[group] = places if group in self._streams else {}
             wanted = {(name, tuple(at)) for each in self._places.values()
@@ -179,17 +189,17 @@ class ProcessHeartbeat:
             line.retire()
 
     def show(self, group: bytes, calm: Quiescence | None) -> None:
-        """List a stream from the next beat on, or no more."""
+        """List a stream in the next heartbeats, or remove it."""
         if calm is None and group not in self._shown:
             return  # the usual case
         with self._lock:
-            if calm is None or group not in self._streams:  # its thread may go on for a moment
+            if calm is None or group not in self._streams:  # its thread may outlive it
                 self._shown.pop(group, None)
             else:
                 self._shown[group] = time.monotonic(), calm
 
     def heard(self, group: bytes) -> dict[str, Quiescence]:
-        """Return where other members say that a stream rests, of those heard lately."""
+        """Return where other members, heard lately, say that a stream rests."""
         since_s = time.monotonic() - self._timing[1]
         with self._lock:
             members = self._places.get(group, {})
@@ -203,7 +213,7 @@ class ProcessHeartbeat:
         try:
             while not self._stopping.wait(self._timing[0]):
                 self._beat(time.monotonic())
-        except Exception as error:  # a follower at rest would not miss a leader that is silent
+        except Exception as error:  # resting followers would not notice a silent leader
             with self._lock:
                 streams = [*self._streams.values()]
             for each in streams:
@@ -219,7 +229,7 @@ class ProcessHeartbeat:
             if shown != self._told:  # seldom
                 self._told, self._beat_told = shown, encode_heartbeat(shown)
             for line in lines:
-                if line.connected:  # later, it would say what is not so any more
+                if line.connected:  # a queued heartbeat would be stale
                     line.put(self._beat_told)
         for each in self._heard:
             is_lost = each.streams and now_s - each.at_s > self._timing[1]
@@ -229,13 +239,13 @@ class ProcessHeartbeat:
             each.is_lost = bool(is_lost)
 
     def _take(self, heard: HeardHeartbeats, streams: Mapping[bytes, Quiescence]) -> None:
-        """Take a beat, and wake the streams whose rest may have ended there."""
+        """Record a heartbeat, and wake the streams whose rest may have ended there."""
         before, heard.streams, heard.at_s = heard.streams, streams, time.monotonic()
         ended = [group for group, calm in before.items() if streams.get(group) != calm]
         self._wake(heard.sender, ended)
 
     def _wake(self, sender: str, groups: Collection[bytes]) -> None:
-        """Wake streams, if a member of theirs says so, and not just any node."""
+        """Wake those of these streams that the sender is a member of."""
         with self._lock:
             theirs = [each for each in groups if sender in self._places.get(each, ())]
             streams = [self._streams[each] for each in theirs if each in self._streams]
@@ -244,17 +254,17 @@ class ProcessHeartbeat:
 
 
 class StreamHeartbeat:
-    """One stream's part of a pulse; any thread may call any method."""
+    """StreamHeartbeat: a stream's part of `ProcessHeartbeat`; any thread may call any method."""
 
     def __init__(self, pulse: ProcessHeartbeat, group: bytes) -> None:
         self._pulse, self._group = pulse, group
 
     def show(self, calm: Quiescence | None) -> None:
-        """Tell the other members that this node rests there; None takes it back."""
+        """Announce where this node rests; None withdraws it."""
         self._pulse.show(self._group, calm)
 
     def heard(self) -> Mapping[str, Quiescence]:
-        """Return where other members say that they rest, of those heard lately."""
+        """Return where other members, heard lately, say that they rest."""
         return self._pulse.heard(self._group)
 
     def follow(self, places: Mapping[str, Sequence[Address]]) -> None:
@@ -262,12 +272,12 @@ class StreamHeartbeat:
         self._pulse.follow(self._group, places)
 
     def leave(self) -> None:
-        """The stream is served no more."""
+        """Forget the stream, which is no longer served."""
         self._pulse.leave(self._group)
 
 
 def _beats(sock: ssl.SSLSocket) -> Iterator[bytes]:
-    """Yield what comes, beat by beat, until the peer has gone."""
+    """Yield heartbeats until the peer disconnects."""
     data = bytearray()
     while chunk := _received(sock):
         data += chunk
@@ -283,7 +293,7 @@ def _beats(sock: ssl.SSLSocket) -> Iterator[bytes]:
 
 
 def _received(sock: ssl.SSLSocket) -> bytes:
-    """Wait for bytes; none if the peer has gone."""
+    """Wait for bytes; b"" if the peer has disconnected."""
     try:
         return sock.read(_READ_BYTES)
     except OSError:

@@ -1,4 +1,4 @@
-"""IdlePolicy: when a node stops the clock of an idle stream, and when it goes on."""
+"""IdlePolicy: when a node stops ticking an idle stream, and when it resumes."""
 
 from collections.abc import Mapping, Set
 from typing import Final, Protocol
@@ -8,32 +8,32 @@ from sequencer.member import Member
 from sequencer.planning.wants import is_even
 from sequencer.raft.consensus import Quiescence
 
-_QUIET_S: Final = 0.5  # a stream in which this long nothing happened needs fewer steps
+_QUIET_S: Final = 0.5  # after so long without events a stream needs fewer steps
 
 
 class IdleHeartbeat(Protocol):
-    """What processes tell each other of the streams that rest there; see `idle_heartbeat`."""
+    """What `IdlePolicy` needs of a stream's idle heartbeat; see `idle_heartbeat`."""
 
     def show(self, calm: Quiescence | None) -> None:
-        """Tell the other members that this node rests there; None takes it back."""
+        """Announce where this node rests; None withdraws it."""
 
     def heard(self) -> Mapping[str, Quiescence]:
-        """Return where other members say that they rest, of those heard lately."""
+        """Return where other members, heard lately, say that they rest."""
 
 
 class IdlePolicy:
-    """Decides when the consensus of a stream needs no ticks.
+    """IdlePolicy: decides when the consensus of a stream needs no ticks.
 
     A node is calm while it has nothing to do and nothing to agree on. A leader that has been calm
-    for a while says so, in the heartbeat that its process sends for all its streams; a follower
-    that has been calm at the same place answers in that of its own, and stops its timers. Once all
-    have answered, the leader stops too. Each goes on as soon as it is not calm, or does not hear
-    that the other is: a follower that its leader is, a leader that everyone is. So what ends the
-    rest needs no message of its own, and a message that was lost ends it.
+    for a while announces it in the heartbeat that its process sends for all its streams. A follower
+    that has been calm at the same place announces that too and stops its timers. Once all followers
+    have done so, the leader stops as well. Each resumes once it is not calm, or no longer
+    hears the calm of the other side: a follower that of its leader, a leader that of every
+    follower. So the end of a rest needs no message, and a lost message only ends a rest.
 
-    A member that is away does not keep the others awake: it answers no heartbeat, and says nothing
-    itself. One that is up does, until a leader has brought it up to date, so whatever it says ends
-    the rest of the leader.
+    A member that is away does not keep the others awake: it answers no heartbeat and sends nothing.
+    Any message of it ends the leader's rest, since a member that is up keeps the others awake until
+    the leader has brought it up to date.
 
     Only the thread that steps the duties calls it.
     """
@@ -47,33 +47,34 @@ class IdlePolicy:
         calm_s: float,
         easy_ticks: int,
     ) -> None:
-        """Be awake.
+        """Start awake.
 
         Args:
-            member: of this node.
-            pulse: to and from the other members.
-            watch: decides over sessions.
-            calm_s: for how long a leader is calm before it says so, and a follower half of it.
-            easy_ticks: how many ticks at once are enough while nothing happens: no more than
-                between two heartbeats.
+            member: this node's member.
+            pulse: the stream's idle heartbeat.
+            watch: opens and closes sessions.
+            calm_s: how long a leader is calm before it announces it; a follower takes half as long.
+            easy_ticks: how many ticks one step may advance while nothing happens: at most a
+                heartbeat interval.
         """
         self._member, self._pulse, self._watch = member, pulse, watch
         self._calm_s, self._easy_ticks = calm_s, easy_ticks
         self._place: Quiescence | None = None
-        self._since_s = float("inf")  # since when it is calm there
-        self._quiet_s = float("inf")  # since when nothing has happened
+        self._since_s = float("inf")  # since when it has been calm at that place
+        self._quiet_s = float("inf")  # when something last happened
+        self.is_quiet = True  # nothing was under way at the last look; else noise changes nothing
         self.is_resting = False
         self.away: Set[str] = frozenset()  # members that a leader does not wait for
-        self.ticks = 1  # of the consensus, in each step that is due by time; none at rest
+        self.ticks = 1  # ticks of the consensus per timed step; 0 at rest
 
     def look(self, now_s: float, *, is_loud: bool) -> bool:
-        """Look whether to rest now, after a step, and say so; return whether it does.
+        """Decide, after a step, whether to rest now, and announce it; return the decision.
 
         Args:
-            now_s: by a clock that only goes forward.
+            now_s: a monotonic clock, in seconds.
             is_loud: whether something came that a node at rest does not expect.
         """
-        is_quiet = not (is_loud or self._is_busy)
+        self.is_quiet = is_quiet = not (is_loud or self._is_busy)
         self._quiet_s = min(self._quiet_s, now_s) if is_quiet else float("inf")
         place = self._calm_place() if is_quiet else None
         if place is None or place != self._place:
@@ -86,9 +87,9 @@ class IdlePolicy:
         return self.is_resting
 
     def _may_rest(self, now_s: float) -> bool:
-        """Tell the others where this node is calm, if it is due; return whether that is enough.
+        """Announce the idle position when due; return whether this node may rest.
 
-        If it is, count those that answered as heard: no heartbeat asks them.
+        If it may, count the members that answered as heard, since no heartbeat asks them.
         """
         place, engine = self._place, self._member.engine
         others = set(self._member.holdings.others)
@@ -107,20 +108,20 @@ class IdlePolicy:
         return is_due and is_enough
 
     def _is_due(self, now_s: float) -> bool:
-        """Whether it has been calm for long enough, with every copy as far as the others."""
+        """Whether it has been calm for long enough, with every copy up to date."""
         if self._place is None:
             return False
         calm_s = self._calm_s if self._member.engine.leads else self._calm_s / 2
         if now_s - self._since_s < calm_s:
             return False
         if not is_even(self._member.holdings, self._member.executor.ledger):
-            self._since_s = now_s  # with many sessions, a look at them takes a while
+            self._since_s = now_s  # checking many sessions takes a while
             return False
         return True
 
     @property
     def _is_busy(self) -> bool:
-        """Whether something is under way."""
+        """Whether something is in progress."""
         member = self._member
         return (
             member.is_executing
@@ -132,9 +133,9 @@ class IdlePolicy:
         )
 
     def _calm_place(self) -> Quiescence | None:
-        """Where nothing is left to do here that needs time to pass; None if something is.
+        """Where this node is calm; None while anything here needs time to pass.
 
-        Until all that was executed is in a snapshot, a node goes on as ever.
+        A node keeps ticking until a snapshot covers everything it has executed.
         """
         member = self._member
         is_waiting = (

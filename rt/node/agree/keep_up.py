@@ -1,4 +1,4 @@
-"""KeepUp: what a node does that cannot merge: it copies the log, or lets another node lead."""
+"""KeepUp: lets a node that cannot merge copy the log, or hand leadership over."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -12,29 +12,29 @@ from rt.position import Position
 from sequencer.member import Member
 
 _log: Final = logging.getLogger("rt.node")
-_HAND_OVER_PART: Final = 4  # of `missing_s`: 0.5 s unless set, in which a node is elected
+_HAND_OVER_PART: Final = 4  # a quarter of `missing_s`: by default 0.5 s, enough to elect
 
 
 class LogCopy(Protocol):
-    """A copy under way, into the merged log that this node has closed."""
+    """A running copy into the merged log, which this node has closed."""
 
     @property
     def log(self) -> Appender | None:
-        """What it writes, or None if that is not open yet; any thread may ask."""
+        """The log it writes, or None if it is not open yet; safe from any thread."""
 
     @property
     def position(self) -> Position:
-        """Up to where it is copied; any thread may ask."""
+        """The end of what is copied; safe from any thread."""
 
     @property
     def waits_for(self) -> str:
-        """What the copy is waiting for, for messages, or ""; any thread may ask."""
+        """What the copy waits for, for use in messages, or ""; safe from any thread."""
 
     def is_done(self, ledger_end: Position) -> bool:
-        """Whether merging can resume: the copy holds `ledger_end` and all its source had."""
+        """Whether merging can resume: the copy has `ledger_end` and everything its source had."""
 
     def end(self) -> bool:
-        """Ask the copy to end, without waiting; True once it has released the log."""
+        """Request the end of the copy without waiting; True once it has released the log."""
 
     def stop(self) -> object:
         """End the copy, waiting a moment for it."""
@@ -44,7 +44,7 @@ CopyLog = Callable[[Position], LogCopy]
 
 
 class KeepUp:
-    """Suspends merging while the merged log is copied, and takes the log up again afterwards."""
+    """KeepUp: suspends merging while the merged log is copied, and reopens the log afterwards."""
 
     def __init__(
         self, member: Member, snapshots: NodeSnapshots, copy_log: CopyLog, missing_s: float
@@ -63,19 +63,19 @@ class KeepUp:
         self._copy_log = copy_log
         self._missing_s = missing_s
         self._missing_since_s: float | None = None
-        self._is_over = False  # the copy was asked to end
+        self._is_over = False  # whether the copy was asked to end
         self._next_hand_over_s = float("-inf")
         self._hand_overs = 0
 
     def turn(
         self, now_s: float, *, is_forked: bool = False, is_full: bool = False, paused: str = ""
     ) -> None:
-        """Start a copy, or end one, and let another node lead meanwhile; called on every tick.
+        """Start or end a copy, and hand leadership over meanwhile; called on every tick.
 
         Args:
-            now_s: by a clock that only goes forward.
-            is_forked: whether this node merges nothing any more; its log is left as it is.
-            is_full: whether the disk has so little room that nothing new is taken.
+            now_s: a monotonic clock, in seconds.
+            is_forked: whether this node no longer merges; its log is left as it is.
+            is_full: whether the disk has too little room to accept anything new.
             paused: why the merged log cannot be written now; "" if it can.
         """
         executor, engine = self._member.executor, self._member.engine
@@ -96,16 +96,16 @@ class KeepUp:
     def _further(self) -> list[str]:
         """Return the members that have merged what this node has no room for.
 
-        If none has, all may be full. Leadership would go round and help no one, so it stays.
+        If there are none, all nodes may be full; handing leadership over would not help.
         """
         holdings, index = self._member.holdings, self._member.executor.done_index
         peers = [peer.name for peer in self._member.engine.status().peers if peer.counts]
         return [name for name in peers if holdings.executed_by(name) > index]
 
     def _hand_over(self, now_s: float, peers: Sequence[str], why: str = "") -> None:
-        """Let another node lead: a leader that executes nothing proposes nothing either.
+        """Hand leadership over: a leader that executes nothing proposes nothing.
 
-        The other node may not be able to either, so the next attempt goes to the next one.
+        The next leader may not be able to merge either, so each attempt goes to another member.
         """
         engine = self._member.engine
         if not engine.leads or now_s < self._next_hand_over_s or not peers:
@@ -114,7 +114,7 @@ class KeepUp:
         peer = peers[self._hand_overs % len(peers)]
         if why:
             _log.warning("%s is to lead, since this node cannot merge: %s", peer, why)
-        with suppress(Refused):  # it stopped leading just now
+        with suppress(Refused):  # it has just stopped leading
             engine.transfer(peer)
         self._hand_overs += 1
 
@@ -127,7 +127,7 @@ class KeepUp:
         self.copy = self._copy_log(Position(executor.appender.next_place - executor.lacks_lines))
 
     def _has_ended(self, copy: LogCopy) -> bool:
-        """End the copy once it has done its work; True when it no longer writes the log."""
+        """End the copy once it is done; True when it no longer writes the log."""
         if not self._is_over:
             end = self._member.executor.ledger.end
             self._is_over = copy.is_done(end) or self._needs_no_copy
@@ -142,7 +142,7 @@ class KeepUp:
 
     @property
     def _needs_no_copy(self) -> bool:
-        """Whether what was missing has arrived: the other nodes may be waiting for this one."""
+        """Whether the missing bytes have arrived; the other nodes may be waiting for this one."""
         return not self._member.executor.lacks_log and self._member.execution.missing is None
 
     def _waited_too_long(self, now_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""Latest: answers that hold all that any node has confirmed."""
+"""Latest: answers that include everything any node has confirmed."""
 
 from collections.abc import Callable
 from typing import Final
@@ -11,8 +11,8 @@ from rt.node.agree.view import NodeView
 from sequencer.ledger.instruction import Instruction, Note
 from sequencer.reading import LatestReads
 
-_FOLLOWED_S: Final = 3.0  # the question to the leader may be lost; the client asks another node
-# Refusals that say nothing about the stream's state, so that asking again helps.
+_FOLLOWED_S: Final = 3.0  # a request to the leader may be lost; the client asks another node
+# Refusals that do not depend on the stream's state, so that asking again helps.
 _PASSING: Final = ("not-leader", "undecided", "busy", "stopping")
 
 
@@ -23,12 +23,12 @@ def latest(
 
     Args:
         view: returns the node's latest view.
-        reads: of the node.
-        may_follow: whether the leader may be another node, which is asked then.
+        reads: the node's reads.
+        may_follow: whether the leader may be another node, which is then asked.
 
     Raises:
-        Refused: this node does not lead, or no majority has confirmed in time that it does; or,
-            if it may follow, the same of the leader.
+        Refused: this node (with `may_follow`, any leader) does not lead, or no majority confirmed
+            its leadership in time.
     """
     read = LatestRead(reads, view(), may_follow=may_follow)
     try:
@@ -41,17 +41,17 @@ def latest(
 
 
 class LatestRead:
-    """One read of the latest: asked of a majority, and answered once its place is executed.
+    """LatestRead: one read of the latest: confirmed by a majority, then answered once executed.
 
     Pure: `perform` waits for it in a thread, and the simulation in its turns.
     """
 
     def __init__(self, reads: LatestReads, view: NodeView, *, may_follow: bool = False) -> None:
-        """Begin, if the node leads, or follows a leader.
+        """Begin, if the node leads, or follows a leader and may.
 
         Args:
-            reads: of the node.
-            view: of it, now.
+            reads: the node's reads.
+            view: the node's current view.
             may_follow: whether the leader may be another node.
 
         Raises:
@@ -66,11 +66,11 @@ class LatestRead:
         self._ticket = reads.open()
 
     def ask(self) -> None:
-        """Have a majority confirm that the leader leads; between two steps of the node."""
+        """Have a majority confirm the leader; call this between two steps of the node."""
         self._reads.ask(self._ticket)
 
     def is_over(self, view: NodeView) -> bool:
-        """Whether it is answered, or never will be."""
+        """Whether it is answered, or can no longer be."""
         is_led = self._leader_of(view) == self._leader and view.engine.term == self._term
         return not is_led or self._reads.is_answered(self._ticket, view.executed)
 
@@ -82,7 +82,7 @@ class LatestRead:
             raise Refused("undecided", "the log of this node is forked; ask another")
 
     def forget(self) -> None:
-        """Drop what comes of it later."""
+        """Forget the read; a later answer is ignored."""
         self._reads.forget(self._ticket)
 
     def _leader_of(self, view: NodeView) -> str:
@@ -101,17 +101,18 @@ def decided(
 ) -> Steps[None]:
     """Have an instruction decided, and wait until the view shows it.
 
-    An older entry may ask for the same and be followed by one that undoes it: a leader that has not
-    executed its log yet would take that entry's outcome for that of this instruction. So it first
-    executes all that was decided before, unless the instruction itself says what it replaces.
+    An older entry may request the same and be followed by one that undoes it. A leader that has not
+    executed its log would mistake that entry's outcome for this instruction's. So it first executes
+    all that was decided before, unless the instruction itself is a compare-and-set.
 
     Args:
         view: returns the node's latest view.
-        barrier: does as `latest`.
+        barrier: waits as `latest` does.
         instruction: to propose.
-        is_done: whether it was executed, or something that makes it pointless.
-        may_repeat: whether another leader may be asked for the same, so that this node refuses as
-            `not-leader` as soon as it leads no more. Otherwise it waits for the outcome.
+        is_done: whether it was executed, or something made it pointless.
+        may_repeat: whether the caller may ask another leader for the same, so that this node
+            refuses as `not-leader` as soon as it no longer leads. Otherwise it waits for the
+            outcome.
 
     Raises:
         Refused: this node does not lead, or no majority has decided it in time.
@@ -143,16 +144,17 @@ def confirmed(
 ) -> Steps[Fields]:
     """Answer a request, refusing it only as of the latest.
 
-    A leader that is cut off, or that has not executed its log yet, knows of fewer cursors, groups
-    and changes than there are. So what it would refuse is looked at again after a majority has
-    confirmed that it leads and it has executed all that was decided before.
+    A leader that is cut off, or has not executed its log yet, may know too few cursors, groups and
+    changes. So before it refuses, a majority confirms that it leads, it executes all that was
+    decided before, and it tries again.
 
     Args:
         do: answers, at once or in steps; may be called twice.
         view: returns the node's latest view.
-        barrier: does as `latest`.
-        request: one that says `latest` is answered as of the latest in any case. A client that says
-            `asks_again` does so, with `latest`, before it acts on a refusal for good.
+        barrier: waits as `latest` does.
+        request: the request. With `latest` it is always answered as of the latest. With
+            `asks_again` the client promises to ask again with `latest` before it acts on a final
+            refusal.
     """
     if request.get("latest") is True:
         yield from barrier()
@@ -170,7 +172,7 @@ def confirmed(
 
 
 def is_provisional(request: Fields) -> bool:
-    """Whether the client will ask again, as of the latest, before it acts on a "no" for good."""
+    """Whether the client will ask again, as of the latest, before it acts on a refusal."""
     return request.get("asks_again") is True
 
 

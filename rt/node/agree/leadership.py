@@ -1,4 +1,4 @@
-"""Leadership: which node leads, and what is called when that changes."""
+"""Leadership: which node leads, and callbacks when that changes."""
 
 import logging
 import os
@@ -18,18 +18,18 @@ from sequencer.raft.consensus import EngineRole, Status
 _log: Final = logging.getLogger("rt.node")
 LEADER: Final = "leader"
 FOLLOWER: Final = "follower"
-_COMMAND_S: Final = 60.0  # a command that takes longer is killed: the next change waits for it
+_COMMAND_S: Final = 60.0  # longer commands are killed, since the next change waits for them
 
 
 @dataclass(frozen=True, slots=True)
 class RoleChange:
-    """A node became leader, or follower of a leader.
+    """RoleChange: a node became leader, or follower of a leader.
 
     Attributes:
         node: the node.
         stream: the stream that it serves.
         role: `leader` or `follower`.
-        term: of the leader.
+        term: the leader's term.
         leader: the leader's name.
     """
 
@@ -44,19 +44,19 @@ OnRole = Callable[[RoleChange], None]
 
 
 class Leadership:
-    """Logs and counts changes of leader, and has a thread call back when this node's role changes.
+    """Leadership: logs and counts changes of leader, and reports this node's role on a thread.
 
     Threads:
         `saw` is called by the thread that does the duties, and alone writes `changes`, `elections`,
-        `_lost_s`, `_last` and `_role`; the first three may be read by any. The thread that `start`
+        `_lost_s`, `_last` and `_role`; any thread may read the first three. The thread that `start`
         starts calls `_on_role`, one change after another, in order. `_changes` is a queue of
-        changes, and of None for the end.
+        changes; None ends it.
     """
 
     def __init__(self, node: str, stream: str, on_role: OnRole | None = None) -> None:
         """Prepare; nothing is called back before `start`."""
-        self.changes = 0  # of the leader that this node knows, since its start
-        self.elections = 0  # terms that began since its start
+        self.changes = 0  # changes of the known leader since the start
+        self.elections = 0  # terms that began since the start
         self._node, self._stream = node, stream
         self._on_role = on_role
         self._last: Status | None = None
@@ -66,12 +66,12 @@ class Leadership:
         self._thread = threading.Thread(target=carried(self._run), name="roles", daemon=True)
 
     def start(self) -> None:
-        """Begin to call back, if there is anything to call."""
+        """Start the callback thread, if there is a callback."""
         if self._on_role is not None:
             self._thread.start()
 
     def stop(self) -> None:
-        """Let the calls that are due be made, and end."""
+        """Make the pending callbacks, then end."""
         self._changes.put(None)
         if self._thread.is_alive():
             self._thread.join(_COMMAND_S)
@@ -82,7 +82,7 @@ class Leadership:
         return 0.0 if lost_s is None else max(0.0, now_s - lost_s)
 
     def saw(self, now: Status) -> None:
-        """Compare the engine's status with what was last seen."""
+        """Compare the engine's status with the last one."""
         last, self._last = self._last, now
         if not now.leader:
             self._lost_s = self._lost_s or time.monotonic()
@@ -120,7 +120,7 @@ class Leadership:
 
 
 class RoleCommand:
-    """Runs a command at each change of role, with the change in its environment."""
+    """RoleCommand: runs a command at each change of role, with the change in its environment."""
 
     def __init__(self, command: str) -> None:
         """Take the command; it is not run by a shell.

@@ -1,4 +1,4 @@
-"""Farewell: a leader that is about to stop lets another node lead first."""
+"""Leadership hand-over: a leader that is about to stop lets another node lead first."""
 
 import time
 from contextlib import suppress
@@ -14,15 +14,15 @@ _LOOK_S: Final = 0.01
 
 
 def hand_over(sequencer: NodeSequencer, engine: Consensus) -> bool:
-    """Let another node lead, if this one leads and another can; return whether it does now.
+    """If this node leads, let another lead; return whether one does now.
 
     Without this, nothing is merged until the other nodes have waited an election timeout.
 
     Args:
-        sequencer: of this node; it runs.
+        sequencer: this node's sequencer, which runs.
         engine: used between two steps only.
     """
-    with suppress(Refused):  # it is stopping already, or handing over
+    with suppress(Refused):  # already stopping, or handing over
         if sequencer.view.leads and sequencer.ask(lambda: _transfer(engine)):
             end_s = time.monotonic() + _PATIENCE_S
             while sequencer.view.leads and time.monotonic() < end_s:
@@ -32,7 +32,7 @@ def hand_over(sequencer: NodeSequencer, engine: Consensus) -> bool:
 
 
 def _transfer(engine: Consensus) -> bool:
-    """Hand over to the live member that lacks least; False if there is none."""
+    """Hand over to the live member that lags least; False if there is none."""
     peers = engine.status().peers if engine.leads else ()
     live = [peer for peer in peers if peer.counts and peer.silent_ticks <= _HEARD_TICKS]
     if not live:

@@ -1,4 +1,4 @@
-"""NodeSequencer: which thread does a node's duties, and when."""
+"""NodeSequencer: decides which thread does a node's duties, and when."""
 
 import threading
 import time
@@ -16,17 +16,17 @@ from sequencer.raft.consensus import Status
 Answer = TypeVar("Answer")
 _TURNS_MAX: Final = 4  # under load `run` takes over, so that connections go back to receiving
 _ANSWER_S: Final = 10.0
-_LATE_S: Final = 0.5  # `run` may be waiting for this much later a step: the node was at rest
+_LATE_S: Final = 0.5  # if the next step comes sooner by more, `run` must be woken
 
 
 class Question(NamedTuple):
-    """A question of another thread, and where its answer goes."""
+    """Question: another thread's question and the future for its answer."""
 
     answer: Future[Any]
     ask: Callable[[], Any]
 
     def put(self) -> None:
-        """Ask it; an error of ours is the answer too."""
+        """Answer the question; an `RtError` or `OSError` becomes the answer too."""
         try:
             self.answer.set_result(self.ask())
         except (RtError, OSError) as error:
@@ -34,24 +34,24 @@ class Question(NamedTuple):
 
 
 class NodeSequencer:
-    """Collects what arrives for a node's `Duties`, and calls them from one thread at a time.
+    """NodeSequencer: collects what arrives for `Duties`, and calls them on one thread at a time.
 
-    A thread that brings something calls `turn`: if no other thread is doing the duties, it does
-    them itself. So a lone message goes from the socket into the merged log and on to the pullers
-    without waiting for another thread. Under load the mail piles up, and `run`, in a thread of
-    its own, works it off in batches.
+    A thread that brings something calls `turn`. If no other thread is doing the duties, it does
+    them itself, so a lone message goes from the socket into the merged log and on to the pullers
+    without waiting for another thread. Under load the mail piles up, and `run`, in a thread of its
+    own, handles it in batches.
 
     Threads:
         _busy: held while the duties are done. Its holder may use `_duties`, and all that the
             duties act on, and may set `view` and `_next_s`.
         _lock: guards `_mail`, `_questions`, `_is_woken` and `_stopping`; held for an append or a
             swap only.
-        _news: the condition over `_lock` that `run` waits for. A plain lock is taken without it,
-            since entering a condition costs two calls of Python, and a round does so a dozen times.
+        _news: the condition over `_lock` that `run` waits for. Others take `_lock` directly: a
+            condition costs two more Python calls each time, and a round takes it a dozen times.
         on_status: set before any thread starts; called with each new status of the engine by the
             holder of `_busy`, so it must be quick.
-        ring: set before any thread starts, where an event loop does the duties: called instead of
-            doing them, and of waking `run`, which no thread runs then.
+        ring: set before any thread starts, if an event loop does the duties: called instead of
+            doing them or waking `run`, which then runs on no thread.
         view: replaced whole after each step and never changed; any thread may read it.
         _next_s: `run` reads it without `_busy`; a late value costs one early or late step.
     """
@@ -62,7 +62,7 @@ class NodeSequencer:
         """Prepare; nothing is done before `run` or `turn` is called.
 
         Args:
-            duties: what there is to do.
+            duties: the duties.
             demand: raises `Misuse` for an order that no node could read once it is agreed on.
         """
         self.view: NodeView = duties.view()
@@ -79,35 +79,35 @@ class NodeSequencer:
         self._next_s = time.monotonic()
 
     def hold(self, session: str) -> None:
-        """Take note that a session was synced; `turn` or `wake` makes use of it."""
+        """Record that a session was synced; the next `turn` or `wake` handles it."""
         with self._lock:
             self._mail.synced[session] = None
 
     def receive(self, sessions: Iterable[str]) -> None:
-        """Take note that a little came of sessions and was not synced; `turn` makes use of it."""
+        """Record small updates of sessions, not synced yet; the next `turn` handles them."""
         with self._lock:
             self._mail.received.update(dict.fromkeys(sessions))
 
     def hear(self, sender: str, messages: list[bytes]) -> None:
-        """Take note of another node's messages; `turn` or `wake` makes use of them."""
+        """Record another node's messages; the next `turn` or `wake` handles them."""
         with self._lock:
             for message in messages:
                 self._mail.heard.append((sender, message))
 
     def gone(self, member: str) -> None:
-        """Learn that another node's process has ended; all that it said was heard."""
+        """Record that another node's process has ended, after all its messages were recorded."""
         with self._news:
             self._mail.gone.append(member)
             self._notify()
 
     def mend(self, found: DamageFound) -> None:
-        """Set aside, soon, what a connection found damaged."""
+        """Have damage that a connection found set aside soon."""
         with self._news:
             self._mail.damaged.append(found)
             self._notify()
 
     def order(self, instruction: Instruction) -> None:
-        """Propose this instruction soon, in this term or not at all; it may be lost.
+        """Have this instruction proposed soon, but only in this term; it may be lost.
 
         Raises:
             Refused: another node leads, or none.
@@ -124,12 +124,12 @@ class NodeSequencer:
             self._notify()
 
     def ask(self, question: Callable[[], Answer]) -> Answer:
-        """Answer a question between two steps, when what it reads does not change.
+        """Answer a question between two steps, while what it reads does not change.
 
-        Everything that arrived before the question was asked is done first.
+        Everything that arrived before the question is handled first.
 
         Raises:
-            Refused: the node stops, or its disk is so slow that it does not get to it.
+            Refused: the node is stopping, or its disk is too slow to answer in time.
         """
         answer: Future[Answer] = Future()
         with self._news:
@@ -151,7 +151,7 @@ class NodeSequencer:
             return
         for _ in range(_TURNS_MAX):
             if not self._busy.acquire(blocking=False):
-                return  # the thread that does them looks for mail again after its step
+                return  # the thread that does them checks for mail again after its step
             try:
                 if not self._stopping:
                     self._step()
@@ -162,7 +162,7 @@ class NodeSequencer:
         self.wake()
 
     def step(self) -> float | None:
-        """Do the duties once, for an event loop; return by when to step again, None if never."""
+        """Do the duties once, for an event loop; return when to step again, None for never."""
         with self._busy:
             if self._stopping:
                 return None
@@ -170,13 +170,13 @@ class NodeSequencer:
         return float("-inf") if self._has_news else self._next_s
 
     def wake(self) -> None:
-        """Let `run` do the duties soon, once more if it is doing them now."""
+        """Have `run` do the duties soon, and once more if it is doing them now."""
         with self._news:
             self._is_woken = True
             self._notify()
 
     def stir(self) -> None:
-        """Let `run` do the duties soon, and not rest before what has come was looked at."""
+        """Like `wake`, and do not rest before what has come is handled."""
         with self._news:
             self._mail.is_stirred = self._is_woken = True
             self._notify()
@@ -185,7 +185,7 @@ class NodeSequencer:
         """Do the duties until stopped, then save a last snapshot. For a thread of its own.
 
         Raises:
-            OSError: the journal's disk failed, or the merged log's.
+            OSError: the disk of the journal or of the merged log failed.
             CorruptLog: the merged log is damaged, and no other node can provide it.
         """
         while not self._stopping or self._mail.synced:
@@ -198,7 +198,7 @@ class NodeSequencer:
             self._duties.end()
 
     def stop(self) -> None:
-        """Let `run` execute what was decided, and end; no other thread does duties from now on."""
+        """Let `run` execute what was decided, then end; no other thread does duties from now on."""
         with self._news:
             self._stopping = True
             questions, self._questions = self._questions, []
@@ -207,23 +207,23 @@ class NodeSequencer:
             question.answer.cancel()
 
     def close(self, release: Callable[[], None]) -> None:
-        """Release what the duties act on, once no thread is doing them; `run` may have failed."""
+        """Release what the duties act on, once no thread does them; also after `run` failed."""
         with self._busy:
             release()
 
     def stepped_s(self) -> float:
-        """Return when the duties were last done, or will be done at the latest."""
+        """Return when the duties are next due."""
         return self._next_s
 
     def _notify(self) -> None:
-        """Wake `run`, or ring, because there is news; the lock is held."""
+        """Wake `run`, or the event loop; call with the lock held."""
         if self.ring is not None:
             self.ring()
         else:
             self._news.notify()
 
     def _await_news(self) -> None:
-        """Wait until a step is due, which a turn may have put off meanwhile; the lock is held."""
+        """Wait for news or until a step is due, which may be postponed; call with the lock held."""
         while not (self._has_news or self._is_woken or self._stopping):
             wait_s = self._next_s - time.monotonic()
             if wait_s <= 0:
@@ -251,9 +251,9 @@ class NodeSequencer:
                 self.wake()
         finally:
             for question in questions:
-                question.answer.cancel()  # unless it is answered
+                question.answer.cancel()  # no effect if it is answered
 
 
 def leader_words(leader: str) -> str:
-    """Say which node to ask instead of this one."""
+    """Return the text that says which node to ask instead of this one."""
     return f"{leader} leads the stream; ask it" if leader else "no node leads now"

@@ -1,4 +1,4 @@
-"""Steps: what carrying out a request waits for, as orders to a shell or a simulation."""
+"""Steps: a request's waits and actions, as orders that a shell or a simulation carries out."""
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 from rt.errors import RtError
 from sequencer.ledger.instruction import Instruction
 
-DECIDED_S: Final = 10.0  # an instruction is decided in milliseconds, or there is no quorum
+DECIDED_S: Final = 10.0  # deciding takes milliseconds, unless there is no quorum
 UNDECIDED: Final = "no majority decided it in time; it may yet come: look, and ask again"
 
 Outcome = TypeVar("Outcome")
@@ -15,7 +15,7 @@ Outcome = TypeVar("Outcome")
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Propose an instruction soon, in this term or not at all."""
+    """Propose an instruction soon, but only in this term."""
 
     instruction: Instruction
 
@@ -29,7 +29,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """Go on once a condition holds; refuse as `undecided` if that takes too long."""
+    """Continue once a condition holds; refuse as `undecided` if that takes too long."""
 
     is_over: Callable[[], bool]
     timeout_s: float = DECIDED_S
@@ -41,9 +41,9 @@ Steps = Generator[Need, None, Outcome]
 
 
 def perform(steps: "Steps[Outcome]", carry_out: Callable[[Need], Any]) -> Outcome:
-    """Carry out each need in turn; return what the steps come to.
+    """Carry out each need in turn; return the result of the steps.
 
-    An error of `carry_out` is raised where the steps wait, so that they clean up.
+    An error of `carry_out` is raised inside the steps, so that they clean up.
     """
     try:
         need = next(steps)

@@ -1,4 +1,4 @@
-"""Stuck sessions: says why they are not merged, and refuses their publishers for good reasons."""
+"""Stuck sessions: logs why sessions are not merged, and refuses publishers that never will be."""
 
 import logging
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ _CODE: Final = "group"
 def report_stuck(
     stuck: Mapping[str, Stuck], before: Mapping[str, Stuck], sessions: Inboxes
 ) -> None:
-    """Log what is new, and refuse the publishers of what will never be merged.
+    """Log newly stuck sessions, and refuse the publishers of those that can never be merged.
 
     Args:
-        stuck: the sessions that this node cannot merge, while it leads.
-        before: the same as of the last look.
+        stuck: the sessions that this node, while it leads, cannot merge.
+        before: the stuck sessions of the previous call.
         sessions: the copies on this node.
     """
     for session, each in stuck.items():

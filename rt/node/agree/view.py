@@ -1,4 +1,4 @@
-"""NodeView: what other threads may know of a node's sequencing."""
+"""NodeView: what other threads may read of a node's sequencing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,22 +14,22 @@ from sequencer.raft.consensus import EngineRole, Status
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What keeps a node from merging, as of the last tick.
+    """Waiting: what keeps a node from merging, as of the last tick.
 
     Attributes:
-        missing: the session, and up to where, that the next instruction needs.
-        copy: the copying of the merged log that is under way.
-        confirmations: how many more nodes have to confirm that this node is the newest copy of
-            itself before it takes part in the consensus.
-        undecided: the last entry that its log held when it started, until it knows that one to be
-            committed, or replaced: it may have merged that far before. Then 0. Of an empty log,
-            the first entry that it gets.
-        older_copy: why this node was an older copy of itself when it started, or "".
-        fork: why this node merges nothing any more.
+        missing: the session, and the end in it, that the next instruction needs.
+        copy: the running copy of the merged log.
+        confirmations: how many more nodes must confirm that this node's state is not an older copy
+            before it takes part in the consensus.
+        undecided: the last log entry at the node's start, until it is known to be committed or
+            replaced, then 0. The node may have merged that far before. If the log was empty, the
+            first entry received.
+        older_copy: why this node's state was an older copy when it started, or "".
+        fork: the fork because of which this node no longer merges.
         stuck: on the leader, the sessions that it cannot merge, and why.
         paused: why the merged log cannot be written now, such as a full disk; "" if it can.
-        unheard: by node, the messages that were refused since it has no say here.
-        unreadable: committed entries that were executed as nothing, since no node can read them.
+        unheard: by node, how many messages were refused because it may not send them here.
+        unreadable: committed entries executed as no-ops because no node can read them.
     """
 
     missing: tuple[str, Position] | None = None
@@ -46,12 +46,12 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class TickView:
-    """What is looked up once a tick, since it costs a little.
+    """TickView: the part of the view that is refreshed once a tick, since it costs a little.
 
     Attributes:
         engine: the engine's status.
         waiting: what keeps the node from merging.
-        agreed_ns: how long the last instructions took to be committed.
+        agreed_ns: commit times of the last instructions, in ns.
     """
 
     engine: Status
@@ -60,21 +60,22 @@ class TickView:
 
 
 class NodeView(NamedTuple):
-    """What other threads may know of a node's sequencing; never changed once made.
+    """NodeView: what other threads may read of a node's sequencing; never changed once made.
 
     Attributes:
-        tick: what is looked up less often.
+        tick: the part that is refreshed once a tick.
         leads: whether this node leads.
         executed: the last instruction executed.
-        end: where the merged log ends.
-        number: how many messages it holds.
-        time_ns: its last merge time.
-        digest: its running digest.
-        archived_to: the merged files before it are archived.
+        end: the end of the merged log.
+        number: how many messages the merged log has.
+        time_ns: the last merge time.
+        digest: the merged log's running digest.
+        archived_to: merged files before this position are archived.
         notes: the stream's agreed notes, such as its policy and leases.
-        is_executing: whether something proposed or committed was not executed here yet.
-        is_behind: whether something committed was not executed here yet, or its log is not here.
-        carries: whether instructions carry small updates, which are synced later then.
+        is_executing: whether a proposed or committed instruction is not executed here yet.
+        is_behind: whether committed entries are not executed here yet, or part of the log is
+            missing.
+        carries: whether instructions carry small updates, which are then synced later.
     """
 
     tick: TickView
@@ -102,10 +103,10 @@ class NodeView(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether a puller that has all that is served has all that was merged, as is known here.
+        """Whether, as far as this node knows, what it serves is all that was merged.
 
-        After its start a node may be an older copy of itself, until the others have confirmed, and
-        does not know how much of its log was merged, until it hears from a leader.
+        After a start, a node may run on an older copy of its state until the others have confirmed,
+        and does not know how much of its log was merged until it hears from a leader.
         """
         waiting = self.waiting
         is_unsure = waiting.confirmations or waiting.undecided
@@ -113,7 +114,7 @@ class NodeView(NamedTuple):
 
     @property
     def refusal(self) -> Refused | None:
-        """Why no new puller is taken now: for a while another node will serve it sooner."""
+        """Why new pullers are refused now, because another node will serve them sooner; or None."""
         if not self._is_learning:
             return None
         return Refused("learning", "this node does not have all that was merged yet; ask another")

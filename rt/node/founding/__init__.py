@@ -1,4 +1,4 @@
-"""Making a cluster: the files of its nodes, and the state that a new one continues from.
+"""Founding a cluster: its nodes' files, and the state that it may continue from.
 
 Imports `settings`; imported by `host` and the edges.
 """

@@ -1,4 +1,4 @@
-"""Cluster: the files that make machines the nodes of one stream."""
+"""Cluster files: the configurations and certificates that make machines the nodes of a stream."""
 
 import json
 import os
@@ -49,13 +49,13 @@ from sequencer.raft.consensus import MEMBERS_ALLOWED
 CLIENTS_NAME: Final = "clients.toml"
 _NODES: Final = re.compile(r"^nodes = \[[^\]\n]*\]$", re.MULTILINE)  # as `_clients_toml` writes
 _CONNECT_S: Final = 2.0
-_PORTS: Final = 20  # tried from the usual one on, before any that is free
+_PORTS: Final = 20  # ports tried, from the usual one on, before any free port
 _STATUS_BYTES_MAX: Final = 32 << 20  # of 100,000 sessions
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One node of a cluster: its name, its address, and its configuration's path."""
+    """Place: a node of a new cluster: its name, its address, and its configuration's path."""
 
     name: str
     address: str
@@ -79,17 +79,17 @@ def init_cluster(
     Args:
         directory: gets `certs/`, `n1.toml`, `n2.toml`, ... and `clients.toml`; must not hold a
             cluster yet.
-        stream: that the cluster serves.
+        stream: the stream that the cluster serves.
         addresses: host:port of each node, as the others and the clients reach it.
         publishers: names that get a certificate each.
         subscribers: names that get a certificate each, and are granted the stream.
-        sessions: globs that each publisher is granted; the session of its own name if none.
+        sessions: globs granted to each publisher; if empty, only the session of its own name.
         leases: whether subscribers are granted leases.
         founded: lines of each node's configuration about the log it is founded from, if any.
         layout: names and paths of the nodes, and the authority.
 
     Raises:
-        Misuse: not 1, 3, 5 or 7 addresses, a name that cannot be used, or there is a cluster.
+        Misuse: not 1, 3, 5 or 7 addresses, an unusable name, or a cluster exists already.
     """
     parse_stream(stream)
     _check_addresses(addresses, layout.root)
@@ -122,13 +122,13 @@ def init_cluster(
 
 
 def founding_lines(log: str, stream: str, groups: Sequence[str]) -> list[str]:
-    """Return what each node's configuration says of the log that its cluster is founded from.
+    """Return the lines of a node's configuration about the log its cluster is founded from.
 
-    The log is read as a whole, and checked.
+    The whole log is read and checked.
 
     Args:
         log: the directory of a merged log.
-        stream: of the cluster, and of the log.
+        stream: the stream of the cluster and of the log.
         groups: each as `GROUP=SESSION,SESSION`.
 
     Raises:
@@ -140,7 +140,7 @@ def founding_lines(log: str, stream: str, groups: Sequence[str]) -> list[str]:
     if founding.stream != stream:
         raise Misuse(f"{log} is of stream {founding.stream}; found that with --stream")
     report = verify_log(open_log(log), lambda _size: None)
-    # What is torn there is not of the state that was read by headers, or it is damage.
+    # A torn end is not part of the state that was read from headers, or it is damage.
     torn = [each for each in report.files if each.state is LogState.TORN]
     if report.is_wrong or any(each.end < founding.ledger.end for each in torn):
         raise Misuse(f"{log} is not whole; rt verify {log} says what is wrong with it")
@@ -178,7 +178,7 @@ def init_local_cluster(
     """Write the files of a cluster on this machine, for development.
 
     It has one publisher, `publisher`, which may push every session, and one subscriber,
-    `subscriber`, which may hold leases. Arguments and errors as for `init_cluster` and
+    `subscriber`, which may hold leases. Arguments and errors are those of `init_cluster` and
     `free_addresses`.
     """
     return init_cluster(
@@ -188,7 +188,7 @@ def init_local_cluster(
 
 
 def _demand_new(directory: str, certs: str) -> None:
-    """Raise `Misuse` where a cluster cannot be made, or one exists, before anything is written."""
+    """Raise `Misuse` if a cluster cannot be made here, or exists, before anything is written."""
     try:
         os.path.abspath(directory).encode()
     except UnicodeEncodeError:
@@ -226,12 +226,12 @@ def _check_count(count: int) -> None:
 
 
 def is_founded(directory: str, place: Place, stream: str) -> bool:
-    """Whether a node of a cluster on this machine was started before, and not ended at once."""
+    """Whether a node of a cluster on this machine has been founded."""
     return bool(OsDisk().names(_state_of(directory, place, stream)))
 
 
 def is_removed(directory: str, place: Place, stream: str) -> bool:
-    """Whether a node of a cluster on this machine has learned that it was removed from it."""
+    """Whether a node of a cluster on this machine has learned that it was removed."""
     names = OsDisk().names(_state_of(directory, place, stream))
     return REMOVED_NAME in names and IDENTITY_NAME not in names
 
@@ -241,7 +241,7 @@ def _state_of(directory: str, place: Place, stream: str) -> str:
 
 
 def root_of(directory: str, place: Place) -> str:
-    """Where a node keeps its stream."""
+    """Return the directory in which a node keeps its stream."""
     return os.path.join(directory, place.name)
 
 
@@ -252,13 +252,13 @@ def write_member(
 
     Args:
         directory: gets `NAME.toml`, and has `certs/`.
-        stream: that the cluster serves.
-        name: of the node.
-        addresses: of all members, this one included, by name.
-        cluster_id: of the cluster.
+        stream: the stream that the cluster serves.
+        name: the node's name.
+        addresses: the addresses of all members by name, including this one.
+        cluster_id: the id of the cluster.
 
     Raises:
-        Misuse: there is a file of that name for something else.
+        Misuse: a file of that name exists for something else.
     """
     places = [Place(each, addresses[each], "") for each in sorted(addresses)]
     [place] = [each for each in places if each.name == name]
@@ -270,10 +270,10 @@ def write_member(
 
 
 def name_nodes(path: str, addresses: Sequence[str]) -> None:
-    """Have the configuration of clients that `init_cluster` wrote name these nodes.
+    """Set the nodes in the clients' configuration that `init_cluster` wrote.
 
     Raises:
-        Misuse: it names none on a line of its own, as after an edit.
+        Misuse: it has no line `nodes = [...]`, as after an edit.
     """
     with open(path, encoding="utf-8") as file:
         text, count = _NODES.subn(f"nodes = {json.dumps(list(addresses))}", file.read())
@@ -285,7 +285,7 @@ def name_nodes(path: str, addresses: Sequence[str]) -> None:
 
 
 def _is_written(path: str, place: Place, cluster_id: str) -> bool:
-    """Whether a node's file is there; its members may be those of an earlier attempt."""
+    """Whether a node's file exists already; its members may be those of an earlier attempt."""
     try:
         node = dict(tomllib.loads(read_file(path, SETTINGS_BYTES_MAX).decode()).get("node", {}))
     except FileNotFoundError:
@@ -300,16 +300,16 @@ def _is_written(path: str, place: Place, cluster_id: str) -> bool:
 
 
 def certify_node(certs: str, name: str, host: str, cluster: str = "") -> str:
-    """See to it that a node's certificate names the host at which it is dialled, and its cluster.
+    """Ensure that a node's certificate names the host at which it is dialled, and its cluster.
 
     Args:
         certs: the directory of its files.
-        name: of the node.
-        host: where it is dialled.
+        name: the node's name.
+        host: the host at which it is dialled.
         cluster: the id of its cluster; "" if it has none.
 
     Returns:
-        A sentence: what was done, or which command to run where the authority's key is.
+        A sentence: what was done, or which command to run on the machine with the authority's key.
     """
     files, authority = certificate_files(certs, name), certificate_files(certs, AUTHORITY)
     found = load_certificate(files.cert) if os.path.exists(files.cert) else None
@@ -349,9 +349,9 @@ def ask_status(address: tuple[str, int], contexts: Contexts) -> dict[str, Any]:
 
 
 def free_addresses(count: int) -> list[str]:
-    """Return addresses on this machine that are free now; tries the usual ports first.
+    """Return addresses on this machine that are free now, trying the usual ports first.
 
-    They are reserved until this process ends: no other caller on this machine is given them.
+    They are reserved until this process ends: no other caller on this machine gets them.
 
     Raises:
         Misuse: a cluster cannot have so many nodes.
@@ -373,8 +373,8 @@ def _free_port(port: int) -> int | None:
         except OSError:
             return None
         port = probe.getsockname()[1]
-    # A port that a node has yet to bind looks free. A name in the abstract space of Unix sockets
-    # is there as long as we are, in the network namespace whose ports these are.
+    # A port that a node has yet to bind looks free. An abstract Unix socket reserves it while this
+    # process lives, in the same network namespace as the port.
     lease = socket.socket(socket.AF_UNIX)
     try:
         lease.bind(f"\0rt-port-{port}")
@@ -411,14 +411,14 @@ def _toml(
 
 
 def _quoted(path: str) -> str:
-    """Return a path as TOML has it, which takes what JSON says of characters."""
+    """Return a path as a TOML string, which allows JSON's escapes."""
     return json.dumps(path, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _clients_toml(
     certs: str, stream: str, addresses: Sequence[str], identities: Mapping[str, str]
 ) -> str:
-    """What each command needs to find the stream; each may have an identity of its own."""
+    """Return what each command needs to find the stream; each may have an identity of its own."""
     nodes = ", ".join(f'"{address}"' for address in addresses)
     link = [f"nodes = [{nodes}]", f"certs = {_quoted(os.path.abspath(certs))}"]
     lines = []

@@ -1,4 +1,4 @@
-"""Founding: the state and the merged log that a new cluster continues from, read from another's."""
+"""Founding: the state and merged log that a new cluster continues from, read from another's."""
 
 import os
 import shutil
@@ -33,12 +33,12 @@ FOUNDING: Final = ".founding"  # appended to the name of a directory until it is
 
 @dataclass(frozen=True, slots=True)
 class Founding:
-    """What a merged log says of the state that led to it.
+    """Founding: the state that can be read from a merged log.
 
     Attributes:
-        log: that log.
-        ledger: the state, without what a merged log does not hold: policy, leases and cursors.
-        term: of its last instruction.
+        log: the log.
+        ledger: the state, without policy, leases and cursors, which a merged log does not record.
+        term: the term of its last instruction.
     """
 
     log: LogDirectory
@@ -47,29 +47,29 @@ class Founding:
 
     @property
     def stream(self) -> str:
-        """Which stream it holds."""
+        """The stream that the log holds."""
         identity = self.log.manifest.identity
         return identity.stream if identity else ""
 
     @property
     def fingerprint(self) -> str:
-        """Where the log ends, and its digest: two logs with the same one hold the same."""
+        """The log's end and digest; equal for two logs with the same content."""
         return f"{self.ledger.end} {self.ledger.digest.hex()}"
 
 
 def read_founding(directory: str, groups: Sequence[str], file_bytes: int) -> Founding:
     """Read the state that a new cluster can continue from.
 
-    It reads headers and events only, some 100,000 frames a second, and checks their digests;
+    Only headers and events are read, some 100,000 frames a second, and their digests checked;
     `rt.inspect.verify` checks the rest.
 
     Args:
-        directory: of a merged log, which nothing writes meanwhile.
-        groups: each as `GROUP=SESSION,SESSION`: a merged log does not name the groups.
-        file_bytes: at which size the new cluster rolls its files.
+        directory: directory of a merged log that nothing is writing.
+        groups: each as `GROUP=SESSION,SESSION`, since a merged log does not name groups.
+        file_bytes: the size in bytes at which the new cluster rolls its files.
 
     Raises:
-        Misuse: it is not a merged log, a file is missing, or nothing is left of it.
+        Misuse: it is not a merged log, a file is missing, or it has no messages left.
         CorruptLog: it is damaged.
     """
     log = LogDirectory(directory)
@@ -111,7 +111,7 @@ def parse_groups(texts: Sequence[str]) -> dict[str, frozenset[str]]:
 
 
 class _Reading:
-    """Executes again, on a ledger, what the ranges of a merged log record."""
+    """Rebuilds a ledger from the ranges that a merged log records."""
 
     def __init__(self, log: LogDirectory) -> None:
         self.ledger = Ledger()
@@ -159,7 +159,7 @@ class _Reading:
                 raise CorruptLog(self._log.file_path(start), walk.position, str(error)) from None
 
     def _take(self, done: Range, headers: list[Header], end: Position, file: File) -> None:
-        """Take a whole range."""
+        """Apply a complete range."""
         ledger = self.ledger
         if is_event(done):
             self._change(done, headers[-1], end, file)
@@ -204,25 +204,25 @@ class _Reading:
 
 
 def _start_of(event: SessionEvent) -> Position:
-    """Where a session begins again or continues, if it is not where it was."""
+    """Return where a session continues, or `START` if it begins again."""
     return event.after if event.change is SessionChange.ADOPTED else START
 
 
 def _begins_again(event: SessionEvent) -> bool:
-    """Whether a session was taken over with another log; one with the same goes on where it was."""
+    """Whether a session was taken over with a new log, rather than continued."""
     return event.change is SessionChange.TAKEN and event.after != event.before
 
 
 def import_log(disk: Disk, founding: Founding, directory: str, identity: LogIdentity) -> None:
-    """Copy a log that a cluster is founded from, under another identity, durably.
+    """Copy a founding log durably, under another identity.
 
-    Every frame of the copy is checked. An interrupted copy is made again from the start.
+    Every frame of the copy is checked. An interrupted copy starts over.
 
     Args:
-        disk: of the node.
-        founding: what was read of the log.
-        directory: of the node's merged log; must not exist.
-        identity: of the new log.
+        disk: the node's disk.
+        founding: what was read from the log.
+        directory: the node's merged log; must not exist.
+        identity: identity of the new log.
 
     Raises:
         CorruptLog: a payload of the log is damaged; its headers were checked before.
@@ -247,7 +247,7 @@ def import_log(disk: Disk, founding: Founding, directory: str, identity: LogIden
 
 
 def _copy(disk: Disk, source: LogDirectory, target: str, name: str, size: int | None) -> None:
-    """Copy the beginning of a file, or all of it; an index need not exist."""
+    """Copy a file, or its first `size` bytes; an index may be missing."""
     try:
         file = source.disk.open_read(os.path.join(source.path, name))
     except FileNotFoundError:
@@ -276,7 +276,7 @@ def _demand_whole(
 
 
 def demand_same(founding: Founding, expected: str) -> None:
-    """Raise `Misuse` unless a log is the one that the cluster was founded from."""
+    """Raise `Misuse` if a log is not the one that the cluster's files were made for."""
     if founding.fingerprint != expected:
         end, actual = expected.partition(" ")[0], founding.ledger.end
         why = f"it ends at {actual}, and not at {end}" if str(actual) != end else "it differs"

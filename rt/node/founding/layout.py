@@ -1,4 +1,4 @@
-"""ClusterLayout: names and paths of a new cluster's nodes, and who certifies them."""
+"""ClusterLayout: names and paths of a new cluster's nodes, and their certificate authority."""
 
 import os
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from rt.net.authority.certificates import AUTHORITY
 
 @dataclass(frozen=True, slots=True)
 class ClusterLayout:
-    """How a new cluster's nodes are called, where they have their files, and who certifies them.
+    """ClusterLayout: the names, paths and certificate authority of a new cluster's nodes.
 
     Attributes:
-        names: of the nodes, one for each address; n1, n2, ... if none.
-        root: where each node keeps its data, on its own machine; below the cluster's directory on
-            this machine if "".
-        certs: where each node finds its certificate, on its own machine; likewise.
-        authority: directory of `ca.pem` and `ca.key` that sign the certificates; a new authority is
-            made if "".
+        names: the nodes' names, one per address; n1, n2, ... if empty.
+        root: each node's data directory on its own machine; "" for the cluster's directory on this
+            machine.
+        certs: each node's certificate directory on its own machine; "" as for `root`.
+        authority: directory of the `ca.pem` and `ca.key` that sign the certificates; "" to make a
+            new authority.
 
     Raises:
         Misuse: a name is not valid or given twice, or a path is not absolute.
@@ -39,7 +39,7 @@ class ClusterLayout:
                 raise Misuse(f"{shown(path)} is not an absolute path of the node's machine")
 
     def node_names(self, count: int) -> tuple[str, ...]:
-        """Return the names of so many nodes; `Misuse` if another number was given."""
+        """Return the names of so many nodes; `Misuse` if another number of names was given."""
         if self.names and len(self.names) != count:
             raise Misuse(f"{len(self.names)} names for {count} nodes; give one for each address")
         return self.names or tuple(f"n{number}" for number in range(1, count + 1))

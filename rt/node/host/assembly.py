@@ -1,4 +1,4 @@
-"""Puts together the sequencer's member of a configured node."""
+"""Assembles the sequencer's member of a configured node."""
 
 import logging
 import time
@@ -53,12 +53,12 @@ def build_member(
     """Return a node's member, with its state and its merged log recovered.
 
     Args:
-        settings: of the node.
+        settings: the node's settings.
         directory: holds the copies of sessions and the merged log.
         opened: the journal and the state it recovered.
-        send: takes a message for another member; may lose it.
-        readers: of the merged log.
-        received: returns up to where a session was written here; it may not be durable yet.
+        send: sends a message to another member; may lose it.
+        readers: readers of the merged log.
+        received: returns the end to which a session is written here, durable or not.
         may_carry: whether every member can read an instruction that carries bytes.
         dial: takes the addresses of all other nodes, by name, whenever they change.
 
@@ -95,10 +95,10 @@ def build_member(
 
 
 def _compare_members(settings: NodeSettings, members: Configuration) -> None:
-    """Log it if the configuration file lists other members than the log, which is right.
+    """Log a warning if the configuration file's members differ from the log's, which count.
 
     Raises:
-        Misuse: it lists no other node, and the log has some: nothing would connect to them.
+        Misuse: the file lists no other node, but the log does: nothing would connect to them.
     """
     listed = settings.places
     if settings.is_alone and members.keys() - {settings.name}:
@@ -114,7 +114,7 @@ def _compare_members(settings: NodeSettings, members: Configuration) -> None:
 
 
 def _greeting(settings: NodeSettings, directory: NodeDirectory, opened: Opened) -> RestartCheck:
-    """Record this start, before anything is said to another node."""
+    """Record this start durably, before anything is sent to another node."""
     disk, path = directory.disk, directory.state
     claim = begin_start(disk, path, opened.state, SystemRandom().randrange(1, NONCE_END))
     others = [name for name in settings.member_names if name != settings.name]
@@ -123,7 +123,7 @@ def _greeting(settings: NodeSettings, directory: NodeDirectory, opened: Opened) 
 
 
 def _departed(directory: NodeDirectory, opened: Opened) -> Departed:
-    """Return who was removed, as it was saved."""
+    """Return the removed nodes, as they were saved."""
     disk, path = directory.disk, directory.state
     return Departed(
         read_departed(disk, path),
@@ -133,7 +133,7 @@ def _departed(directory: NodeDirectory, opened: Opened) -> Departed:
 
 
 def merged_identity(settings: NodeSettings) -> LogIdentity:
-    """Return the identity of the merged log: all nodes of a cluster write the same log."""
+    """Return the merged log's identity, which all nodes of a cluster share."""
     if settings.cluster_id:
         return LogIdentity(manifest.MERGED, settings.stream, MERGED_NAME, settings.cluster_id, 0)
     return new_identity(manifest.MERGED, settings.stream, MERGED_NAME, created_ns=time.time_ns())

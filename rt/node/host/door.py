@@ -1,4 +1,4 @@
-"""NodeDoor: which nodes' certificates a stream of this node lets in, and for what."""
+"""NodeDoor: which nodes' certificates a stream admits, and for what."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -12,13 +12,13 @@ from rt.node.settings.node import NodeSettings
 from sequencer.ledger.instruction import Instruction, Note, note_digest
 from sequencer.membership import Doors
 
-# A note of the ledger: the cluster whose members all had certificates that name it. From then on a
-# node's certificate that names no cluster is refused.
+# A note of the ledger: the id of the cluster, once all members' certificates name it. From then on,
+# a node's certificate that names no cluster is refused.
 CERTIFICATES_NOTE: Final = "certificates"
 
 
 class NodeDoor:
-    """Lets a node in by its name, which the log lists, and by the cluster in its certificate.
+    """NodeDoor: admits nodes by their names in the log and the cluster in their certificates.
 
     Any thread may ask it.
     """
@@ -32,9 +32,9 @@ class NodeDoor:
         """Prepare.
 
         Args:
-            settings: of this node.
-            doors: whom the log lists.
-            notes: the agreed notes.
+            settings: this node's settings.
+            doors: returns the nodes that the log admits.
+            notes: returns the agreed notes.
         """
         self._settings, self._doors, self._notes = settings, doors, notes
 
@@ -47,14 +47,14 @@ class NodeDoor:
         return name == self._settings.name or name in self._doors().voters
 
     def objection(self, peer: PeerIdentity, *, greets: bool = False, is_live: bool = False) -> str:
-        """Return why a node is not let in; "" if it is.
+        """Return why a node is not admitted; "" if it is.
 
         Args:
             peer: the node.
-            greets: whether it is to speak the protocol between nodes, as one may that this node
-                has not heard of yet.
-            is_live: whether it is let in already. A node that was removed meanwhile may learn of
-                it on the connection that it has.
+            greets: whether it wants to speak the protocol between nodes, which may be allowed to a
+                node that is unknown here so far.
+            is_live: whether it is already connected. A removed node may learn of its removal on
+                an existing connection.
         """
         doors, name = self._doors(), peer.name
         is_known = self.is_member(name) or (greets and name in doors.peers)
@@ -67,9 +67,9 @@ class NodeDoor:
         return f"{name!r} is not a node of this cluster"
 
     def binding(self, peer: PeerIdentity) -> str:
-        """Return why a node's certificate is not that of this cluster's node of its name."""
+        """Return why a certificate does not belong to this cluster's node of that name, or ""."""
         if not self._settings.cluster_id:
-            return ""  # a node alone that was founded without an id
+            return ""  # a node alone, founded without an id
         if peer.clusters:
             is_ours = self._is_named_by(peer)
             return "" if is_ours else f"its certificate is of another cluster's node {peer.name}"
@@ -81,11 +81,11 @@ class NodeDoor:
     def bind(
         self, holders: Mapping[str, PeerIdentity], order: Callable[[Instruction], None]
     ) -> None:
-        """Have it agreed that certificates name the cluster, once those of all members do.
+        """Have it agreed that certificates must name the cluster, once all members' do.
 
         Args:
-            holders: by member, what the certificate of its last connection says.
-            order: proposes an instruction, or raises `Refused` where this node does not lead.
+            holders: by member, the identity in the certificate of its last connection.
+            order: proposes an instruction; raises `Refused` unless this node leads.
         """
         if not self._settings.cluster_id or CERTIFICATES_NOTE in self._notes():
             return
@@ -93,7 +93,7 @@ class NodeDoor:
         try:
             own = own_identity(self._settings)
         except (Misuse, OSError):
-            return  # it is being replaced; the next look finds it whole
+            return  # it is being replaced; the next attempt finds it complete
         found = [own, *(holders[each] for each in members if each in holders)]
         if len(found) == len(members) + 1 > 1 and all(map(self._is_named_by, found)):
             note = Note(time.time_ns(), CERTIFICATES_NOTE, self.cluster, note_digest(""))
@@ -106,24 +106,24 @@ class NodeDoor:
 
     @property
     def cluster(self) -> str:
-        """The id that a certificate has to name: that of all streams of the nodes."""
+        """The id that certificates must name, shared by all streams of the nodes."""
         return self._settings.cluster_id.removesuffix(f"/{self._settings.stream}")
 
     def _is_named_by(self, peer: PeerIdentity) -> bool:
         return not self._ids.isdisjoint(peer.clusters)
 
     def _may_introduce_itself(self, peer: PeerIdentity) -> bool:
-        """Whether a node that no member vouches for is of this cluster, as far as can be known."""
+        """Whether a node that no member vouches for seems to belong to this cluster."""
         return self._is_named_by(peer) or peer.name in self._settings.member_names
 
 
 def own_identity(settings: NodeSettings) -> PeerIdentity:
-    """Return what this node's own certificate says; `Misuse` if it cannot be read."""
+    """Return the identity in this node's own certificate; `Misuse` if it cannot be read."""
     return identity_of(load_certificate(certificate_files(settings.certs, settings.name).cert))
 
 
 def demand_own(settings: NodeSettings) -> None:
-    """Raise `Misuse` if this node's certificate is of other clusters: no node would let it in."""
+    """Raise `Misuse` if this node's certificate is of other clusters: no node would admit it."""
     named = own_identity(settings).clusters
     wanted = settings.cluster_id.removesuffix(f"/{settings.stream}")
     if wanted and named and not {wanted, settings.cluster_id} & {*named}:

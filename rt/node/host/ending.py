@@ -1,4 +1,4 @@
-"""Ending: how a node ends."""
+"""Ending: how a node stops, on request or because of an error."""
 
 import logging
 import threading
@@ -11,7 +11,7 @@ _log: Final = logging.getLogger("rt.node")
 
 
 class Ending:
-    """A node runs until it is stopped, or until an error in any of its threads ends it.
+    """Ending: a node runs until it is stopped, or an error in any of its threads stops it.
 
     Threads: any thread may call any method.
         failure: set before `_is_over`; reliable once `wait` has returned True.
@@ -23,7 +23,7 @@ class Ending:
 
         Args:
             halt: called on an error: stops the node's work without waiting for any thread.
-            about: what the line about the error begins with.
+            about: prefix of the log line about the error.
         """
         self.failure: Exception | None = None  # the error that ended the node
         self._halt = halt
@@ -31,7 +31,7 @@ class Ending:
         self._is_over = threading.Event()
 
     def guarded(self, work: Callable[[], None]) -> None:
-        """Do some of the node's work; any error ends the node, and an internal one is raised."""
+        """Do some of the node's work; errors stop the node, and unexpected ones are also raised."""
         try:
             work()
         except (RtError, OSError) as error:
@@ -41,7 +41,7 @@ class Ending:
             raise
 
     def fail(self, error: Exception) -> None:
-        """End the node because of this error."""
+        """Stop the node because of this error."""
         is_internal = not isinstance(error, RtError | OSError)
         kind = f"internal error: {type(error).__name__}: " if is_internal else ""
         _log.critical("%sthis node stops: %s%s", self._about, kind, spoken(error))
@@ -50,7 +50,7 @@ class Ending:
         self._is_over.set()
 
     def finish(self) -> None:
-        """Take note that the node has stopped."""
+        """Record that the node has stopped."""
         self._is_over.set()
 
     def wait(self, timeout_s: float | None = None) -> bool:

@@ -1,4 +1,4 @@
-"""HeadersGate: whether messages may have headers; the nodes agree on it once all can read them."""
+"""HeadersGate: whether messages may have headers: once all nodes can read them and agree."""
 
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -9,15 +9,15 @@ from rt.errors import Refused
 from sequencer.ledger.instruction import Instruction, Note, note_digest
 from sequencer.peers.versions import HEADERS, PeerVersion
 
-# A note of the ledger: at some time all members could read headers. It stays, for what was
-# published since then has them.
+# A note of the ledger: all members could read headers at some time. It stays, because messages
+# published since then have headers.
 HEADERS_NOTE: Final = "headers"
 HEADERS_TEXT: Final = "1"
 _ORDER_S: Final = 1.0  # between two proposals
 
 
 class HeadersGate:
-    """Why no message may have headers yet, and the proposal that they may.
+    """HeadersGate: why messages may not have headers yet, and the proposal to allow them.
 
     Threads: any thread may ask; `_ordered_s` is one number, and two proposals are harmless.
     """
@@ -33,22 +33,22 @@ class HeadersGate:
         """Prepare.
 
         Args:
-            others: the other members.
-            spoken: by member, the protocol of its last connection.
-            versions: of the members that are connected.
-            notes: the agreed notes.
-            propose: an instruction; `Refused` where this node does not lead.
+            others: returns the other members.
+            spoken: returns the protocol version of each member's last connection.
+            versions: returns the versions of the connected members.
+            notes: returns the agreed notes.
+            propose: proposes an instruction; raises `Refused` unless this node leads.
         """
         self._others, self._spoken, self._versions = others, spoken, versions
         self._notes, self._propose = notes, propose
         self._ordered_s = float("-inf")
 
     def why_not(self) -> str:
-        """Return what has to be updated before messages may have headers; "" if they may."""
+        """Return what must be updated before messages may have headers; "" if they may."""
         spoken, unable, is_agreed = self._spoken(), [], HEADERS_NOTE in self._notes()
         for name in sorted(self._others()):
             if name not in spoken:
-                if is_agreed:  # it could, and may be down now
+                if is_agreed:  # it could read them, and may be down now
                     continue
                 unable.append(f"node {name} has not been heard since this one started")
             elif spoken[name] < HEADERS:
@@ -63,7 +63,7 @@ class HeadersGate:
         return "the nodes are about to agree that messages may have headers; retry in a second"
 
     def agree(self) -> None:
-        """Have it agreed on that messages may have headers, if this node leads and all can."""
+        """Have headers allowed, if this node leads and all members can read them."""
         spoken, now_s = self._spoken(), time.monotonic()
         if HEADERS_NOTE in self._notes() or now_s < self._ordered_s + _ORDER_S:
             return

@@ -1,4 +1,4 @@
-"""Node: composes a stream's server, its pipeline and its links to other nodes into one process."""
+"""Node: one stream's server, pipeline and links to other nodes, in one process."""
 
 import logging
 import ssl
@@ -62,17 +62,17 @@ from sequencer.peers.connections import Peers
 from sequencer.peers.versions import CARRYING, alpns_of
 
 _log: Final = logging.getLogger("rt.node")
-STUCK_S: Final = 30.0  # a loop that has not come round for so long needs a restart
+STUCK_S: Final = 30.0  # a loop that has not run for so long needs a restart
 _LIVE: Final = {"reserve", "streams", *kinds_of(NodeLimits)}  # settings that `reload` changes
 
 
 class Node:
-    """One node of a stream: serves pushers and pullers, and takes part in the sequencing.
+    """Node: one node of a stream: serves pushers and pullers, and takes part in sequencing.
 
-    Threads: every field is set once, in `__init__`. The server has a thread for each connection,
-        the pipeline one that syncs and one that sequences, the peers one for each other node, the
-        scrubber one that reads rolled files, and the lookout one that samples all of it.
-        Any thread may call any method but `start` and `stop`, which belong to the owner.
+    Threads: every field is set once, in `__init__`. The server has a thread per connection, the
+        pipeline one that syncs and one that sequences, the peers one per other node, the scrubber
+        one that reads rolled files, and the lookout one that samples the node. Any thread may call
+        any method except `start` and `stop`, which belong to the owner.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class Node:
         """Recover what is on disk; `start` begins to serve.
 
         Args:
-            settings: of this node.
-            founding: this is the first start of a member of a new cluster, whose empty state may
-                vote. A single node founds itself if its directory is empty.
-            on_role: called, in a thread of its own, when this node becomes leader or follower.
-            port: opens the one that it shares with other streams; None makes one of its own.
-            about: what its log lines begin with, if the process serves other streams too.
+            settings: this node's settings.
+            founding: whether this is the first start of a member of a new cluster, whose empty
+                state may vote. A single node founds itself if its directory is empty.
+            on_role: called, on its own thread, when this node becomes leader or follower.
+            port: opens the port shared with other streams; None for a port of its own.
+            about: prefix of its log lines, if the process serves other streams too.
 
         Raises:
             Misuse: the directories do not belong together, another node runs on them, or the
@@ -101,7 +101,7 @@ class Node:
             Refused: the state directory is another node's, or the engine is not as audited.
         """
         engine_of(settings.agreement.consensus)  # fails before a lock is taken if not installed
-        _check_files(settings)  # and so does this: a state that was begun would be in the way
+        _check_files(settings)  # so does this: a half-created state would be in the way
         self.settings = settings
         self._about = about
         self._ending = Ending(self._halt, about)
@@ -118,7 +118,7 @@ class Node:
             raise
 
     def _compose(self, opened: Opened, opens: Callable[[], NodePort] | None, about: str) -> None:
-        """Put the node together at its port; one that is its own is closed if that fails."""
+        """Connect the node to its port; if that fails, close a port of its own."""
         port = NodePort(self.settings) if opens is None else opens()
         pulse = port.pulse.join(
             self.settings.founding_name, lambda: self.pipeline.sequencer.wake(), self._ending.fail
@@ -155,7 +155,7 @@ class Node:
                 self._peers is not None and self._peers.spoken.get(member, 0) >= CARRYING
             ),
         )
-        self._peers: Peers | LoopPeers | None = None  # before there is a pipeline that they call
+        self._peers: Peers | LoopPeers | None = None  # made after the pipeline, which they call
         self.pipeline = NodePipeline(
             settings, directory, opened, links, self._ending, loop=port.loop
         )  # fmt: skip
@@ -173,7 +173,7 @@ class Node:
         self.lookout = SamplerThread(NodeSampler(self._watched()), self._agree_on_members)
 
     def _agree_on_members(self) -> None:
-        """Have it agreed on what is true of all members: their certificates, and versions."""
+        """Have it agreed that all members' certificates name the cluster, and all read headers."""
         if self.pipeline.sequencer.view.leads:
             if self._peers is not None:
                 self._door.bind(self._peers.holders, self.pipeline.sequencer.order)
@@ -268,12 +268,12 @@ class Node:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens; the actual port if port 0 was asked for."""
+        """The address it listens on, with the actual port if port 0 was requested."""
         return self._port.port.server.address
 
     @property
     def merged_end(self) -> Position:
-        """Where the merged log that is served ends."""
+        """The end of the merged log that is served."""
         return self.pipeline.feeds.end
 
     def is_member(self, name: str) -> bool:
@@ -281,7 +281,7 @@ class Node:
         return self._door.is_member(name)
 
     def quota(self, publisher: PeerName) -> Quota:
-        """What a publisher may take of the stream (`replicator.host.Host`)."""
+        """The quota of a publisher in this stream (`replicator.host.Host`)."""
         return quotas_of_notes(self.pipeline.sequencer.view.notes).of(publisher)
 
     def claim(self, identity: LogIdentity, peer: str, wake: Bell, *, relays: bool) -> NodeInbox:
@@ -299,7 +299,7 @@ class Node:
 
     @property
     def is_first(self) -> bool:
-        """Whether it leads, and so merges before the others (`replicator.host.Host`)."""
+        """Whether it leads, and so merges before the other nodes (`replicator.host.Host`)."""
         return self.pipeline.sequencer.view.leads
 
     def settle(self) -> None:
@@ -311,7 +311,7 @@ class Node:
         return self.pipeline.feeds.open(wake, relays=relays)
 
     def damaged(self, error: CorruptLog, growing: bool) -> None:
-        """Have the merged log mended (`replicator.host.Host`)."""
+        """Have damage in the merged log mended (`replicator.host.Host`)."""
         if not growing:
             self.scrubber.suspect(error)
         elif self.pipeline.member.is_alone:
@@ -320,7 +320,7 @@ class Node:
             self.pipeline.mend_merged(error)
 
     def stuck(self) -> str:
-        """Return the name of a loop that has not come round for 30 s; "" if all have."""
+        """Return the name of a loop that has not run for 30 s; "" if there is none."""
         now_s = time.monotonic()
         if now_s - self.pipeline.sequencer.stepped_s() > STUCK_S:
             return "sequence"
@@ -331,7 +331,7 @@ class Node:
         return self._ending.wait(timeout_s)
 
     def stop(self) -> None:
-        """Let another node lead, close all connections, finish what was received, save a snapshot.
+        """Hand leadership over, close all connections, finish what was received, save a snapshot.
 
         The lock is released last.
         """
@@ -354,12 +354,12 @@ class Node:
         self._ending.finish()
 
     def reload(self, settings: NodeSettings) -> list[str]:
-        """Use other settings, as far as that is possible while the node runs.
+        """Apply changed settings, as far as that is possible while the node runs.
 
-        Certificates are loaded again by themselves when their files change.
+        Certificates are reloaded automatically when their files change.
 
         Returns:
-            The names of settings that differ from those it was started with and need a restart.
+            The names of changed settings that need a restart.
 
         Raises:
             Misuse: a limit is out of range.
@@ -384,16 +384,16 @@ class Node:
         return shown | certificate | repair | {"diverged": inboxes.diverged, "lost_state": lost}
 
     def certificate_warning(self) -> str:
-        """Return what has to be done about the node's certificate; "" if there is nothing."""
+        """Return what must be done about the node's certificate, or ""."""
         return renewal_warning(certificate_files(self.settings.certs, self.settings.name))
 
     def _serve_status(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> None:
-        """Send the status to any peer that was let in (`rt status`)."""
+        """Send the status to any admitted peer (`rt status`)."""
         with sock:
             self._meter.send(sock, identity, lambda: self._status(identity), STATUS_S)
 
     def _status(self, identity: PeerIdentity) -> bytes:
-        """Return the status as a peer may see it, made at most once a second for all of them."""
+        """Return the status as a peer may see it, made at most once a second for all peers."""
         answer = self.encoded_status()
         if not identity.may_operate:
             answer = self._answers.get(
@@ -403,7 +403,7 @@ class Node:
         return dated(answer, time.time_ns())
 
     def encoded_status(self) -> bytes:
-        """Return the status in JSON, without the time it is sent at."""
+        """Return the status in JSON, without the time of sending."""
 
         def make() -> bytes:
             fields = self.status()
@@ -413,7 +413,7 @@ class Node:
         return self._answers.get("status", make, state=self._status_state)
 
     def _status_state(self) -> tuple[object, ...]:
-        """Return what a status that is a second old may not differ in."""
+        """Return the state in which a status up to a second old stays valid."""
         view = self.pipeline.sequencer.view
         engine = view.engine
         return engine.role, engine.term, engine.leader, engine.members, view.notes, view.waiting
@@ -428,7 +428,7 @@ class Node:
 
 
 def _check_files(settings: NodeSettings) -> None:
-    """Raise `Misuse` unless our certificate and the grants beside it can be read."""
+    """Raise `Misuse` if this node's certificate or grants cannot be read."""
     files = certificate_files(settings.certs, settings.name)
     server_context(files.ca, files.cert, files.key)
     read_grants(grants_path(files.ca))
@@ -436,7 +436,7 @@ def _check_files(settings: NodeSettings) -> None:
 
 
 def _days(files: CertificateFiles) -> float | None:
-    """Return the days until our certificate expires; None if it cannot be read."""
+    """Return the days until this node's certificate expires; None if it cannot be read."""
     try:
         return round(days_left(files), 1)
     except (Misuse, OSError):

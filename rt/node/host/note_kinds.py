@@ -1,4 +1,4 @@
-"""Notes: what a node demands of a note before it has it agreed on by all."""
+"""Note kinds: validates a note before it is proposed."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -28,7 +28,7 @@ def _parse_headers(text: str) -> None:
         raise Misuse(f"not a version of headers: {shown(text)}")
 
 
-# Each raises `Misuse` for what no node could read. A name that ends in a space is a prefix.
+# Each raises `Misuse` for text that no node could read. A name that ends in a space is a prefix.
 _PARSERS: Final[dict[str, Callable[[str], Any]]] = {
     POLICY_NOTE: parse_policy,
     OFFLOAD_NOTE: offload_lease,
@@ -46,7 +46,7 @@ def demand_note(instruction: Instruction) -> None:
     """Refuse a note that this version could not read once it is agreed on.
 
     Raises:
-        Misuse: its text is not what its name says; or no note has this name.
+        Misuse: its text is invalid for its name, or no note has this name.
     """
     if not isinstance(instruction, Note) or not instruction.text:
         return

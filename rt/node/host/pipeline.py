@@ -40,19 +40,19 @@ from sequencer.membership import Dial
 from sequencer.peers.notes import is_commit_note, is_plain_success
 
 _log: Final = logging.getLogger("rt.node")
-_LAG_MAX: Final = 2  # entries on their way to a member that keeps up
+_LAG_MAX: Final = 2  # entries in flight to a member that keeps up
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """How a pipeline reaches the other nodes.
+    """Links: how a pipeline reaches the other nodes.
 
     Attributes:
         send: sends a node a message of the sequencer, which may be lost: `send(node, data)`.
         pass_on: pushes this node's copy of a session to a node: `pass_on(node, session)`.
-        copy_log: starts copying the merged log from other nodes, from a position on.
+        copy_log: starts copying the merged log from other nodes, from a given position.
         dial: takes the addresses of all other nodes, by name, whenever they change.
-        pulse: tells the other nodes, and hears from them, who rests.
+        pulse: sends and receives idle heartbeats.
         reads_carried: whether a node is known to read instructions that carry bytes.
     """
 
@@ -65,15 +65,14 @@ class Links:
 
 
 class NodePipeline:
-    """Syncs what connections receive, sequences and merges it, and archives the merged log.
+    """NodePipeline: syncs what connections receive, sequences, merges, and archives the merged log.
 
     A connection syncs and sequences small batches itself (`settle`); the two threads do the rest.
 
-    Threads: every field is set once, before any thread starts.
-        _threads: the one that syncs, and the one that sequences.
-        inboxes, feeds, sequencer, sweeper: any thread; they have locks of their own.
-        member, retention, watch, _snapshots: only the thread that does the duties, or a question
-            that is put to it by `sequencer.ask`. Before `start` and after `stop`, any thread.
+    Threads: every field is set once, before any thread starts. _threads: the one that syncs, and
+        the one that sequences. inboxes, feeds, sequencer, sweeper: any thread; they have locks of
+        their own. member, retention, watch, _snapshots: only the thread that does the duties, or a
+        question put to it by `sequencer.ask`. Before `start` and after `stop`, any thread.
     """
 
     def __init__(
@@ -89,19 +88,19 @@ class NodePipeline:
         """Recover the merged log and the state; nothing runs before `start`.
 
         Args:
-            settings: of the node.
-            directory: of the node.
+            settings: the node's settings.
+            directory: the node's directory.
             opened: the journal and the state it recovered.
-            links: to the other nodes.
-            ending: ends the node when a thread fails.
-            loop: does the duties, in place of a thread.
+            links: links to the other nodes.
+            ending: stops the node when a thread fails.
+            loop: the event loop that does the duties; None for a thread.
 
         Raises:
             CorruptLog: the merged log is damaged.
         """
         disk, guard, storage = directory.disk, directory.guard, settings.storage
         self._is_founded_alone = settings.is_alone
-        self._carried = opened.state.entries if settings.is_alone else ()  # which copies may lack
+        self._carried = opened.state.entries if settings.is_alone else ()  # copies may lack them
         self._ending = ending
         self.feeds = LogFeeds(
             directory.merged,
@@ -109,7 +108,7 @@ class NodePipeline:
         )  # fmt: skip
         self.inboxes = Inboxes(
             directory.copies_disk, directory.inputs, settings.stream, self._note_synced, guard,
-            # Who decides over a session must know soon that its publisher has left.
+            # The session watch must know soon that a publisher has left.
             alone=lambda: self.member.is_alone, left=lambda: self.sequencer.stir(),
             damaged=lambda found: self.sequencer.mend(found),
         )  # fmt: skip
@@ -141,7 +140,7 @@ class NodePipeline:
         self._duty_turns = self._turns_of(loop)
 
     def _turns_of(self, loop: EventLoop | None) -> DutyTurns | None:
-        """Have the duties done by a loop, or by a thread if there is none."""
+        """Have the duties done by the loop, or by a thread if there is none."""
         ending, sequencer = self._ending, self.sequencer
         if loop is not None:
             return DutyTurns(loop, sequencer, ending.guarded, ending.fail)
@@ -149,7 +148,7 @@ class NodePipeline:
         return None
 
     def start(self) -> list[str]:
-        """Open the copies of sessions and start the threads; return a sentence for each damaged."""
+        """Open the copies of sessions and start the threads; return a sentence per damaged copy."""
         ledger = self.member.executor.ledger
         damaged = self.inboxes.open_all(
             ledger.merged_to if self._is_founded_alone else lambda _session: START, ledger.index
@@ -178,17 +177,17 @@ class NodePipeline:
         self._ending.guarded(self._sequence_appended)
 
     def hear(self, sender: str, messages: list[bytes]) -> None:
-        """Take another node's messages, and do now what follows from them."""
+        """Record another node's messages, and act on them now unless that can wait."""
         self.sequencer.hear(sender, messages)
         if len(messages) > 1 or not self._can_wait(sender, messages[0]):
             self._ending.guarded(self.sequencer.turn)
 
     def _can_wait(self, sender: str, message: bytes) -> bool:
-        """Whether what follows from a message may wait for the next one, or for the tick.
+        """Whether acting on a message may wait for the next one, or for the tick.
 
-        What the leader has committed it has served and acknowledged itself, so without a puller
-        here it may wait. So may a follower's reply once all that was proposed is decided, and no
-        read waits: it was not the one that made the majority.
+        What the leader has committed, it has served and acknowledged itself, so without a puller
+        here it may wait. So may a follower's reply once every proposal is decided and no read
+        waits: it did not complete a majority.
         """
         if is_commit_note(message):
             return not self.feeds.has_readers
@@ -197,14 +196,14 @@ class NodePipeline:
             return False
         if not (view.leads and is_plain_success(message)):
             return False
-        peers = view.engine.peers  # as of the last tick; one that lacks more is sent more at once
+        peers = view.engine.peers  # as of the last tick; one that lags more is sent more at once
         return any(each.name == sender and each.lag <= _LAG_MAX for each in peers)
 
     def mend_merged(self, damage: CorruptLog) -> None:
-        """Set aside, soon, a file of the merged log that a connection found damaged.
+        """Have a merged file that a connection found damaged set aside soon.
 
-        The file is checked here, by the connection's thread: several may find the same damage, and
-        another log may be open by now, in which it is mended.
+        The connection's thread checks the file first: several may find the same damage, and by now
+        another log may be open in which it is mended.
         """
         log = self.member.executor.appender
         try:
@@ -215,7 +214,7 @@ class NodePipeline:
             _log.warning("the merged log cannot be checked for damage: %s", error)
 
     def halt(self) -> None:
-        """Tell both threads to stop, without waiting for them."""
+        """Ask both threads to stop, without waiting for them."""
         self.inboxes.syncer.stop()
         self.sequencer.stop()
 
@@ -227,7 +226,7 @@ class NodePipeline:
         if self._duty_turns is not None:
             self._duty_turns.leave()
             if self._ending.failure is None:
-                self._ending.guarded(self.sequencer.run)  # what is left, in this thread
+                self._ending.guarded(self.sequencer.run)  # the remaining work, in this thread
         else:
             self._threads[1].join()
         self.sweeper.stop()
@@ -239,7 +238,7 @@ class NodePipeline:
         self.member.executor.close()
 
     def _merged_to(self, session: str) -> Position:
-        """Return how far a session is merged: on a node alone, that much of it was durable."""
+        """Return a session's merged end, which on a node alone is durable; otherwise `START`."""
         if not self._is_founded_alone:
             return START
         return self.sequencer.ask(lambda: self.member.executor.ledger.merged_to(session))
@@ -248,10 +247,10 @@ class NodePipeline:
         self.sequencer.hold(session)
 
     def _sequence_appended(self) -> None:
-        """Have what a connection appended merged before it is synced, if it is little.
+        """Have a small append merged before it is synced; sync a large one.
 
-        The leader puts it into an instruction; a follower gets that in a moment, and has nothing to
-        do before.
+        The leader puts it into an instruction. A follower receives that in a moment, and has
+        nothing to do before.
         """
         view = self.sequencer.view
         if view.carries and (sessions := self.inboxes.syncer.put_off()) is not None:
@@ -265,16 +264,16 @@ class NodePipeline:
         self.inboxes.syncer.run(self.sequencer.wake)
 
     def _serve_merged(self) -> None:
-        """Serve what was just merged, to a few; to the others after the step, with `_serve`.
+        """Serve what was just merged to a few pullers; `_serve` serves the others after the step.
 
-        So a publisher does not wait until 64 subscribers were sent its message, to hear of it.
+        So a publisher's confirmation does not wait until 64 subscribers were sent its message.
         """
         end = self.member.executor.ledger.end
         if end != self.feeds.end:
             self.feeds.begin(end)
 
     def _serve(self, end: Position) -> None:
-        """Serve up to `end`, to all that have not been told yet."""
+        """Serve up to `end` to all pullers not served yet."""
         if end != self.feeds.end:
             self.feeds.grown(end)
         else:
@@ -282,5 +281,5 @@ class NodePipeline:
 
 
 def _thread(ending: Ending, name: str, work: Callable[[], object]) -> threading.Thread:
-    """Return a thread that ends the node when its work fails."""
+    """Return a thread that stops the node if its work fails."""
     return threading.Thread(target=carried(ending.guarded), args=(work,), name=name, daemon=True)

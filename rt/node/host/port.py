@@ -1,4 +1,4 @@
-"""NodePort: the address at which a node serves, with one listener for all its streams."""
+"""NodePort: the address at which a node serves all its streams, with one listener."""
 
 import os
 from dataclasses import dataclass
@@ -9,19 +9,19 @@ from replicator.serve.server import Server
 from replicator.serve.streams import ServedStream, Streams
 from replicator.sink.columns_check import ColumnsCheck
 from replicator.sink.late_check import LateChecker
-from rt.net.authority.certificates import CertificateFiles, certificate_files
+from rt.net.authority.certificates import certificate_files
 from rt.net.loop.event_loop import LOOP_VARIABLE, EventLoop
-from rt.net.tls import Contexts, client_context, offering, server_context
-from rt.node.agree.idle_heartbeat import PULSE_ALPN, ProcessHeartbeat, StreamHeartbeat
+from rt.net.tls import Contexts, offering, server_context
+from rt.node.agree.idle_heartbeat import PULSE_ALPN, StreamHeartbeat, process_heartbeat
 from rt.node.loop.looped_client import LoopedClient
 from rt.node.settings.node import NodeSettings
 
 
 class NodePort:
-    """A listener, and what all streams share: certificates, grants, handshakes and limits.
+    """NodePort: a listener, and what all streams share: certificates, grants, handshakes, limits.
 
-    Threads: every field is set once, in `__init__`, and any thread may call any method but `start`
-        and `stop`, which belong to the owner.
+    Threads: every field is set once, in `__init__`, and any thread may call any method except
+        `start` and `stop`, which belong to the owner.
     """
 
     def __init__(self, settings: NodeSettings) -> None:
@@ -34,13 +34,13 @@ class NodePort:
         files = certificate_files(settings.certs, settings.name)
         self.own_stream = settings.stream
         self.streams = Streams()
-        self.pulse = _pulse_of(settings, files)
+        self.pulse = process_heartbeat(settings.agreement, files)
         self.streams.shared = {PULSE_ALPN: self.pulse.serve}
         contexts = Contexts(
             files, lambda *paths: offering(server_context(*paths), *self.streams.protocols)
         )
         self.streams.changed = contexts.renew
-        # ADR 33: until the loop replaces the threads, it is chosen by a variable
+        # ADR 33: until the loop replaces the threads, an environment variable chooses it
         self.loop = EventLoop() if os.environ.get(LOOP_VARIABLE) else None
         columns = ColumnsCheck()
         self.late = LateChecker(columns.late)
@@ -55,7 +55,7 @@ class NodePort:
             raise
 
     def start(self) -> None:
-        """Begin to accept connections."""
+        """Start accepting connections."""
         self.server.start()
         self.late.start()
         self.pulse.start()
@@ -67,7 +67,7 @@ class NodePort:
         self.late.stop()
 
     def close(self) -> None:
-        """End the event loop, if there is one; the streams have stopped."""
+        """Stop the event loop, if there is one; the streams have stopped."""
         if self.loop is not None:
             self.loop.stop()
 
@@ -77,23 +77,15 @@ def _adopt(loop: EventLoop, served: LoopedConnection, over: Over) -> None:
     LoopedClient(loop, served, over).begin()
 
 
-def _pulse_of(settings: NodeSettings, files: CertificateFiles) -> ProcessHeartbeat:
-    agreement = settings.agreement
-    contexts = Contexts(files, lambda *paths: offering(client_context(*paths), PULSE_ALPN))
-    return ProcessHeartbeat(
-        contexts.current, beat_s=agreement.heartbeat_s, lost_s=agreement.election_s
-    )  # fmt: skip
-
-
 @dataclass(frozen=True, slots=True)
 class StreamPort:
-    """One stream's part of a port.
+    """StreamPort: one stream's part of a port.
 
     Attributes:
-        port: which.
+        port: the port.
         served: the stream.
-        pulse: the stream's part of the port's.
-        is_whole: whether the port is this stream's alone, and begins and ends with it.
+        pulse: the stream's part of the port's idle heartbeat.
+        is_whole: whether the port serves only this stream, and starts and stops with it.
     """
 
     port: NodePort
@@ -102,13 +94,13 @@ class StreamPort:
     is_whole: bool
 
     def start(self) -> None:
-        """Begin to serve the stream."""
+        """Start serving the stream."""
         self.port.streams.add(self.served)
         if self.is_whole:
             self.port.start()
 
     def stop(self, why: str = "") -> None:
-        """End the stream's connections; `why` is what peers that ask for it later are answered."""
+        """End the stream's connections; peers that ask for it later receive `why`."""
         self.pulse.leave()
         if self.is_whole:
             self.port.stop()
@@ -118,6 +110,6 @@ class StreamPort:
         self.port.server.end(stream)
 
     def close(self) -> None:
-        """Release what the stream has used until it had stopped."""
+        """Release what the stream needed until it had stopped."""
         if self.is_whole:
             self.port.close()

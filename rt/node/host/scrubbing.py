@@ -1,4 +1,4 @@
-"""Scrubbing: what a node scrubs, and where it fetches what its disk has lost."""
+"""Scrubbing: what a node scrubs, and where it fetches lost bytes from."""
 
 import logging
 import threading
@@ -32,7 +32,7 @@ def node_scrubber(
     places: PeerAddresses,
     contexts: Contexts,
 ) -> Scrubber:
-    """Return what scrubs a node's merged log and its copies of sessions; it has to be started."""
+    """Return the scrubber of a node's merged log and copies of sessions; not started yet."""
     stopping = threading.Event()
     guarded = GuardedDisk(directory.guard)
 
@@ -41,13 +41,13 @@ def node_scrubber(
 
     def logs() -> list[Appender]:
         copy = pipeline.sequencer.view.waiting.copy
-        # closed while it is copied; a copy that has just ended is closed too
+        # the executor's log is closed during a copy; a copy that has just ended is closed too
         merged = pipeline.member.executor.appender if copy is None else copy.log
         sessions = [each.appender for each in pipeline.inboxes.every()]
         return sessions if merged is None else [merged, *sessions]
 
     def report(damage: CorruptLog, log: Appender) -> None:
-        """Have a session's copy set aside, if other nodes have it; alone, keep what there is."""
+        """Have a session's damaged copy set aside; on a node alone, keep it."""
         if not pipeline.member.is_alone:
             pipeline.sequencer.mend(DamageFound(damage, log, scrubbed=True))
 

@@ -1,4 +1,4 @@
-"""Opens the state of a node's sequencer, which belongs to one directory of one node."""
+"""Opens the sequencer's state in a node's directory."""
 
 import logging
 import os
@@ -21,11 +21,11 @@ _log: Final = logging.getLogger("rt.node")
 
 
 def open_state(disk: Disk, settings: NodeSettings, top: str, *, founding: bool) -> Opened:
-    """Recover the sequencer's state, or create it where the node may found itself.
+    """Recover the sequencer's state, or create it if the node may found itself.
 
     Args:
         disk: holds the node's directory.
-        settings: of the node.
+        settings: the node's settings.
         top: the node's directory.
         founding: as in `rt.node.host.node.Node`.
 
@@ -55,17 +55,17 @@ def found_state(disk: Disk, settings: NodeSettings, top: str) -> None:
 
     Args:
         disk: holds the node's directory.
-        settings: of the node.
+        settings: the node's settings.
         top: the node's directory.
 
     Raises:
-        Misuse: it is not empty, no cluster can be founded with so many members, or the log that it
-            is founded from is not the one that the cluster was made for.
+        Misuse: the directory is not empty, the number of members is not allowed, or the founding
+            log is not the one that the cluster's files were made for.
         CorruptLog: that log is damaged.
     """
     path, merged = os.path.join(top, "state"), os.path.join(top, MERGED_NAME)
     partial = path + FOUNDING
-    is_interrupted = os.path.isdir(partial)  # then the merged log is what was copied for it
+    is_interrupted = os.path.isdir(partial)  # the merged log is its incomplete copy
     if disk.names(path) or (disk.names(merged) and not is_interrupted):
         raise Misuse(
             f"{top} holds a node's state or a merged log, and a new cluster starts empty; a "
@@ -87,10 +87,10 @@ def found_state(disk: Disk, settings: NodeSettings, top: str) -> None:
 
 
 def _take_log(disk: Disk, settings: NodeSettings, merged: str) -> Snapshot:
-    """Copy the log that this cluster is founded from; return the state that it continues from.
+    """Copy the log that this cluster is founded from; return the state to start from.
 
     Raises:
-        Misuse: it is not the log that the cluster was made for, or not a merged log.
+        Misuse: it is not the log that the cluster's files were made for, or not a merged log.
         CorruptLog: it is damaged.
     """
     storage = settings.storage
@@ -107,18 +107,18 @@ def _take_log(disk: Disk, settings: NodeSettings, merged: str) -> Snapshot:
 
 
 def demand_state(settings: NodeSettings) -> None:
-    """Raise `Misuse` unless there is a state of a node; nothing is created."""
+    """Raise `Misuse` unless a node's state exists; nothing is created."""
     path = os.path.join(stream_directory(settings.root, settings.stream), "state")
     if not os.path.isdir(path):
         raise Misuse(f"{path} does not exist; are --root and --stream right?")
 
 
 def adopt(disk: Disk, settings: NodeSettings, top: str) -> bool:
-    """Let a directory that was moved be opened; return whether it would have been refused before.
+    """Allow a moved directory to be opened; return whether it would have been refused.
 
     Args:
         disk: holds the node's directory.
-        settings: of the node.
+        settings: the node's settings.
         top: the node's directory, locked.
 
     Raises:
@@ -140,7 +140,7 @@ def _place(path: str) -> str:
 
 
 def _boot() -> str:
-    """Return the kernel's boot id, or "" where it has none."""
+    """Return the kernel's boot id, or "" if there is none."""
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
     return ""

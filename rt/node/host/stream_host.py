@@ -1,10 +1,9 @@
-"""StreamHost: all streams of one node's process, each a `Node` of its own behind one port."""
+"""StreamHost: the streams of one node's process, a `Node` for each, behind one port."""
 
 import logging
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Final
 
 from rt.about import speaking
@@ -17,24 +16,22 @@ from rt.position import Position
 from rt.text import counted
 
 _log: Final = logging.getLogger("rt.node")
-_AT_ONCE: Final = 16  # streams that start, or stop: each waits for its disk, again and again
+_AT_ONCE: Final = 16  # streams that start or stop in parallel, since each waits for its disk
 
 
 class StreamHost:
-    """Starts a `Node` for each stream, and stops one that fails while the others go on.
+    """StreamHost: starts a `Node` per stream, and stops one that fails while the others continue.
 
     Streams share the listener, the certificates, the grants and the limits on peers. Each has its
-    directory, journal, consensus and threads, so what damages one does not reach another.
+    own directory, journal, consensus and threads, so damage to one does not reach another.
 
-    Threads: the thread that owns it calls every method, and alone uses the fields; but `stuck` may
-        be called by any, and `settings`, `nodes` and `failures`, which are replaced whole, read.
-        Streams are made and started by several threads at once, which share `_port` and nothing
-        else; `_opening` guards it.
+    Threads: the owner's thread calls every method and alone uses the fields, except that any thread
+        may call `stuck` and read `settings`, `nodes` and `failures`, which are replaced whole.
+        Several threads make and start streams at once; they share only `_port`, which `_opening`
+        guards.
     """
 
-    def __init__(
-        self, settings: NodeSettings, *, founding: bool = False, on_role: OnRole | None = None
-    ) -> None:
+    def __init__(self, settings: NodeSettings, *, on_role: OnRole | None = None) -> None:
         """Recover what is on disk; `start` begins to serve. Arguments as for `Node`.
 
         Raises:
@@ -45,10 +42,10 @@ class StreamHost:
         self.failures: Mapping[str, Exception] = {}  # by stream
         self.nodes: Mapping[str, Node] = {}
         self._on_role = on_role
-        self._port: NodePort | None = None  # opened once a directory is locked
+        self._port: NodePort | None = None  # opened after a directory is locked
         self._opening = threading.Lock()
         with ThreadPoolExecutor(_AT_ONCE, "start") as pool:
-            made = list(pool.map(partial(self._made, founding=founding), settings.each_stream))
+            made = list(pool.map(self._made, settings.each_stream))
         for each, node in zip(settings.each_stream, made, strict=True):
             self._keep(each.stream, node)
         if not self.nodes:
@@ -57,12 +54,12 @@ class StreamHost:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """The address it listens on."""
         return self._open_port().server.address
 
     @property
     def own(self) -> Node:
-        """The node of the stream that is named first among those that are served."""
+        """The node of the first served stream."""
         return next(iter(self.nodes.values()))
 
     def start(self) -> None:
@@ -77,14 +74,14 @@ class StreamHost:
         self._open_port().start()
 
     def turn(self) -> bool:
-        """Stop the streams that have failed; return whether any is left."""
+        """Stop the streams that have failed; return whether any are left."""
         for name, node in list(self.nodes.items()):
             if node.wait(0):
                 self._end(name, node)
         return bool(self.nodes)
 
     def stuck(self) -> str:
-        """Return a loop that has not come round for 30 s, with its stream; "" if all have."""
+        """Return a loop that has not run for 30 s, with its stream; "" if there is none."""
         for name, node in self.nodes.items():
             if loop := node.stuck():
                 return loop if len(self.nodes) == 1 else f"{loop} of stream {name}"
@@ -101,16 +98,16 @@ class StreamHost:
         return {name: node.merged_end for name, node in nodes.items()}
 
     def reload(self, settings: NodeSettings) -> list[str]:
-        """Use other settings: as `Node.reload`, and begin and end streams.
+        """Apply changed settings as `Node.reload` does, and start and stop streams.
 
         Returns:
-            The names of settings that differ and need a restart.
+            The names of changed settings that need a restart.
 
         Raises:
             Misuse: a limit is out of range.
         """
         own = self.settings.stream
-        if settings.stream != own:  # whatever else the file says is of another node
+        if settings.stream != own:  # then the file describes another node
             return ["stream"]
         wanted = {each.stream: each for each in settings.each_stream}
         left: set[str] = set()
@@ -126,7 +123,7 @@ class StreamHost:
         return sorted(left)
 
     def _open_port(self) -> NodePort:
-        """Return the port, which is opened when the first stream asks for it."""
+        """Return the port, opening it when the first stream asks for it."""
         with self._opening:
             if self._port is None:
                 self._port = NodePort(self.settings)
@@ -137,14 +134,13 @@ class StreamHost:
             self._port.stop()
             self._port.close()
 
-    def _made(self, settings: NodeSettings, *, founding: bool) -> Node | Exception:
-        """Return a stream's node, or why there is none; several threads may call it at once."""
+    def _made(self, settings: NodeSettings) -> Node | Exception:
+        """Return a stream's node, or the error; several threads may call it at once."""
         try:
             about = f"stream {settings.stream}: " if self.settings.streams else ""
             with speaking(about):
                 return Node(
-                    settings, founding=founding, on_role=self._on_role, port=self._open_port,
-                    about=about,
+                    settings, on_role=self._on_role, port=self._open_port, about=about,
                 )  # fmt: skip
         except (RtError, OSError) as error:
             return error
@@ -158,14 +154,14 @@ class StreamHost:
     def _begin(self, settings: NodeSettings) -> None:
         kept = {name: why for name, why in self.failures.items() if name != settings.stream}
         self.failures = kept
-        self._keep(settings.stream, self._made(settings, founding=False))
+        self._keep(settings.stream, self._made(settings))
         if node := self.nodes.get(settings.stream):
             self._see(settings.stream, node, _started(node))
         if settings.stream in self.nodes:
             _log.info("stream %s is served from now on", settings.stream)
 
     def _see(self, name: str, node: Node, failure: Exception | None) -> None:
-        """Go on without a stream that could not be started."""
+        """If a stream could not be started, continue without it."""
         if failure is not None:
             self._remove(name, node)
             self._fail(name, failure)

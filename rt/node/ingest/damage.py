@@ -1,4 +1,4 @@
-"""DamageFound: damage that was found in one of this node's logs."""
+"""DamageFound: damage found in one of this node's logs."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -13,12 +13,12 @@ ROLLED: Final = "it is in a rolled file, which is fetched from another node"
 
 @dataclass(frozen=True, slots=True)
 class DamageFound:
-    """A report of damage.
+    """DamageFound: a report of damage.
 
     Attributes:
         damage: what is wrong, and where.
-        log: the log as it was open then; once it has been set aside or copied, another one is.
-        scrubbed: whether reading the file found it, so that no peer is known to have its bytes.
+        log: the log as it was open then; setting it aside or copying it opens another.
+        scrubbed: whether a scrub found it, so that no peer is known to have the bytes.
     """
 
     damage: CorruptLog
@@ -29,8 +29,8 @@ class DamageFound:
 def is_elsewhere(found: DamageFound, holdings: Holdings) -> bool:
     """Whether another node is known to hold all of a session's copy, of which a part is damaged.
 
-    What follows the damage is given up with it, and may still be whole. A node that is silent may
-    be gone for good, and what it held with it.
+    Replacing the copy also gives up the bytes after the damage, which may be intact. A silent node
+    does not count: it may be gone for good.
     """
     session = found.log.identity.name
     ends = (holdings.of(other).get(session, START) for other in holdings.heard_lately)

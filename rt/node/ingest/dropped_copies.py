@@ -6,10 +6,10 @@ from sequencer.member import Member
 
 
 def bind_copies(member: Member, sessions: Inboxes) -> None:
-    """Take note of whose sessions are, as far as instructions have changed that.
+    """Apply changes of session ownership to this node's copies.
 
     Args:
-        member: says which.
+        member: knows the changes.
         sessions: the copies on this node.
 
     Raises:
@@ -23,15 +23,15 @@ def bind_copies(member: Member, sessions: Inboxes) -> None:
 
 
 def drop_copies(member: Member, sessions: Inboxes) -> None:
-    """Drop the copies that instructions have ended; hold again those that were begun after them.
+    """Drop the copies that instructions have ended; hold again those begun after them.
 
-    What was merged of them is made durable first: it can be made from these copies only.
-    What could not be dropped because the disk has no room is tried again by the next call. A node
-    that restarts drops all that its state remembers, and holds no copy that was begun after an
-    instruction which it has yet to execute again.
+    First, what was merged of them is made durable, since it can be made only from these copies.
+    Copies that could not be dropped, because the disk is full, are tried again by the next call. A
+    restarting node drops everything that its state remembers, but holds no copy begun after an
+    instruction that it has yet to execute again.
 
     Args:
-        member: says which.
+        member: knows which.
         sessions: the copies on this node.
 
     Raises:
@@ -44,9 +44,9 @@ def drop_copies(member: Member, sessions: Inboxes) -> None:
     remembered = ledger.begun
     dropped = [each for each in dropped if each in remembered]
     if any(sessions.begun_after(each) < remembered[each][0] for each in dropped):
-        # After a power cut what was merged of them is repeated, and the copies are gone by then.
+        # A power cut repeats what was merged of them, when the copies are gone.
         member.executor.sync()
-    saved = member.execution.saved_index  # what comes after it may be executed again
+    saved = member.execution.saved_index  # later instructions may be executed again
     sessions.drop_all(
         {each: SessionEpoch(*remembered[each]) for each in dropped},
         lambda session, begun: session in remembered or begun.after > saved,

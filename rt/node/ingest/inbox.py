@@ -22,11 +22,11 @@ _PASSED_OVER_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class InboxPorts:
-    """What the copies of a node's sessions act on; any thread may call any of it.
+    """InboxPorts: the interfaces that inboxes use; any thread may call them.
 
     Attributes:
         changed: called when bytes were appended to a copy.
-        guard: of the disk.
+        guard: guard of the disk.
         damaged: called when a copy is found damaged.
         left: called when a connection that filled a copy has gone.
     """
@@ -38,14 +38,14 @@ class InboxPorts:
 
 
 class NodeInbox:
-    """One session's copy. The connection that fills it appends; the syncer makes it durable.
+    """NodeInbox: one session's copy. A connection appends to it; the syncer makes it durable.
 
     Threads:
         The connection that fills it calls `written`, `needs` and `release`, and appends. `durable`
         and `passed_over_s` are set by the thread that syncs, `merged` and `confirmations` by the
         sequencing thread; all only move forward, so any thread may read them. The connection sets
-        `apart`, and `put_back` is set before there is any. Any thread may set
-        `leave`. `Inboxes` calls `claim` under its lock. `peer` and `_wake` are cleared without it:
+        `apart`; `put_back` is set before there is a connection. Any thread may set `leave`.
+        `Inboxes` calls `claim` under its lock. `peer` and `_wake` are cleared without the lock, so
         other threads read each of them once.
     """
 
@@ -60,13 +60,13 @@ class NodeInbox:
         self.traffic = Traffic()
         self.durable = durable
         self.confirmations = Confirmations(received=durable)
-        self.merged: Position = START  # how far the session is merged, whatever this copy holds
+        self.merged: Position = START  # the session's merged end, whatever this copy holds
         self.peer = ""  # the peer that fills it now; empty without one
-        self._relays = False  # whether that peer is a node rather than the publisher
-        self.passed_over_s = float("-inf")  # when no instruction had carried what it got
-        self.leave: Refused | None = None  # why the connection that fills it has to leave
-        self.apart = ""  # how the log of its publisher differs, as of the last connection
-        self.put_back: tuple[Position, Position] | None = None  # from the journal, at the start
+        self._relays = False  # whether the peer is a relaying node, not the publisher
+        self.passed_over_s = float("-inf")  # when its bytes were last not carried in time
+        self.leave: Refused | None = None  # why the connection that fills it must end
+        self.apart = ""  # how its publisher's log differs, as of the last connection
+        self.put_back: tuple[Position, Position] | None = None  # range restored from the journal
         self._wake: Bell | None = None
 
     @property
@@ -95,12 +95,12 @@ class NodeInbox:
 
     @property
     def safe(self) -> Position:
-        """Up to where the session is durable here: in this copy, or in what carried it."""
+        """The end up to which the session is durable here, in this copy or in a journal."""
         return max(self.durable, min(self.merged, self.appender.end))
 
     @property
     def is_passed_over(self) -> bool:
-        """Whether no instruction carried what it got, a moment ago: the leader may not get it."""
+        """Whether its bytes were recently not carried in time: the leader may not receive them."""
         return time.monotonic() - self.passed_over_s < _PASSED_OVER_S
 
     def confirmed(self) -> Confirmations:
@@ -108,13 +108,13 @@ class NodeInbox:
         return self.confirmations
 
     def confirm(self, confirmations: Confirmations) -> None:
-        """Record the session's progress, and wake the connection to pass it on."""
+        """Record the session's progress, and wake the connection to send it."""
         if confirmations != self.confirmations:
             self.confirmations = confirmations
             self._ring()
 
     def keeps(self, _entry: Archived) -> bool:
-        """Keep bytes that the publisher has archived: `NodeSweeper` decides when they go."""
+        """Keep bytes that the publisher has archived: `NodeSweeper` decides when to delete them."""
         return True
 
     def needs(self, end: Position) -> bool:
@@ -134,7 +134,7 @@ class NodeInbox:
 
     @property
     def was_relayed(self) -> bool:
-        """Whether the last to fill it was a node rather than the publisher."""
+        """Whether a node, not the publisher, filled it last."""
         return self._relays
 
     @property
@@ -146,8 +146,8 @@ class NodeInbox:
         """Let `peer`, a publisher or a relaying node, fill it.
 
         Raises:
-            Refused: another connection fills it. If either of the two relays, that connection is
-                asked to leave: the publisher has come back, or it went silent and a node was asked.
+            Refused: another connection fills it. If either one relays, the present connection is
+                asked to leave: the publisher has come back, or went silent and a node was asked.
         """
         if peer_now := self.peer:  # read once: it may leave at any moment
             reason = f"session {self.session!r} is being pushed by {peer_now!r}"
@@ -159,7 +159,7 @@ class NodeInbox:
         self.peer, self._wake = peer, wake
 
     def refuse(self, why: Refused) -> None:
-        """Have the connection that fills it end, and its source hear why."""
+        """End the connection that fills it, and send its source the reason."""
         self.leave = why
         self._ring()
 

@@ -13,24 +13,23 @@ from rt.node.ingest.inbox import NodeInbox
 from rt.position import START
 from sequencer.ledger.instruction import CARRIED_BYTES_MAX
 
-# One journal commit of the file system serves all syncs that wait for it, so many files are
-# synced side by side; more threads than this did not make 1,000 files faster.
+# One journal commit of the file system serves all waiting syncs, so files are synced in parallel;
+# more threads than this did not make 1,000 files faster.
 _SYNC_THREADS: Final = 8  # with the one that syncs the batch
 # Up to this much is synced by the connection that wrote it: for a lone message, waking the syncer
-# and being woken by it costs as much as the sync. With more, a connection receives meanwhile.
+# and being woken costs as much as the sync. With more, the connection keeps receiving.
 _SETTLE_BYTES: Final = 64 * KIB
-# What an instruction carries is synced later, once for many updates; what none has carried within
-# this time is synced then.
+# Carried updates are synced later, many at once; those not carried within this time are synced.
 _CARRIED_WITHIN_S: Final = 0.02
 _CARRIED_SYNC_S: Final = 1.0
-_PUT_OFF_MAX: Final = 32  # inboxes, which are looked at for each update
+_PUT_OFF_MAX: Final = 32  # inboxes; each update checks them all
 
 
 class PutOff:
-    """Why what was written is not synced yet: instructions are to carry it, and mostly have."""
+    """PutOff: defers syncing small updates that instructions should carry."""
 
     def __init__(self, written: Mapping[str, NodeInbox]) -> None:
-        """Wait for what these hold to be merged."""
+        """Wait for these inboxes' bytes to be merged."""
         self._last_s = time.monotonic() + _CARRIED_SYNC_S
         self._begin(written)
 
@@ -39,11 +38,11 @@ class PutOff:
         self._ends = {name: inbox.appender.end for name, inbox in written.items()}
 
     def pause_s(self) -> float:
-        """How long until the next look."""
+        """How long until the next check."""
         return max(0.0, self._due_s - time.monotonic())
 
     def is_over(self, written: Mapping[str, NodeInbox]) -> bool:
-        """Whether something was not carried in time, or all of it has waited long enough."""
+        """Whether some update was not carried in time, or all have waited long enough."""
         now_s = time.monotonic()
         if now_s < self._due_s:
             return False
@@ -78,14 +77,14 @@ class InboxSyncer:
         """
         self._synced = synced
         self._dirty: dict[str, NodeInbox] = {}
-        self._put_off: PutOff | None = None  # until when those wait
+        self._put_off: PutOff | None = None  # how long those wait
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._stopping = self._syncing = self._has_failed = False
         self._pool = ThreadPoolExecutor(_SYNC_THREADS - 1, "sync")
 
     def mark(self, inbox: NodeInbox) -> None:
-        """Have an inbox synced: bytes were appended to it."""
+        """Schedule an inbox for syncing: bytes were appended to it."""
         with self._lock:
             self._dirty[inbox.session] = inbox
             if inbox.unsynced > _SETTLE_BYTES:
@@ -93,20 +92,20 @@ class InboxSyncer:
                 self._changed.notify()
 
     def forget(self, session: str) -> None:
-        """Drop a session whose copy is set aside."""
+        """Unschedule a session whose copy is set aside."""
         with self._lock:
             self._dirty.pop(session, None)
             if not self._dirty:
                 self._put_off = None
 
     def run(self, synced: Callable[[], None]) -> None:
-        """Sync what is marked, until stopped. For a thread of its own.
+        """Sync scheduled inboxes, until stopped. For a thread of its own.
 
         Args:
             synced: called after each batch, once every inbox of it has been reported.
 
         Raises:
-            OSError: a sync failed. The node must end: nothing may be acknowledged after it.
+            OSError: a sync failed. The node must stop: nothing may be acknowledged after it.
         """
         while True:
             with self._changed:
@@ -119,7 +118,7 @@ class InboxSyncer:
             synced()
 
     def settle(self) -> bool:
-        """Sync a little that one connection has written, or leave it to `run`.
+        """Sync a small update of one connection now, or leave it to `run`.
 
         Returns:
             Whether it was synced here.
@@ -140,14 +139,19 @@ class InboxSyncer:
         return True
 
     def put_off(self) -> list[str] | None:
-        """Leave a little that was written to be synced later: an instruction is to carry it.
+        """Defer syncing small updates that an instruction should carry.
 
         Returns:
-            The sessions of which a little is neither durable nor merged; None if only a sync helps.
+            The sessions with small updates neither durable nor merged; None if only a sync helps.
         """
         with self._lock:
-            little = [each for each in self._dirty.values() if self._is_little(each)]
-            if len(little) == len(self._dirty) <= _PUT_OFF_MAX:
+            little, waiting = 0, []
+            for each in self._dirty.values():
+                if self._is_little(each):
+                    little += 1
+                    if each.open_bytes > 0:
+                        waiting.append(each.session)
+            if little == len(self._dirty) <= _PUT_OFF_MAX:
                 if self._put_off is None and little:
                     self._put_off = PutOff(self._dirty)
                     self._changed.notify()
@@ -156,16 +160,16 @@ class InboxSyncer:
                 self._changed.notify()
             else:
                 return None
-            return [each.session for each in little if each.open_bytes > 0]
+            return waiting
 
     @staticmethod
     def _is_little(inbox: NodeInbox) -> bool:
-        """Whether an instruction may carry what was written to an inbox, and will."""
-        is_begun = bool(inbox.durable)  # without a durable byte it is not carried from
+        """Whether an inbox's unsynced bytes can and will be carried."""
+        is_begun = bool(inbox.durable)  # copies without a durable byte are not carried
         return is_begun and inbox.open_bytes <= CARRIED_BYTES_MAX and not inbox.is_passed_over
 
     def stop(self) -> None:
-        """Let `run` sync what is marked, and end."""
+        """Have `run` sync what is scheduled, then end."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -175,7 +179,7 @@ class InboxSyncer:
         self._pool.shutdown()
 
     def _is_to_go_on(self) -> bool:
-        """Whether `run` has something to sync, or has to end."""
+        """Whether `run` has something to sync, or must end."""
         if self._has_failed:
             return True
         if self._syncing:
@@ -184,13 +188,13 @@ class InboxSyncer:
         return self._stopping or (bool(self._dirty) and not waits)
 
     def _pause_s(self) -> float | None:
-        """How long to wait before the next look; None if there is nothing to wait for."""
+        """How long to wait before the next check; None if there is nothing to wait for."""
         if self._put_off is None or self._syncing or not self._dirty:
             return None
         return self._put_off.pause_s()
 
     def _begin_sync(self) -> list[NodeInbox]:
-        """Take the marked inboxes as a batch; the caller holds the lock."""
+        """Take the scheduled inboxes as a batch; the caller holds the lock."""
         batch, self._dirty, self._put_off = list(self._dirty.values()), {}, None
         self._syncing = True
         return batch
@@ -216,7 +220,7 @@ class InboxSyncer:
             self._synced(inbox, end)
 
     def _sync_together(self, batch: list[NodeInbox]) -> list[tuple[NodeInbox, Durable]]:
-        """Sync several inboxes at once; return them all with their ends, in any order."""
+        """Sync several inboxes at once; return each with its durable end, in any order."""
         left, threads = deque(batch), min(len(batch), _SYNC_THREADS)
         shares = [self._pool.submit(_sync_left, left) for _ in range(threads - 1)]
         ends = _sync_left(left)
@@ -226,10 +230,10 @@ class InboxSyncer:
 
 
 def _sync_left(left: deque[NodeInbox]) -> list[tuple[NodeInbox, Durable]]:
-    """Sync inboxes until none is left, as several threads do at once; return those synced here.
+    """Sync inboxes from a queue that several threads share; return those synced here.
 
     Raises:
-        OSError: a sync failed; none is left for the other threads either.
+        OSError: a sync failed; the queue was emptied, to stop the other threads.
     """
     ends = list[tuple[NodeInbox, Durable]]()
     while left:

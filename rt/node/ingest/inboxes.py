@@ -33,17 +33,17 @@ _OPEN_THREADS: Final = 8
 
 
 class Inboxes:
-    """The copies of sessions by name; a restart finds them by their directories.
+    """Inboxes: the copies of sessions by name; a restart finds them by their directories.
 
     Threads:
-        `_lock` guards `_sessions` and what it holds, and is not held while a copy is opened, closed
-        or set aside: a session that has begun belongs to the thread that does that. It is held
-        while `_told` reports a sync, so that a copy given up by another thread is not reported
-        after it. `get` and `begun_after` go without: looking up one name is atomic, and its copy
-        may go right after anyway. `syncer` has a lock of its own, and neither lock is taken while
-        the other is held. `is_removing` and `_is_late` are the sequencing thread's, which alone
-        calls `drop_all` and `bind`. The other fields never change. The main thread calls
-        `open_all` and `close`; any thread may call the rest.
+        `_lock` guards `_sessions` and what it holds. It is not held while a copy is opened, closed
+        or set aside: a session whose `begin` was called belongs to the thread that called it. It is
+        held while `_told` reports a sync, so that no report follows another thread's giving up the
+        copy. `get` and `begun_after` do not take it: looking up a name is atomic, and the copy may
+        go right after anyway. `syncer` has its own lock; neither lock is taken while the other is
+        held. `is_removing` and `_is_late` belong to the sequencing thread, which alone calls
+        `drop_all` and `bind`. The other fields never change. The main thread calls `open_all` and
+        `close`; any thread may call the rest.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class Inboxes:
         """Prepare; `open_all` finds the copies.
 
         Args:
-            disk: where the copies are.
+            disk: the disk with the copies.
             root: directory with a directory for each session, of the same name.
             stream: this node's stream; sessions of any other are refused.
             durable: called with a session's durable end, by the thread that synced it.
-            guard: the guard of the disk.
+            guard: guard of the disk.
             alone: whether no other node could replace a damaged copy now; called by any thread.
-            damaged: called when a copy is found damaged, by the connection that fills it; not
-                called if no other node could replace it.
+            damaged: called by the connection that fills a copy when it finds damage, unless no
+                other node could replace the copy.
             left: called when a connection that filled a copy has gone.
         """
         self._damaged = damaged
@@ -80,8 +80,8 @@ class Inboxes:
         self._sessions: dict[str, SessionState] = {}
         for name, begun in read_epochs(disk, root).items():
             self._state(name).begun = begun
-        self.is_removing = False  # copies that were dropped: the disk has no room
-        self._is_late = False  # and this was said
+        self.is_removing = False  # whether dropped copies remain, because the disk is full
+        self._is_late = False  # whether that was logged
         self._lock = threading.Lock()
         self.syncer = InboxSyncer(self._tell)
         self._ports = InboxPorts(self.syncer.mark, guard, self._doubt, left)
@@ -90,11 +90,10 @@ class Inboxes:
         """Open the copies on the disk; return a sentence for each that is damaged.
 
         Args:
-            merged_to: returns how far a session is merged, if that proves that much durable here,
-                as it does where no other node could have merged it; called by several threads at
-                once.
-            index: of the last instruction that `merged_to` knows of. A later one, which will be
-                executed again, may have begun a copy whose first bytes are not merged yet.
+            merged_to: returns a session's merged end where that proves the copy durable up to
+                there, as on a node alone; else `START`. Called by several threads at once.
+            index: the last instruction that `merged_to` includes. A copy begun after a later one,
+                which will be executed again, has nothing merged yet.
         """
 
         def open_one(name: str) -> str:
@@ -104,12 +103,12 @@ class Inboxes:
         return [said for said in self._map(open_one, sorted(self.found())) if said]
 
     def _map(self, act: Callable[[str], str], names: list[str]) -> Iterable[str]:
-        """Call `act` with each name, several at once: one commit serves many syncs."""
+        """Call `act` with each name on several threads: one commit then serves many syncs."""
         with ThreadPoolExecutor(_OPEN_THREADS, "open") as pool:
             return list(pool.map(act, names))
 
     def _open_found(self, name: str, merged_to: Position) -> str:
-        """Open one copy on the disk; return what to say if it is damaged, otherwise ""."""
+        """Open one copy on the disk; return a sentence if it is damaged, otherwise ""."""
         log = LogDirectory(os.path.join(self._root, name), self._disk)
         try:
             log.refresh()
@@ -124,19 +123,19 @@ class Inboxes:
         return ""
 
     def found(self) -> list[str]:
-        """Return the names of the copies on the disk, without those set aside."""
+        """Return the names of the copies on the disk, except those set aside."""
         return [each for each in directories_in(self._root) if not each.startswith(SET_ASIDE)]
 
     def give_up(
         self, session: str, *, diverged: bool = False, damaged_at: Position | None = None
     ) -> None:
-        """Set a copy aside; it has to be filled again from the start.
+        """Set a copy aside; it must be filled again from the start.
 
         Args:
             session: its session.
             diverged: whether it is undamaged, but differs from what the nodes agreed on.
-            damaged_at: where it is damaged; the second copy in turn that is damaged at a place
-                differs as well.
+            damaged_at: where it is damaged. If the next copy is damaged at the same place, it
+                counts as diverged.
         """
         with self._lock:
             state = self._state(session)
@@ -146,21 +145,21 @@ class Inboxes:
             self.syncer.forget(session)
             if inbox is not None:
                 inbox.appender.close()
-                # a publisher that has nothing more to send would not notice for as long
+                # an idle publisher would not notice otherwise
                 inbox.refuse(Refused("busy", f"the copy of session {session!r} was set aside"))
-            with suppress(FileNotFoundError):  # merging and receiving may both have found it
+            with suppress(FileNotFoundError):  # merging and receiving may both find damage
                 set_aside(self._disk, os.path.join(self._root, session))
 
     def drop_all(
         self, ended: Mapping[str, SessionEpoch], is_needed: Callable[[str, SessionEpoch], bool]
     ) -> None:
-        """Remove copies by instructions that all nodes execute; keep those begun after them.
+        """Remove copies that agreed instructions dropped; keep those begun after them.
 
-        While the disk has no room, their sessions are refused, and the next call goes on.
+        While the disk is full, their sessions are refused, and the next call continues.
 
         Args:
-            ended: by session, the instruction, and the logs that may not come again.
-            is_needed: whether to go on remembering this of a session.
+            ended: by session, the instruction and the retired logs.
+            is_needed: whether this epoch of a session must still be remembered.
 
         Raises:
             OSError: the disk failed.
@@ -177,7 +176,7 @@ class Inboxes:
             self._remove_dropped(is_needed)
 
     def _remove_dropped(self, is_needed: Callable[[str, SessionEpoch], bool]) -> None:
-        """Remove the copies, and record durably that they are gone, in one small file for all."""
+        """Remove the copies, and record that durably in one small file for all sessions."""
         with self._lock:
             states = list(self._sessions.values())
         known = {
@@ -201,15 +200,15 @@ class Inboxes:
         self.is_removing = self._is_late = False
 
     def bind(self, changed: Mapping[str, Ownership | None], index: int) -> list[str]:
-        """Take note of whose sessions are, by an instruction that all nodes execute.
+        """Apply changes of session ownership that all nodes execute.
 
-        Connections of other publishers have to leave, and copies of other logs go: they were begun
-        before it was agreed which log has the name. Copies that were begun after a later
-        instruction, which will be executed again, stay: theirs is the log that will be agreed on.
+        Other publishers' connections are ended, and copies of other logs are removed: they were
+        begun before it was agreed which log has the name. A copy begun after a later instruction,
+        which will be executed again, stays: its log is the one that will be agreed on.
 
         Args:
             changed: by session; None if the name is free.
-            index: of the last instruction that this knows of.
+            index: the last instruction that `changed` includes.
 
         Returns:
             The sessions whose copies were removed.
@@ -239,7 +238,7 @@ class Inboxes:
 
     @property
     def opened(self) -> Mapping[str, Ownership]:
-        """Whose each session is."""
+        """The owner of each session."""
         with self._lock:
             states = list(self._sessions.values())
         return {each.name: each.ownership for each in states if each.ownership is not None}
@@ -253,19 +252,19 @@ class Inboxes:
     def _remove_copy(self, session: str) -> None:
         with suppress(FileNotFoundError):
             dropped = os.path.join(self._root, f"{SET_ASIDE}{session}.dropped")
-            self._disk.remove(dropped)  # of the last time, if it could not be removed then
+            self._disk.remove(dropped)  # left if it could not be removed last time
             self._disk.replace(os.path.join(self._root, session), dropped)
-            self._disk.remove(dropped)  # what is left is for people to remove
+            self._disk.remove(dropped)  # if this fails, an operator must remove it
 
     def proved(self, session: str, merged: Position) -> None:
-        """The copy of a session was found right up to here."""
+        """Record that a session's copy was found correct up to here."""
         state = self._sessions.get(session)
         if state is not None and state.is_suspect:
             with self._lock:
                 state.proved(merged)
 
     def begun_after(self, session: str) -> int:
-        """Return the instruction that last dropped the copies of a session; 0 if none did."""
+        """Return the instruction that last dropped a session's copies; 0 if none did."""
         state = self._sessions.get(session)
         return 0 if state is None else state.begun.after
 
@@ -298,13 +297,13 @@ class Inboxes:
 
         Raises:
             Refused: the disk is nearly full, the session belongs to another stream, another log has
-                its name, its id is no id, or another peer fills it.
+                its name, its id is malformed, or another peer fills it.
             Misuse: the session's name, or its group's, is not valid.
             CorruptLog: the copy is damaged.
         """
         self._ports.guard.demand_room()
         name = parse_session(identity.name)
-        parse_group(identity.group)  # it goes into instructions, which every node must read
+        parse_group(identity.group)  # every node must be able to read instructions with it
         if identity.kind != SESSION or identity.stream != self._stream:
             raise Refused("other-stream", f"this node serves the stream {self._stream!r}")
         if identity.id == ANY_LOG:
@@ -333,14 +332,14 @@ class Inboxes:
         return inbox
 
     def _state(self, name: str) -> SessionState:
-        """Return what is known of a session; the caller holds the lock."""
+        """Return a session's state, creating it if necessary; the caller holds the lock."""
         state = self._sessions.get(name)
         if state is None:
             state = self._sessions[name] = SessionState(name)
         return state
 
     def _forget_blank(self, state: SessionState) -> None:
-        """Forget a session that nothing is known of; the caller holds the lock."""
+        """Forget a session without any state; the caller holds the lock."""
         if state.is_blank:
             self._sessions.pop(state.name, None)
 
@@ -386,7 +385,7 @@ class Inboxes:
         return None if state is None else state.copy
 
     def received(self, session: str) -> Position:
-        """Return where the copy of a session ends, which may not be durable yet."""
+        """Return the end of a session's copy, which may not be durable yet."""
         inbox = self.get(session)
         return START if inbox is None else inbox.appender.end
 
@@ -396,13 +395,13 @@ class Inboxes:
             return [each.copy for each in self._sessions.values() if each.copy is not None]
 
     def flush(self) -> None:
-        """Make durable all that was appended, without reporting it; `OSError` if a disk fails."""
+        """Make all appended bytes durable, without reporting it; `OSError` if a disk fails."""
         for inbox in self.every():
             if inbox.durable < inbox.appender.end:
                 inbox.appender.sync()
 
     def hold(self, inbox: NodeInbox) -> None:
-        """Sync a copy before any thread does, and report it; `OSError` if that fails."""
+        """Sync a copy before the syncer runs, and report it; `OSError` if that fails."""
         inbox.durable = inbox.appender.sync()
         self._tell(inbox, inbox.durable)
 
@@ -422,13 +421,13 @@ class Inboxes:
         except BaseException:
             appender.close()
             state = self._sessions.get(name)
-            if state is not None and state.is_retired(identity.id):  # and its copy is gone already
+            if state is not None and state.is_retired(identity.id):  # its copy is gone
                 self._remove_copy(name)
             raise
         self._told(inbox.durable, name)
         return inbox
 
     def _tell(self, inbox: NodeInbox, end: Durable) -> None:
-        with self._lock:  # a copy that was given up meanwhile holds nothing any more
+        with self._lock:  # a copy given up meanwhile must not be reported
             if self.get(inbox.session) is inbox:
                 self._told(end, inbox.session)

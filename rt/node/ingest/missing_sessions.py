@@ -1,4 +1,4 @@
-"""MissingSessions: asking other nodes for sessions whose publishers do not reach this one."""
+"""MissingSessions: asks other nodes for sessions whose publishers do not reach this node."""
 
 import logging
 from typing import Final
@@ -13,7 +13,7 @@ _log: Final = logging.getLogger("rt.node")
 
 
 class MissingSessions:
-    """Asks the nodes that hold what this one lacks, repeatedly: neither side remembers requests."""
+    """MissingSessions: asks nodes that hold what this one lacks, repeating each request."""
 
     def __init__(self, member: Member, sessions: Inboxes, patience: int, look_s: float) -> None:
         """Prepare.
@@ -21,8 +21,8 @@ class MissingSessions:
         Args:
             member: asks the other nodes.
             sessions: the copies on this node.
-            patience: how many looks a session may fail to grow before it is asked for.
-            look_s: between two looks.
+            patience: number of searches without growth before a session is asked for.
+            look_s: time between two searches.
         """
         self._member = member
         self._sessions = sessions
@@ -32,11 +32,11 @@ class MissingSessions:
         self._asked: dict[str, str] = {}  # by session, the node last asked
 
     def turn(self, now_s: float, missing: tuple[str, Position] | None) -> None:
-        """Ask for what did not arrive, if it is time to look.
+        """Ask for sessions that did not arrive, if a search is due.
 
         Args:
-            now_s: by a clock that only goes forward.
-            missing: as `Member.missing` says.
+            now_s: a monotonic clock, in seconds.
+            missing: as `Execution.missing` says.
         """
         member = self._member
         if now_s < self._next_look_s or not member.holdings.others:

@@ -1,4 +1,4 @@
-"""NodeRelay: passes this node's copies of sessions on to nodes that lack them."""
+"""NodeRelay: pushes this node's copies of sessions to nodes that lack them."""
 
 from replicator.push.relay import HeldCopy, Relay
 from rt.errors import Refused
@@ -10,12 +10,12 @@ from rt.position import Position
 
 
 class NodeRelay:
-    """A pusher for each other node, as the publisher of a session would have; see `Relay`.
+    """NodeRelay: pushes to other nodes as a session's publisher would; see `Relay`.
 
     It pushes what is requested, and gives way when the publisher connects.
 
-    Threads: `pass_on` is called by the connections of other nodes, `stop` by the one that ends the
-    node. `_is_stopped` is set once; a pusher that is made at that moment ends with the process.
+    Threads: `pass_on` is called by the connections of other nodes, `stop` by the thread that ends
+        the node. `_is_stopped` is set once; a pusher made at that moment ends with the process.
     """
 
     def __init__(
@@ -25,9 +25,9 @@ class NodeRelay:
 
         Args:
             stream: the stream.
-            places: where the other nodes are reached.
-            inboxes: the copies it may pass on.
-            contexts: for dialling other nodes as a client.
+            places: addresses of the other nodes.
+            inboxes: the copies it may push.
+            contexts: TLS contexts for dialling other nodes.
         """
         self._stream, self._places = stream, places
         self._inboxes, self._contexts = inboxes, contexts
@@ -41,7 +41,7 @@ class NodeRelay:
             self._relay(node, places[0]).want(session)
 
     def _relay(self, node: str, address: Address) -> Relay:
-        """The relay to a node where it is now; one to its former address ends by itself."""
+        """Return the relay to a node's present address; one to a former address ends by itself."""
         relay = self._relays.get((node, address))
         if relay is None:
             relay = self._relays[node, address] = Relay(
@@ -51,7 +51,7 @@ class NodeRelay:
         return relay
 
     def stop(self) -> None:
-        """Stop relaying, and begin nothing more."""
+        """Stop all relays, and start no more."""
         self._is_stopped = True
         for relay in list(self._relays.values()):
             relay.stop()
@@ -66,7 +66,7 @@ def held_copy(inboxes: Inboxes, session: str) -> HeldCopy | None:
 
 
 def relayed_end(inboxes: Inboxes, inbox: NodeInbox) -> Position:
-    """Return up to where a copy may be passed on: no further than it is durable here.
+    """Return the end up to which a copy may be relayed: what is durable here.
 
     Raises:
         Refused: it was set aside.

@@ -1,7 +1,8 @@
-"""Putting back what a power cut took of the copies of sessions: the journal has carried it.
+"""Restores from the journal what a power cut took from the copies of sessions.
 
-On a node alone no other has the bytes, and its publisher may not have them any more. What was
-merged is taken to be in the copy there, which tells damage from a torn end.
+Small updates are carried in the journal and synced later. On a node alone, no other node has these
+bytes, and the publisher may have deleted them. There, copies must contain what was merged, which
+tells damage from a torn end.
 """
 
 import logging
@@ -18,7 +19,7 @@ _log: Final = logging.getLogger("rt.node")
 
 
 def restore_from_journal(inboxes: Inboxes, entries: Iterable[Entry]) -> None:
-    """Append to each copy what entries carry beyond its end.
+    """Append to each copy what entries carry past its end.
 
     Args:
         inboxes: the copies, opened, which no other thread writes to yet.
@@ -36,7 +37,7 @@ def restore_from_journal(inboxes: Inboxes, entries: Iterable[Entry]) -> None:
 
 
 def read_instruction(entry: Entry) -> Instruction | None:
-    """Return the instruction of an entry; None if it cannot be read, and so is none."""
+    """Return an entry's instruction; None if it cannot be read, so that it has no effect."""
     try:
         return decode_instruction(entry.command)
     except PeerError:

@@ -1,7 +1,7 @@
-"""A small file beside a node's copies of sessions: after which instructions they were begun.
+"""Session epochs: a file that says after which instructions a node's copies were begun.
 
-An instruction may be executed again after a crash, when a new copy has been begun in the place of
-the one that it dropped; with this file a node knows that the new one is not meant.
+After a crash, an instruction may be executed again when a new copy has replaced the one it dropped.
+The file shows that it does not mean the new copy.
 """
 
 import json
@@ -20,11 +20,11 @@ _BYTES_MAX: Final = 64 << 20
 
 
 class SessionEpoch(NamedTuple):
-    """Copies of a session from before an instruction are gone.
+    """SessionEpoch: the instruction that last dropped a session's copies.
 
     Attributes:
-        after: the index of the instruction.
-        retired: the ids of logs that may not be pushed again, with spaces between; "" if any may.
+        after: the index of the instruction; 0 if none did.
+        retired: ids of logs that may not be pushed again, separated by spaces; "" if any may.
     """
 
     after: int = 0
@@ -35,9 +35,9 @@ def save_epochs(disk: Disk, root: str, known: Mapping[str, SessionEpoch]) -> Non
     """Replace the file; `OSError` if the disk fails, or is full.
 
     Args:
-        disk: where the copies are.
+        disk: the disk with the copies.
         root: their directory.
-        known: by session; rewritten once for all copies that a step drops.
+        known: the epochs by session; written once for all copies that a step drops.
     """
     disk.make_directory(root)
     draft = os.path.join(root, _DRAFT)
@@ -56,11 +56,11 @@ def _write(file: File, data: bytes) -> None:
 
 
 def read_epochs(disk: Disk, root: str) -> dict[str, SessionEpoch]:
-    """Read the file, which no node has before its first session ends.
+    """Read the file, which does not exist before the node's first session ends.
 
     Raises:
-        Misuse: it is damaged. Without it a log that has ended could be merged a second time, and
-            copies that were begun after it would be removed.
+        Misuse: it is damaged. Without it, an ended log could be merged again, and copies begun
+            after it would be removed.
     """
     path = os.path.join(root, _NAME)
     try:

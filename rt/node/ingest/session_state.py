@@ -1,4 +1,4 @@
-"""SessionState: what a node knows of one session, and what each thing that happens makes of it."""
+"""SessionState: what a node knows of one session, and its transitions."""
 
 from typing import Final
 
@@ -8,13 +8,13 @@ from rt.node.ingest.session_epochs import SessionEpoch
 from rt.position import Position
 from sequencer.ledger.session_facts import Ownership
 
-_ID_SHOWN: Final = 8  # digits of a log's id, enough to tell two apart
-_STRIKES: Final = 2  # the first copy may be from before its publisher lost its last bytes
+_ID_SHOWN: Final = 8  # digits of a log's id, enough to distinguish two logs
+_STRIKES: Final = 2  # the first copy may predate its publisher's loss of unsynced bytes
 _NEVER: Final = SessionEpoch()
 
 
 class SessionState:
-    """One session on this node: its copy, whose it is, and which of its logs have ended.
+    """SessionState: one session on this node: its copy, its owner, and its retired logs.
 
     | what happens                      | what it changes                                        |
     |-----------------------------------|--------------------------------------------------------|
@@ -24,8 +24,8 @@ class SessionState:
     | opened, taken over, closed        | `ownership`, `take_wrong_copy`: another log's copy goes |
     | a power cut                       | `begun` is read again from the disk, the copy is found  |
 
-    It has no lock: `Inboxes` changes it while it holds its own. What `copy`, `begun` and
-    `ownership` refer to is replaced and never changed, so any thread may read them.
+    It has no lock: `Inboxes` changes it under its own. `begun`, `copy` and `ownership` are
+    replaced and never changed, so any thread may read them.
     """
 
     __slots__ = (
@@ -34,20 +34,20 @@ class SessionState:
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
-        """Know nothing of the session of this name."""
+        """Start without any state."""
         self.name = name
         self.copy: NodeInbox | None = None
-        self.ownership: Ownership | None = None  # as agreed; None while the name is free
-        self.begun = _NEVER  # the instruction that last dropped its copies, and the retired logs
+        self.ownership: Ownership | None = None  # as agreed; None if the name is free
+        self.begun = _NEVER  # the last dropping instruction, and the retired logs
         self.is_removing = False  # a dropped copy may still be on the disk
         self._strikes = 0  # how often its publisher had other bytes than the nodes agreed on
-        self._damaged_at: Position | None = None  # where the last copy that was set aside was
-        self._busy = 0  # threads that open its copy, or set it aside
-        self._is_revoked = False  # set aside while it is being opened
+        self._damaged_at: Position | None = None  # where the last copy set aside was damaged
+        self._busy = 0  # number of threads that open its copy or set it aside
+        self._is_revoked = False  # whether it was set aside while being opened
 
     @property
     def is_blank(self) -> bool:
-        """Whether there is nothing to know of it."""
+        """Whether there is nothing to remember."""
         is_idle = not (self._busy or self.has_diverged or self.is_suspect or self.is_removing)
         return is_idle and self.copy is None and self.ownership is None and not self.begun.after
 
@@ -58,35 +58,35 @@ class SessionState:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether the last copy that was set aside was damaged, and none was found right since."""
+        """Whether the last copy set aside was damaged, and no copy was found correct since."""
         return self._damaged_at is not None
 
-    # What happens to it
+    # Transitions
 
     def begin(self) -> None:
-        """Refuse all sources: its copy is being opened, set aside or removed."""
+        """Refuse all sources while its copy is opened, set aside or removed."""
         self._busy += 1
 
     def end(self) -> None:
-        """Admit sources again: that is done."""
+        """Admit sources again, after `begin`."""
         self._busy -= 1
         if not self._busy:
             self._is_revoked = False
 
     def open(self, copy: NodeInbox) -> None:
-        """Have a copy; `Refused` if it was set aside while it was being opened."""
+        """Set its copy; `Refused` if it was set aside while being opened."""
         self.demand_kept()
         self.copy = copy
 
     def set_aside(self, *, diverged: bool, damaged_at: Position | None = None) -> NodeInbox | None:
-        """Have no copy any more, since it is damaged or differs; return the one there was.
+        """Give up its copy, as damaged or different; return it.
 
-        A second copy in turn that is damaged at one place differs as well: the disk is not to
-        blame, the publisher's frames lie elsewhere than those that the nodes have merged.
+        If the next copy is damaged at the same place, it counts as different: not the disk is at
+        fault, but the publisher's frames are elsewhere than those the nodes merged.
 
-        A publisher that filled two copies with other bytes than the nodes agreed on is refused for
-        as long as this node runs: the first copy may be from before it lost what it had not
-        synced, but the second is what it has now.
+        A publisher that filled two copies with other bytes than agreed on is refused for as long as
+        this node runs: the first copy may predate its loss of unsynced bytes, but the second is
+        what it has now.
         """
         copy = self.take_copy()
         is_damaged_again = damaged_at is not None and damaged_at == self._damaged_at
@@ -98,27 +98,27 @@ class SessionState:
         return copy
 
     def proved(self, merged: Position) -> None:
-        """Forget damage before a place up to which a copy was found right since."""
+        """Forget damage before the end up to which a later copy was found correct."""
         if self._damaged_at is not None and self._damaged_at < merged:
             self._damaged_at = None
 
     def drop(self, begun: SessionEpoch) -> NodeInbox | None:
-        """Have no copy any more, by an instruction; return the one there was."""
+        """Give up its copy because of an instruction; return it."""
         self.begun, self.is_removing = begun, True
         self._strikes, self._damaged_at = 0, None
         self._revoke()
         return self.take_copy()
 
     def removed(self, *, is_remembered: bool) -> None:
-        """Note that dropped copies are gone, and that this is on the disk as far as it matters."""
+        """Record that dropped copies are gone; forget the epoch unless `is_remembered`."""
         self.is_removing = False
         if not is_remembered:
             self.begun = _NEVER
 
     def take_wrong_copy(self) -> NodeInbox | None:
-        """Have no copy of another log than the agreed one; return the one there was.
+        """Give up a copy of another log than the agreed one; return it.
 
-        A publisher that fills it, and is not its owner, has to leave.
+        A publisher that fills it without being the owner must leave.
         """
         copy, known = self.copy, self.ownership
         if copy is None or known is None:
@@ -129,27 +129,27 @@ class SessionState:
         return None if known.log in {"", copy.appender.identity.id} else self.take_copy()
 
     def take_copy(self) -> NodeInbox | None:
-        """Have no copy any more; return the one there was."""
+        """Give up its copy; return it."""
         copy, self.copy = self.copy, None
         return copy
 
     def _revoke(self) -> None:
-        """Let nobody use the copy that is being opened now, if one is."""
+        """Make unusable the copy that is being opened, if there is one."""
         self._is_revoked = self._is_revoked or bool(self._busy)
 
-    # Who may fill it
+    # Admission
 
     def other_log(self, bound: str, log: str) -> Refused:
-        """Return why `log` may not be pushed: it is another one than `bound`."""
+        """Return why `log` may not be pushed: the name is bound to the log `bound`."""
         copy = self.copy
         return _other_log(self.name, bound, log, copy.peer if copy and copy.is_fed else "")
 
     def is_retired(self, log: str) -> bool:
-        """Whether this log may not be pushed again."""
+        """Whether this log may never be pushed again."""
         return log in self.begun.retired.split()
 
     def demand_owner(self, peer: str) -> None:
-        """Raise `Refused` if it belongs to another publisher, or `peer` has other bytes."""
+        """Raise `Refused` if another publisher owns it, or this one has other bytes than merged."""
         if self.ownership is not None and self.ownership.owner not in {"", peer}:
             raise _owned(self.name, self.ownership.owner)
         if self._strikes >= _STRIKES:
@@ -160,7 +160,7 @@ class SessionState:
             )
 
     def demand_log(self, log: str) -> None:
-        """Raise `Refused` if this log was retired, or another one has the name."""
+        """Raise `Refused` if this log was retired, or another log has the name."""
         if self.is_retired(log):
             raise Refused(
                 "other-log",
@@ -198,10 +198,10 @@ def _other_log(session: str, bound: str, log: str, pushed_by: str) -> Refused:
 
     Args:
         session: the name.
-        bound: the id of the log that has it.
-        log: the id of the one that wants it.
-        pushed_by: the publisher that pushes the first of them now: then nothing was lost, and to
-            reset the session would harm that publisher. "" if none does.
+        bound: the id of the log that has the name.
+        log: the id of the refused log.
+        pushed_by: the publisher that is pushing the log `bound`, or "". If there is one, nothing
+            was lost, and resetting the session would harm it.
     """
     ours, theirs = bound[:_ID_SHOWN], log[:_ID_SHOWN]
     if pushed_by:

@@ -1,4 +1,4 @@
-"""Pins: which cursors and groups hold files, as long as their owners may."""
+"""Pins: which files cursors and groups hold, while their owners are allowed to."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -15,15 +15,15 @@ from rt.node.notes.registered_cursor import CURSOR_NOTE, RegisteredCursor, parse
 from rt.node.settings.node import NodeSettings
 
 _log: Final = logging.getLogger("rt.archiver")
-_GRACE_S: Final = 600.0  # a mistake in a file of grants must not cost what a reader relies on
+_GRACE_S: Final = 600.0  # a mistake in the grants file must not cost a reader its files
 _NS: Final = 1_000_000_000
-_RENEWED_NS: Final = 24 * 3600 * _NS  # a note of this age is stored again while its reader lives
+_RENEWED_NS: Final = 24 * 3600 * _NS  # a note this old is stored again if its reader is alive
 
 MayLease = Callable[[CertificateRole, PeerName], bool]
 
 
 def may_lease_by(grants: Grants, stream: str) -> MayLease:
-    """Return whether a peer may hold files of a stream, as a file of grants says now."""
+    """Return a function: whether a peer may hold files, by the present grants."""
 
     def may_lease(role: CertificateRole, name: PeerName) -> bool:
         return grants.granted(PeerIdentity(name, role)).may_lease(stream)
@@ -32,31 +32,31 @@ def may_lease_by(grants: Grants, stream: str) -> MayLease:
 
 
 def may_lease_on(settings: NodeSettings) -> MayLease:
-    """Return whether a peer may hold files of a node's stream, as the file beside its CA says."""
+    """Return a function: whether a peer may hold files, by the grants of a node."""
     files = certificate_files(settings.certs, settings.name)
     return may_lease_by(Grants(grants_path(files.ca)), settings.stream)
 
 
 def is_due(pin_bytes: int, stored_ns: int, now_ns: int) -> bool:
-    """Whether a pin has to be stored again, since its reader lives."""
+    """Whether a pin must be stored again, given that its reader is alive."""
     return bool(pin_bytes) and now_ns - stored_ns > _RENEWED_NS
 
 
 class Pins:
-    """Watches whether the owners of pins may still hold files. One thread at a time may call it.
+    """Pins: tracks whether the owners of pins may still hold files; for one thread at a time.
 
-    A pin lasts for a week after its reader was last heard of, as a lease does. It ends ten minutes
-    after the owner's grant was taken away, on the node that leads and decides.
+    A pin lasts for a week after its reader was last heard of, as a lease does. On the leading node
+    it ends ten minutes after its owner's grant was revoked.
     """
 
     def __init__(self, may_lease: MayLease) -> None:
         """Prepare; `may_lease` says whether a peer may hold files now."""
         self._may_lease = may_lease
-        self._ungranted_s: dict[str, float] = {}  # by note: since when
-        self.over: frozenset[str] = frozenset()  # notes whose pins hold nothing
+        self._ungranted_s: dict[str, float] = {}  # by note, when the grant was missed first
+        self.over: frozenset[str] = frozenset()  # notes whose pins no longer hold files
 
     def look(self, notes: Mapping[str, str], now_s: float) -> None:
-        """Look at the grants, some times a minute at least."""
+        """Check the grants; call this several times a minute."""
         since_s = {
             name: self._ungranted_s.get(name, now_s)
             for name, each in _pinning(notes).items()
@@ -74,7 +74,7 @@ class Pins:
 
 
 def pins_of(notes: Mapping[str, str], over: frozenset[str] = frozenset()) -> list[Lease]:
-    """Return the pins of cursors and groups as leases, without those of the notes in `over`."""
+    """Return the pins of cursors and groups as leases, except those of the notes in `over`."""
     found = (
         Lease(
             f"{name.partition(' ')[0]}.{each.name}", each.position,

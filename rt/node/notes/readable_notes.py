@@ -1,4 +1,4 @@
-"""Readable notes: what the notes of one kind say, whatever version wrote the others."""
+"""Readable notes: parses the notes of one kind, and skips those of newer versions."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -19,10 +19,10 @@ def readable(
 ) -> tuple[list[Parsed], list[str]]:
     """Return the notes whose names begin with `kind`, by name, and the names of unreadable ones.
 
-    A node that ended over a note of a newer version would end again after every start.
+    If an unreadable note of a newer version stopped a node, it would stop it after every start.
 
     Args:
-        notes: of the ledger.
+        notes: the ledger's notes.
         kind: prefix of their names.
         parse: raises `Misuse` for a text that it cannot read.
     """
@@ -36,6 +36,6 @@ def readable(
     return found, unreadable
 
 
-@lru_cache(256)  # notes are looked at several times a second
+@lru_cache(256)  # notes are read several times a second
 def _say(name: str, why: str) -> None:
     _log.error("the note %s is unknown to this version (%s)", shown(name), printable(why))

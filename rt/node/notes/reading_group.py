@@ -1,4 +1,4 @@
-"""ReadingGroup: which ranges of a stream its members were handed, and which of them are done."""
+"""ReadingGroup: which ranges of a stream were handed to a group's members, and which are done."""
 
 import json
 from collections.abc import Mapping
@@ -15,24 +15,23 @@ from rt.node.notes.registered_cursor import PIN_BYTES_MAX, SILENCE_S_MAX, SILENC
 from rt.position import START, Position
 
 GROUP_NOTE: Final = "group "  # followed by the name
-CLAIMS_MAX: Final = 48  # of 57 bytes at most, so that a group is a note of less than 4 KiB
+CLAIMS_MAX: Final = 48  # 57 bytes each at most, so that a group's note is less than 4 KiB
 DELIVERIES_MAX: Final = 1000
-SUSPECT: Final = 3  # deliveries from which on a member reports each message before handing it out
-_PARSED: Final = (
-    256  # notes of 4 KiB at most; each is asked for again and again while it is agreed on
-)
-_AGAIN: Final = 2  # deliveries of a message that may have been handed out before
+SUSPECT: Final = 3  # from so many deliveries on, members report messages before handling
+_PARSED: Final = 256  # notes of 4 KiB at most; each is read many times while it is being agreed on
+_AGAIN: Final = 2  # delivery count of a message that may have been handed out before
 
 
 class RangeClaim(NamedTuple):
-    """A range of messages that was handed to one member, or that waits to be handed out again.
+    """RangeClaim: a range of messages held by one member, or waiting to be handed out again.
 
     Attributes:
-        number: no other claim of the group ever had it, so what an earlier holder says is refused.
-        first: where the first message is that is not done.
-        end: where it ends; the position of a message, or after one.
-        deliveries: how often the first message was handed out, at most.
-        is_rejected: whether a handler has rejected it: its deliveries are exact.
+        number: unique in the group, so that messages from an earlier holder are refused.
+        first: position of the first message that is not done.
+        end: where the range ends: the position of a message, or after one.
+        deliveries: upper bound of how often the first message was handed out.
+        is_rejected: whether a handler has rejected the first message, so that `deliveries` is
+            exact.
     """
 
     number: int
@@ -42,7 +41,7 @@ class RangeClaim(NamedTuple):
     is_rejected: bool = False
 
     def done_to(self, position: Position) -> "RangeClaim":
-        """Return what is left; its messages were not tried as often as those before them."""
+        """Return the rest, with the delivery count reset: later messages were tried less often."""
         if position <= self.first:
             return self
         deliveries = min(self.deliveries, _AGAIN)
@@ -51,19 +50,19 @@ class RangeClaim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadingGroup:
-    """A note of the ledger; it changes when a range is handed out or done, never per message.
+    """ReadingGroup: a note that changes for each range handed out or done, not per message.
 
     Attributes:
-        name: of the group.
+        name: the group's name.
         owner: name in the certificate of its members.
         role: role in that certificate.
-        next: where the first range begins that was never handed out.
-        number: of the last claim.
+        next: start of what was never handed out.
+        number: number of the last claim.
         claims: the ranges before `next` that are not done.
-        silence_s: a claim whose holder is not heard of for so long is handed out again.
-        max_deliveries: so often a message is handed out before it is a dead letter.
+        silence_s: a claim is handed out again after its holder was silent for this long.
+        max_deliveries: how often a message is handed out before it becomes a dead letter.
         dead_letters: prefix of the sessions that dead letters are published to; "" for none.
-        pin_bytes: so much of what is not done is kept from the rules `time` and `limit`.
+        pin_bytes: bytes of unfinished messages kept from the archiving rules `time` and `limit`.
         stored_ns: when this was stored, ns since the epoch.
     """
 
@@ -102,7 +101,7 @@ class ReadingGroup:
 
     @property
     def position(self) -> Position:
-        """Everything before it is done."""
+        """The end of the prefix in which everything is done."""
         return min((claim.first for claim in self.claims), default=self.next)
 
     @property
@@ -111,19 +110,19 @@ class ReadingGroup:
         return len(self.claims) < CLAIMS_MAX
 
     def claim(self, number: int) -> RangeClaim | None:
-        """Return the claim of this number; None if it is done, or was handed to another."""
+        """Return the claim of this number; None if it is done, or was handed to another member."""
         return next((each for each in self.claims if each.number == number), None)
 
     def is_dead(self, claim: RangeClaim) -> bool:
-        """Whether the first message of a claim is handed to no handler any more.
+        """Whether the first message of a claim must not be handed out again.
 
-        Where members have died, which message was the cause is known from the third delivery on.
+        If members have died, it takes three deliveries to know which message was the cause.
         """
         most = self.max_deliveries if claim.is_rejected else max(self.max_deliveries, SUSPECT)
         return bool(self.dead_letters) and claim.deliveries > most
 
     def is_suspect(self, claim: RangeClaim) -> bool:
-        """Whether a claim was handed out so often that the member that holds it gets no other."""
+        """Whether a claim was handed out so often that its holder gets no other claim."""
         return claim.deliveries >= (self.max_deliveries if claim.is_rejected else SUSPECT)
 
     def belongs_to(self, identity: PeerIdentity) -> bool:
@@ -131,13 +130,13 @@ class ReadingGroup:
         return self.owner == identity.name and self.role == identity.role
 
     def handed_out(self, end: Position) -> "ReadingGroup":
-        """Hand out the messages from `next` to `end`; the claim is the last one."""
+        """Hand out the messages from `next` to `end`, as a new last claim."""
         number = self.number + 1
         claims = (*self.claims, RangeClaim(number, self.next, end, 1))
         return replace(self, next=end, number=number, claims=claims)
 
     def handed_out_again(self, claim: RangeClaim) -> "ReadingGroup":
-        """Hand out a claim to another member; it is the last one, with a number of its own."""
+        """Hand out a claim to another member, as the last claim with a new number."""
         number = self.number + 1
         again = claim._replace(number=number, deliveries=claim.deliveries + 1)
         return replace(self, number=number, claims=(*self._without(claim), again))
@@ -154,9 +153,9 @@ class ReadingGroup:
         return self._with(claim, rest)
 
     def failed(self, claim: RangeClaim, position: Position) -> "ReadingGroup":
-        """Take the message at a position from its holder; it is the last claim, to be handed out.
+        """Take the message at a position from its holder, as a new last claim.
 
-        What follows the message stays with the holder, unless there is no room for two claims.
+        The messages after it stay with the holder, unless there is no room for another claim.
 
         Raises:
             Misuse: the position is not in the claim.
@@ -172,15 +171,15 @@ class ReadingGroup:
         return replace(rest, number=number, claims=(*rest.claims, alone))
 
     def given_back(self, claim: RangeClaim) -> "ReadingGroup":
-        """Record that nothing that is left of a claim was handed to a handler."""
+        """Record that the rest of a claim was handed to no handler."""
         return self._with(claim, claim._replace(deliveries=max(0, claim.deliveries - 1)))
 
     def moved_to(self, position: Position) -> "ReadingGroup":
-        """Begin again at a position; what members hold is theirs no more."""
+        """Continue at a position; outstanding ranges are revoked."""
         return replace(self, next=position, claims=())
 
     def text(self) -> str:
-        """Return it as JSON, the same text for the same group."""
+        """Return it as JSON; equal groups give equal texts."""
         fields = {name: getattr(self, name) for name in _PLAIN}
         claims = [
             [each.number, each.first, each.end - each.first, each.deliveries, int(each.is_rejected)]
@@ -203,7 +202,7 @@ _PLAIN: Final = tuple(name for name in ReadingGroup.__slots__ if name != "claims
 
 @lru_cache(_PARSED)
 def parse_reading_group(text: str) -> ReadingGroup:
-    """Read what `ReadingGroup.text` wrote; `Misuse` if it is something else."""
+    """Parse the text of `ReadingGroup.text`; `Misuse` if it is anything else."""
     try:
         fields: dict[str, Any] = json.loads(text)
         claims = tuple(

@@ -1,4 +1,4 @@
-"""RegisteredCursor: how far the readers of one name have come, as all nodes know it."""
+"""RegisteredCursor: how far the readers of a named cursor have come, agreed by all nodes."""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from rt.position import START, Position
 
 CURSOR_NOTE: Final = "cursor "  # followed by the name
 CURSORS_MAX: Final = 48  # of the 128 notes of a stream; 64 are for leases
-CURSORS_PER_OWNER_MAX: Final = 24  # so that one owner leaves as many to the others
+CURSORS_PER_OWNER_MAX: Final = 24  # one owner may use half
 HOLDER_LENGTH_MAX: Final = 100
 _PARSED: Final = 256  # notes, of less than 1 KiB each
 SILENCE_S_MIN, SILENCE_S_MAX = 0.2, 3600.0
@@ -25,21 +25,21 @@ PIN_BYTES_MAX: Final = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class RegisteredCursor:
-    """A note of the ledger; it changes when the cursor is opened, acknowledged, moved or released.
+    """RegisteredCursor: a note that changes on opening, acknowledging, moving and releasing.
 
     Attributes:
-        name: of the cursor.
-        owner: name in the certificate of its readers; others may look only.
-        role: role in that certificate; "" in a cursor of an earlier version, which any may have.
+        name: the cursor's name.
+        owner: name in the certificate of its readers; others can only view it.
+        role: role in that certificate; "" in a cursor of an earlier version, which allows any role.
         position: everything before it is acknowledged.
-        epoch: grows when it is opened or moved, from the time in ms when it was registered; what
-            an older one acknowledges is refused.
-        holder: who reads now, for people; "" if it was released.
+        epoch: starts as the time of registration in ms and grows with each opening or move;
+            acknowledgements with an older epoch are refused.
+        holder: the present reader, for display; "" if the cursor was released.
         silence_s: after this long without a message of its holder, another may take it over.
-        pin_bytes: so much of what is not acknowledged is kept from the rules `time` and `limit`;
-            0 keeps nothing.
+        pin_bytes: bytes of unacknowledged messages kept from the archiving rules `time` and
+            `limit`; 0 keeps nothing.
         stored_ns: when this was stored, ns since the epoch.
-        share: which share of the keys is read with it; "" is all of them, and None any.
+        share: the share of the keys that is read with it; "" for all keys, None while unset.
     """
 
     name: str
@@ -76,13 +76,13 @@ class RegisteredCursor:
         return self.owner == identity.name and self.role in ("", identity.role)
 
     def text(self) -> str:
-        """Return it as JSON, the same text for the same cursor."""
+        """Return it as JSON; equal cursors give equal texts."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
 
 @lru_cache(_PARSED)
 def parse_registered(text: str) -> RegisteredCursor:
-    """Read what `RegisteredCursor.text` wrote; `Misuse` if it is something else."""
+    """Parse the text of `RegisteredCursor.text`; `Misuse` if it is anything else."""
     try:
         fields = json.loads(text)
         return RegisteredCursor(**{**fields, "position": whole_position(fields["position"])})

@@ -1,4 +1,4 @@
-"""RegisteredRoom: how many cursors and groups a stream has room for, and one owner."""
+"""RegisteredRoom: limits how many cursors and groups a stream and one owner may have."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ from rt.node.notes.registered_cursor import (
 
 
 def demand_room(notes: Mapping[str, str], identity: PeerIdentity) -> None:
-    """Refuse another cursor or group of this owner where the stream, or the owner, has enough.
+    """Refuse a new cursor or group if the stream, or its owner, has reached the limit.
 
     Raises:
         Refused: there is no room.

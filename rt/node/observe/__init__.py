@@ -1,4 +1,4 @@
-"""What may be seen of a node from outside, without waiting for its threads.
+"""A node as seen from outside, without waiting for its threads.
 
 Imports any room but `host`; imported by `admin`, `host` and the edges.
 """

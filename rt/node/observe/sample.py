@@ -1,4 +1,4 @@
-"""NodeSample: everything that may be shown of a node, as it was at one moment."""
+"""NodeSample: everything that may be shown of a node, as of one moment."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,19 +13,19 @@ from rt.traffic import Traffic
 
 
 class SessionView(NamedTuple):
-    """A node's copy of one session; a tuple, since a thousand are made each second.
+    """SessionView: a node's copy of one session; a tuple, since a thousand are made per second.
 
     Attributes:
-        session: its name.
-        pushed_by: the peer that fills it now; "" without one.
-        received: up to where it was received.
-        durable: up to where it is synced.
-        merged: up to where the session is merged.
+        session: the session's name.
+        pushed_by: the peer that fills the copy now; "" if there is none.
+        received: the end of what was received.
+        durable: the end of what is synced.
+        merged: the session's merged end.
         traffic: what was received since the node started.
-        bytes_per_s: received lately.
-        connected_ns: since when its peer is connected; 0 without one.
-        last_ns: when bytes last came; 0 if none came since the node started.
-        waiting_s: how long its oldest bytes that are not merged have waited; 0 if there are none.
+        bytes_per_s: recent rate of receiving.
+        connected_ns: when its peer connected, ns since the epoch; 0 if there is none.
+        last_ns: when bytes last came, ns since the epoch; 0 if none came since the node started.
+        waiting_s: how long the oldest unmerged bytes have waited; 0 if there are none.
     """
 
     session: str
@@ -41,7 +41,7 @@ class SessionView(NamedTuple):
 
     @property
     def unmerged(self) -> int:
-        """The durable bytes that are not merged; at least so many where a file ends between."""
+        """The durable bytes not merged yet; a lower bound if a file ends between."""
         return bytes_between(self.merged, self.durable)
 
 
@@ -62,7 +62,7 @@ class DiskView:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """What has passed one hop since the node started, and how much of that each second lately."""
+    """Hop: what has passed one hop since the node started, and its recent rates."""
 
     total: Traffic
     bytes_per_s: float = 0.0
@@ -71,7 +71,7 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """The three hops of a node: from publishers, into the merged log, to subscribers."""
+    """Flow: the three hops of a node: from publishers, into the merged log, to subscribers."""
 
     received: Hop
     merged: Hop
@@ -80,12 +80,12 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class ChangesView:
-    """What has changed since a node started.
+    """ChangesView: what has changed since a node started.
 
     Attributes:
-        leaders: changes of the leader that it knows.
-        elections: terms that began.
-        leaderless_s: for how long it has known no leader; 0 while it knows one.
+        leaders: number of changes of the known leader.
+        elections: number of terms that began.
+        leaderless_s: how long it has known no leader; 0 while it knows one.
         refused: refusals by reason.
     """
 
@@ -97,11 +97,11 @@ class ChangesView:
 
 @dataclass(frozen=True, slots=True)
 class PoisonView:
-    """Sessions with frames that no reader could decode, or that were not looked into.
+    """PoisonView: sessions with undecodable frames, and copies not checked for them.
 
     Attributes:
-        poisoned: sessions that proved to be poisoned after a frame was taken, and are refused.
-        unchecked: copies with compressed frames that there was no budget to look into yet.
+        poisoned: sessions refused because an accepted frame proved undecodable.
+        unchecked: copies with compressed frames for which there was no budget to check them yet.
     """
 
     poisoned: int = 0
@@ -110,13 +110,13 @@ class PoisonView:
 
 @dataclass(frozen=True, slots=True)
 class SampleTimes:
-    """When a node was looked at.
+    """SampleTimes: when a node was sampled.
 
     Attributes:
-        at_ns: when, by the wall clock.
-        at_s: when, by a clock that only goes forward.
+        at_ns: wall-clock time of the sample.
+        at_s: monotonic time of the sample.
         began_ns: when the node started.
-        stepped_s: when it last did its duties, by the same clock as `at_s`.
+        stepped_s: when its duties are next due, or were last due, by the clock of `at_s`.
     """
 
     at_ns: int
@@ -127,21 +127,21 @@ class SampleTimes:
 
 @dataclass(frozen=True, slots=True)
 class NodeSample:
-    """A node at one moment; never changed once made.
+    """NodeSample: a node at one moment; never changed once made.
 
     Attributes:
-        times: when.
+        times: when it was sampled.
         view: its sequencing.
         sessions: its copies, by name.
-        clients: those that are connected, and those that have left within a day.
+        clients: connected clients, and those that left within a day.
         unreachable: other nodes that it cannot reach, and why.
         disk: its file system.
-        flow: how much passes it.
-        latencies: of `agreement`, and of syncs of files of each kind.
-        changes: of leaders and refusals.
-        stalled: what waits and does not move, with the seconds: by `hop name`.
-        scrub: what reading the rolled files has come to.
-        poison: what looking into frames after they were taken has come to.
+        flow: the traffic through it.
+        latencies: of `agreement`, and of syncs by kind of file.
+        changes: changes of leader, and refusals.
+        stalled: seconds since the last progress of stalled work, by `hop name`.
+        scrub: the results of scrubbing.
+        poison: the results of checking accepted frames.
     """
 
     times: SampleTimes
@@ -159,17 +159,17 @@ class NodeSample:
 
     @property
     def at_s(self) -> float:
-        """When it was taken, by a clock that only goes forward."""
+        """When it was taken, by a monotonic clock."""
         return self.times.at_s
 
     @property
     def members(self) -> list[str]:
-        """The nodes of the cluster, as this one knows them now."""
+        """The nodes of the cluster, as this node knows them now."""
         return sorted(self.view.engine.members)
 
     @property
     def voters(self) -> list[str]:
-        """Those that vote."""
+        """The members that vote."""
         return sorted(name for name, seat in self.view.engine.members.items() if seat.votes)
 
     def here(self, kind: str) -> list[ClientView]:
@@ -178,17 +178,17 @@ class NodeSample:
 
     @property
     def unmerged(self) -> int:
-        """The bytes that are durable here and not merged."""
+        """The durable bytes not merged yet."""
         return sum(each.unmerged for each in self.sessions)
 
     @property
     def waiting_s(self) -> float:
-        """How long the oldest bytes that are not merged have waited."""
+        """How long the oldest unmerged bytes have waited."""
         return max((each.waiting_s for each in self.sessions), default=0.0)
 
 
 def bytes_between(begin: Position, end: Position) -> int:
-    """Return the bytes from one position to another; at least so many if a file ends between.
+    """Return the bytes from one position to another; a lower bound if a file ends between.
 
     >>> from rt.position import Position as P
     >>> bytes_between(P(8), P(24)), bytes_between(P(24), P(8))

@@ -1,4 +1,4 @@
-"""NodeSampler: looks at a node from outside, without waiting for any of its threads."""
+"""NodeSampler: samples a node from outside, without waiting for any of its threads."""
 
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -37,20 +37,20 @@ _UNSEEN: Final = SessionView("", "", START, START, START, Traffic(), 0.0, 0, 0, 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What a sampler looks at; all of it may be read from any thread.
+    """Watched: what a sampler reads; any thread may read all of it.
 
     Attributes:
         view: returns the node's view of its sequencing.
-        stepped_s: returns when the duties were last done, at the latest.
+        stepped_s: returns when the duties are next due.
         inboxes: returns the copies of sessions.
         merged: what was merged since the start.
         record: the clients of the node's server.
         peers: the other nodes; None without any.
-        guard: of the node's disk.
+        guard: guard of the node's disk.
         leadership: which node leads.
-        latencies: by what they are of.
-        scrub: returns what scrubbing has come to.
-        late: looks into frames after they were taken; None if nothing does.
+        latencies: histograms by name.
+        scrub: returns the results of scrubbing.
+        late: checks frames after they were accepted; None if nothing does.
     """
 
     view: Callable[[], NodeView]
@@ -67,24 +67,24 @@ class Watched:
 
 
 class NodeSampler:
-    """Makes samples; one thread uses it.
+    """NodeSampler: makes samples; one thread uses it.
 
-    What it remembers from one sample to the next are rates, totals and how long something waits.
+    From one sample to the next it remembers rates, totals and how long things have waited.
     """
 
     def __init__(self, watched: Watched) -> None:
-        """Look at this node."""
+        """Sample this node."""
         self._watched = watched
         self._began_ns = time.time_ns()
         self._at_s = time.monotonic()
-        self._seen: dict[str, SessionView] = {}  # the last view of each
+        self._seen: dict[str, SessionView] = {}  # each session's last view
         self._received = Traffic()
         self._flow = Flow(Hop(Traffic()), Hop(Traffic()), Hop(Traffic()))
         self._stalls = Stalls()
         self._waits = Waits()
 
     def sample(self) -> NodeSample:
-        """Look at everything once; about 3 us a session."""
+        """Sample everything once; about 3 us per session."""
         watched, now_ns, now_s = self._watched, time.time_ns(), time.monotonic()
         passed_s, self._at_s = now_s - self._at_s, now_s
         view = watched.view()
@@ -178,7 +178,7 @@ def _hop(total: Traffic, last: Hop, passed_s: float) -> Hop:
 
 
 def progress_of(sample: NodeSample) -> dict[str, HopProgress]:
-    """Return how far each hop that has work has come, by `hop name`."""
+    """Return the progress of each hop that has work, by `hop name`."""
     found: dict[str, HopProgress] = {}
     for each in sample.sessions:
         if each.durable < each.received:

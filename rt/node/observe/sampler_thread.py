@@ -1,4 +1,4 @@
-"""SamplerThread: samples a node, and says in the log what an operator has to know."""
+"""SamplerThread: samples a node, and logs what an operator must know."""
 
 import logging
 import threading
@@ -18,14 +18,14 @@ _log: Final = logging.getLogger("rt.node")
 LIVE_S: Final = 1.0  # between two samples while someone may look at them
 QUIET_S: Final = 5.0  # otherwise; enough to notice a stall
 STATISTICS_S: Final = 60.0
-_WATCHED_S: Final = 10.0  # after the last look at the page
+_WATCHED_S: Final = 10.0  # after the last request for the page
 
 
 class SamplerThread:
-    """Publishes a sample of a node once a second, and logs stalls and a line of statistics.
+    """SamplerThread: publishes samples of a node, and logs stalls and a line of statistics.
 
     Threads:
-        Any thread may call `look`; the one that `start` starts does so again and again. `_turn` is
+        Any thread may call `look`; the one that `start` starts does so repeatedly. `_turn` is
         held during a look, whose thread uses `_sampler`, `_stalled` and `_said`, and replaces
         `sample`: a value that never changes, and that any thread may read. `pause_s` is read before
         each pause, and so is `_watched_s`, which any thread may set. `_stopping` is an event.
@@ -35,32 +35,32 @@ class SamplerThread:
         """Take a first sample; no thread runs before `start`.
 
         Args:
-            sampler: of the node.
-            also: called after each look, for what is due as seldom.
+            sampler: samples the node.
+            also: called after each sample, for other work of that frequency.
         """
         self._also = also
         self.sample: NodeSample = sampler.sample()
         self.pause_s = QUIET_S
         self._watched_s = float("-inf")
         self._sampler = sampler
-        self._stalled: dict[str, str] = {}  # what was said of each stall that lasts
+        self._stalled: dict[str, str] = {}  # the logged text of each lasting stall
         self._said: NodeSample = self.sample  # when statistics were last logged
         self._turn = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=carried(self._run), name="look out", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start sampling."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End."""
+        """Stop sampling."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def watch(self) -> None:
-        """Take note that someone looks now: for a while, samples are taken once a second."""
+        """Record that someone is watching: for a while, samples are taken once a second."""
         self._watched_s = time.monotonic()
 
     def _pause_s(self) -> float:
@@ -72,13 +72,13 @@ class SamplerThread:
             try:
                 self.look()
                 self._also()
-            # Of the file system, or a file that is being replaced; the node's own threads end it
-            # where it has to end.
+            # From the file system, or a file being replaced; if the node must stop, its own
+            # threads stop it.
             except (RtError, OSError) as error:
                 _log.warning("the node cannot be looked at: %s", error)
 
     def look(self) -> None:
-        """Take a sample and log what follows from it."""
+        """Take a sample, and log stalls and statistics."""
         with self._turn:
             sample = self.sample = self._sampler.sample()
             self._tell_stalls(sample)
@@ -101,7 +101,7 @@ class SamplerThread:
 
 
 def statistics(before: NodeSample, now: NodeSample) -> str:
-    """Return one line about the time between two samples."""
+    """Return a log line with the statistics between two samples."""
     seconds = max(1e-3, now.at_s - before.at_s)
     rates = []
     for verb in ("received", "merged", "sent"):

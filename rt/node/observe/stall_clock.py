@@ -7,11 +7,11 @@ STALLED_S: Final = 10.0
 
 
 class HopProgress(NamedTuple):
-    """How far one hop has come with one thing.
+    """HopProgress: one hop's progress with one session or puller.
 
     Attributes:
-        reached: anything that changes when the hop makes progress.
-        waits: whether there is work left for it.
+        reached: any value that changes with progress.
+        waits: whether work is left.
     """
 
     reached: object
@@ -19,7 +19,7 @@ class HopProgress(NamedTuple):
 
 
 class Waits:
-    """Measures how long the oldest work of each thing has waited; time is an argument.
+    """Waits: measures how long each item's oldest work has waited; time is an argument.
 
     >>> waits = Waits()
     >>> [waits.look("jfk", reached=8, end=end, now_s=now_s) for now_s, end in ((0, 9), (3, 12))]
@@ -27,16 +27,16 @@ class Waits:
     """
 
     def __init__(self) -> None:
-        self._marks: dict[str, tuple[int, float]] = {}  # an end that is awaited, since when
+        self._marks: dict[str, tuple[int, float]] = {}  # an awaited end, and since when
 
     def look(self, name: str, *, reached: int, end: int, now_s: float) -> float:
-        """Return how long ago there was more than `reached`; 0 if there is no more now.
+        """Return how long the work past `reached` has waited, in seconds; 0 if there is none.
 
         Args:
-            name: of the thing.
-            reached: how far it has come; more than before, or as much.
-            end: how far it has to come.
-            now_s: by a clock that only goes forward.
+            name: the item's name.
+            reached: how far it has come; never less than before.
+            end: how far it must come.
+            now_s: a monotonic clock, in seconds.
         """
         mark, since_s = self._marks.get(name, (reached, now_s))
         if reached >= mark:
@@ -45,12 +45,12 @@ class Waits:
         return now_s - since_s if reached < end else 0.0
 
     def keep(self, names: Collection[str]) -> None:
-        """Forget all things but these."""
+        """Forget all items but these."""
         self._marks = {name: mark for name, mark in self._marks.items() if name in names}
 
 
 class Stalls:
-    """Notices hops that have work and do not move; time is an argument.
+    """Stalls: detects hops that have work and do not move; time is an argument.
 
     >>> stalls = Stalls(stalled_s=10)
     >>> [stalls.look(now_s, {"jfk": HopProgress(8, waits=True)}) for now_s in (0, 9, 10)]
@@ -58,16 +58,16 @@ class Stalls:
     """
 
     def __init__(self, stalled_s: float = STALLED_S) -> None:
-        """Call something stalled after so many seconds without progress."""
+        """Set how many seconds without progress count as a stall."""
         self._stalled_s = stalled_s
-        self._since: dict[str, tuple[object, float]] = {}  # what was reached, and since when
+        self._since: dict[str, tuple[object, float]] = {}  # what was reached, and when
 
     def look(self, now_s: float, progress: Mapping[str, HopProgress]) -> dict[str, float]:
-        """Return for each stalled thing how many seconds ago it last moved.
+        """Return how many seconds ago each stalled item last moved, by name.
 
         Args:
-            now_s: by a clock that only goes forward.
-            progress: of everything there is now, by name; what is not in it is forgotten.
+            now_s: a monotonic clock, in seconds.
+            progress: the progress of all present items, by name; others are forgotten.
         """
         since: dict[str, tuple[object, float]] = {}
         for name, (reached, waits) in progress.items():

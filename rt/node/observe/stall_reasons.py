@@ -1,4 +1,4 @@
-"""Stalled: which hops of a node do not move, and what each waits for, as a sentence."""
+"""Stall reasons: which hops of a node do not move, and what each waits for, as a sentence."""
 
 from typing import Final
 
@@ -10,12 +10,12 @@ _NAMED_MAX: Final = 3
 
 
 def stalls_of(sample: NodeSample) -> dict[str, str]:
-    """Return what to say of each hop that does not move."""
+    """Return a sentence for each hop that does not move."""
     return {hop: stall_words(hop, names, sample) for hop, names in names_by_hop(sample).items()}
 
 
 def names_by_hop(sample: NodeSample) -> dict[str, list[str]]:
-    """Return for each hop that does not move the sessions or subscribers that it keeps waiting."""
+    """Return the sessions or subscribers that wait for each hop that does not move."""
     hops: dict[str, list[str]] = {}
     for name in sample.stalled:
         hop, _, what = name.partition(" ")
@@ -24,7 +24,7 @@ def names_by_hop(sample: NodeSample) -> dict[str, list[str]]:
 
 
 def stall_words(hop: str, names: list[str], sample: NodeSample) -> str:
-    """Return which hop does not move, for whom, and what it waits for if that is known."""
+    """Return a sentence: which hop does not move, for whom, and what it waits for if known."""
     more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
     named = ", ".join(names[:_NAMED_MAX]) + more
     if hop == SYNC:

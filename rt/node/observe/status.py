@@ -1,4 +1,4 @@
-"""Status: what a node shows of itself, for scripts and operators alike."""
+"""Status: a node's status, for scripts and operators alike."""
 
 import json
 import re
@@ -29,7 +29,7 @@ from sequencer.planning.group_join_check import Stuck
 
 _DIRECTORIES: Final = re.compile(r"""(?<=["'(\s])/(?:[^\s/"'\\]+/)+""")  # in JSON, or quoted in it
 STATUS_ALPN: Final = "rt-status/1"
-STATUS_S: Final = 10.0  # for all of an answer to be taken: 32 MiB of 100,000 sessions at 3 MiB/s
+STATUS_S: Final = 10.0  # to send a whole answer: 32 MiB for 100,000 sessions, at 3 MiB/s
 
 
 def node_status(
@@ -45,8 +45,8 @@ def node_status(
 ) -> dict[str, Any]:
     """Return what `rt status` shows of one node: a snapshot that no thread waits for.
 
-    Rates and what is counted are of the last sample. `why_refused` says why a copy
-    takes no more of its log.
+    Rates and counts are from the last sample. `why_refused` says why a copy accepts no
+    more of its log.
     """
     engine, waiting = view.engine, view.waiting
     guard.look()
@@ -67,7 +67,7 @@ def node_status(
         "merge_time_ns": view.time_ns,
         "digest": view.digest.hex(),
         "durability": "synced by a majority before it is merged",
-        **_waits(waiting),
+        **waiting_fields(waiting),
         "agreement_ms": _milliseconds(sorted(view.tick.agreed_ns)),
         **_peers(peers, engine.members),
         "refusal": engine.refusal,
@@ -82,8 +82,8 @@ def node_status(
     }
 
 
-def _waits(waiting: Waiting) -> dict[str, Any]:
-    """Return what keeps the node from merging, and what it has refused to take part in."""
+def waiting_fields(waiting: Waiting) -> dict[str, Any]:
+    """Return what keeps the node from merging, and which messages it refused."""
     copy, missing = waiting.copy, waiting.missing
     return {
         "copying_to": None if copy is None else str(copy.position),
@@ -101,7 +101,7 @@ def _waits(waiting: Waiting) -> dict[str, Any]:
 def for_clients(answer: bytes) -> bytes:
     """Return an encoded status for a peer that may not operate: no directories, no addresses.
 
-    The addresses of the nodes are how a client finds them, and stay.
+    The nodes' addresses stay, since clients find the nodes by them.
     """
     fields = json.loads(answer)
     fields["clients"] = [{**each, "address": ""} for each in fields["clients"]]
@@ -109,7 +109,7 @@ def for_clients(answer: bytes) -> bytes:
 
 
 def without_directories(answer: str) -> str:
-    """Return an answer for a peer that may not operate: of each path only the name of the file.
+    """Return an answer with each path shortened to its file name, for peers that do not operate.
 
     >>> without_directories('{"certificate": "/etc/rt/certs/n1.pem: expires in 9.0 days"}')
     '{"certificate": "n1.pem: expires in 9.0 days"}'
@@ -136,7 +136,7 @@ def _forked(fork: FoundFork | None) -> dict[str, str | int] | None:
 
 
 def _sampled(sample: NodeSample) -> dict[str, Any]:
-    """Return what is counted and measured, as of the last sample."""
+    """Return the counts and measurements of the last sample."""
     here = [each for each in sample.clients if each.ended_ns is None]
     return {
         "version": __version__,
@@ -176,13 +176,13 @@ def _sessions(
 
 
 def _put_back(inbox: NodeInbox) -> list[str]:
-    """Return what the journal has put back, until its publisher has gone on from there."""
+    """Return the range restored from the journal, until the publisher has continued after it."""
     place = inbox.put_back
     return [str(each) for each in place] if place and inbox.appender.end <= place[1] else []
 
 
 def _counted(session: SessionView | None) -> dict[str, Any]:
-    """Return what was counted of a session since the node started."""
+    """Return what was counted for a session since the node started."""
     if session is None:  # begun since the last sample
         return {"bytes": 0, "messages": 0, "bytes_per_s": 0, "last_ns": 0, "waiting_s": 0.0}
     return {
@@ -220,7 +220,7 @@ def _hop(hop: Hop) -> dict[str, Any]:
 
 
 def _milliseconds(times_ns: list[int]) -> dict[str, float | int]:
-    """Summarise how long the last instructions took from proposal here to commitment."""
+    """Summarise how long the last instructions took from proposal to commit, in ms."""
     if not times_ns:
         return {"count": 0}
     count = len(times_ns)

@@ -10,7 +10,7 @@ from rt.node.agree.steps import Steps
 from rt.node.agree.view import NodeView
 from sequencer.ledger.instruction import Note, note_digest
 
-_TRIES: Final = 8  # another change came first, each time
+_TRIES: Final = 8  # each time, another change came first
 
 
 class Decide(Protocol):
@@ -19,18 +19,18 @@ class Decide(Protocol):
     def __call__(
         self, note: Note, is_done: Callable[[], bool], /, *, may_repeat: bool
     ) -> Steps[None]:
-        """Propose a note, and wait until it was executed, or something that makes it pointless."""
+        """Propose a note, and wait until it was executed, or something made it pointless."""
 
 
 class Changed(NamedTuple):
-    """What a note holds, and whether that is agreed or only what this node knew."""
+    """Changed: a note's text, and whether it is agreed on or only what this node knew."""
 
     text: str
     is_agreed: bool
 
 
 class ChangedNotes:
-    """Has changes of notes agreed on, each on what the ledger holds by then."""
+    """ChangedNotes: has changes of notes agreed on, each based on the ledger's current text."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class ChangedNotes:
 
         Args:
             view: returns the node's latest view.
-            decide: has a note agreed on, and waits until the view shows what came of it.
+            decide: has a note agreed on, and waits until the view shows the outcome.
             now_ns: the time, ns since the epoch.
         """
         self.view = view
@@ -56,17 +56,17 @@ class ChangedNotes:
         *,
         may_repeat: bool = False,
     ) -> Steps[Changed]:
-        """Change a note; return what it holds then.
+        """Change a note; return its text afterwards.
 
         Args:
-            name: of the note.
-            change: is given what the note holds, "" if it is not there, and the time in ns.
-                Returns what it is to hold, "" to delete it, or None to leave it as it is, which no
-                other node is asked about. May be called several times.
-            may_repeat: whether it is as good to have another leader make the change again.
+            name: the note's name.
+            change: takes the note's text ("" if there is none) and the time in ns; returns the new
+                text, "" to delete the note, or None to leave it, in which case no other node is
+                asked. May be called several times.
+            may_repeat: whether the caller may ask another leader to make the change again.
 
         Raises:
-            Refused: this node does not lead, or nothing is decided now.
+            Refused: this node does not lead, or nothing can be decided now.
         """
         for _ in range(_TRIES):
             view = self.view()

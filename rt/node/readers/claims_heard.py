@@ -1,4 +1,4 @@
-"""ClaimsHeard: when a leader last heard of each claim of a group, and of each member."""
+"""ClaimsHeard: when a leader last heard from the holder of each claim, and from each member."""
 
 import math
 import threading
@@ -7,12 +7,12 @@ from typing import Final
 
 from rt.node.notes.reading_group import ReadingGroup
 
-_MEMBERS_MAX: Final = 256  # of a group, that are remembered
-_MEMBER_SILENCES: Final = 4  # a member with nothing to do asks once in a third of the silence
+_MEMBERS_MAX: Final = 256  # remembered per group
+_MEMBER_SILENCES: Final = 4  # an idle member asks three times per `silence_s`
 
 
 class ClaimsHeard:
-    """Signs of life, in the memory of one leader; a new one gives each claim its time first.
+    """ClaimsHeard: signs of life, in the leader's memory; a new leader waits for each claim first.
 
     Threads: any may call; `_lock` guards everything.
     """
@@ -20,16 +20,16 @@ class ClaimsHeard:
     def __init__(self, steady_s: Callable[[], float]) -> None:
         self._steady_s = steady_s
         self._lock = threading.Lock()
-        self._claims: dict[str, dict[int, float]] = {}  # by group and number: when it was heard of
+        self._claims: dict[str, dict[int, float]] = {}  # time by group and claim number
         self._members: dict[str, dict[str, float]] = {}
 
     def hear(self, group: str, number: int) -> None:
-        """Note a sign of a claim's holder."""
+        """Record a sign of life from a claim's holder."""
         with self._lock:
             self._claims.setdefault(group, {})[number] = self._steady_s()
 
     def free(self, group: str, number: int, delay_s: float) -> None:
-        """Note that a claim has no holder, and may be handed out after a while."""
+        """Record that a claim has no holder, and may be handed out after a delay."""
         with self._lock:
             free_s = -math.inf if not delay_s else self._steady_s() + delay_s
             self._claims.setdefault(group, {})[number] = _Free(free_s)
@@ -44,19 +44,19 @@ class ClaimsHeard:
         return now_s - heard_s >= group.silence_s
 
     def keep(self, group: str, numbers: set[int]) -> None:
-        """Forget the claims that are no more."""
+        """Forget all claims but these."""
         with self._lock:
             known = self._claims.get(group, {})
             self._claims[group] = {each: known[each] for each in known if each in numbers}
 
     def forget(self, group: str) -> None:
-        """Forget a group that is no more."""
+        """Forget a group that was removed."""
         with self._lock:
             self._claims.pop(group, None)
             self._members.pop(group, None)
 
     def member(self, group: str, name: str) -> None:
-        """Note a sign of a member."""
+        """Record a sign of life from a member."""
         with self._lock:
             members = self._members.setdefault(group, {})
             members[name] = self._steady_s()
@@ -64,7 +64,7 @@ class ClaimsHeard:
                 members.pop(min(members, key=members.__getitem__))
 
     def members(self, group: str, silence_s: float) -> list[str]:
-        """Return the members that were heard of lately."""
+        """Return the members that were heard lately."""
         now_s = self._steady_s()
         with self._lock:
             known = self._members.get(group, {})
@@ -75,4 +75,4 @@ class ClaimsHeard:
 
 
 class _Free(float):
-    """From when on a claim may be handed out, unlike a time when it was heard of."""
+    """When a claim without a holder may be handed out, unlike a time when it was heard."""

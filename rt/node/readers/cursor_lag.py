@@ -15,18 +15,18 @@ _NS = 1_000_000_000
 
 
 def lag_of(log: LogDirectory, position: Position, view: NodeView) -> dict[str, Any]:
-    """Return what follows a position, in messages, bytes and seconds.
+    """Return how much follows a position, in messages, bytes and seconds.
 
     Args:
         log: the merged log.
-        position: what precedes it is acknowledged.
-        view: says where the log ends, and how many messages it holds.
+        position: everything before it is acknowledged.
+        view: knows the end of the log, and how many messages it has.
 
     Returns:
-        `next`, where the first message is that is not acknowledged, or the end of the log; where
-        messages after the position were archived, the position: they were never acknowledged;
-        `messages`, `bytes`, and `seconds` between the merging of that message and of the last one.
-        What was archived is not counted. Empty if the log is damaged there.
+        `next`, the position of the first unacknowledged message, or the end of the log; if messages
+        after `position` were archived unacknowledged, `position` itself; `messages`; `bytes`; and
+        `seconds` between the merging of that message and of the last one. Archived messages are not
+        counted. Empty if the log is damaged there.
     """
     try:
         gap, first = _first_after(log, position)
@@ -44,7 +44,7 @@ def lag_of(log: LogDirectory, position: Position, view: NodeView) -> dict[str, A
 
 
 def _first_after(log: LogDirectory, position: Position) -> tuple[str, Batch | None]:
-    """Return the first batch there is, and where messages before it are gone; "" if none are."""
+    """Return the first batch after a position, and the position if messages before it are gone."""
     gap = ""
     log.refresh()
     with closing(Reader(log, position)) as reader:

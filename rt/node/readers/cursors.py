@@ -1,4 +1,4 @@
-"""NodeCursors: opens, acknowledges and moves the cursors that the nodes of a stream keep."""
+"""NodeCursors: opens, acknowledges and moves a stream's registered cursors."""
 
 import threading
 import time
@@ -26,16 +26,17 @@ from rt.node.readers.reader_notes import ReaderNotes
 from rt.position import Position
 
 _TAKEOVERS: Final = ("refuse", "fence")
-_MERGED_S: Final = 1.0  # for a leader that executes later than the node which a reader copies
+_MERGED_S: Final = 1.0  # the leader may execute later than the node a reader pulls from
 _MS_NS: Final = 1_000_000
 
 
 class NodeCursors:
-    """The cursors of a stream, on the node that leads.
+    """NodeCursors: the cursors of a stream, on the leading node.
 
-    Every change is a compare-and-set in the ledger, so whatever two leaders believe, one of two
-    changes is made, and the other sees it. That a holder is alive is known by the leader only, from
-    what it has heard since it leads: it decides when a takeover is allowed, not which one counts.
+    Every change is a compare-and-set in the ledger, so even if two nodes believe that they lead,
+    only one change is made and the other one fails. Only the leader knows whether a holder is
+    alive, from what it has heard since it leads: that decides when a takeover is allowed, not which
+    one counts.
 
     Threads: any connection's. `_lock` guards `_heard`.
     """
@@ -55,9 +56,9 @@ class NodeCursors:
 
         Args:
             view: returns the node's latest view.
-            decide: has a note agreed on, and waits until the view shows what came of it.
+            decide: has a note agreed on, and waits until the view shows the outcome.
             latest: waits until this node has executed all that any may have confirmed.
-            stream: returns its name.
+            stream: returns the stream's name.
             log: opens the merged log.
             steady_s: a clock that never goes back.
             now_ns: the time, ns since the epoch.
@@ -75,12 +76,12 @@ class NodeCursors:
         self._steady_s = steady_s
         self._now_ns = now_ns
         self._lock = threading.Lock()
-        self._heard: dict[str, tuple[int, float]] = {}  # by name: which epoch, and when
+        self._heard: dict[str, tuple[int, float]] = {}  # epoch and time by name
 
     def open(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
-        """Take a cursor; a new one begins at the start. Refused as `held` if another reads.
+        """Take a cursor, from the start if it is new; `Refused` (`held`) if another reader has it.
 
-        With `takeover` `fence` it is taken from a holder that is alive.
+        With `takeover` `fence`, take it even from a holder that is alive.
         """
         takeover = request.get("takeover", "refuse")
         if takeover not in _TAKEOVERS:
@@ -88,7 +89,7 @@ class NodeCursors:
         name, share = str(request.get("name")), str(request.get("share", ""))
 
         def change(known: RegisteredCursor | None) -> RegisteredCursor:
-            # A holder of a forgotten cursor of this name may still report: no epoch comes twice.
+            # A holder of a forgotten namesake may still report: epochs must not repeat.
             cursor = known or RegisteredCursor(
                 name, identity.name, role=identity.role.value, epoch=self._now_ns() // _MS_NS
             )
@@ -112,7 +113,7 @@ class NodeCursors:
         return _facts(cursor)
 
     def ack(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
-        """Acknowledge up to a position, if one is given; show in any case that the holder lives."""
+        """Acknowledge up to a position, if given, and record that the holder is alive."""
         name, epoch = str(request.get("name")), _number(request, "epoch")
         position = yield from self._reached(_position(request))
         is_last = bool(request.get("release"))
@@ -146,7 +147,7 @@ class NodeCursors:
         return _facts(cursor)
 
     def forget(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
-        """Remove a cursor; its holder, if any, is refused from then on."""
+        """Remove a cursor; its holder, if any, is refused from now on."""
         name = str(request.get("name"))
 
         def change(known: RegisteredCursor | None) -> None:
@@ -156,7 +157,7 @@ class NodeCursors:
         return {"forgotten": name}
 
     def show(self, request: Fields, _identity: PeerIdentity) -> Fields:
-        """Return all cursors, or the one that is named, with its lag; any node answers."""
+        """Return all cursors, or the named one, with lag; any node answers."""
         view = self._view()
         cursors = self._cursors.wanted(view.notes, request)
         with closing(self._log()) as log:
@@ -164,7 +165,7 @@ class NodeCursors:
         return {"cursors": rows, "end": str(view.end)}
 
     def _reached(self, position: Position) -> Steps[Position]:
-        """Wait until this node has merged up to a position; another may have merged it earlier.
+        """Wait until this node has merged up to a position, as another node may have done already.
 
         Raises:
             Refused: nothing is merged there.
@@ -179,7 +180,7 @@ class NodeCursors:
         return position
 
     def _is_held(self, cursor: RegisteredCursor) -> bool:
-        """Whether the holder is alive; one that was not heard of yet is given its time first."""
+        """Whether the holder is alive; an unheard holder gets its `silence_s` first."""
         if not cursor.holder:
             return False
         now_s = self._steady_s()
@@ -193,7 +194,7 @@ class NodeCursors:
     def _hear(self, name: str, epoch: int) -> None:
         with self._lock:
             self._heard[name] = (epoch, self._steady_s())
-            if len(self._heard) > 2 * CURSORS_MAX:  # of cursors that were forgotten
+            if len(self._heard) > 2 * CURSORS_MAX:  # some cursors were forgotten
                 self._heard.pop(min(self._heard, key=lambda each: self._heard[each][1]))
 
 

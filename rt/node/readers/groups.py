@@ -1,4 +1,4 @@
-"""NodeGroups: hands ranges of a stream to the members of groups, on the node that leads."""
+"""NodeGroups: hands ranges of a stream to the members of groups, on the leading node."""
 
 import time
 from collections.abc import Callable
@@ -29,15 +29,15 @@ from rt.node.readers.cursor_lag import lag_of
 from rt.node.readers.reader_notes import ReaderNotes
 from rt.position import Position
 
-MESSAGES_MAX: Final = 4096  # of a range that is handed out at once
-_BYTES_MAX: Final = 1 << 20  # after this many a range ends
+MESSAGES_MAX: Final = 4096  # in one range
+_BYTES_MAX: Final = 1 << 20  # a range ends after this many bytes
 _MEMBER_LENGTH_MAX: Final = 100
 _MS_NS: Final = 1_000_000
-_ROUNDS: Final = 2  # a member is given a half of its part of what is left, so that all end together
+_ROUNDS: Final = 2  # a member gets half its share of the rest, so all finish together
 
 
 class Work(NamedTuple):
-    """What a member says at once; checked."""
+    """Work: a member's validated request."""
 
     member: str
     held: list[int]
@@ -50,13 +50,14 @@ class Work(NamedTuple):
 
 
 class Worked(NamedTuple):
-    """What came of a member's words.
+    """Worked: the outcome of a member's request.
 
     Attributes:
-        group: afterwards.
-        handed_out: numbers of the claims that the member was given.
-        lost: numbers that it named, and that are not claims.
-        is_agreed: whether a compare-and-set has proved that the group was as this node knew it.
+        group: the group afterwards.
+        handed_out: numbers of the claims that the member received.
+        lost: numbers in the request that are no longer claims.
+        is_agreed: whether a compare-and-set has proved that this node knew the group's current
+            state.
     """
 
     group: ReadingGroup
@@ -66,17 +67,18 @@ class Worked(NamedTuple):
 
 
 class NodeGroups:
-    """The groups of a stream, on the node that leads.
+    """NodeGroups: the groups of a stream, on the leading node.
 
-    A range is handed out by a compare-and-set in the ledger, so whatever two leaders believe, one
-    member has it. That a holder is alive is known by the leader only, from what it has heard since
-    it leads: it decides when a range is handed out again, not to how many.
+    A range is handed out by a compare-and-set in the ledger, so even if two nodes believe that they
+    lead, only one member has it. Only the leader knows whether a holder is alive, from what it has
+    heard since it leads: that decides when a range is handed out again, not to how many members.
 
-    A member acts for good on two answers: that a claim is lost, and that all is done. Both are
-    given as of the latest, unless a compare-and-set has just proved what this node knew.
+    Members act irrevocably on two answers: that a claim is lost, and that everything is done. Both
+    are given as of the latest, unless a compare-and-set has just proved that this node was up to
+    date.
 
-    Threads: any connection's may call `hear` and `show`; the rest changes groups, and one thread
-        does so at a time. `_heard` has rules of its own.
+    Threads: any connection's thread may call `hear` and `show`; the other methods change groups,
+        one thread at a time. `_heard` has rules of its own.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class NodeGroups:
 
         Args:
             view: returns the node's latest view.
-            decide: has a note agreed on, and waits until the view shows what came of it.
+            decide: has a note agreed on, and waits until the view shows the outcome.
             latest: waits until this node has executed all that any may have confirmed.
             log: opens the merged log.
             may_lease: whether a peer may hold files of the stream.
@@ -116,7 +118,7 @@ class NodeGroups:
         self._now_ns = now_ns
 
     def join(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
-        """Begin a group where a start says, or join the one of that name and these settings."""
+        """Create a group at `start`, or join it if these are its settings."""
         name = str(request.get("name"))
         parse_start(str(request.get("start", "earliest")))  # `Misuse` before anything is asked
         wanted = ReadingGroup(
@@ -128,14 +130,14 @@ class NodeGroups:
         )  # fmt: skip
         if wanted.pin_bytes and not self._may_lease(identity):
             raise Refused("role", f"{identity.title} is not granted leases, and so may not pin")
-        # As of the latest: the end of the log is where a member without `follow` ends.
+        # As of the latest: a member without `follow` stops at the end of the log.
         begin = yield from self._groups.resolved(request, "earliest")
         begin = min(begin, self._view().end)
 
         def change(known: ReadingGroup | None) -> ReadingGroup:
             if known is None:
                 demand_room(self._view().notes, identity)
-                # Members of a forgotten group of this name may still report: no number comes twice.
+                # Members of a forgotten namesake may still report: numbers must not repeat.
                 return replace(wanted, next=begin, number=self._now_ns() // _MS_NS)
             _demand_member(known, identity)
             _demand_same(known, wanted)
@@ -145,9 +147,9 @@ class NodeGroups:
         return {**_facts(group), "merged_end": str(self._view().end)}
 
     def hear(self, request: Fields, identity: PeerIdentity) -> None:
-        """Note that a member lives, before it waits for others whose changes are being agreed on.
+        """Record that a member is alive, before it waits for other members' changes.
 
-        What this node does not know of yet is no reason to refuse here: `work` does.
+        What this node does not know yet is not refused here, but in `work`.
         """
         name, said = str(request.get("name")), _work(request)
         group = self._groups.get(name)
@@ -159,7 +161,7 @@ class NodeGroups:
         self._heard.member(name, said.member)
 
     def work(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
-        """Take what a member says of its claims, and hand out a range if it asks for one."""
+        """Apply a member's reports on its claims, and hand out a range if it asks for one."""
         name, said = str(request.get("name")), _work(request)
         is_enough = request.get("latest") is True or is_provisional(request)
         worked = yield from self._worked(name, said, identity)
@@ -179,7 +181,7 @@ class NodeGroups:
         }  # fmt: skip
 
     def _is_done(self, name: str, said: Work) -> Steps[bool]:
-        """Whether a group has handled all that was merged by now, anywhere."""
+        """Whether a group has handled everything merged anywhere by now."""
         yield from self._latest()
         group = self._groups.existing(self._groups.get(name), name)
         return not group.claims and self._range_end(group.next, said, 1) <= group.next
@@ -221,7 +223,7 @@ class NodeGroups:
         return _facts(group)
 
     def forget(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
-        """Remove a group; its members are refused from then on."""
+        """Remove a group; its members are refused from now on."""
         name = str(request.get("name"))
 
         def change(known: ReadingGroup | None) -> None:
@@ -232,7 +234,7 @@ class NodeGroups:
         return {"forgotten": name}
 
     def show(self, request: Fields, _identity: PeerIdentity) -> Fields:
-        """Return all groups, or the one that is named, with lag and claims; any node answers."""
+        """Return all groups, or the named one, with lag and claims; any node answers."""
         view = self._view()
         groups = self._groups.wanted(view.notes, request)
         with closing(self._log()) as log:
@@ -252,21 +254,21 @@ class NodeGroups:
         *,
         may_repeat: bool = False,
     ) -> Steps[tuple[ReadingGroup, bool]]:
-        """Change a group, which is there afterwards; see `ReaderNotes.change`."""
+        """Change a group that must exist afterwards; see `ReaderNotes.change`."""
         group, is_agreed = yield from self._groups.change(name, change, may_repeat=may_repeat)
         return self._groups.existing(group, name), is_agreed
 
     def _taken(
         self, group: ReadingGroup, said: Work, freed: list[tuple[int, float]]
     ) -> ReadingGroup:
-        """Return the group after what a member has done; what it says of lost claims is nothing.
+        """Return the group after a member's reports, ignoring those about lost claims.
 
-        Adds to `freed` the claims that have no holder any more, each with its delay: they count
-        once the change is made, since another change may come first and use the number.
+        Adds to `freed` the claims without a holder, each with its delay. They count only once the
+        change is made, since another change may come first and use the number.
         """
         for number, position, delay_s in said.failed:
             claim = group.claim(number)
-            if claim is not None and position >= claim.first:  # otherwise it was said before
+            if claim is not None and position >= claim.first:  # otherwise reported before
                 group = group.failed(claim, position)
                 freed.append((group.number, delay_s))
         for number, position in said.done:
@@ -281,8 +283,8 @@ class NodeGroups:
     def _given(self, group: ReadingGroup, said: Work) -> ReadingGroup | None:
         """Return the group with one more range handed out, as its last claim; None for none.
 
-        A member gets a suspect range when it has nothing else to hand out, and nothing besides it:
-        if it dies, that says something of this one range only.
+        A member gets a suspect range only when it holds nothing else, and then nothing besides it:
+        if it dies, only this range can be the cause.
         """
         held = [each for each in group.claims if each.number in said.held]
         if not said.is_idle and any(group.is_suspect(each) for each in held):
@@ -299,9 +301,9 @@ class NodeGroups:
         return group.handed_out(end) if end > group.next else None
 
     def _range_end(self, begin: Position, said: Work, parts: int) -> Position:
-        """Return where a range ends: after what is asked for, or one of so many parts of the rest.
+        """Return the end of a range: at most `said.messages`, or one of `parts` of the rest.
 
-        A part is not smaller than what a member handles while it makes a request: it would wait.
+        A part is no smaller than what a member handles during one request; otherwise it would wait.
         """
         view, end, size = self._view(), begin, 0
         with closing(self._log()) as log, closing(Reader(log, begin)) as reader:
@@ -348,7 +350,7 @@ def _named(said: Work) -> list[int]:
 
 
 def _work(request: Fields) -> Work:
-    """Check what a member says.
+    """Validate a member's request.
 
     Raises:
         Misuse: it is malformed.

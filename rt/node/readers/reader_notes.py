@@ -1,4 +1,4 @@
-"""ReaderNotes: the cursors, or the groups, of a stream, each a note that is changed as a whole."""
+"""ReaderNotes: a stream's cursors or groups, each stored in one note."""
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -25,7 +25,7 @@ _UNKNOWN: Final = {
 
 
 class ReaderNotes(Generic[Record]):
-    """Reads and changes the notes of one kind; any thread may call it."""
+    """ReaderNotes: reads and changes the notes of one kind; any thread may call it."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class ReaderNotes(Generic[Record]):
         latest: Callable[[], Steps[None]],
         log: Callable[[], LogDirectory],
     ) -> None:
-        """Prepare; `kind` begins their names, and `parse` raises `Misuse` for what it cannot read.
+        """Prepare; `kind` is the prefix of the notes' names, and `parse` raises `Misuse`.
 
         The other arguments are those of `NodeCursors`.
         """
@@ -44,19 +44,19 @@ class ReaderNotes(Generic[Record]):
         self._parse: Callable[[str], Record] = parse
 
     def get(self, name: str) -> Record | None:
-        """Return one, as far as this node knows; None if it is not there."""
+        """Return a record, as far as this node knows; None if there is none."""
         note = self._notes.view().notes.get(self._kind + name, "")
         return self._parse(note) if note else None
 
     def wanted(self, notes: Mapping[str, str], request: Fields) -> list[Record]:
-        """Return all that are readable, or the one that is named; refused if it is not there."""
+        """Return all readable records, or the named one; `Refused` if that does not exist."""
         every, name = readable(notes, self._kind, self._parse)[0], request.get("name")
         if name is None:
             return every
         return [self.existing(next((each for each in every if each.name == name), None), str(name))]
 
     def existing(self, record: Record | None, name: str) -> Record:
-        """Return it; `Refused` if it is not there."""
+        """Return the record; `Refused` if it is None."""
         if record is None:
             code, words = _UNKNOWN[self._kind]
             raise Refused(code, words.format(name[:64]))
@@ -69,10 +69,10 @@ class ReaderNotes(Generic[Record]):
         *,
         may_repeat: bool = False,
     ) -> Steps[tuple[Record | None, bool]]:
-        """Carry out a change, on whatever the ledger holds by then; return whether it is agreed.
+        """Change a record; return it and whether it is agreed on.
 
-        Args and errors are those of `ChangedNotes.change`; `change` is given the record, or None,
-        and returns what it is to be, or None to remove it.
+        Args and errors are those of `ChangedNotes.change`, except that `change` takes the current
+        record, or None, and returns the new one, or None to remove it.
         """
 
         def changed(before: str, now_ns: int) -> str | None:
@@ -88,7 +88,7 @@ class ReaderNotes(Generic[Record]):
         return (self._parse(text) if text else None), is_agreed
 
     def resolved(self, request: Fields, default: str = "None") -> Steps[Position]:
-        """Return the place that a request's `start` means, as of the latest; `Misuse` for none."""
+        """Return the position of a request's `start`, as of the latest; `Misuse` if malformed."""
         start = parse_start(str(request.get("start", default)))
         yield from self._latest()
         with closing(self._log()) as log:

@@ -1,4 +1,4 @@
-"""What a node has on its machine and its network: directory, disk space, other nodes' addresses.
+"""A node's resources: its directory, disk space, and other nodes' addresses.
 
 Imports `settings`; any other room may import it.
 """

@@ -1,4 +1,4 @@
-"""DiskGuard: refuses new data before the disk is so full that nothing works any more."""
+"""DiskGuard: refuses new data before the disk is too full to finish anything."""
 
 import logging
 import os
@@ -12,25 +12,25 @@ from rt.text import size_text
 
 _log: Final = logging.getLogger("rt.node")
 _LOOK_S: Final = 0.05
-# What may arrive between two looks, at 1 GB/s, received and merged. With less room than this above
-# the reserve, every check looks.
+# What may arrive between two measurements, at 1 GB/s, received and merged. With less room than this
+# above the reserve, every check measures.
 _COMING: Final = 100 * MIB
-_ENOUGH: Final = 1.25  # of the reserve, to reopen; otherwise it would open and close with each file
+REOPENS: Final = 1.25  # of the reserve, to reopen; otherwise it would open and close with each file
 
 
 class DiskGuard:
-    """Knows whether there is room for new data.
+    """DiskGuard: knows whether there is room for new data.
 
     The reserve is for finishing what was acknowledged: merging it, deciding on it, archiving it.
 
     Threads:
         Any thread may ask, or set `reserve`, the bytes to keep free. `look` writes `available`,
         `is_closed` and `_looked_s` under `_lock`; they are read without it, so an answer may be one
-        look old. The rest never changes.
+        measurement old. The rest never changes.
     """
 
     def __init__(self, node: str, path: str, reserve: int) -> None:
-        """Look at the file system of `path`.
+        """Measure the file system of `path`.
 
         Args:
             node: the name of the node, for messages.
@@ -46,7 +46,7 @@ class DiskGuard:
         self._lock = threading.Lock()
 
     def demand_room(self) -> None:
-        """Raise `Refused` while there is no room; looks every 50 ms, or always if it is short."""
+        """Raise `Refused` while there is no room; measures every 50 ms, or always if short."""
         is_near = self.available < self.reserve + _COMING
         if is_near or time.monotonic() - self._looked_s > _LOOK_S:
             self.look()
@@ -64,12 +64,12 @@ class DiskGuard:
         return size_text(self.reserve)
 
     def look(self) -> None:
-        """Look how much room there is now."""
+        """Measure the room now."""
         with self._lock:
             self._looked_s = time.monotonic()
             facts = os.statvfs(self._path)
             self.available = facts.f_bavail * facts.f_frsize
-            enough = self.reserve * (_ENOUGH if self.is_closed else 1)
+            enough = self.reserve * (REOPENS if self.is_closed else 1)
             closed = self.available < enough
             if closed != self.is_closed:
                 self.is_closed = closed

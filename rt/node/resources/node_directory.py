@@ -14,14 +14,14 @@ from rt.node.resources.disk_guard import DiskGuard
 from rt.node.settings.node import NodeSettings
 
 _LOCK_NAME: Final = ".lock"  # not a valid session name
-SESSIONS, JOURNAL, MERGED = "session", "journal", "merged"  # whose syncs are measured
+SESSIONS, JOURNAL, MERGED = "session", "journal", "merged"  # kinds of measured syncs
 
 
 class NodeDirectory:
-    """A node's directory, locked until `close`, and the guard that keeps some of its disk free."""
+    """NodeDirectory: a node's directory, locked until `close`, and the guard of its disk."""
 
     def __init__(self, settings: NodeSettings) -> None:
-        """Take the lock; the directory is created if it is missing.
+        """Lock the directory, creating it if it is missing.
 
         Raises:
             Misuse: the certificate is not this node's or has expired, or another node runs here.
@@ -42,7 +42,7 @@ class NodeDirectory:
         )
 
     def disk_of(self, kind: str) -> OsDisk:
-        """Return the disk for files of a kind; how long their syncs take is in `syncs`."""
+        """Return the disk for files of a kind, whose sync times go into `syncs`."""
         return OsDisk(self.syncs[kind])
 
     @property
@@ -57,7 +57,7 @@ class NodeDirectory:
 
     @property
     def state(self) -> str:
-        """The directory of the consensus."""
+        """The directory of the consensus state."""
         return os.path.join(self.path, "state")
 
     @property

@@ -1,4 +1,4 @@
-"""PeerAddresses: where the other nodes of a cluster are reached, as of now."""
+"""PeerAddresses: the present addresses of a cluster's other nodes."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -12,18 +12,18 @@ Address = tuple[str, int]
 
 
 class PeerAddresses:
-    """The addresses of the other nodes: those in the log, then those in the configuration file.
+    """PeerAddresses: the other nodes' addresses in the log, then those in the configuration file.
 
-    An address is a hint: the node that answers has to prove its name by a certificate. So the
-    file's is tried as well, which helps when all nodes of a cluster have moved at once.
+    An address is a hint: the node that answers must prove its name by a certificate. So the file's
+    address is tried as well, which helps when all nodes of a cluster have moved at once.
 
     Threads:
-        now: replaced whole by the thread that calls `follow`, and never changed; anyone may read.
+        now: replaced whole by the thread that calls `follow`, and never changed; any may read.
         listener: set once, before any thread starts.
     """
 
     def __init__(self, settings: NodeSettings) -> None:
-        """Start with what the configuration file says."""
+        """Start with the configuration file's addresses."""
         self._files = settings.addresses
         self._name = settings.name
         self.now: Mapping[str, Sequence[Address]] = {
@@ -32,7 +32,7 @@ class PeerAddresses:
         self.listener: Callable[[Mapping[str, Sequence[Address]]], None] = lambda _places: None
 
     def follow(self, addresses: Mapping[str, str]) -> None:
-        """Take the addresses of all other nodes, by name, as the log has them."""
+        """Adopt the addresses of all other nodes, by name, from the log."""
         found = {name: self._of(name, text) for name, text in addresses.items()}
         self.now = {name: places for name, places in found.items() if places}
         self.listener(self.now)

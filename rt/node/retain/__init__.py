@@ -1,4 +1,4 @@
-"""Keeping and giving up the merged log: archiving, sweeping and scrubbing.
+"""Retention of the merged log: archiving, sweeping, and snapshots.
 
 Imports `ingest` and `notes`; imported by `agree`, `sessions`, `admin` and `host`.
 """

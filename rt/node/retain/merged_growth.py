@@ -11,17 +11,17 @@ _REACTION_S: Final = 0.3
 
 
 class MergedGrowth:
-    """Measures the merged log as retention looks at it, a few times a second."""
+    """MergedGrowth: measures the merged log a few times a second, for retention."""
 
     def __init__(self) -> None:
-        self.coming = 0  # bytes that will be merged while a decision is carried out
+        self.coming = 0  # bytes expected to be merged while a decision is carried out
         self._looked_s = float("-inf")
-        self._bytes = 0  # that were merged by then
-        # the file seen to grow, and since when by the steady clock
+        self._bytes = 0  # merged by then
+        # the active file, and when it was first seen by the monotonic clock
         self._active: tuple[Position, int] = (START, 0)
 
     def look(self, ledger: Ledger, now_s: float) -> None:
-        """Measure how much was merged since the last look, if that is long enough ago."""
+        """Measure how much was merged since the last measurement, if that is long enough ago."""
         end, passed_s = ledger.end, now_s - self._looked_s
         if passed_s >= _LOOK_S:
             merged = (end >> OFFSET_BITS) * ledger.file_bytes_max + end.offset
@@ -29,7 +29,7 @@ class MergedGrowth:
             self._looked_s, self._bytes = now_s, merged
 
     def active_age_ns(self, ledger: Ledger, now_ns: int, steady_ns: int) -> int:
-        """Return how long the active file has held messages; at least as long as it was seen."""
+        """Return the age of the active file's first message; at least for how long it was seen."""
         if not ledger.active_since_ns:
             return 0
         if self._active[0] != ledger.end.file:

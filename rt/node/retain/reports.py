@@ -1,4 +1,4 @@
-"""RetentionReports: what the nodes of a stream tell each other about disks and durability."""
+"""RetentionReports: reports between a stream's nodes about disks and durability."""
 
 import struct
 from dataclasses import dataclass
@@ -8,23 +8,23 @@ from rt.errors import PeerError
 from rt.position import Position
 from sequencer.member import REPORT, Member
 
-_REPORT_S_MAX: Final = 25.0  # a node that was silent for longer has no say; at rest it is 10 s
+_REPORT_S_MAX: Final = 25.0  # older reports do not count; at rest, one comes every 10 s
 # The fields of `RetentionReport` in their order, without `heard_s`.
 _REPORT: Final = struct.Struct("<QQQQQQq")
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionReport:
-    """One node's report."""
+    """RetentionReport: one node's report."""
 
     total: int  # bytes of its file system: total, used and available
     used: int
     available: int
     emptied_to: Position  # its archived files before this are empty
     durable_index: int  # its merged log is durable up to this instruction
-    settled_index: int  # a majority's merged logs are, as far as it knows
+    settled_index: int  # a majority's merged logs are durable up to this, as far as it knows
     clock_ns: int
-    heard_s: float = 0.0  # when it came, by the receiving node's steady clock
+    heard_s: float = 0.0  # time of arrival, by the receiver's monotonic clock
 
     def encode(self) -> bytes:
         """Return its wire form."""
@@ -48,13 +48,13 @@ def decode_retention_report(body: bytes, *, sender: str, heard_s: float) -> Rete
 
 
 class RetentionReports:
-    """The last report of each node, and what a majority of them has durably."""
+    """RetentionReports: each node's last report, and what a majority of them has durably."""
 
     def __init__(self, member: Member, durable_index: int) -> None:
         """Prepare.
 
         Args:
-            member: this node's, which sends its reports.
+            member: this node's member, which sends its reports.
             durable_index: the instruction up to which everything is durable here.
         """
         self._member = member
@@ -73,10 +73,10 @@ class RetentionReports:
         return self._settled_index
 
     def take(self, sender: str, report: RetentionReport) -> bool:
-        """Take another node's report.
+        """Record another node's report.
 
         Returns:
-            Whether this node leads, and so learned that a majority has more durably.
+            Whether this node leads, and has learned that a majority has more durably.
         """
         self._latest[sender] = report
         if sender == self._member.engine.leader:
@@ -85,7 +85,7 @@ class RetentionReports:
         return self._member.engine.leads and self._majority_durable() > self._settled_index
 
     def send(self, report: RetentionReport) -> None:
-        """Take this node's own report, and send it to the others."""
+        """Record this node's own report, and send it to the others."""
         member = self._member
         self._latest[member.name] = report
         if member.engine.leads:
@@ -95,13 +95,13 @@ class RetentionReports:
             member.send(each, REPORT, data)
 
     def has_durable(self, index: int) -> None:
-        """Take that everything up to an instruction is durable here."""
+        """Record that everything up to an instruction is durable here."""
         self._durable_index = index
         if not self._member.holdings.others:
             self._raise_settled(index)
 
     def living(self, now_s: float) -> dict[str, RetentionReport]:
-        """Return the reports of the nodes that were heard lately."""
+        """Return the reports of the nodes heard from lately."""
         return {
             name: report
             for name, report in self._latest.copy().items()

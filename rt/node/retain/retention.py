@@ -1,4 +1,4 @@
-"""Retention: decides, while a node leads, which files of the merged log are archived."""
+"""Retention: decides, on the leader, which files of the merged log are archived."""
 
 import json
 import logging
@@ -37,13 +37,13 @@ from sequencer.member import REPORT, Member
 
 _log: Final = logging.getLogger("rt.archiver")
 POLICY_NOTE: Final = "policy"
-OFFLOAD_NOTE: Final = "offload"  # what has been copied, and where: JSON with url and to
+OFFLOAD_NOTE: Final = "offload"  # what was copied where: JSON with url and to
 LEASE_NOTE: Final = "lease "  # followed by the holder
 _TURN_S: Final = 0.2  # a decision takes 0.3 ms with 1,000 files
-_STILL_S: Final = 1.0  # while nothing is executed, and only clocks and disks can differ
+_STILL_S: Final = 1.0  # while nothing is executed, so only clocks and disks can change
 _TURN_S_MIN: Final = 0.01  # while files roll fast, so that a limit is exceeded by only a few
-# What is merged before a decision takes effect comes on top of what was counted, so a limit on
-# bytes counts it beforehand: up to a quarter of the limit.
+# A limit on bytes also counts what will be merged before a decision takes effect, up to a quarter
+# of the limit.
 _COMING_PART: Final = 4
 _NS: Final = 1_000_000_000
 _NEVER_NS: Final = (1 << 63) - 1
@@ -51,7 +51,7 @@ _ALL_BYTES: Final = (1 << 62) - 1
 
 
 def disk_of(path: str) -> tuple[int, int, int]:
-    """Return bytes of a file system: all that rt could ever use, used, and available to it now."""
+    """Return a file system's bytes: all that rt could ever use, used, and available to it now."""
     facts = os.statvfs(path)
     used = (facts.f_blocks - facts.f_bfree) * facts.f_frsize
     available = facts.f_bavail * facts.f_frsize
@@ -68,7 +68,7 @@ class Machine:
 
 
 class Retention:
-    """Reports this node's disk, and decides while it leads. Only the sequencing thread calls it."""
+    """Retention: reports this node's disk, and decides while it leads; sequencing thread only."""
 
     def __init__(
         self,
@@ -81,8 +81,8 @@ class Retention:
         """Prepare, and take over the member's reports.
 
         Args:
-            settings: of the node.
-            member: proposes what is decided.
+            settings: the node's settings.
+            member: proposes the decisions.
             sweeper: empties files and archives inputs, in a thread of its own.
             machine: the node's clocks and disk.
             may_lease: whether a peer may hold files of the stream now.
@@ -96,16 +96,18 @@ class Retention:
         self._ages = Ages()
         self._growth = MergedGrowth()
         self._reports = RetentionReports(member, sweeper.snapshot_index)
-        self._said: set[str] = set()  # troubles that were logged and persist
+        self._said: set[str] = set()  # persisting problems that were logged
         self._turned_s = float("-inf")
-        self._turned_at = START, -1  # the file that was active then, and the last instruction
+        self.is_called = False  # whether a turn is due before the next tick
+        self._turned_at = START, -1  # the active file and last instruction at the last turn
         member.handlers[REPORT] = self.hear
 
     @property
     def now_ns(self) -> int:
-        """The time that the nodes agree on: as of the last look at their clocks, and since.
+        """The time that the nodes agree on: as of the last comparison of clocks, and since.
 
-        A node at rest looks every 10 s only; what it decides in between happens now, not then.
+        A node at rest compares clocks only every 10 s, but decisions in between happen now, not
+        then.
         """
         if not self._clock.is_set:
             return self._machine.now_ns()
@@ -122,14 +124,14 @@ class Retention:
         return leases_of_notes(self._ledger.notes, self._pins.over)
 
     def hear(self, sender: str, body: bytes) -> None:
-        """Take another node's report.
+        """Record another node's report.
 
         Raises:
             PeerError: it is malformed.
         """
         report = decode_retention_report(body, sender=sender, heard_s=self._steady_s())
         if self._reports.take(sender, report):
-            self._turned_s = float("-inf")  # the other nodes wait to learn of it
+            self._turned_s, self.is_called = float("-inf"), True  # the others wait to learn of it
 
     @property
     def settled_index(self) -> int:
@@ -137,18 +139,19 @@ class Retention:
         return self._reports.settled_index
 
     def has_durable(self, index: int) -> None:
-        """Report, in the next turn, that everything up to an instruction is durable here."""
-        self._turned_s = float("-inf")
+        """Record, and report in the next turn, that everything up to an instruction is durable."""
+        self._turned_s, self.is_called = float("-inf"), True
         self._reports.has_durable(index)
 
     def turn(self, now_s: float) -> None:
-        """Report and decide, if it is time: a few times a second, and after a file was rolled.
+        """Report and decide if it is time: a few times a second, and after a file was rolled.
 
         Args:
-            now_s: by the steady clock.
+            now_s: the monotonic clock, in seconds.
         """
+        self.is_called = False
         since_s = now_s - self._turned_s
-        if since_s < _TURN_S_MIN:  # most steps end here
+        if since_s < _TURN_S_MIN:
             return
         active = self._ledger.end.file
         if since_s < _TURN_S and active == self._turned_at[0]:
@@ -173,7 +176,7 @@ class Retention:
             return  # another node leads now
 
     def prospect(self) -> Prospect:
-        """Return what a plan is made of, as far as this node knows: it is made elsewhere."""
+        """Return the input of an archiving plan, as far as this node knows it."""
         kept = kept_files(self._member.executor.appender.manifest)
         return self._prospect(self._living(self._steady_s()), kept)
 
@@ -199,19 +202,19 @@ class Retention:
 
     @property
     def _durable_index(self) -> int:
-        """What is durable here; not what was set aside with a damaged file and not copied yet."""
+        """The instruction up to which the log is durable here, not counting missing parts."""
         executor, index = self._member.executor, self._reports.durable_index
         if not executor.lacks_log:
             return index
         return min(index, self._sweeper.durable_index(executor.appender.next_place))
 
     def durable_at(self, name: str) -> int | None:
-        """Up to which instruction a node's merged log is durable; None if it is silent."""
+        """Return the instruction up to which a node's merged log is durable; None if silent."""
         report = self._reports.living(self._steady_s()).get(name)
         return None if report is None else report.durable_index
 
     def _living(self, now_s: float) -> dict[str, RetentionReport]:
-        """The latest reports of the nodes that decide, and of this one."""
+        """The latest reports of this node and of the voters."""
         counted = {*self._member.holdings.voters, self._member.name}
         living = self._reports.living(now_s)
         return {name: report for name, report in living.items() if name in counted}
@@ -250,7 +253,7 @@ class Retention:
     def _forget_old_leases(self) -> None:
         for lease in readable(self._ledger.notes, LEASE_NOTE, parse_lease)[0]:
             if self.now_ns >= lease.until_ns:
-                # A renewal may be decided, and not executed here yet: that one stays.
+                # A renewal may be decided but not executed here yet: keep that one.
                 name = LEASE_NOTE + lease.holder
                 expected = note_digest(self._ledger.notes.get(name, ""))
                 note = Note(self._machine.now_ns(), name, "", expected)
@@ -274,7 +277,7 @@ class Retention:
         return len(self._member.holdings.voters)
 
     def _look_at_disks(self, living: dict[str, RetentionReport]) -> None:
-        """Log it when this node's disk exceeds the policy and most others do not."""
+        """Log an error when this node's disk exceeds the policy and most others do not."""
         disks, limit = self._disks(living), self.policy.disk
         own = next(disk for disk in disks if disk.node == self._member.name)
         is_alone_full = own.excess(limit) > 0 >= agreed_excess(disks, limit, self._nodes)
@@ -309,8 +312,8 @@ def policy_of_notes(notes: Mapping[str, str]) -> Policy:
 def leases_of_notes(notes: Mapping[str, str], over: frozenset[str] = frozenset()) -> list[Lease]:
     """Return the agreed leases, including expired ones, and the pins of cursors and groups.
 
-    What a note says that this version cannot read is unknown, so all files are held then, by a
-    lease of `unreadable`. `over` names the notes whose pins hold nothing any more.
+    If this version cannot read a lease, all files are held by a lease of `unreadable`. `over` names
+    the notes whose pins no longer hold files.
     """
     leases, strange = readable(notes, LEASE_NOTE, parse_lease)
     _, strange_cursors = readable(notes, CURSOR_NOTE, parse_registered)
@@ -324,7 +327,7 @@ def leases_of_notes(notes: Mapping[str, str], over: frozenset[str] = frozenset()
 
 
 def offload_lease(text: str) -> Lease:
-    """Return the lease that holds the files not copied yet.
+    """Return the lease that holds the files not copied by an offload yet.
 
     Raises:
         Misuse: the note is malformed.
@@ -337,7 +340,7 @@ def offload_lease(text: str) -> Lease:
 
 
 def _bytes(manifest: Manifest, begin: Position, end: Position) -> int:
-    """Return how many bytes the rolled files from `begin` up to `end` held."""
+    """Return the total size of the rolled files from `begin` up to `end`."""
     order = manifest.order
     files = order[bisect_left(order, begin) : bisect_left(order, end)]
     return sum(manifest.rolled[file].end for file in files)

@@ -1,4 +1,4 @@
-"""NodeSnapshots: when a node saves the state its instructions led to, and drops those."""
+"""NodeSnapshots: when a node saves its state and drops the instructions that led to it."""
 
 import logging
 from collections.abc import Callable
@@ -13,17 +13,18 @@ from sequencer.journal.journal import Journal
 from sequencer.member import Member
 
 _log: Final = logging.getLogger("rt.node")
-# Of instructions that wait for a majority; memory holds the same amount. At 1,000 a second of 200
-# bytes that is five minutes, in which a node that was away copies tens of gigabytes.
+# Instructions kept until a majority has them; memory holds the same amount. At 1,000 a second of
+# 200 bytes that is five minutes, in which a node that was away copies tens of gigabytes.
 KEPT_BYTES_MAX: Final = 64 << 20
 
 
 class NodeSnapshots:
-    """Takes one snapshot after another: plans it, has the merged log synced, saves it.
+    """NodeSnapshots: plans a snapshot, has the merged log synced, saves it, and starts over.
 
-    It is saved only once a majority durably has the merged bytes that it refers to. Saving it drops
-    the instructions, and a node that lacks them then receives the state, which says where bytes are
-    and not what they are. If it were saved earlier, one disk could hold the only copy of the bytes.
+    A snapshot is saved only once a majority durably has the merged bytes that it refers to. Saving
+    it drops the instructions, and a node that lacks them receives the state instead, which says
+    where bytes are but not what they are. Saved earlier, one disk could hold the only copy of the
+    bytes.
 
     Threads:
         Every method is called by the thread that steps the duties. The one thread of `_pool` syncs
@@ -44,14 +45,15 @@ class NodeSnapshots:
         """Prepare; nothing is planned before the first `turn`.
 
         Args:
-            member: whose state it is.
+            member: its state is saved.
             journal: keeps the instructions until a snapshot is saved.
-            sweeper: is notified of what was saved, and may ask for a snapshot early.
+            sweeper: is notified of saved snapshots, and may ask for one early.
             archiver: reports what is durable here, and knows what a majority has.
-            flush: makes the copies of sessions durable: instructions that carried what they lack
-                are about to be dropped.
-            pause_s: between two snapshots.
-            kept_bytes_max: of instructions; above this a snapshot no longer waits for a majority.
+            flush: makes the copies of sessions durable, before instructions that carried their
+                bytes are dropped.
+            pause_s: time between two snapshots.
+            kept_bytes_max: bytes of instructions above which a snapshot no longer waits for a
+                majority.
         """
         self._member = member
         self._journal = journal
@@ -69,7 +71,7 @@ class NodeSnapshots:
     def turn(self, now_s: float) -> None:
         """Do what can be done without waiting; an `OSError` ends the node."""
         if self._plan is not None and not (self._plan.has_log or self._member.execution.suspended):
-            self._plan = None  # the log is here by now, and its end has yet to be reported
+            self._plan = None  # the log is here now, but its end is not reported yet
         if self._plan is None:
             self._begin(now_s)
         elif self._synced is None:
@@ -78,15 +80,15 @@ class NodeSnapshots:
             self._take_synced(self._plan, self._synced.result())
 
     def await_sync(self) -> None:
-        """Wait for a sync under way before the log is closed: a closed log is not synced.
+        """Wait for a running sync before the log is closed: a closed log cannot be synced.
 
-        What it made durable is taken by the next turn; errors as `turn`.
+        The next turn uses the result; errors as `turn`.
         """
         if self._synced is not None:
             self._synced.result()
 
     def drop(self) -> None:
-        """Abandon the planned snapshot: a file it covers is about to be set aside."""
+        """Abandon the planned snapshot, before a file that it covers is set aside."""
         self.await_sync()
         self._plan = self._synced = None
 
@@ -140,5 +142,5 @@ class NodeSnapshots:
             )  # fmt: skip
         self._plan = None
         self._member.save_snapshot(plan)
-        if plan.has_log:  # else this node may still need the bytes that its state calls merged
+        if plan.has_log:  # otherwise this node may still lack bytes that its state calls merged
             self._sweeper.saved(plan.data)

@@ -20,11 +20,11 @@ MERGED: Final = "merged"  # the reason given for archiving an input
 
 
 class Sweep:
-    """Empties archived files of the merged log, archives merged inputs, removes old empty files.
+    """Sweep: empties archived merged files, archives merged inputs, removes old empty files.
 
-    It remembers how far it came, so a round that has nothing to do costs next to nothing. The
-    sweeping thread calls it; any thread may read `emptied_to`, which only grows, and set
-    `is_stopping`, which ends a round after the current file.
+    It remembers its progress, so a round with nothing to do costs next to nothing. The sweeping
+    thread calls it. Any thread may read `emptied_to`, which only grows, and set `is_stopping`,
+    which ends a round after the current file.
     """
 
     def __init__(
@@ -38,10 +38,10 @@ class Sweep:
         """Prepare.
 
         Args:
-            disk: where the logs are.
+            disk: the disk with the logs.
             inputs: the copies of sessions.
             fold_s: how long an archived file is kept empty before it is removed; 0 keeps it.
-            now_ns: the clock that dates the manifest's lines.
+            now_ns: the clock for the manifest's lines.
         """
         self.emptied_to = START
         self.is_stopping = False
@@ -49,33 +49,34 @@ class Sweep:
         self._inputs = inputs
         self._fold_s = fold_s
         self._now_ns = now_ns
-        # Each input, and the position up to which it needs no work. A copy that replaced one set
-        # aside has another appender, and is swept from its start.
+        # By input, the end up to which it is swept. A copy that replaced one set aside has another
+        # appender, and is swept from its start.
         self._swept: dict[str, tuple[Appender, Position]] = {}
         self._folded_to = START
-        self._finished: set[str] = set()  # directories where the last process's work was completed
+        self._finished: set[str] = set()  # directories where an earlier process's work was finished
 
     def sweep_merged(self, merged: Appender, snapshot_end: Position) -> None:
-        """Empty the archived files of the merged log, and remove those that have been so for long.
+        """Empty the archived files of the merged log, and remove those emptied long ago.
 
         Args:
             merged: the merged log.
-            snapshot_end: where it ends in this node's last snapshot; files are emptied up to there.
+            snapshot_end: the log's end in this node's last snapshot; only files before it are
+                emptied.
         """
         self._finish(merged)
         self._empty(merged, snapshot_end)
         self._fold(merged)
 
     def sweep_inputs(self, merged_to: Mapping[str, Position], index: int) -> None:
-        """Archive the rolled files of inputs, by session up to `merged_to`.
+        """Archive the rolled files of inputs, up to each session's merged end.
 
         Args:
-            merged_to: as of an instruction.
-            index: this instruction; it says nothing of a copy that was begun after it.
+            merged_to: merged ends by session, as of an instruction.
+            index: that instruction; it does not apply to copies begun after it.
         """
         for each in self._inputs.every():
             if not each.appender.manifest.order or self.is_stopping:
-                continue  # most sessions have one file, which is not rolled
+                continue  # most sessions have a single file, not rolled
             session = each.session
             target = merged_to.get(session, START)
             if self._inputs.begun_after(session) > index:
@@ -87,7 +88,7 @@ class Sweep:
                 self._swept[session] = (each.appender, target)
 
     def _finish(self, log: Appender) -> None:
-        """Empty the archived files that the last process left, once for each log."""
+        """Empty the archived files that an earlier process left, once per log."""
         if log.directory not in self._finished and not log.identity.merged:
             log.finish_archiving()
         self._finished.add(log.directory)

@@ -14,12 +14,12 @@ from rt.position import START, Position
 from sequencer.ledger.ledger import decode_ledger
 
 _log: Final = logging.getLogger("rt.archiver")
-_SAVED_MAX: Final = 8  # snapshots remembered; a majority is within one or two of ours
+_SAVED_MAX: Final = 8  # snapshots remembered; a majority lags by one or two
 _RETRY_S: Final = 5.0
 
 
 class Saved(NamedTuple):
-    """What one snapshot made durable."""
+    """Saved: what one snapshot made durable."""
 
     instruction: int
     end: Position  # of the merged log
@@ -27,10 +27,10 @@ class Saved(NamedTuple):
 
 
 class NodeSweeper:
-    """Runs a `Sweep` after each turn of retention and each snapshot.
+    """NodeSweeper: runs a `Sweep` after each turn of retention and each snapshot.
 
-    A merged file is emptied only once a snapshot covers it: before that, a restart would repeat
-    the instructions that wrote it, and compare the result with the file.
+    A merged file is emptied only once a snapshot covers it: before that, a restart would repeat the
+    instructions that wrote it, and compare the result with the file.
 
     Threads:
         `_changed` guards `_work` and `_last`, through which the sequencing thread hands over work.
@@ -60,20 +60,20 @@ class NodeSweeper:
         return self._saved[-1].instruction if self._saved else 0
 
     def lacks_snapshot(self, active: Position) -> bool:
-        """Whether files before the active one need another snapshot before they can be emptied."""
+        """Whether a new snapshot is needed before files before the active one can be emptied."""
         return (self._saved[-1].end if self._saved else START) < active
 
     def settled_end(self, settled_index: int) -> Position:
-        """Return how far a majority has both the merged log and its state durably.
+        """Return the end up to which a majority has both merged log and state durably.
 
-        Only what lies before it may be archived. With fewer copies, a lost disk could take the only
+        Only files before it may be archived. With fewer copies, a lost disk could take the only
         state, and the other nodes could neither rebuild nor copy what led to it.
         """
         ends = [saved.end for saved in self._saved if saved.instruction <= settled_index]
         return max(ends, default=START)
 
     def durable_index(self, end: Position) -> int:
-        """Return the last instruction that was saved and whose output lies before `end`."""
+        """Return the last saved instruction whose output ends by `end`."""
         return max((saved.instruction for saved in self._saved if saved.end <= end), default=0)
 
     def start(self, failed: Callable[[Exception], None]) -> None:
@@ -92,7 +92,7 @@ class NodeSweeper:
             self._thread.join()
 
     def saved(self, data: bytes) -> None:
-        """Take a snapshot that this node saved, or found when it started."""
+        """Record a snapshot that this node saved, or found when it started."""
         ledger = decode_ledger(data)
         self._saved.append(Saved(ledger.index, ledger.end, dict(ledger.sessions)))
         with self._changed:
@@ -112,7 +112,7 @@ class NodeSweeper:
             self._changed.notify()
 
     def _forget_inputs(self, settled_index: int) -> None:
-        """Drop what older snapshots say of sessions: the last settled one says more."""
+        """Drop older snapshots' session ends: the last settled snapshot has later ones."""
         settled = [nth for nth, each in enumerate(self._saved) if each.instruction <= settled_index]
         for nth in settled[:-1]:
             self._saved[nth] = self._saved[nth]._replace(sessions={})
@@ -140,7 +140,7 @@ class NodeSweeper:
             try:
                 self.sweep(*work)
             except DiskFailed as error:
-                failed(error)  # what the manifest holds is unknown until a restart
+                failed(error)  # the manifest's content is unknown until a restart
                 return
             except OSError as error:
                 _log.error("archived files are not emptied: %s; it is tried again", error)

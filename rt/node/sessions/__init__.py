@@ -1,4 +1,4 @@
-"""The lives of sessions: who owns one, when it expires, what its publisher may take.
+"""Sessions' lifecycles: their owners, their expiry, and their publishers' quotas.
 
 Imports `ingest`, `notes` and `retain`; imported by `agree`, `admin` and `host`.
 """

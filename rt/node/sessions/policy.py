@@ -1,4 +1,4 @@
-"""SessionPolicy: how long the publisher of a session may be silent, as operators write it."""
+"""SessionPolicy: how long a session's publisher may be silent, as operators set it."""
 
 import json
 from collections.abc import Mapping
@@ -11,17 +11,17 @@ from rt.names import shown
 
 SESSIONS_NOTE: Final = "sessions"
 _SECONDS_MAX: Final = 100 * 366 * 86_400.0
-_CLOSE_MIN_S: Final = 0.1  # of the two or three reports that a leader goes by
+_CLOSE_MIN_S: Final = 0.1  # time for two or three reports to reach the leader
 
 
 @dataclass(frozen=True, slots=True)
 class SessionPolicy:
-    """What follows when nothing pushes a session; every time counts from the one before.
+    """SessionPolicy: what happens when nothing pushes a session; each time starts after the last.
 
     Attributes:
         close_s: until the session is closed. A publisher that returns earlier leaves no trace.
         take_s: from then, until another publisher may take over its name.
-        expire_s: from then, until it expires: the nodes forget it. 0 is never.
+        expire_s: from then, until it expires and the nodes forget it. 0 is never.
     """
 
     close_s: float = 10.0
@@ -36,7 +36,7 @@ class SessionPolicy:
             raise Misuse(f"close_s is {self.close_s:g}; use at least {_CLOSE_MIN_S:g} seconds")
 
     def text(self) -> str:
-        """Return it as JSON, the same text for the same policy.
+        """Return it as JSON; equal policies give equal texts.
 
         >>> SessionPolicy(expire_s=86400).text()
         '{"close_s":10.0,"take_s":3600.0,"expire_s":86400}'
@@ -45,7 +45,7 @@ class SessionPolicy:
 
 
 def session_policy_of(given: Any, known: SessionPolicy = SessionPolicy()) -> SessionPolicy:
-    """Return a policy with what is given in a JSON object, and otherwise what is known.
+    """Return the policy `known`, changed by the fields of a JSON object.
 
     Raises:
         Misuse: it is malformed.
@@ -74,9 +74,9 @@ def _seconds(name: str, value: object) -> float:
 
 
 def session_policy_of_notes(notes: Mapping[str, str]) -> SessionPolicy:
-    """Return the agreed policy; the default before there is one.
+    """Return the agreed policy, or the default if there is none.
 
-    One that this version cannot read lets no session expire.
+    If this version cannot read it, return the default, with which no session expires.
     """
     text = notes.get(SESSIONS_NOTE)
     try:
@@ -86,7 +86,7 @@ def session_policy_of_notes(notes: Mapping[str, str]) -> SessionPolicy:
 
 
 def parse_session_policy(text: str) -> SessionPolicy:
-    """Read what `SessionPolicy.text` wrote; `Misuse` if it is something else."""
+    """Parse the text of `SessionPolicy.text`; `Misuse` if it is anything else."""
     try:
         return session_policy_of(json.loads(text))
     except (ValueError, RecursionError, OverflowError) as error:

@@ -1,4 +1,4 @@
-"""SessionQuotas: what each publisher may take of a stream, as operators write it."""
+"""SessionQuotas: how much of a stream each publisher may use, as operators set it."""
 
 import json
 import re
@@ -26,11 +26,11 @@ Limits = Mapping[str, int | None]
 
 @dataclass(frozen=True, slots=True)
 class SessionQuotas:
-    """The quota of all publishers, and what differs from it for some of them.
+    """SessionQuotas: the default quota of publishers, and exceptions for some of them.
 
     Attributes:
-        default: of every publisher.
-        publishers: by name, the limits that are its own; None is no limit.
+        default: the quota of every publisher.
+        publishers: limits by publisher that override the default; None is no limit.
     """
 
     default: Quota = NO_QUOTA
@@ -45,12 +45,12 @@ class SessionQuotas:
         return self.default if own is None else Quota(**{**_limits(self.default), **own})
 
     def changed(self, given: Any, publisher: str = "") -> "SessionQuotas":
-        """Return it with other limits, for all publishers or for one.
+        """Return the quotas with limits changed, for all publishers or for one.
 
         Args:
-            given: a JSON object: sizes or numbers, `none` for no limit, and for one publisher
-                `default` for that of all.
-            publisher: its name; "" for all.
+            given: a JSON object of sizes or numbers, or `none` for no limit; for one publisher also
+                `default`, to use the default limit.
+            publisher: the publisher's name; "" for all.
 
         Raises:
             Misuse: it is malformed.
@@ -67,7 +67,7 @@ class SessionQuotas:
         return SessionQuotas(self.default, {**others, name: own} if own else others)
 
     def text(self) -> str:
-        """Return it as JSON, the same text for the same quotas; "" where there are none.
+        """Return it as JSON, "" if there are no quotas; equal quotas give equal texts.
 
         Raises:
             Misuse: it is too long for a note.
@@ -90,12 +90,12 @@ class SessionQuotas:
 
 
 def quotas_of_notes(notes: Mapping[str, str]) -> SessionQuotas:
-    """Return the agreed quotas; none before there are any, or if this version cannot read them."""
+    """Return the agreed quotas; none if there are none, or this version cannot read them."""
     text = notes.get(QUOTAS_NOTE)
     return _of_text(text) if text else SessionQuotas()
 
 
-@lru_cache(16)  # every turn of a publisher's connection looks at its stream's
+@lru_cache(16)  # each turn of a publisher's connection reads its stream's quotas
 def _of_text(text: str) -> SessionQuotas:
     found, _ = readable({QUOTAS_NOTE: text}, QUOTAS_NOTE, parse_quotas)
     return found[0] if found else SessionQuotas()

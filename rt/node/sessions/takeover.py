@@ -1,4 +1,4 @@
-"""Takeover: who may take over the name of a session, and when."""
+"""Takeover: who may take over a session's name, and when."""
 
 from math import ceil
 from typing import Final, NamedTuple
@@ -15,11 +15,11 @@ _NS: Final = 1_000_000_000
 
 
 class Takeover(NamedTuple):
-    """What was asked for.
+    """Takeover: a request to take over a session's name.
 
     Attributes:
         session: the session.
-        owner: whose it is to be; "" if the name is to be free.
+        owner: the new owner; "" to free the name.
         begins_again: whether another log is to follow, from number 0.
         by_operator: whether an operator asks, who need not wait.
     """
@@ -30,16 +30,16 @@ class Takeover(NamedTuple):
     by_operator: bool
 
     def demand_over(self, known: Ownership | None, policy: SessionPolicy, now_ns: int) -> Ownership:
-        """Return whose the session is, if it may be taken from it.
+        """Return the present ownership, if the session may be taken over.
 
         Args:
-            known: whose it is.
-            policy: of the stream.
-            now_ns: agreed between the nodes.
+            known: the present ownership.
+            policy: the stream's policy.
+            now_ns: the time agreed between the nodes.
 
         Raises:
             Misuse: no publisher has opened it.
-            Refused: its owner is there, or may come back.
+            Refused: its owner is connected, or may come back.
         """
         if known is None:
             raise Misuse(f"no publisher has opened session {self.session!r}, so its name is free")
@@ -62,11 +62,11 @@ class Takeover(NamedTuple):
 
 
 def takeover_of(request: Fields, identity: PeerIdentity) -> Takeover:
-    """Return what is asked for, and by whom.
+    """Return the takeover that a peer requests.
 
     Raises:
-        Misuse: the session or the owner is not a name.
-        Refused: a publisher asks for another one.
+        Misuse: the session or the owner is not a valid name.
+        Refused: a publisher asks on behalf of another.
     """
     session = parse_session(str(request.get("session", "")))
     wanted, again = str(request.get("owner") or ""), bool(request.get("begins_again"))

@@ -1,4 +1,4 @@
-"""SessionWatch: decides, while a node leads, which sessions are opened, closed or expired."""
+"""SessionWatch: decides, on the leader, which sessions are opened, closed or expired."""
 
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
@@ -16,19 +16,19 @@ from sequencer.member import Member
 from sequencer.planning.presence import Presence, Pushed
 
 PRESENCE: Final = b"\x0a"  # the kind of message; see `Member.handlers`
-_LOOK_S: Final = 2.0  # looking at 10,000 sessions takes 25 ms
-_LOOKS: Final = 4  # before a session is closed
+_LOOK_S: Final = 2.0  # checking 10,000 sessions takes 25 ms
+_LOOKS: Final = 4  # number of checks before a session is closed
 _OPENED, _RESUMED = SessionChange.OPENED, SessionChange.RESUMED
 _CLOSED, _EXPIRED = SessionChange.CLOSED, SessionChange.EXPIRED
-_REPORT_S: Final = 5.0  # reports may be lost; one that says something new is sent at once
+_REPORT_S: Final = 5.0  # reports may be lost; changes are reported at once
 
 
 class Due(NamedTuple):
-    """What has to come before a session expires.
+    """Due: what must come before a session expires.
 
     Attributes:
-        settled: an instruction of which a majority's merged logs have to be durable.
-        reported: a round of reports; a majority has to say after it what it holds.
+        settled: the instruction up to which a majority's merged logs must be durable.
+        reported: a round of reports; after it, a majority must report what it holds.
     """
 
     settled: int
@@ -36,32 +36,32 @@ class Due(NamedTuple):
 
 
 class SessionWatch:
-    """Reports which sessions are pushed here, and orders changes of sessions while it leads.
+    """SessionWatch: reports which sessions are pushed here, and orders changes while it leads.
 
-    Silence is measured by the leader's steady clock, from when a majority has reported to it; how
-    long a session has been closed, by the agreed time of the instruction that closed it. Executing
-    an instruction asks no clock. Only the thread that steps the duties calls it.
+    The leader measures silence with its monotonic clock, from when a majority has reported to it.
+    How long a session has been closed is measured by the agreed time of the instruction that closed
+    it. Executing an instruction reads no clock. Only the thread that steps the duties calls it.
     """
 
     def __init__(self, member: Member, sessions: Inboxes, clock: Retention) -> None:
-        """Prepare, and take the other nodes' reports.
+        """Prepare, and subscribe to the other nodes' reports.
 
         Args:
-            member: of this node.
+            member: this node's member.
             sessions: the copies on this node.
-            clock: for what is decided by the time of day.
+            clock: provides the agreed time of day.
         """
         self._member = member
         self._sessions = sessions
         self._clock = clock
         self._now_s = float("-inf")
         self._next_look_s = float("-inf")
-        self._reported: tuple[str, Mapping[str, Pushed]] = ("", {})  # to whom, and what
+        self._reported: tuple[str, Mapping[str, Pushed]] = ("", {})  # leader, and last report
         self._reported_s = float("-inf")
         self._led = False
-        self._has_news = False  # since the last look
-        self._fresh: dict[str, None] = {}  # perhaps not opened yet
-        self._silent_s: dict[str, float] = {}  # since when nothing is known to push a session
+        self._has_news = False  # whether anything changed since the last check
+        self._fresh: dict[str, None] = {}  # sessions that may not be opened yet
+        self._silent_s: dict[str, float] = {}  # since when nothing pushes a session
         self._due: dict[str, Due] = {}  # sessions to expire
         member.handlers[PRESENCE] = self._hear
 
@@ -72,17 +72,17 @@ class SessionWatch:
 
     @property
     def is_deciding(self) -> bool:
-        """Whether a session may soon be opened, closed or expired, as far as this node leads.
+        """Whether a session may soon be opened, closed or expired, while this node leads.
 
-        Also while it has not looked yet since publishers came or went, here or at another node.
+        Also true if publishers came or went, here or at another node, since the last check.
         """
         return bool(self._has_news or self._fresh or self._silent_s or self._due)
 
     def turn(self, now_s: float, changed: Collection[str], *, is_stirred: bool = False) -> None:
-        """Look, if it is time; open at once what is new.
+        """Check all sessions if it is time; open new ones at once.
 
         Args:
-            now_s: by a clock that only goes forward.
+            now_s: a monotonic clock, in seconds.
             changed: sessions of which this node has more, or a new copy.
             is_stirred: whether a publisher may have come or gone.
         """
@@ -120,7 +120,7 @@ class SessionWatch:
         return self._member.holdings.presence
 
     def _see_own(self) -> None:
-        """See what is pushed here, and which copies are of sessions that are not opened yet."""
+        """Record what is pushed here, and which copies are of sessions not opened yet."""
         own, opened = dict[str, Pushed](), self._opened
         for copy in self._sessions.every():
             session = copy.session
@@ -151,7 +151,7 @@ class SessionWatch:
                 return  # another node leads now
 
     def _openings(self) -> list[Life]:
-        """Open what is pushed, or held here, and known to no node yet; resume what was reset."""
+        """Open sessions that are pushed or held but not open yet; resume those that were reset."""
         found = dict[str, Pushed]()
         for session in self._fresh:
             may_begin = (by for by in self._candidates(session) if self._may_begin(session, by))
@@ -165,26 +165,26 @@ class SessionWatch:
         ]
 
     def _candidates(self, session: str) -> list[Pushed]:
-        """Return whose log may get a name that is free: what is pushed, or is held here."""
+        """Return the logs that may get a free name, with publishers: those pushed, or held here."""
         copy, elsewhere = self._sessions.get(session), [*self._presence.find(session).values()]
         if copy is None:
             return elsewhere
-        log = copy.appender.identity.id  # it may be merged from already, and no other log may be
+        log = copy.appender.identity.id  # it may be partly merged, so it excludes other logs
         here, same = _pusher(copy), [by for by in elsewhere if by.log == log]
         return [here, *same] if here is not None else same or [Pushed("", log)]
 
     def _may_begin(self, session: str, by: Pushed) -> bool:
-        """Whether this log is to have the name from now on."""
+        """Whether the name may be bound to this log."""
         known = self._opened.get(session)
         is_free = known is None or (not known.log and known.owner in {"", by.peer or known.owner})
         return is_free and bool(by.log) and not self._is_late(session, by)
 
     def _is_late(self, session: str, by: Pushed) -> bool:
-        """Whether a report is from before its log was retired."""
+        """Whether a report precedes the retirement of its log."""
         return self._member.executor.ledger.is_retired(session, by.log)
 
     def _look(self) -> list[Life]:
-        """Look at all sessions: which have returned, are silent, or have been closed for long."""
+        """Check all sessions: which have returned, are silent, or have been closed for long."""
         member, opened = self._member, self._opened
         reports = self._presence.reports(member.holdings.others)
         unbound = (each for report in reports for each in report if not _is_bound(opened.get(each)))
@@ -210,16 +210,16 @@ class SessionWatch:
         return found
 
     def _is_over(self, session: str, known: Ownership, policy: SessionPolicy) -> bool:
-        """Whether a session has been closed for long, and all that a majority holds is merged."""
+        """Whether a session was closed for long enough, and all that a majority holds is merged."""
         if self._clock.now_ns - known.closed_ns < policy.expire_s * 1e9:
             return False
         merged_to = self._member.executor.ledger.merged_to(session)
         return self._member.holdings.agreed(session) <= merged_to
 
     def _may_expire(self, session: str, due: Due) -> bool:
-        """Whether what a majority holds is merged for certain, and is durable in merged logs.
+        """Whether all that a majority holds is certainly merged, and durable in merged logs.
 
-        Until then the copies may be all that a power cut leaves of what is merged.
+        Until then, a power cut may leave nothing of what is merged except the copies.
         """
         merged_to = self._member.executor.ledger.merged_to(session)
         may_hold_more = self._member.holdings.may_reach(session, merged_to, due.reported)
@@ -234,14 +234,14 @@ class SessionWatch:
 
 
 def _is_bound(known: Ownership | None) -> bool:
-    """Whether it was decided which log has this name."""
+    """Whether it is decided which log has this name."""
     return known is not None and bool(known.log)
 
 
 def _admitted(
     reports: Collection[Mapping[str, Pushed]], session: str, known: Ownership
 ) -> Pushed | None:
-    """Return who pushes a session and may; others may push it too, to a node that lags."""
+    """Return who pushes a session and may; lagging nodes may have admitted others too."""
     for report in reports:
         if (by := report.get(session)) is not None and known.admits(*by):
             return by
@@ -249,6 +249,6 @@ def _admitted(
 
 
 def _pusher(copy: NodeInbox) -> Pushed | None:
-    """Return who pushes a session to its copy here, if a publisher does."""
+    """Return the publisher that pushes a session to its copy here, if any."""
     peer = copy.peer  # read once: it may leave at any moment
     return Pushed(peer, copy.appender.identity.id) if peer and copy.is_fed else None

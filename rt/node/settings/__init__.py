@@ -1,4 +1,4 @@
-"""How a node is configured, as dataclasses that a file, the environment or options fill.
+"""A node's configuration, as dataclasses filled from a file, the environment or options.
 
 Imports nothing of `rt.node`; any room may import it.
 """

@@ -14,7 +14,7 @@ _HEARTBEAT_TICKS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class AgreementSettings:
-    """The consensus engine of a node and its timers."""
+    """AgreementSettings: a node's consensus engine and its timers."""
 
     consensus: Engine = field(
         default=Engine.RAFT,

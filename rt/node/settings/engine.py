@@ -6,14 +6,14 @@ from sequencer.raft.engine import Raft
 
 
 class Engine(StrEnum):
-    """The engines; nodes of both may serve one stream, since they send the same messages."""
+    """Engine: the consensus engines; they send the same messages, so one cluster may mix them."""
 
     RAFT = "raft"
     RAFTOS = "raftos"
 
 
 def engine_of(name: str) -> type[Raft]:
-    """Return the class of an engine; raftos is imported only where it is asked for.
+    """Return the class of an engine; raftos is imported only if it is selected.
 
     Raises:
         Misuse: raftos is not installed; the message says how to install it.

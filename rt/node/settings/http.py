@@ -1,4 +1,4 @@
-"""HttpSettings: where a process shows its metrics, its health and its page."""
+"""HttpSettings: where a process serves its metrics, its health and its page."""
 
 import ipaddress
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ _LOOPBACK_NAMES = frozenset({"localhost", "ip6-localhost"})
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """The HTTP port of a long-running process; there is none unless `http` is given."""
+    """HttpSettings: the HTTP port of a long-running process; there is none without `http`."""
 
     http: str = field(
         default="",

@@ -11,7 +11,7 @@ _DEFAULT: Final = ServerLimits()
 
 @dataclass(frozen=True, slots=True)
 class NodeLimits:
-    """Limits on unknown peers and on each certificate name; docs/SECURITY.md gives the reasons."""
+    """NodeLimits: limits on unknown peers and on each certificate name; see docs/SECURITY.md."""
 
     connections: int = field(
         default=_DEFAULT.connections, metadata={"help": "Connections served at once."}

@@ -14,12 +14,12 @@ from rt.position import FILE_BYTES_MAX
 from sequencer.raft.consensus import VOTERS_MAX
 
 PORT: Final = 7420
-STREAMS_MAX: Final = 256  # of a process; each takes some seven threads
+STREAMS_MAX: Final = 256  # per process; each takes some seven threads
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """A node's settings; each field, those of the parts too, is a key, a variable and an option."""
+    """A node's settings; each field, also of the parts, is a key, variable and option."""
 
     root: str = field(default="rt-node", metadata={"help": "Directory that holds the stream."})
     stream: str = field(default="stream", metadata={"help": "Name of the stream."})
@@ -100,7 +100,7 @@ class NodeSettings:
 
     @property
     def places(self) -> dict[str, str]:
-        """The address of each member, as it is written."""
+        """The address of each member, as written in the settings."""
         named = (each.partition("=") for each in self.members)
         return {name: address for name, _, address in named}
 
@@ -111,15 +111,15 @@ class NodeSettings:
 
     @property
     def member_names(self) -> list[str]:
-        """The names of all nodes of the cluster, in order; just this one's if it runs alone."""
+        """The sorted names of all nodes of the cluster; only this node's if it runs alone."""
         return sorted(self.addresses) or [self.name]
 
     @property
     def founding_name(self) -> str:
-        """The cluster's id and whatever else all its nodes must have in common, for good.
+        """The cluster's id, with other properties that all its nodes must share permanently.
 
-        Nodes that roll the merged log at other sizes would write different logs, so they must not
-        take each other for members of one cluster, and none may change its mind.
+        Nodes that roll the merged log at different sizes would write different logs, so they must
+        not accept each other as members, and the size must never change.
         """
         name = self.cluster_id or self.stream
         file_bytes = self.storage.file_bytes

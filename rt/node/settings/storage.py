@@ -12,9 +12,9 @@ from rt.position import FILE_BYTES_MAX
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """When a node rolls merged files, removes empty ones, reads them, saves and refuses data.
+    """StorageSettings: when a node rolls, removes and scrubs files, saves snapshots, refuses data.
 
-    Also what its merged log begins with, if the cluster was founded from another one's.
+    Also the log that the cluster was founded from, if any.
     """
 
     file_bytes: Bytes = field(
@@ -67,7 +67,7 @@ class StorageSettings:
 
     @property
     def of_new_stream(self) -> Self:
-        """The same for a stream that begins empty, whatever the cluster was founded from."""
+        """The same settings for a stream that starts empty, without the founding log."""
         return replace(self, founded_from="", founded_at="", founded_groups=())
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""StreamEntry: one further stream in a node's settings, and what is set for it alone."""
+"""StreamEntry: a further stream in a node's settings, and the settings of its own."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ from rt.errors import Misuse
 from rt.names import parse_stream, shown
 from rt.node.settings.storage import StorageSettings
 
-# What its merged log begins with is of the stream that a cluster is founded with.
+# The founding log belongs to the cluster's first stream only.
 _OWN: Final = {
     name: kind for name, kind in kinds_of(StorageSettings).items() if not name.startswith("founded")
 }
@@ -17,10 +17,10 @@ _OWN: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StreamEntry:
-    """A stream as `streams` lists it: `NAME`, `NAME=ROOT`, each perhaps with `;SETTING=VALUE`.
+    """StreamEntry: an entry of `streams`: `NAME` or `NAME=ROOT`, then any `;SETTING=VALUE`.
 
     Attributes:
-        name: of the stream.
+        name: the stream's name.
         root: its directory; "" for the node's.
         own: its settings that differ from the node's.
     """
@@ -31,10 +31,10 @@ class StreamEntry:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read an entry.
+        """Parse an entry.
 
         Raises:
-            Misuse: it is not one; the sentence names the stream and the setting.
+            Misuse: it is malformed; the message names the stream and the setting.
 
         >>> StreamEntry.parse("ships=/data2/rt;reserve=20Gi").own
         {'reserve': 21474836480}
@@ -44,7 +44,7 @@ class StreamEntry:
         return cls(parse_stream(name), root, dict(_setting(name, each) for each in settings))
 
     def storage(self, node: StorageSettings) -> StorageSettings:
-        """Return the stream's settings of storage, which are the node's where it has none."""
+        """Return the stream's storage settings: its own, and the node's for the rest."""
         try:
             return replace(node.of_new_stream, **self.own)
         except Misuse as error:

@@ -1,4 +1,4 @@
-"""The list of streams in a node's file: changed as text, so that comments and layout stay."""
+"""Changes the list of streams in a node's file as text, to keep comments and layout."""
 
 import json
 import re
@@ -14,7 +14,7 @@ _LIST: Final = re.compile(r"^streams\s*=\s*\[[^\]]*\][ \t]*(#[^\n]*)?\n?", re.MU
 
 
 def listed_streams(text: str) -> list[str]:
-    """Return the further streams that a node's file lists; `Misuse` if it is not such a file."""
+    """Return the further streams that a node's file lists; `Misuse` if the file is malformed."""
     found = _node_table(text).get("streams", [])
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
         raise Misuse("streams in [node] is not a list of names")
@@ -47,7 +47,7 @@ def with_streams(text: str, streams: Sequence[str]) -> str:
 
 
 def _around_table(text: str) -> tuple[str, str, str]:
-    """Return what comes up to the line [node], the lines of that table, and what follows."""
+    """Return the text up to the line [node], the lines of that table, and the text after it."""
     lines = text.splitlines(keepends=True)
     begin = next((at for at, line in enumerate(lines, 1) if _TABLE.match(line)), None)
     if begin is None:

@@ -26,8 +26,9 @@ from rt.spark.reading.task import Task
 class RtSource(DataSource):
     """A log directory as a table.
 
-    Spark creates one for each `load()` or `save()`, or at a load's first action if its schema is
-    given. What a load reads is fixed here, because nothing else runs exactly once for each load.
+    Spark creates one object for each `load()` or `save()`, or at a load's first action if its
+    schema is given. The constructor fixes what a load reads, because nothing else runs exactly once
+    for a load.
     """
 
     def __init__(self, options: Any) -> None:
@@ -37,23 +38,24 @@ class RtSource(DataSource):
         self._read_options: ReadOptions | None = None
         self._snapshots: tuple[LogSnapshot, ...] | None = None
         self._refusal = ""
-        self._fixed_at_load = False  # Spark makes this object at the first action if given a schema
+        self._fixed_at_load = False  # given a schema, Spark makes this object at the first action
         try:
             self._read_options = read_options(options)
             self._snapshots = take_snapshots(self._read_options)
             self._take_leases(self._snapshots)
         except (RtError, OSError) as error:
-            # for a batch read only: this may be a write, and a stream may begin before its log
+            # only for a batch read: this may be a write, and a stream may start before its log
+            # exists
             self._snapshots = None
             self._refusal = str(error)
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format()`."""
+        """Return the name for `format()`."""
         return "rt"
 
     def schema(self) -> str:
-        """The columns of a load that names none."""
+        """Return the columns of a load that names none."""
         self._fixed_at_load = True
         with one_line_errors():
             return default_schema(self._reading())
@@ -73,7 +75,7 @@ class RtSource(DataSource):
             raise Misuse("startingPosition=latest is for readStream: a batch would be empty")
         if options.fail_on_data_loss and not self._fixed_at_load:
             check_nothing_archived(self._snapshots, options)
-        self._take_leases(self._snapshots)  # the load may be long ago
+        self._take_leases(self._snapshots)  # the load may have been long ago
         return RtReader(options, schema, self._snapshots)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
@@ -132,7 +134,7 @@ class RtReader(DataSourceReader):
         self._task = Task(places, options, check_schema(schema, options))
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Cut the snapshot into splits; Spark needs one at least, so it may be empty."""
+        """Cut the snapshot into splits: at least one, perhaps empty, since Spark needs one."""
         with one_line_errors():
             return [InputPartition(each) for each in splits(self._snapshots, self._options) or [()]]
 

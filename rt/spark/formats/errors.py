@@ -1,4 +1,4 @@
-"""Errors: what a user of Spark sees of the errors of rt: one line, without a traceback."""
+"""Errors: shows Spark's users the errors of rt as one line, without a traceback."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ SPARK_MIN: Final = (4, 2)
 
 
 def check_version(version: str) -> None:
-    """Refuse a Spark that does not check the columns a source returns.
+    """Refuse a Spark that does not check the columns that a source returns.
 
     Raises:
         Misuse: the version is too old.
@@ -26,14 +26,15 @@ def check_version(version: str) -> None:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Have Spark report an error of rt as its message, without a Python traceback.
+    """Make Spark report an error of rt as its message, without a Python traceback.
 
-    The worker that reports it ends afterwards, so the setting reaches no other error.
+    The worker that reports it ends afterwards, so the setting affects no other error.
     """
     try:
         yield
     except RtError:
         spec = sys.modules["__main__"].__spec__
-        if spec is not None and spec.name.startswith("pyspark."):  # in a driver, Spark inherits it
+        # set in a driver, it would be inherited by Spark
+        if spec is not None and spec.name.startswith("pyspark."):
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise

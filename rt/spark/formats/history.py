@@ -29,7 +29,8 @@ class RtHistory(DataSource):
 
     def schema(self) -> str:
         """The columns."""
-        return SCHEMA.replace(" timestamp", " timestamp_ltz")  # whatever spark.sql.timestampType is
+        # independent of spark.sql.timestampType
+        return SCHEMA.replace(" timestamp", " timestamp_ltz")
 
     def reader(self, schema: StructType) -> "RtHistoryReader":
         """Plan the query."""
@@ -49,7 +50,7 @@ class RtHistoryReader(DataSourceReader):
         self._schema = to_arrow_schema(schema, timezone="UTC")
 
     def partitions(self) -> list[InputPartition]:
-        """One task is enough for a manifest."""
+        """Return one task, which is enough for a manifest."""
         return [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:  # noqa: ARG002 - Spark's

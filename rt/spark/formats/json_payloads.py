@@ -18,7 +18,7 @@ def json_frame(frame: Any, schema: Any, mode: str, beside: list[str]) -> Any:
 
     Args:
         frame: a DataFrame of a log, with position, session and payload.
-        schema: of the fields: Spark's DDL, or a `StructType`.
+        schema: the schema of the fields: Spark's DDL, or a `StructType`.
         mode: what a malformed payload does: `FAILFAST`, `PERMISSIVE` or `DROPMALFORMED`.
         beside: columns of the log to keep.
 
@@ -39,7 +39,7 @@ def json_frame(frame: Any, schema: Any, mode: str, beside: list[str]) -> Any:
             'by .schema("session string, position bigint") before .json(...)'
         )
     names = [f"{_PARSED}.`{each}`" for each in fields.names]
-    # the options also keep Spark from parsing only the fields that a query uses
+    # also keeps Spark from parsing only the fields that a query uses
     options = {"mode": PERMISSIVE, "columnNameOfCorruptRecord": RECORD}
     parsed = f.from_json(
         f.col("payload").cast("string"), StructType([*fields.fields]).add(RECORD, "string"), options

@@ -14,15 +14,16 @@ _NS: Final = 1_000_000_000
 
 
 def take_lease(wanted: LeaseOptions, start: Position, stream: str) -> None:
-    """Hold the log from `start` on; taking the lease again renews it.
+    """Lease the log from `start` on; taking the lease again renews it.
 
-    A node keeps only the last lease of a name. So this one also covers what another load of that
-    name still holds: from the earlier of both positions until the later of both times.
+    A node keeps only the last lease of each certificate name. So this lease also covers what
+    another load with that name holds: from the earlier of both positions, until the later of both
+    times.
 
     Args:
         wanted: the nodes to ask, the certificate to show, how long and how much.
-        start: of the load.
-        stream: that is loaded.
+        start: where the load begins.
+        stream: the stream that is loaded.
 
     Raises:
         RtError: no node grants it; the message has each node's reason.

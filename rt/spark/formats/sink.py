@@ -1,9 +1,9 @@
 """Sink: `df.write.format("rt")`: the rows of each partition become messages of a session.
 
-The tasks of a batch stage their rows, and the driver publishes them when all are done (`staging`),
-under the numbers `batch << 32 | row`: it continues where an earlier attempt has ended. Where the
+The tasks of a batch stage their rows. When all are done, the driver publishes them (`staging`) with
+the sequence numbers `batch << 32 | row`, continuing where an earlier attempt ended. If the
 executors do not share the root directory, each host has a session of its own, in which its tasks
-publish, and those of one partition are a group: the sequencer then merges each number once.
+publish. The sessions of one partition are a group, so the sequencer merges each number once.
 """
 
 import os
@@ -51,16 +51,16 @@ _BATCH: Final = "streaming.sql.batchId"
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where rows are published, and what is promised of them.
+    """Where rows are published, and which level is awaited.
 
     Attributes:
-        root: directory under which streams live; `rt push` ships from there.
+        root: directory that holds the streams; `rt push` ships from there.
         stream: name of the stream; "" if each row names its own.
-        session: what the names of the sessions begin with; "" for one made of the query's id.
+        session: prefix of the sessions' names; "" to derive it from the query's id.
         batch: number of this write among those of `session`; None outside `foreachBatch`.
         shared_root: whether all executors see the same `root`.
-        flush: the level a batch waits for before it is done.
-        timeout_s: the longest it waits.
+        flush: the level that a batch waits for before it is done.
+        timeout_s: how long it waits at most.
     """
 
     root: str
@@ -90,10 +90,10 @@ _OPTIONS: Final[Table] = {
 
 
 def sink_options(options: Mapping[str, str], *, by_row: bool = False) -> SinkOptions:
-    """Read the options of a write; `Misuse` names the one that is unknown or contradicts.
+    """Read the options of a write; `Misuse` names one that is unknown or contradictory.
 
     Args:
-        options: as Spark passes them.
+        options: the options as Spark passes them.
         by_row: whether each row names its stream.
     """
     found = parsed_options("sink", options, _OPTIONS)
@@ -133,11 +133,11 @@ def stream_writer(
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task tells the driver.
+    """A task's report to the driver.
 
     Attributes:
         part: the file it wrote; None if it published its rows itself.
-        prefix: what the names of the sessions begin with.
+        prefix: prefix of the sessions' names.
         owner: the query.
     """
 
@@ -147,7 +147,7 @@ class Written(WriterCommitMessage):
 
 
 class RtBatchWriter(DataSourceArrowWriter):
-    """Publishes a batch query's rows, under the numbers of its batch."""
+    """Publishes a batch query's rows with the sequence numbers of its batch."""
 
     def __init__(self, options: SinkOptions, job: str) -> None:
         self._options = options
@@ -177,7 +177,7 @@ class RtBatchWriter(DataSourceArrowWriter):
 
 
 class RtStreamWriter(DataSourceStreamArrowWriter):
-    """Publishes a streaming query's rows, each micro-batch once however often it is replayed."""
+    """Publishes a streaming query's rows; each micro-batch once, however often it is replayed."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -221,11 +221,11 @@ def _checked(options: Mapping[str, str], schema: StructType, *, overwrite: bool)
 def write_partition(
     options: SinkOptions, prefix: str, batch: int, rows: Iterator[Any], owner: str = ""
 ) -> Written:
-    """Stage the rows of this task's partition, or publish them where hosts share no root.
+    """Stage the rows of this task's partition, or publish them if hosts share no root.
 
     Raises:
-        Misuse: a row cannot be published; or the session holds more rows of this batch than come.
-        FlushTimeout: they are published, but the level to wait for was not reached in time.
+        Misuse: a row cannot be published, or the session has more rows of this batch than given.
+        FlushTimeout: the rows were published, but did not reach the level in time.
     """
     partition = _task().partitionId()
     rows = (_checked_rows(each, options) for each in rows)
@@ -249,14 +249,14 @@ def commit(
     """Publish what the tasks of a batch have staged, or finish what an earlier attempt began.
 
     Args:
-        options: of the sink.
-        batch: its number.
-        messages: of all its tasks.
-        is_job: whether the user numbers the batches, and may number other rows alike by mistake.
+        options: the options of the sink.
+        batch: the batch's number.
+        messages: the reports of all its tasks.
+        is_job: whether the user numbers the batches, and may reuse a number by mistake.
 
     Raises:
-        Misuse: a later batch was published already, or other rows under this number.
-        FlushTimeout: all is published, but the level to wait for was not reached in time.
+        Misuse: a later batch was published already, or other rows with this number.
+        FlushTimeout: all rows were published, but did not reach the level in time.
     """
     written = [each for each in messages if isinstance(each, Written) and each.part is not None]
     if not written:
@@ -304,7 +304,7 @@ def _check_turn(found: Record, record: Record, prefix: str, *, is_job: bool) -> 
 
 
 def _publish(area: StagingArea, options: SinkOptions, prefix: str, record: Record) -> None:
-    """Publish the files of a record, from where an earlier attempt has ended, and say so."""
+    """Publish the files of a record, starting where an earlier attempt ended; then mark it done."""
     with ExitStack() as stack:
         sessions: dict[tuple[str, int], _Publishing] = {}
         for part in record.parts:
@@ -332,7 +332,7 @@ def _by_stream(rows: Any, stream: str) -> Iterator[tuple[str, Any]]:
 
 
 class _Publishing:
-    """Publishes rows in one session under the numbers of a batch; skips those it already holds."""
+    """Publishes rows in one session with a batch's numbers; skips rows that it already has."""
 
     def __init__(self, options: SinkOptions, batch: int, session: str, group: str = "") -> None:
         base = batch << ROW_BITS
@@ -355,14 +355,14 @@ class _Publishing:
             raise
 
     def publish(self, rows: Any) -> None:
-        """Publish the rows of a record batch that are not published yet."""
+        """Publish the rows of a record batch that were not published yet."""
         known = max(0, self._known)
         self._known = known - rows.num_rows
         if known < rows.num_rows:
             _publish_batch(self._publisher, rows.slice(known))
 
     def finish(self) -> None:
-        """Wait for the rows; refuse a session that holds more rows of this batch than came."""
+        """Wait for the rows; `Misuse` if the session has more of this batch than given."""
         if self._known > 0:
             raise Misuse(
                 f"session {self._publisher.name} holds {self._known} more rows of this batch than "
@@ -380,7 +380,7 @@ def _area(options: SinkOptions, prefix: str) -> StagingArea:
 
 
 def _checked_rows(rows: Any, options: SinkOptions) -> Any:
-    """Refuse rows that cannot be published, before any of the batch is."""
+    """Check all rows before any of the batch is published; `Misuse` if one cannot be."""
     names = rows.schema.names
     if rows.column("payload").null_count:
         raise Misuse("a payload is null; filter such rows out, or give them one")
@@ -422,10 +422,10 @@ def _task() -> TaskContext:
 
 
 def _host() -> str:
-    """A name for this machine's root directory, as part of a session's name."""
+    """Return a name for this machine's root directory, as part of a session's name."""
     name = re.sub(r"[^a-z0-9]+", "-", os.environ.get("RT_HOST", socket.gethostname()).lower())
     name = name.strip("-") or "host"
     if len(name) <= _HOST_LENGTH_MAX:
         return name
-    mark = f"-{crc32(name.encode()):08x}"  # those of pods differ at their ends
+    mark = f"-{crc32(name.encode()):08x}"  # names of pods differ at their ends
     return name[: _HOST_LENGTH_MAX - len(mark)].rstrip("-") + mark

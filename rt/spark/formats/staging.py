@@ -1,9 +1,9 @@
-"""Staging: what the tasks of one batch wrote, published as a whole or not at all.
+"""Staging: publishes what the tasks of one batch wrote as a whole, or not at all.
 
-A task publishes nothing: it leaves its rows in a file. When all tasks are done, the driver records
-their files durably and publishes those. A driver that is killed before the record has published
-nothing, and one that is killed after it continues with the files of the record, whatever rows,
-order and number of partitions a replay of the batch brings.
+A task publishes nothing: it leaves its rows in a file. When all tasks are done, the driver durably
+records their files, then publishes them. A driver killed before the record has published nothing;
+one killed after it continues with the recorded files, whatever rows, order and number of partitions
+a replay of the batch brings.
 """
 
 import fcntl
@@ -33,7 +33,7 @@ _POLL_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What one task wrote; `name` is "" if it had no rows."""
+    """The file that one task wrote; `name` is "" if it had no rows."""
 
     partition: int
     name: str = ""
@@ -43,7 +43,7 @@ class Staged:
 
 @dataclass(slots=True)
 class Record:
-    """The last batch whose publishing was decided: its files, and whether all are published.
+    """The last batch that is to be published: its files, and whether all are published.
 
     Attributes:
         owner: the query; "" for jobs that number their batches themselves.
@@ -56,7 +56,7 @@ class Record:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Its rows, and their bytes."""
+        """Return how many rows it has, and their bytes."""
         return sum(part.rows for part in self.parts), sum(part.bytes for part in self.parts)
 
 
@@ -94,7 +94,7 @@ class StagingArea:
 
     @contextmanager
     def locked(self, timeout_s: float) -> Iterator[None]:
-        """Keep other drivers out while this one publishes.
+        """Lock out other drivers while this one publishes.
 
         Raises:
             Misuse: another one is still publishing when the time has run out.
@@ -132,7 +132,7 @@ class StagingArea:
         sync_directory(self._path)
 
     def discard(self, batch: int, kept: Record | None) -> None:
-        """Remove the files up to a batch, except those that a record still needs."""
+        """Remove the files of batches up to this one, except those that a record still needs."""
         needed = {part.name for part in kept.parts} if kept and not kept.done else set()
         for name in os.listdir(self._path):
             number = name.partition("-")[0]
@@ -141,7 +141,7 @@ class StagingArea:
                     os.unlink(self._file(name))
 
     def remove(self) -> None:
-        """Remove the whole area of a job that is not repeated."""
+        """Remove the whole area of a job that will not be repeated."""
         shutil.rmtree(self._path, ignore_errors=True)
 
     def _file(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Stream: `spark.readStream.format("rt")`: offsets are positions, batches have a bound."""
+"""Stream: `spark.readStream.format("rt")`: offsets are log positions, micro-batches are limited."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,11 +35,11 @@ from rt.spark.reading.splits import splits
 from rt.spark.reading.steps import after_bytes, after_records, bytes_between, unread
 from rt.spark.reading.task import Task
 
-_ONE_LOG: Final = 1  # version of the offset of a load that names one log
+_ONE_LOG: Final = 1  # version of an offset whose load names one log
 _SEVERAL: Final = 2
 _INITIAL: Final = "initial"  # marks the offset at which a query begins
-_BEGIN: Final = "begin"  # in the end of a log's first micro-batch: where it began
-_LOOK_EVERY_S: Final = 5.0  # for new logs below a parent directory
+_BEGIN: Final = "begin"  # key, in the end offset of a log's first micro-batch, of where it began
+_LOOK_EVERY_S: Final = 5.0  # between two searches for new logs below a parent directory
 
 
 @dataclass(slots=True)
@@ -47,10 +47,10 @@ class Offset:
     """A place in each log of a query.
 
     Attributes:
-        positions: by the id of the log.
+        positions: the position in each log, by the log's id.
         begins: where logs began whose first micro-batch ends here.
         is_initial: whether the query begins here.
-        unnamed: where a log begins that did not exist, or was empty; None if there is none.
+        unnamed: where to begin in a log that does not exist yet, or is empty; None if not needed.
     """
 
     positions: dict[str, Position] = field(default_factory=dict)
@@ -90,7 +90,7 @@ def decoded(offset: Mapping[str, Any]) -> Offset:
 
 
 class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One streaming query. An offset is a position in each log, by the log's id."""
+    """One streaming query. An offset holds a position in each log, by the log's id."""
 
     def __init__(
         self,
@@ -107,18 +107,19 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._wanted = check_schema(schema, options)
         self._views: dict[str, LogView] = {}  # by path
-        self._looked_at: float | None = None  # when logs were last looked for
+        self._looked_at: float | None = None  # when logs were last searched for
         self._targets: dict[str, Position] | None = None  # where Trigger.AvailableNow ends
         self._planned: dict[str, Position] | None = None  # the end of the last micro-batch
         self._planned_at = time.monotonic()
-        self._absent = AbsentLog(options.path, clock)  # says now and then that it waits
+        self._absent = AbsentLog(options.path, clock)  # reports now and then that it waits
 
     @one_line_errors()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
-        """Where a new query begins; one that resumes begins at its checkpoint.
+        """Return where a new query begins; a resumed one begins at its checkpoint.
 
-        Spark asks this again where the first micro-batch is replayed, when the answer may have
-        changed. So the offset is marked, and the end of that batch says where it began.
+        Spark asks again when it replays the first micro-batch, and the answer may have changed by
+        then. So the offset is marked as initial, and that batch's end offset says where the batch
+        began.
         """
         options, logs, made = self._options, self._logs(), Offset(is_initial=True)
         edges = options.edges
@@ -137,7 +138,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return made.encode(several=self._names_several)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
-        """The limit passed to `latestOffset`; if there are two limits, both apply."""
+        """Return the limit for `latestOffset`; if there are two limits, both apply."""
         options = self._options
         if options.limits.records is not None:
             return ReadMaxRows(options.limits.records)
@@ -147,7 +148,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_line_errors()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Where the next micro-batch ends. Called often; costs two file sizes if nothing grew.
+        """Return where the next micro-batch ends; costs two file sizes if nothing grew.
 
         Raises:
             Misuse: the checkpoint is of another log.
@@ -168,7 +169,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if ends == begins:
             return start
         self._planned_at = time.monotonic()
-        # a log that has given nothing yet keeps its place among the unread ones
+        # a log that contributed nothing yet stays among the unread ones
         moved = {e: end for e, end in ends.items() if e in given.positions or end > begins[e]}
         first = {e: begins[e] for e in moved if given.is_initial or e not in given.positions}
         made = Offset({**given.positions, **moved}, first)
@@ -181,11 +182,11 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_line_errors()
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's
-        """The end of each log, for the query's progress, and how far the query lags.
+        """Return the end of each log, for the query's progress report, and how far the query lags.
 
         `rows_behind` counts the messages of all sessions, by number. `seconds_behind` is how long
         ago the first of them was merged (in a session: published). The names that end in
-        `OffsetsBehindLatest` are those of Spark's Kafka source, over logs instead of partitions.
+        `OffsetsBehindLatest` are those of Spark's Kafka source, with logs in place of partitions.
         """
         logs, planned = self._logs(), self._planned
         if not logs:
@@ -208,14 +209,13 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @one_line_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Cut a micro-batch into splits; the same for the same offsets.
+        """Cut a micro-batch into splits, always the same for the same offsets.
 
-        A query that resumes inside a micro-batch calls this first. The offsets are then those of
-        the checkpoint, and a new copy of the log may not reach that far yet, or no longer begin
-        that early.
+        A query that resumes within a micro-batch calls this first, with the checkpoint's offsets. A
+        new copy of the log may not reach that far yet, or may begin later.
 
         Raises:
-            GapError: some of it was archived, and failOnDataLoss holds.
+            GapError: part of it was archived, and failOnDataLoss is set.
             Misuse: the checkpoint is of another log.
             CorruptLog: the log ends before the micro-batch.
         """
@@ -240,11 +240,11 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._views, self._looked_at = {}, None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is sent to a worker: no open file."""
+        """Return what is sent to a worker, without open files."""
         return {**self.__dict__, "_views": {}, "_looked_at": None}
 
     def _logs(self, *, look: bool = False) -> dict[str, LogView]:
-        """The logs that exist and are selected, by id, as they are now."""
+        """Return the selected logs that exist now, by id."""
         now, is_first = time.monotonic(), self._looked_at is None
         is_found = not self._names_several and any(v.log.is_there for v in self._views.values())
         if is_first or look or not (is_found or now < (self._looked_at or 0) + _LOOK_EVERY_S):
@@ -258,7 +258,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return view.log.is_there and is_selected(view, self._options.selection)
 
     def _look(self) -> None:
-        """Open the logs that the load names by now."""
+        """Open the logs that match the load's paths by now."""
         options, paths = self._options, log_paths(self._options.paths)
         if paths == tuple(self._views):
             return
@@ -275,11 +275,11 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def _names_several(self) -> bool:
-        """Whether the load names a list, a glob or a parent directory, and not one log."""
+        """Whether the load names a list, a glob or a parent directory, rather than one log."""
         return tuple(self._views) != self._options.paths or len(self._views) > 1
 
     def _check_all_there(self, offset: Offset, logs: dict[str, LogView]) -> None:
-        """Refuse a checkpoint of other logs, or of logs that are gone: it would wait for ever."""
+        """Refuse a checkpoint of other or deleted logs: it would wait for ever."""
         missing = offset.positions.keys() - logs
         if missing and logs and not self._names_several:
             raise Misuse(f"the checkpoint is of another log than {self._options.path} is now")
@@ -290,7 +290,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _begin(self, log_id: str, view: LogView, start: Offset) -> Position:
-        """Where the next micro-batch begins; a log that is new begins at its oldest message."""
+        """Return where the next micro-batch begins; in a new log, at its oldest message."""
         if log_id in start.positions:
             return start.positions[log_id]
         is_earliest = start.is_initial and self._options.edges.start == "earliest"
@@ -320,7 +320,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise _too_short(self._options.path, START)
 
     def _first_begin(self, begin: Position, stop: Position, known: Position | None) -> Position:
-        """Where the first micro-batch began, which the end of one of an older rt does not say."""
+        """Return where the first micro-batch began; an older rt's end offset does not say."""
         if known is not None:
             return known
         if self._options.edges.start == "earliest" and self._options.edges.start_ns is None:
@@ -333,7 +333,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return min(begin, stop)
 
     def _waits(self, logs: dict[str, LogView], begins: dict[str, Position]) -> bool:
-        """Whether there are too few messages yet for a micro-batch, and it may still wait."""
+        """Whether to keep waiting, because there are too few messages for a micro-batch yet."""
         wanted = self._options.limits
         if wanted.records_min is None or self._targets is not None:
             return False
@@ -343,7 +343,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return sum(found) < wanted.records_min
 
     def _demand(self, view: LogView, place: Position) -> Position:
-        """Return the end of the log, which must not be before a position of the checkpoint."""
+        """Return the log's end; raises if it is before the checkpoint's position."""
         there = view.end()
         if place > there:
             raise _too_short(view.path, there)
@@ -352,7 +352,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _limited(
         self, logs: dict[str, LogView], begins: dict[str, Position], ends: dict[str, Position]
     ) -> dict[str, Position]:
-        """Share the limits out by the bytes that each log has left, a little for each at least."""
+        """Divide the limits among logs by their unread bytes; each gets at least a little."""
         options, limited = self._options, dict(ends)
         behind = {each: bytes_between(v, begins[each], ends[each]) for each, v in logs.items()}
         total = sum(behind.values()) or 1
@@ -369,7 +369,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class RefusingReader(DataSourceStreamReader):
-    """Says what is wrong with a query at the first call: Spark's cleanup hides an earlier error."""
+    """Raises an error at the first call: an earlier one would be hidden by Spark's cleanup."""
 
     def __init__(self, error: RtError) -> None:
         self._error = error

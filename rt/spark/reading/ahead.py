@@ -1,11 +1,11 @@
-"""Ahead: reads more of a file than was asked for, because the next bytes follow soon."""
+"""Ahead: reads more of a file than requested, because the next bytes will be needed soon."""
 
 from typing import Final
 
 from rt.limits import KIB
 from rt.log.files.disk import File
 
-# One read brings many headers of small frames; after a large frame the next read begins.
+# One read brings the headers of many small frames; after a large frame, another read is needed.
 HEADERS_BYTES: Final = 4 * KIB
 
 

@@ -1,4 +1,4 @@
-"""Arrays: the wanted columns of many frames as one Arrow record batch, without work per message."""
+"""Arrays: makes one Arrow record batch of many frames, without work for each message."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
@@ -23,7 +23,7 @@ _BIGINT: Final = pa.int64()
 
 
 class PieceGroup:
-    """Pieces that become one record batch; each column is made when it is asked for."""
+    """Pieces that become one record batch; each column is made when it is requested."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         self.pieces = pieces
@@ -154,10 +154,10 @@ class PieceGroup:
 
 
 class _Offsets:
-    """One offsets column of many pieces: checked, and made continuous from piece to piece."""
+    """An offsets column of many pieces: checked, and made continuous across pieces."""
 
     def __init__(self, pieces: Sequence[Piece], place: Callable[[Piece], tuple[int, int]]) -> None:
-        self.cuts: list[tuple[int, int]] = []  # where the bytes of each piece begin and end
+        self.cuts: list[tuple[int, int]] = []  # where each piece's bytes begin and end
         counts, shifts, parts, total = [], [], [], 0
         for piece in pieces:
             begin, size = place(piece)
@@ -176,17 +176,17 @@ class _Offsets:
         self.ends = np.zeros(sum(counts) + 1, "i4")
         ends = np.frombuffer(_joined(parts), "<i4")
         np.add(ends, np.repeat(np.array(shifts, "i4"), counts), out=self.ends[1:])
-        # from 0 to the end without a step back: none of them points outside
+        # offsets that start at 0, reach the end and never decrease all point inside
         if (self.ends[1:] < self.ends[:-1]).any():
             raise FrameError("the offsets of the messages go back")
 
     @property
     def lengths(self) -> Any:
-        """The bytes of each message."""
+        """Return how many bytes each message has."""
         return self.ends[1:] - self.ends[:-1]
 
 
-# What does not depend on the log is made once, as long as it may be needed, and sliced.
+# Arrays that do not depend on the log are made once, as long as ever needed, and sliced.
 
 
 @lru_cache(maxsize=4)
@@ -205,7 +205,7 @@ def _nulls_up_to(kind: Any, count: int) -> Any:
 
 
 def _ramp(count: int) -> Any:
-    """At least so many whole numbers from 0 on."""
+    """Return at least this many whole numbers, from 0 on."""
     return _ramp_up_to(_rounded(count))
 
 
@@ -227,7 +227,7 @@ def _binary(offsets: _Offsets, data: bytes | memoryview) -> Any:
 
 
 def _payloads(pieces: Sequence[Piece], cuts: list[tuple[int, int]]) -> bytes | memoryview:
-    """The payloads of all pieces; a slice of one block if they are adjacent in it."""
+    """Return the payloads of all pieces: a slice of one block if they are adjacent in it."""
     block, begin = pieces[0].body.block, pieces[0].body.begin + cuts[0][0]
     end, parts = begin, []
     together = True
@@ -248,7 +248,7 @@ def _joined(parts: Sequence[bytes | memoryview]) -> bytes | memoryview:
 
 
 def _payload_column(piece: Piece) -> tuple[int, int]:
-    """Where the payload offsets begin among the columns, and how long the payloads are."""
+    """Return where the payload offsets begin in the columns, and the payloads' total length."""
     return 8 * piece.header.messages, piece.body.end - piece.body.begin
 
 
@@ -263,10 +263,10 @@ def _headers(piece: Piece) -> Any:
 
 
 def _header_column(piece: Piece) -> tuple[int, int]:
-    """The same of the headers."""
+    """Return the same for the headers."""
     return headers_begin(piece.header), len(piece.body.headers)
 
 
 def _key_column(piece: Piece) -> tuple[int, int]:
-    """The same of the keys."""
+    """Return the same for the keys."""
     return 12 * piece.header.messages + 4, len(piece.body.keys)

@@ -1,4 +1,4 @@
-"""ArrowReader: what a load reads, as one stream of record batches in this process."""
+"""ArrowReader: a load as one stream of record batches in this process."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -24,7 +24,7 @@ _KINDS: Final = {**COLUMNS, "stream": "string", "file": "string", "headers": "ma
 
 
 def open_reader(options: ReadOptions, columns: Sequence[str]) -> Any:
-    """Fix what is read, and return a `pyarrow.RecordBatchReader` of it.
+    """Fix what a load reads, and return a `pyarrow.RecordBatchReader` for it.
 
     Args:
         options: what to read.
@@ -32,7 +32,7 @@ def open_reader(options: ReadOptions, columns: Sequence[str]) -> Any:
 
     Raises:
         Misuse: a column does not exist, or there is no log.
-        GapError: some of it was archived.
+        GapError: part of it was archived.
     """
     schema = arrow_schema(columns)
     batches = _batches(take_snapshots(options), options, Wanted(schema))
@@ -40,7 +40,7 @@ def open_reader(options: ReadOptions, columns: Sequence[str]) -> Any:
 
 
 def arrow_schema(columns: Sequence[str] = ()) -> Any:
-    """Return the Arrow schema of these columns, in this order; of the default ones if none.
+    """Return the Arrow schema of these columns, in order; of the default columns if none is named.
 
     Raises:
         Misuse: a name is not a column, or is given twice.

@@ -1,4 +1,4 @@
-"""Bodies: the bodies of message frames, checked, with their payloads one after another."""
+"""Bodies: reads and checks the bodies of message frames, and places their payloads side by side."""
 
 from struct import unpack_from
 from typing import Any, Final, NamedTuple
@@ -21,8 +21,8 @@ from rt.log.files.disk import File
 from rt.spark.reading.ahead import Ahead
 from rt.spark.reading.storage import read_into
 
-_LAST_BYTES: Final = 512 * KIB  # of the frame that fills a block, as it usually is, twice
-# From here on a read for each frame costs less than copying the frame out of a larger read.
+_LAST_BYTES: Final = 512 * KIB  # room for the last frame of a block, twice its usual size
+# From this size on, a read for each frame costs less than copying it out of a larger read.
 _LARGE_BYTES: Final = 32 * KIB
 _NOTHING: Final = memoryview(bytearray())
 INCOMPLETE: Final = "the frame is incomplete"
@@ -31,14 +31,14 @@ _NOT_ADDING_UP: Final = "the columns do not add up to the body"
 
 
 class Body(NamedTuple):
-    """The body of a frame of messages, decompressed; its CRC was checked, and how long it is.
+    """The decompressed body of a messages frame; its CRC and its length were checked.
 
     Attributes:
         columns: publish times and offsets, as docs/LOG_FORMAT.md has them.
-        block: holds the payloads, from `begin` up to `end`, between those of other frames; those
-            of the frame that was read last, if it is a `Scratch`.
-        keys: of all messages, one after another.
-        headers: likewise.
+        block: holds the payloads, from `begin` up to `end`, beside those of other frames; a
+            `Scratch` holds only those of the last frame that was read.
+        keys: the keys of all messages, one after another.
+        headers: the headers of all messages, likewise.
     """
 
     columns: memoryview
@@ -49,30 +49,30 @@ class Body(NamedTuple):
     headers: bytes = b""
 
 
-NO_BODY: Final = Body(_NOTHING, _NOTHING, 0, 0, _NOTHING)  # where headers alone are read
+NO_BODY: Final = Body(_NOTHING, _NOTHING, 0, 0, _NOTHING)  # used if only headers are read
 
 
 class Block:
-    """Memory for the payloads that are decoded at once.
+    """Memory for the payloads that are decoded together.
 
-    They are read to where the record batch needs them, so that joining them copies nothing. A
-    block that batches were made from belongs to those batches.
+    They are read directly to where the record batch needs them, so that joining them copies
+    nothing. Once batches were made from a block, its memory belongs to them.
     """
 
     def __init__(self, size: int) -> None:
-        """Hold `size` bytes, and the last frame that begins before they are full."""
+        """Allocate `size` bytes, and room for the frame that begins before they are full."""
         self._size = size + _LAST_BYTES
         self.memory = _NOTHING
         self.used = 0
 
     def renew(self) -> None:
-        """Leave the memory to the batches that were made from it."""
+        """Take new memory; the old one belongs to the batches that were made from it."""
         self.memory, self.used = _NOTHING, 0
 
     def room(self, length: int) -> memoryview:
-        """Return room for so many bytes after what is used; `take` keeps it."""
+        """Return room for this many bytes after those in use; `take` keeps it."""
         if self.used + length > len(self.memory):
-            made: Any = np.empty(max(length, self._size), "u1")  # its memory is not touched yet
+            made: Any = np.empty(max(length, self._size), "u1")  # the memory is not touched yet
             self.memory = memoryview(made)
             self.used = 0
         return self.memory[self.used : self.used + length]
@@ -88,16 +88,16 @@ class Scratch(Block):
     """Memory for payloads that are checked but not wanted; each frame overwrites the one before."""
 
     def __init__(self) -> None:
-        """Hold no more than one frame, which stays in the processor's cache."""
+        """Hold no more than one frame, which fits the processor's cache."""
         super().__init__(0)
 
     def take(self, length: int) -> int:  # noqa: ARG002 - nothing is kept
-        """Leave the room to the next frame."""
+        """Let the next frame reuse the room."""
         return 0
 
 
 class BodyReader:
-    """Reads the bodies of one file's frames, each of them once."""
+    """Reads the bodies of one file's frames, each once."""
 
     def __init__(
         self, file: File, ahead: Ahead, block: Block, *, columns_suffice: bool = False
@@ -105,11 +105,11 @@ class BodyReader:
         """Read payloads into `block`.
 
         Args:
-            file: where the frames are.
+            file: the file with the frames.
             ahead: reads the headers of the same file.
             block: room for the payloads.
-            columns_suffice: whether to read only the columns of uncompressed frames. The CRC of
-                a body covers its payloads too, so nothing is compared with it then.
+            columns_suffice: whether to read only the columns of uncompressed frames. Their CRCs are
+                then not checked, since a CRC covers the payloads too.
         """
         self._file = file
         self._ahead = ahead
@@ -117,10 +117,10 @@ class BodyReader:
         self._columns_suffice = columns_suffice
 
     def read(self, header: Header, offset: int) -> Body:
-        """Read the body of the frame of messages at `offset`, whose header was checked.
+        """Read the body of the messages frame at `offset`, whose header was checked.
 
         Raises:
-            FrameError: the body is not the one the header was sealed for, or contradicts itself.
+            FrameError: the body does not match its header, or contradicts itself.
         """
         length = _columns_bytes(header)
         if length > header.raw_length:
@@ -136,7 +136,7 @@ class BodyReader:
         return self._body(header, columns, data)
 
     def stored(self, header: Header, offset: int) -> memoryview:
-        """Read the body of any frame as it is on disk; `FrameError` as `read`."""
+        """Read the body of any frame as it is on disk; raises `FrameError` as `read`."""
         size = header.size
         frame = self._ahead.read(size, offset, READ_BYTES)
         if len(frame) < size:
@@ -158,7 +158,8 @@ class BodyReader:
         return Body(columns, _NOTHING, 0, size, _NOTHING)
 
     def _ahead_read(self, length: int, offset: int) -> bytes:
-        return bytes(self._ahead.read(length, offset, READ_BYTES))  # a slice would keep it all
+        # a copy, since a slice would keep the whole buffer
+        return bytes(self._ahead.read(length, offset, READ_BYTES))
 
     def _read_to_place(
         self, header: Header, offset: int, length: int
@@ -175,19 +176,19 @@ class BodyReader:
         return columns, data
 
     def _body(self, header: Header, columns: memoryview, data: memoryview) -> Body:
-        """Check that the last offsets reach the end, and keep the room of the payloads."""
+        """Check that the last offsets reach the end, and keep the payloads' room."""
         block = self._block
         size, keys_size, headers_size = _sizes(header, columns)
         if size + keys_size + headers_size != len(data):
             raise FrameError(_NOT_ADDING_UP)
-        # copied: the next payloads will overwrite them
+        # copied, because the next payloads overwrite them
         keys, headers = bytes(data[size : size + keys_size]), bytes(data[size + keys_size :])
         begin = block.take(size)
         return Body(columns, block.memory, begin, begin + size, keys, headers)
 
 
 def _columns_bytes(header: Header) -> int:
-    """The bytes of a time for each message, and of the offsets of what it has."""
+    """Return the bytes of the fixed-size columns: times and offsets."""
     if header.columns & HEADERS_COLUMN:
         return headers_begin(header) + 4 * (header.messages + 1)
     return headers_begin(header)
@@ -200,7 +201,7 @@ def headers_begin(header: Header) -> int:
 
 
 def _sizes(header: Header, columns: memoryview) -> tuple[int, int, int]:
-    """The bytes of all payloads, of all keys and of all headers, as the columns have them."""
+    """Return the total bytes of payloads, keys and headers, according to the offsets."""
     count, keys, headers = header.messages, 0, 0
     if header.columns & KEYS_COLUMN:
         keys = _last_offset(columns, 12 * count + 4, count)
@@ -210,7 +211,7 @@ def _sizes(header: Header, columns: memoryview) -> tuple[int, int, int]:
 
 
 def _last_offset(columns: memoryview, begin: int, count: int) -> int:
-    """The last of an offsets column, whose first must be 0."""
+    """Return the last offset of a column; `FrameError` if its first is not 0."""
     if unpack_from("<I", columns, begin)[0]:
         raise FrameError("the offsets of the messages go back")
     last: int = unpack_from("<I", columns, begin + 4 * count)[0]

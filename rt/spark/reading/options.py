@@ -1,4 +1,4 @@
-"""Options: what a user may ask of the `rt` source, checked before anything is read."""
+"""Options: the options of the `rt` source, checked before anything is read."""
 
 import json
 import re
@@ -19,7 +19,7 @@ FAILFAST, PERMISSIVE, DROPMALFORMED = "FAILFAST", "PERMISSIVE", "DROPMALFORMED"
 AUTO: Final = "auto"
 
 PARTITION_BYTES: Final = 128 * MIB
-# What Spark's Kafka source and sink call them.
+# Names of Spark's Kafka source and sink for our options.
 _ALIASES: Final = {
     "startingoffsets": "startingPosition",
     "endingoffsets": "endingPosition",
@@ -41,7 +41,7 @@ _INSTEAD: Final = {
 }
 Table = Mapping[str, tuple[str, Callable[[str], Any]]]
 _UNITS: Final = ("k", "m", "g", "t")
-# Spark sets these itself: of streaming queries, and of tables in its catalog.
+# Options that Spark sets itself, for streaming queries and for tables in its catalog.
 _SPARKS: Final = frozenset((
     "checkpointlocation", "queryname", "owner", "location", "provider", "external", "comment",
     "is_managed_location", "serialization.format", "collation", "transient_lastddltime",
@@ -55,10 +55,10 @@ class Edges:
 
     Attributes:
         start: a position, `earliest` or `latest`.
-        end: a position or `latest`; the message there is not read.
-        start_ns: instead of `start`: the first message merged then or later (in a session:
-            published).
-        end_ns: instead of `end`: the first such message that is not read.
+        end: a position or `latest`, exclusive.
+        start_ns: a time instead of `start`: from the first message merged then or later (in a
+            session: published).
+        end_ns: a time instead of `end`: up to the first such message, exclusive.
     """
 
     start: Position | str = "earliest"
@@ -97,13 +97,13 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class TriggerLimits:
-    """How much a micro-batch reads; None where there is no limit.
+    """How much a micro-batch reads; None for no limit.
 
     Attributes:
-        records: the most messages, of the selected sessions.
-        bytes: the most of the log, on disk.
+        records: how many messages at most, of the selected sessions.
+        bytes: how many bytes of the log on disk at most.
         records_min: a micro-batch waits for this many messages, of all sessions.
-        delay_s: the longest it waits for them.
+        delay_s: how long it waits for them at most.
     """
 
     records: int | None = None
@@ -121,9 +121,9 @@ class Splitting:
     """How a load is cut into tasks.
 
     Attributes:
-        partitions: how many there are at least; a hint.
-        bytes: of the log, on disk, for one task.
-        records: the most selected messages of one task; None if there is no such limit.
+        partitions: how many tasks at least; a hint.
+        bytes: bytes of the log on disk for one task.
+        records: how many selected messages a task has at most; None for no limit.
     """
 
     partitions: int = 1
@@ -138,15 +138,14 @@ class ReadOptions:
     Attributes:
         paths: log directories, globs or parents of log directories; or URIs of these.
         edges: where it begins and ends.
-        selection: of streams, sessions and keys.
-        limits: of a micro-batch.
-        splitting: into tasks.
+        selection: the wanted streams, sessions and keys.
+        limits: how much a micro-batch may read.
+        splitting: how it is cut into tasks.
         fail_on_data_loss: whether archived messages fail the query.
-        mode: what a damaged frame does.
-        check_bodies: `true`: all bodies are read and compared with their CRCs. `false`: only what
-            the columns need is read. `auto`: `false` where headers suffice under FAILFAST, else
-            `true`.
-        columns: of a load without a schema, in order; () for the default columns.
+        mode: how to handle a damaged frame.
+        check_bodies: `true`: read all bodies and check their CRCs. `false`: read only what the
+            columns need. `auto`: `false` if headers suffice under FAILFAST, else `true`.
+        columns: the columns of a load that names no schema, in order; () for the default columns.
         lease: keeps the archiver from the files; None for no lease.
     """
 
@@ -163,7 +162,7 @@ class ReadOptions:
 
     @property
     def path(self) -> str:
-        """The path, for messages: the only one, or the first."""
+        """Return the first path, for messages."""
         return self.paths[0]
 
 
@@ -190,8 +189,8 @@ class LeaseOptions:
         nodes: addresses of nodes of the stream.
         certs: directory of ca.pem, NAME.pem and NAME.key, on the driver.
         identity: NAME of the certificate to show.
-        seconds: how long it holds; it begins at the load, and again at the first query.
-        bytes_max: how much it holds, including what is appended meanwhile.
+        seconds: how long it lasts; it is taken at the load, and again at the first query.
+        bytes_max: how much it may keep, including what is appended meanwhile.
     """
 
     nodes: tuple[str, ...]
@@ -233,15 +232,15 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 def parsed_options(what: str, options: Mapping[str, str], table: Table) -> dict[str, Any]:
-    """Return the values of the options that are given, by their names in the table.
+    """Return the values of the options that were given, by their field names.
 
     Args:
         what: the source or the sink, for messages.
-        options: as Spark passes them, with names in any case.
+        options: the options as Spark passes them, with names in any case.
         table: the field and the parser of each option, by its name.
 
     Raises:
-        Misuse: an option is unknown or wrong, or is given by two names.
+        Misuse: an option is unknown or wrong, or is given under two names.
     """
     names, found = {name.lower(): name for name in table}, {}
     for given, value in options.items():
@@ -263,12 +262,12 @@ def parsed_options(what: str, options: Mapping[str, str], table: Table) -> dict[
 
 
 def is_sparks_own(name: str) -> bool:
-    """Whether Spark sets this option itself: of a query, or of a table in its catalog."""
+    """Whether Spark sets this option itself, for a query or for a table in its catalog."""
     return name in _SPARKS or name.startswith("option.")
 
 
 def unknown_option(what: str, name: str, known: Iterable[str]) -> str:
-    """Return a message that there is no such option, with the one that may be meant."""
+    """Return a message that there is no such option, suggesting the nearest."""
     by_lower = {each.lower(): each for each in known}
     close = get_close_matches(name.lower(), by_lower, 1)
     if close:
@@ -298,7 +297,7 @@ def _time(text: str) -> int:
 
 
 def _globs(text: str) -> tuple[str, ...]:
-    # a glob may begin with a set of characters
+    # a glob may begin with a character set
     is_array = text.startswith('["')
     globs = tuple(_texts(text) if is_array else (each.strip() for each in text.split(",")))
     for glob in globs:
@@ -308,7 +307,7 @@ def _globs(text: str) -> tuple[str, ...]:
 
 
 def _texts(text: str) -> list[str]:
-    """Comma-separated texts, or a JSON array where a text contains a comma."""
+    """Parse comma-separated texts, or a JSON array if a text contains a comma."""
     try:
         is_array = text.startswith("[")
         names = json.loads(text) if is_array else [name.strip() for name in text.split(",")]

@@ -1,4 +1,4 @@
-"""Pieces: the frames of one part of a log file, each cut to the messages that are wanted."""
+"""Pieces: cuts the frames in one part of a log file to the messages that are wanted."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,8 +15,8 @@ from rt.spark.reading.ahead import Ahead
 from rt.spark.reading.bodies import INCOMPLETE, NO_BODY, Block, Body, BodyReader
 from rt.spark.reading.places import LogPlace
 
-_CHUNK_BYTES: Final = MIB  # of one read where the next frame is searched for
-_HEADER_ROW_BYTES: Final = 32  # of a row without a body: three numbers, or one and a name
+_CHUNK_BYTES: Final = MIB  # bytes of one read while searching for the next frame
+_HEADER_ROW_BYTES: Final = 32  # bytes of a row without a body: three numbers, or one and a name
 _OVERLAP: Final = 63  # a header that begins in one chunk may end in the next
 
 
@@ -26,12 +26,12 @@ class Piece:
 
     header: Header
     body: Body
-    position: Position  # of the frame
+    position: Position  # the frame's position
     session: str
     merge_time_ns: int | None
-    first: int  # the messages from `first` up to `last` are wanted
+    first: int  # the messages from `first` up to `last`, exclusive, are wanted
     last: int
-    number: int  # of message `first`
+    number: int  # number of message `first`
     log: LogPlace | None = None
 
     def __len__(self) -> int:
@@ -39,14 +39,14 @@ class Piece:
 
     @property
     def size(self) -> int:
-        """About how many bytes it is in a record batch."""
+        """Return about how many bytes it takes in a record batch."""
         if not self.body.block:
             return len(self) * _HEADER_ROW_BYTES
         return self.header.raw_length
 
 
 class Damage(NamedTuple):
-    """Frames that are not what was written, from `position` up to `end`."""
+    """Bytes that are not the frames that were written, from `position` up to `end`."""
 
     position: Position
     end: Position
@@ -56,15 +56,15 @@ class Damage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Whole frames of one log file; its first is a range frame in a merged log.
+    """Whole frames of one log file; in a merged log, the first one is a range frame.
 
     Attributes:
         file: position of the file.
         begin: offset of the first frame.
         end: offset after the last one.
         start: messages before this position are not wanted.
-        stop: nor those from this one on.
-        log: which of the load's logs, counted from 0.
+        stop: messages from this position on are not wanted.
+        log: index of the log among those of the load.
     """
 
     file: Position
@@ -77,20 +77,20 @@ class Part:
 
 @dataclass(slots=True)
 class PartReader:
-    """Reads one part, and continues after damage at the next whole frame."""
+    """Reads one part; after damage, continues at the next whole frame."""
 
     file: File
     part: Part
     merged: bool
     session: str
     wanted: Callable[[str], bool]
-    block: Block | None  # where payloads are read to; None: headers alone are read
+    block: Block | None  # where payloads are read to; None to read headers only
     columns_suffice: bool = False  # whether no payload is wanted or checked
     _walk: Walk = field(init=False)
     _ahead: Ahead = field(init=False)
     _bodies: BodyReader | None = field(init=False)
     _passed: int = 0  # messages of the current range so far
-    _passes_by: bool = False  # whether the current range is of a session that is not wanted
+    _passes_by: bool = False  # whether the current range's session is not wanted
 
     def __post_init__(self) -> None:
         self._ahead = Ahead(self.file)
@@ -130,7 +130,8 @@ class PartReader:
         if end - offset < header.size:
             raise FrameError(INCOMPLETE)
         if header.kind == FrameKind.MESSAGES:
-            if walk.position + header.messages <= self.part.start:  # another part checks it
+            # another part reads and checks the frame
+            if walk.position + header.messages <= self.part.start:
                 walk.step(header)
                 return header, NO_BODY
             body = bodies.read(header, offset)
@@ -174,7 +175,7 @@ class PartReader:
             walk.skip_range()
 
     def _step_over(self, reason: str) -> Damage:
-        """Continue with the next frame: by the header if it is whole, otherwise by a search."""
+        """Continue with the next frame: by the header if that is whole, otherwise by searching."""
         walk, at = self._walk, self._walk.position
         session = walk.range.session if walk.left and walk.range else self.session or None
         left = walk.left

@@ -1,4 +1,4 @@
-"""Places: which log directories the paths of a load name."""
+"""Places: finds the log directories that the paths of a load name."""
 
 import glob
 import os
@@ -20,9 +20,9 @@ class LogPlace:
     """A log that a load reads.
 
     Attributes:
-        path: of its directory, or a URI.
+        path: the path or URI of its directory.
         log_id: a log that was deleted and created again has another id.
-        stream: whose messages it holds.
+        stream: the stream whose messages it holds.
     """
 
     path: str
@@ -33,11 +33,12 @@ class LogPlace:
 def log_paths(paths: tuple[str, ...]) -> tuple[str, ...]:
     """Return the log directories that these paths name, in order, each once.
 
-    A path is a log directory, a glob, or a parent directory. A parent stands for the merged log of
-    each stream below it or, where a stream has none, for its sessions: a node has both, with the
-    same messages. What names no log is returned as it is, and refused when it is opened.
+    A path is a log directory, a glob, or a parent directory. A parent directory names the merged
+    log of each stream below it, or the stream's sessions if it has no merged log: a node has both,
+    with the same messages. A path that names no log is returned unchanged, and refused when it is
+    opened.
     """
-    found: dict[str, str] = {}  # by the place on disk, which may be written in several ways
+    found: dict[str, str] = {}  # by real path, since one directory may be named in several ways
     for path in paths:
         matches = [path]
         if is_glob(path) and not _is_log(path):
@@ -49,7 +50,7 @@ def log_paths(paths: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def is_glob(path: str) -> bool:
-    """Whether a path is a pattern; a URI is not, whose `?` begins its settings."""
+    """Whether a path is a glob; in a URI, `?` begins a query instead."""
     return glob.has_magic(path) and "://" not in path
 
 
@@ -86,7 +87,7 @@ def _is_log(path: str) -> bool:
 
 
 def _kind(path: str) -> tuple[str, bool]:
-    """The stream of a log, and whether it is its merged log."""
+    """Return a log's stream, and whether it is the merged log."""
     disk, inside = open_storage(path)
     with closing(LogDirectory(inside, disk)) as log:
         log.refresh()

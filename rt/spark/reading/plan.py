@@ -1,4 +1,4 @@
-"""Plan: what one load reads of its logs, fixed when the load is made."""
+"""Plan: fixes what one load reads of its logs."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -35,21 +35,21 @@ from rt.spark.reading.options import FAILFAST, ReadOptions, Selection
 from rt.spark.reading.places import LogPlace, log_paths
 from rt.spark.reading.storage import open_storage
 
-_INDEX_BYTES_MAX: Final = 192 * MIB  # 24 bytes for each range of 1 GiB, of 128 at least
+_INDEX_BYTES_MAX: Final = 192 * MIB  # 24 bytes for each range of at least 128 bytes in a 1 GiB file
 
 
 @dataclass(frozen=True, slots=True)
 class LogSnapshot:
-    """A log as it was: every query on one load reads this, whatever is appended meanwhile.
+    """A log at one moment: every query on a load reads this, whatever is appended meanwhile.
 
     Attributes:
-        path: of the log, as the user wrote it.
+        path: the path of the log, as the user wrote it.
         log_id: a log that was deleted and created again has another id.
-        stream: whose messages it holds.
-        start: of the first message.
-        stop: after the last one.
-        files: where each file starts and ends that has some of them, oldest first.
-        gaps: what was archived of them.
+        stream: the stream whose messages it holds.
+        start: where to begin.
+        stop: where to stop, exclusive.
+        files: where each file with wanted messages begins and ends, oldest first.
+        gaps: the archived parts.
     """
 
     path: str
@@ -63,7 +63,7 @@ class LogSnapshot:
 
     @property
     def place(self) -> LogPlace:
-        """Where a task finds it."""
+        """Return where a task finds the log."""
         return LogPlace(self.path, self.log_id, self.stream)
 
 
@@ -83,7 +83,7 @@ class LogView:
 
         Args:
             path: a directory or a URI.
-            strict: whether damage at the end of the log is an error; otherwise tasks treat it as
+            strict: whether damage at the end of the log is an error; otherwise tasks handle it as
                 the mode says.
         """
         disk, inside = open_storage(path)
@@ -106,12 +106,12 @@ class LogView:
 
     @property
     def stream(self) -> str:
-        """Whose messages it holds; "" if that is not known yet."""
+        """Return the stream whose messages the log holds; "" if not known yet."""
         identity = self.log.manifest.identity
         return identity.stream if identity else ""
 
     def files(self) -> Iterator[tuple[Position, int]]:
-        """The files that are not archived and the end of each, up to the first that still grows."""
+        """Yield unarchived files and their ends, up to the first that still grows."""
         for start in self.log.files():
             end = self.log.manifest.rolled_end(start)
             yield start, self.tail_end(start) if end is None else end
@@ -119,13 +119,13 @@ class LogView:
                 return
 
     def end(self) -> Position:
-        """The position after the last whole frame."""
+        """Return the position after the last whole frame."""
         order = self.log.manifest.order
         rolled = order[-1] + self.log.manifest.rolled[order[-1]].end if order else 0
         return max((Position(start + end) for start, end in self.files()), default=Position(rolled))
 
     def tail_end(self, start: Position) -> int:
-        """Where the whole frames of a growing file end; what follows is not written yet."""
+        """Return where the whole frames of a growing file end; the rest is not written yet."""
         file = self.log.open_file(start)
         try:
             size = file.size()
@@ -137,7 +137,7 @@ class LogView:
             file.close()
 
     def walk_to(self, file: File, start: Position, is_past: Callable[[IndexEntry], bool]) -> Walk:
-        """Start a walk at the last indexed frame that is not past the place sought."""
+        """Return a walk at the last indexed frame that is not past the sought place."""
         log = self.log
         index = self.index(file, start)
         return walk_before(
@@ -145,7 +145,7 @@ class LogView:
         )
 
     def index(self, file: File, start: Position) -> Index:
-        """The index of a file, in memory; rebuilt if it is missing."""
+        """Return a file's index, in memory; rebuilds it if it is missing."""
         try:
             index_file = self.log.disk.open_read(self.log.file_path(start) + SUFFIX)
         except FileNotFoundError:
@@ -153,14 +153,14 @@ class LogView:
         else:
             with closing(index_file):
                 size = index_file.size()
-                is_ours = size <= _INDEX_BYTES_MAX  # a file that is not ours is passed over
+                is_ours = size <= _INDEX_BYTES_MAX  # a file too large to be ours is ignored
                 data = index_file.pread(size, 0) if is_ours else self._made_index(file, start)
         return Index(lambda length, offset: data[offset : offset + length], len(data))
 
     def numbered(self, start: Position, offset: int) -> tuple[int, int]:
-        """Return the first message number from an offset of a file on, and that after its last.
+        """Return the number of the first message from an offset on, and the number after the last.
 
-        Only headers after an index entry are read. A jump in a session's numbers counts too.
+        Reads only headers after an index entry. Numbers that a session skipped count too.
         """
         with closing(self.log.open_file(start)) as file:
             end, begin, last = self.tail_end(start), Facts(), Facts()
@@ -221,8 +221,8 @@ def take_snapshots(options: ReadOptions) -> tuple[LogSnapshot, ...]:
 
     Raises:
         Misuse: there is no log, two hold the same messages, or the start is after the end.
-        GapError: some of it was archived.
-        CorruptLog: what had to be read for this is damaged.
+        GapError: part of it was archived.
+        CorruptLog: something that had to be read for this is damaged.
     """
     with ExitStack() as stack:
         views = []
@@ -242,10 +242,10 @@ def take_snapshots(options: ReadOptions) -> tuple[LogSnapshot, ...]:
 
 
 def check_no_copies(snapshots: tuple[LogSnapshot, ...]) -> None:
-    """Refuse logs that hold the same messages, which a load would give twice.
+    """Refuse logs that hold the same messages, which a load would return twice.
 
     Raises:
-        Misuse: two are copies of one log, or one is merged from the sessions that others hold.
+        Misuse: two are copies of one log, or one is merged from sessions that others hold.
     """
     logs: dict[str, LogSnapshot] = {}
     for each in snapshots:
@@ -269,7 +269,7 @@ def check_no_copies(snapshots: tuple[LogSnapshot, ...]) -> None:
 
 
 def _digests(snapshot: LogSnapshot) -> set[tuple[Position, str]]:
-    """What the rolled files of a merged log add up to, which copies of it share."""
+    """Return the digests of a merged log's rolled files, which copies of it share."""
     with closing(LogView(snapshot.path, strict=False)) as view:
         view.refresh()
         lines = view.log.manifest.rolled.values()
@@ -277,7 +277,7 @@ def _digests(snapshot: LogSnapshot) -> set[tuple[Position, str]]:
 
 
 def is_selected(view: LogView, selection: Selection) -> bool:
-    """Whether a load reads any of a log."""
+    """Whether a load reads any part of a log."""
     if not selection.has_stream(view.stream):
         return False
     return view.log.merged or selection.has_session(view.log.session)
@@ -287,7 +287,7 @@ def check_nothing_archived(snapshots: tuple[LogSnapshot, ...], options: ReadOpti
     """Refuse a load from `earliest` that may have begun before files were archived.
 
     Raises:
-        Misuse: something was archived, and nothing says whether the load was made before that.
+        Misuse: files were archived, and nothing says whether the load was made before that.
     """
     if options.edges.start != "earliest" or options.edges.start_ns is not None:
         return
@@ -296,7 +296,7 @@ def check_nothing_archived(snapshots: tuple[LogSnapshot, ...], options: ReadOpti
             view.refresh()
             for gap in gaps_between(view.log, START, snapshot.start):
                 if gap.reason.startswith("not copied"):
-                    continue  # this copy never had it
+                    continue  # this copy never had the file
                 raise Misuse(
                     f"{snapshot.path}: {gap}. That may have been after this load: Spark plans a "
                     "load with .schema(...) at its first action. Name the columns by "
@@ -306,7 +306,7 @@ def check_nothing_archived(snapshots: tuple[LogSnapshot, ...], options: ReadOpti
 
 
 def between(view: LogView, start: Position, stop: Position) -> LogSnapshot:
-    """The messages from `start` up to `stop` as a snapshot, gaps and all."""
+    """Return the messages from `start` up to `stop` as a snapshot, including gaps."""
     files = tuple(
         (file, min(end, stop - file))
         for file, end in view.files()
@@ -336,7 +336,7 @@ def _snapshot(view: LogView, options: ReadOptions) -> LogSnapshot:
 
 
 def check_not_all_archived(view: LogView, options: ReadOptions) -> None:
-    """Refuse `earliest` for a log of which no message is left: it would silently read nothing.
+    """Refuse `earliest` for a log whose messages are all gone: it would silently read nothing.
 
     Raises:
         GapError: all messages of the log were archived.
@@ -352,7 +352,7 @@ def check_not_all_archived(view: LogView, options: ReadOptions) -> None:
 def edge(
     view: LogView, place: Position | str, time_ns: int | None, *, is_end: bool = False
 ) -> Position:
-    """Return the position that an option for the start or the end names."""
+    """Return the position that a start or end option names."""
     if isinstance(place, Position):
         return place
     if time_ns is None:
@@ -361,19 +361,19 @@ def edge(
     seek = end_before if is_end else readable_at
     try:
         found = seek(view.log, time_ns) if view.log.files() else view.end()
-    except CorruptLog as error:  # of a session, which is read up to there
+    except CorruptLog as error:  # damage in a session, which is read up to there
         if view.strict:
             raise
         found = view.end() if is_end else error.position
-    # Archived messages of a window must be a gap and not be skipped silently. So a window begins at
-    # the first archived file that may hold one, and ends at the first that is too late.
+    # Archived messages in the window must count as a gap, not be skipped silently. So a window
+    # begins at the first archived file that may hold one, and ends at the first that is too late.
     lines = (manifest.rolled[file] for file in manifest.order if file in manifest.archived)
     times = ((line.file, line.first_time_ns if is_end else line.last_time_ns) for line in lines)
     return min(found, next((file for file, ns in times if ns >= time_ns), found))
 
 
 def parsed_edge(paths: tuple[str, ...], given: Start | str) -> tuple[Position | str, int | None]:
-    """Return the edge that a Python caller names: a position or a word, and a time in ns.
+    """Parse a start or end given in Python: a position or a word, and a time in ns.
 
     Raises:
         Misuse: it is none of these, or counts messages of several logs.
@@ -393,7 +393,7 @@ def parsed_edge(paths: tuple[str, ...], given: Start | str) -> tuple[Position | 
 
 
 def headers(file: File, walk: Walk, end: int) -> Iterator[tuple[Position, Header]]:
-    """The headers of the frames from `walk` on, with their places; no body is read."""
+    """Yield the headers of the frames from `walk` on, with their positions; reads no body."""
     while True:
         at = walk.position
         header = next_header(file.pread, walk, end)

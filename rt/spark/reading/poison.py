@@ -1,4 +1,4 @@
-"""Poison: distinguishes a damaged frame from one that its publisher sealed wrongly."""
+"""Poison: distinguishes a damaged frame from one whose publisher sealed wrong contents."""
 
 import os
 from contextlib import closing
@@ -13,15 +13,15 @@ from rt.spark.reading.storage import open_storage
 
 
 def corrupt_log(directory: str, found: Damage) -> CorruptLog:
-    """Return what to raise for a frame that cannot be read.
+    """Return the error for a frame that cannot be read.
 
     Args:
-        directory: of the log, or its URL.
+        directory: the directory of the log, or its URL.
         found: where the frame is, and what is wrong with it.
 
     Returns:
-        A `PoisonError` with session and positions if the frame is as its publisher sealed it, so
-        that no copy has another; otherwise a `CorruptLog`.
+        A `PoisonError` with session and positions if the publisher sealed the frame like this, so
+        that all copies have it; otherwise a `CorruptLog`.
     """
     at = found.position
     path = f"{directory}/{at.file_name}"
@@ -32,7 +32,7 @@ def corrupt_log(directory: str, found: Damage) -> CorruptLog:
 
 
 def _sealed_messages(directory: str, found: Damage) -> int | None:
-    """Return how many messages a whole but undecodable frame claims; None for other frames."""
+    """Return how many messages an intact but undecodable frame claims; None for other frames."""
     disk, inside = open_storage(directory)
     at = found.position
     try:

@@ -1,4 +1,4 @@
-"""Schema: the available columns, and which of them a user's schema chooses."""
+"""Schema: the available columns, and the ones that a user's schema selects."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,7 +19,7 @@ COLUMNS: Final = {
     "payload": "binary",
     "payload_size": "int",
 }
-# Columns that a load has only if its schema names them.
+# Columns that only a schema that names them selects.
 ON_REQUEST: Final = {
     "stream": "string",
     "file": "string",
@@ -40,7 +40,7 @@ class Wanted:
 
     @property
     def names(self) -> list[str]:
-        """All columns in order, in lower case."""
+        """Return all columns in order, in lower case."""
         return [name.lower() for name in self.arrow.names]
 
 
@@ -56,7 +56,7 @@ def default_schema(options: ReadOptions) -> str:
 
 
 def to_ddl(columns: dict[str, str]) -> str:
-    """Return a schema as Spark reads it, whatever `spark.sql.timestampType` says."""
+    """Return a schema as DDL that means the same whatever `spark.sql.timestampType` says."""
     kinds = {"timestamp": "timestamp_ltz"}
     return ", ".join(f"`{name}` {kinds.get(kind, kind)}" for name, kind in columns.items())
 
@@ -65,7 +65,7 @@ def check_schema(schema: Any, options: ReadOptions) -> Wanted:
     """Check the user's schema, a Spark `StructType`.
 
     Raises:
-        Misuse: it names a column that does not exist, or one of a type that is not possible.
+        Misuse: it names a column that does not exist, or gives one an impossible type.
     """
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - slow to import
 

@@ -1,4 +1,4 @@
-"""Splits: what each task reads, cut so that the same messages always give the same splits."""
+"""Splits: cuts a load into tasks, always in the same way for the same messages."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -20,9 +20,9 @@ from rt.spark.reading.steps import after_records
 def splits(snapshots: Sequence[LogSnapshot], options: ReadOptions) -> list[tuple[Part, ...]]:
     """Cut snapshots into tasks, each with a part of a file or with several small files.
 
-    A micro-batch that is run again must give each task the rows it had before, or the sink could
-    not tell which of them it has already published. So the cuts depend on the bytes of the
-    log alone, and not on how much of its index is written by now.
+    A replayed micro-batch must give each task the same rows as before, or the sink could not tell
+    which of them it has already published. So the cuts depend only on the log's bytes, not on how
+    much of its index is written by now.
     """
     total = sum(end for snapshot in snapshots for _, end in snapshot.files)
     wanted = options.splitting
@@ -48,7 +48,7 @@ def splits(snapshots: Sequence[LogSnapshot], options: ReadOptions) -> list[tuple
 
 
 def _windows(view: LogView, snapshot: LogSnapshot, options: ReadOptions) -> Iterator[LogSnapshot]:
-    """Cut a snapshot after every `maxRecordsPerPartition` messages, even inside a frame."""
+    """Cut a snapshot after every `maxRecordsPerPartition` messages, even within a frame."""
     records, begin = options.splitting.records, snapshot.start
     if records is None:
         yield snapshot
@@ -65,7 +65,7 @@ def _parts(view: LogView, snapshot: LogSnapshot, size: int) -> Iterator[Part]:
             continue
         try:
             file = view.log.open_file(start)
-        except FileNotFoundError:  # the task that reads it says so
+        except FileNotFoundError:  # the task that reads the file reports it
             yield Part(start, 0, end, snapshot.start, snapshot.stop)
             continue
         try:
@@ -87,7 +87,7 @@ class _Cutter:
         self._size = file.size()
 
     def cut(self, offset: int, end: int, size: int) -> Iterator[tuple[int, int]]:
-        """Yield where each part begins and ends, of what lies from `offset` up to `end`."""
+        """Yield where each part of the bytes from `offset` up to `end` begins and ends."""
         begin, end = self._boundary(offset), self._whole_end(end)
         wanted = begin + size
         while wanted < end:
@@ -99,7 +99,7 @@ class _Cutter:
         yield begin, end
 
     def _boundary(self, wanted: int) -> int:
-        """The last range, or frame of a session, that begins at `wanted` or before."""
+        """Return the last range, or frame of a session, that begins at or before `wanted`."""
         log = self._view.log
         walk = walk_before(
             self._file.pread, self._index, self._start, lambda entry: entry.offset > wanted,
@@ -113,11 +113,11 @@ class _Cutter:
                     break
                 walk.skip_range()
         except FrameError:
-            pass  # the task that reads it says what is wrong
+            pass  # the task that reads it reports the damage
         return found
 
     def _whole_end(self, end: int) -> int:
-        """Where the frame ends that holds the last wanted message; `end` may lie inside it."""
+        """Return the end of the frame with the last wanted message; `end` may lie inside it."""
         rolled = self._view.log.manifest.rolled_end(self._start)
         if end == rolled:
             return end
@@ -128,5 +128,5 @@ class _Cutter:
                 if walk.position.offset >= end:
                     return walk.position.offset
         except FrameError:
-            pass  # the task that reads it says what is wrong
+            pass  # the task that reads it reports the damage
         return end

@@ -1,4 +1,4 @@
-"""Steps: where messages are in a log and how many there are, found from headers alone."""
+"""Steps: finds and counts messages in a log from headers alone."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -16,7 +16,7 @@ IsPast = Callable[[IndexEntry], bool]
 
 
 class _Cut(NamedTuple):
-    """Which messages are wanted: those from `start` up to `end`, of some sessions or of all."""
+    """The wanted messages: those from `start` up to `end`, of some sessions or of all."""
 
     start: Position
     end: Position
@@ -24,21 +24,22 @@ class _Cut(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Messages of one frame, with consecutive positions and numbers; none of them is a repeat."""
+    """Messages of one frame, with consecutive positions and numbers; none is a repeat."""
 
     position: Position
     number: int
     messages: int
-    time_ns: int  # when they were merged; in a session, when the first of the frame was published
+    # when they were merged; in a session, when the frame's first message was published
+    time_ns: int
 
     @property
     def end(self) -> Position:
-        """The position after the last message."""
+        """Return the position after the last message."""
         return Position(self.position + self.messages)
 
     @property
     def next_number(self) -> int:
-        """The number after that of the last message."""
+        """Return the number after that of the last message."""
         return self.number + self.messages
 
 
@@ -48,9 +49,9 @@ def runs(
     """Yield the messages between two positions, frame by frame.
 
     Args:
-        view: of the log.
-        start: of the first message.
-        end: after the last one.
+        view: what is known of the log.
+        start: where to begin.
+        end: where to stop, exclusive.
         has_session: whether messages of a session are wanted; None if all are.
 
     Raises:
@@ -63,10 +64,10 @@ def runs(
 
 
 def last_run(view: LogView, start: Position, end: Position) -> Run | None:
-    """Return the last messages between two positions; `CorruptLog` as `runs`."""
+    """Return the last messages between two positions; raises `CorruptLog` as `runs`."""
     for file, file_end in reversed([*view.files()]):
         if start < file + file_end and file < end:
-            # the last indexed range may be an event, or of repeats only: then from the beginning
+            # if the last indexed range is an event or has only repeats, start at the beginning
             for offset in (min(file_end, end - file) - 1, max(0, start - file)):
                 found = [*_runs(view, (file, file_end), _past(offset), _Cut(start, end))]
                 if found:
@@ -79,8 +80,8 @@ def after_records(
 ) -> Position:
     """Return the position after the next `count` selected messages, or `end` if earlier.
 
-    Messages of all sessions are counted by number: where those of a session jump, that counts too.
-    Damage ends the count, because the task that reads it says what is wrong.
+    For all sessions together, messages are counted by number, so skipped numbers of a session count
+    too. Counting ends at damage, which the task that reads it reports.
     """
     with suppress(CorruptLog):
         if selection.sessions is None or not view.log.merged:
@@ -94,7 +95,7 @@ def after_records(
 
 
 def after_bytes(view: LogView, start: Position, size: int, end: Position) -> Position:
-    """Return the end of the next `size` bytes, at least one frame, or `end` if that is earlier."""
+    """Return the end of the next `size` bytes, at least one frame, or `end` if earlier."""
     for file, file_end in view.files():
         offset = max(0, start - file)
         if file + file_end <= start:
@@ -107,16 +108,16 @@ def after_bytes(view: LogView, start: Position, size: int, end: Position) -> Pos
 
 
 def bytes_between(view: LogView, start: Position, end: Position) -> int:
-    """The bytes of the log between two positions."""
+    """Return how many bytes of the log are between two positions."""
     ends = ((file, file + file_end) for file, file_end in view.files())
     return sum(max(0, min(end, file_end) - max(start, file)) for file, file_end in ends)
 
 
 def unread(view: LogView, start: Position, end: Position) -> tuple[int, int | None]:
-    """How many messages there are from `start` to `end`, by number, and the time of the first.
+    """Return how many messages there are from `start` to `end`, by number, and the first's time.
 
-    The time is when it was merged; in a session, when the first of its frame was published. Where
-    there is no message it is None. Damage counts as none.
+    The time is when it was merged; in a session, when its frame's first message was published. None
+    if there is no message. Damaged frames are not counted.
     """
     with suppress(CorruptLog):
         first = next(runs(view, start, end), None)
@@ -127,7 +128,7 @@ def unread(view: LogView, start: Position, end: Position) -> tuple[int, int | No
 
 
 def _place_of(view: LogView, number: int, end: Position) -> Position:
-    """The position of a message, or `end` if it is not there."""
+    """Return the position of a message, or `end` if it is not there."""
     for file, file_end in view.files():
         rolled = view.log.manifest.rolled.get(file)
         if rolled is not None and rolled.next <= number:
@@ -139,7 +140,7 @@ def _place_of(view: LogView, number: int, end: Position) -> Position:
 
 
 def _boundary(view: LogView, start: Position, offset: int, end: int) -> Position:
-    """The last boundary of frames up to `offset`, but one after `start`."""
+    """Return the last frame boundary up to `offset`, but after `start`."""
     found = start
     with closing(view.log.open_file(start.file)) as file, suppress(FrameError):
         walk = view.walk_to(file, start.file, lambda entry: entry.offset > offset)
@@ -156,7 +157,7 @@ def _past(offset: int) -> IsPast:
 
 
 def _runs(view: LogView, place: tuple[Position, int], is_past: IsPast, cut: _Cut) -> Iterator[Run]:
-    """The wanted messages of one file, from the last indexed frame that is not past."""
+    """Yield the wanted messages of one file, from the last indexed frame that is not past."""
     file, file_end = place
     passed = 0
     with closing(view.log.open_file(file)) as opened:

@@ -1,4 +1,4 @@
-"""Storage: the file system that a path names, as a `Disk` of the log core."""
+"""Storage: a path's file system, as a `Disk` for `rt.log`."""
 
 import os
 import re
@@ -9,19 +9,19 @@ from rt.errors import Misuse
 from rt.log.files.disk import Disk, File, OsDisk, OsFile
 
 _SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]*)://?")
-# One request to an object store waits 60 ms; this much takes about as long to arrive.
+# A request to an object store waits 60 ms; this much takes about as long to arrive.
 _AHEAD_BYTES: Final = 8 << 20
 
 
 def open_storage(path: str) -> tuple[Disk, str]:
-    """Return the disk that `path` is on, and the path there.
+    """Return the disk that `path` is on, and its path on that disk.
 
     Args:
         path: a local path, a `file:` URI, or a URI of any file system that pyarrow or fsspec
             knows (`s3://bucket/log`, `gs://...`, `hdfs://...`, `http://...`).
 
     Raises:
-        Misuse: nothing that is installed knows the scheme.
+        Misuse: no installed package knows the scheme.
     """
     match = _SCHEME.match(path)
     if match is None:
@@ -33,7 +33,7 @@ def open_storage(path: str) -> tuple[Disk, str]:
 
 
 def read_into(file: File, parts: Sequence[bytearray | memoryview], offset: int) -> int:
-    """Fill `parts`, one after another, from `offset` of a file on; return how many bytes it had."""
+    """Fill `parts` in order with a file's bytes from `offset` on; return how many there were."""
     if isinstance(file, OsFile):
         return os.preadv(file.fileno(), parts, offset)
     data = file.pread(sum(map(len, parts)), offset)
@@ -78,7 +78,7 @@ class FsFile:
         self._base = 0
 
     def pread(self, length: int, offset: int) -> bytes:
-        """Read up to `length` bytes at `offset`, from what was read ahead if it is there."""
+        """Read up to `length` bytes at `offset`, from the read-ahead buffer if they are there."""
         at = offset - self._base
         if at < 0 or at + length > len(self._data):
             left = max(0, self._file.size() - offset)
@@ -89,7 +89,7 @@ class FsFile:
         return bytes(self._data[at : at + length])
 
     def size(self) -> int:
-        """The bytes in the file now, not when it was opened."""
+        """Return the file's size now, not when it was opened."""
         return int(self._system.get_file_info(self._path).size or 0)
 
     def close(self) -> None:
@@ -103,7 +103,7 @@ class FsFile:
 
 
 class FsDisk:
-    """A `pyarrow.fs` file system as a `Disk` of the log core; read-only."""
+    """A `pyarrow.fs` file system as a `Disk` for `rt.log`; read-only."""
 
     def __init__(self, system: Any) -> None:
         self._system = system
@@ -113,14 +113,14 @@ class FsDisk:
         return FsFile(self._system, path)
 
     def names(self, path: str) -> list[str]:
-        """The names in a directory; empty if it is not there."""
+        """Return the names in a directory; empty if it does not exist."""
         from pyarrow import fs  # noqa: PLC0415 - heavy, and needed by few
 
         selector = fs.FileSelector(path, allow_not_found=True)
         return [os.path.basename(each.path) for each in self._system.get_file_info(selector)]
 
     def open(self, path: str, *, create: bool = False) -> FsFile:
-        """Open for reading; `Misuse` if it is to be made."""
+        """Open for reading; `Misuse` if `create` is set."""
         return self._refused(path) if create else self.open_read(path)
 
     def _refused(self, path: str, *_target: str) -> Any:

@@ -1,4 +1,4 @@
-"""Summary: how many messages a load has and where they begin and end, from headers alone."""
+"""Summary: how many messages a load has and where it begins and ends, from headers alone."""
 
 from contextlib import closing
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from rt.spark.reading.steps import last_run, runs
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What is selected of a log; where there is no message, all but the count is None.
+    """Count and bounds of a load; if it has no message, all but the count are None.
 
     Attributes:
-        messages: how many there are; of merged messages, repeats are not counted.
+        messages: how many there are; merged messages are counted without repeats.
         position_min: position of the first message.
         position_max: position of the last message.
         number_min: number of the first message in the merged stream; in a session, its sequence
             number.
-        number_max: the same of the last message.
+        number_max: the same for the last message.
         merge_time_ns_min: when the first message was merged, ns since the epoch; None in a session.
         merge_time_ns_max: when the last message was merged.
     """
@@ -37,13 +37,13 @@ class Summary:
 def summarize(options: ReadOptions) -> Summary:
     """Count the messages of a load, and find the first and the last.
 
-    Merged messages are numbered without a hole, so those of all sessions cost the first header and
-    the last. Selected sessions cost a header for each of their frames, and so does a session.
-    No body of messages is read, so damage in one is not noticed.
+    Merged messages are numbered without gaps, so for all sessions together only the first and the
+    last header are read. For selected sessions, and for a session's own log, each of their frames'
+    headers is read. No message body is read, so damage in one is not noticed.
 
     Raises:
-        Misuse: the load is of several logs, or selects keys, which are in bodies.
-        GapError: some of it was archived.
+        Misuse: the load has several logs, or selects keys, which are in bodies.
+        GapError: part of it was archived.
         CorruptLog: a header is damaged.
     """
     selection = options.selection

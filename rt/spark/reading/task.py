@@ -1,4 +1,4 @@
-"""Task: what one Spark task does: reads its parts of the log and yields record batches."""
+"""Task: the work of one Spark task: reads its parts of the log and yields record batches."""
 
 import gc
 import math
@@ -24,14 +24,14 @@ from rt.spark.reading.poison import corrupt_log
 from rt.spark.reading.schema import COLUMNS, CORRUPT, Wanted
 from rt.spark.reading.storage import open_storage
 
-# What is decoded at once. Between two batches the JVM has the processor and its caches to itself,
-# and the same Python then takes three times as long; 4 MiB gained half of what this does.
+# Bytes decoded at once. Between two batches the JVM uses the processor and its caches, after which
+# the same Python takes three times as long; 4 MiB gained half of what this does.
 GROUP_BYTES: Final = 8 * MIB
-# What Spark is handed at once. It slows down from 4 MiB on; below 1 MiB the calls dominate.
+# Bytes passed to Spark at once. From 4 MiB on it slows down; below 1 MiB the calls dominate.
 BATCH_BYTES: Final = 2 * MIB
-# glibc keeps freed memory only if a block as large was freed before; otherwise it returns it to the
-# system, and each batch would fetch it again, page by page: 14,000 faults in a GB, a tenth of the
-# time. This block is made and freed untouched (mallopt(3), M_MMAP_THRESHOLD).
+# glibc keeps freed memory only if a block of that size was freed before; otherwise it returns the
+# memory to the system, and each batch would fetch it again, page by page: 14,000 faults in a GB, a
+# tenth of the time. This block is allocated and freed untouched (mallopt(3), M_MMAP_THRESHOLD).
 _HEAP_BYTES: Final = 31 * MIB
 _FROM_HEADERS: Final = frozenset((
     "position", "seq", "number", "session", "merge_time", "stream", "file", CORRUPT,
@@ -42,7 +42,7 @@ _OF_LOG: Final = ("stream", "file", "headers")
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Everything a worker needs beside the parts; it travels there pickled."""
+    """Everything that a worker needs besides the parts; it is pickled to get there."""
 
     logs: tuple[LogPlace, ...]
     options: ReadOptions
@@ -52,17 +52,17 @@ class Task:
         """Read the parts in order, as record batches.
 
         Raises:
-            CorruptLog: a frame is damaged, and the mode is FAILFAST; as a `PoisonError`, it is
-                whole, and its publisher put messages into it that cannot be decoded.
-            GapError: a file was archived since the load, and failOnDataLoss holds.
-            Misuse: there is another log in the directory now.
+            CorruptLog: a frame is damaged, and the mode is FAILFAST. If the frame is whole, but its
+                publisher put undecodable messages into it, a `PoisonError`.
+            GapError: a file was archived since the load, and failOnDataLoss is set.
+            Misuse: another log is in the directory now.
         """
         if parts:
             _settle_in()
         return self.batches(parts)
 
     def batches(self, parts: tuple[Part, ...]) -> Iterator[Any]:
-        """Read the parts in any process, which need not be a worker; else as `read`."""
+        """Read the parts in any process, not only in a worker; otherwise as `read`."""
         _keep_freed_memory()
         for number, of_log in groupby(parts, lambda part: part.log):
             yield from self._read_log(self.logs[number], tuple(of_log))
@@ -125,7 +125,7 @@ class Task:
         return Block(GROUP_BYTES) if "payload" in self.wanted.names else Scratch()
 
     def _was_lost(self, log: LogDirectory, part: Part, found: Damage) -> bool:
-        """Whether the file was archived under us; what was read of it was right until here."""
+        """Whether the file was archived during reading; what was read of it so far is valid."""
         log.refresh()
         if part.file in log.manifest.archived:
             self._check_loss(log, part, found.position, found.reason)
@@ -180,7 +180,7 @@ class Task:
         yield from _cut(batch, pieces)
 
     def _told(self, damage: Damage) -> Iterator[Any]:
-        """The one row of a damaged frame, under PERMISSIVE."""
+        """Yield a damaged frame's row, in mode PERMISSIVE."""
         if self.options.mode != PERMISSIVE:
             return
         words = f"corrupt from {damage.position} to {damage.end}: {damage.reason}"
@@ -208,22 +208,22 @@ class Task:
 
 @cache
 def _settle_in() -> None:
-    """Make a worker's process ready to read much, once.
+    """Prepare a worker's process for reading, once.
 
-    Spark collects garbage after each task, while the next one waits, which only walks over what
-    was imported: 18 ms of a query that reads nothing. The collector skips that from then on.
+    Spark collects garbage after each task, while the next one waits. That only traverses the
+    imported modules: 18 ms of a query that reads nothing. From now on the collector skips them.
     """
     gc.freeze()
 
 
 @cache
 def _keep_freed_memory() -> None:
-    """Make the allocator keep what one batch frees for the next one."""
+    """Make the allocator keep the memory that one batch frees for the next one."""
     bytes(_HEAP_BYTES)
 
 
 def _cut(batch: Any, pieces: list[Piece]) -> Iterator[Any]:
-    """What was decoded at once, as batches of about `BATCH_BYTES`."""
+    """Split a decoded batch into batches of about `BATCH_BYTES`."""
     rows, messages = batch.num_rows, sum(map(len, pieces))
     size = sum(piece.size for piece in pieces) * rows // messages
     step = math.ceil(rows / max(1, size // BATCH_BYTES))

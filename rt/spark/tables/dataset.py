@@ -1,4 +1,4 @@
-"""Dataset: rows of a log as Parquet files near a size, each of one partition."""
+"""Dataset: writes a log's rows to Parquet files of about one size, each with one partition."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -16,25 +16,26 @@ from rt.spark.reading.schema import COLUMNS
 
 PARTITIONS: Final = ("none", "day", "month", "stream", "session")
 _ROW_GROUP_BYTES: Final = 64 * MIB
-_PIECE_BYTES: Final = 64 * KIB  # a batch is not divided further, however small files should be
-_HELD_BYTES_MAX: Final = 256 * MIB  # of all partitions, in memory
+_PIECE_BYTES: Final = 64 * KIB  # a batch is not divided below this, however small files should be
+_HELD_BYTES_MAX: Final = 256 * MIB  # rows held in memory, over all partitions
 SCHEMA: Final = arrow_schema(("stream", *COLUMNS, "headers"))
 
 Divide = Callable[[Any], Iterator[tuple[str, Any]]]
 
 
 def check_partition(name: str) -> None:
-    """Refuse what is not a partitioning; "" is the usual one."""
+    """Refuse an unknown partitioning; "" is the default one."""
     if name and name not in PARTITIONS:
         raise Misuse(f"partition is {name[:40]!r}; choose one of {', '.join(PARTITIONS)}")
 
 
 def divider(partition: str) -> Divide:
-    """Return what divides a batch among the directories of a partitioning."""
+    """Return a function that divides a batch among a partitioning's directories."""
     if partition == "none":
         return lambda batch: iter([("", batch)])
     if partition in ("stream", "session"):
-        # Readers take a column from the name of a directory; of a session the file has it as well.
+        # Readers derive a column from a directory's name; for a session, files have that column
+        # too.
         name = partition if partition == "stream" else f"by_{partition}"
         return lambda batch: divided(batch, batch.column(partition), f"{name}={{}}".format)
     layout = "date=%Y-%m-%d" if partition == "day" else "month=%Y-%m"
@@ -42,7 +43,7 @@ def divider(partition: str) -> Divide:
 
 
 def divided(batch: Any, values: Any, name: Callable[[Any], str]) -> Iterator[tuple[str, Any]]:
-    """Yield the rows of each value, with the name that it gives them."""
+    """Yield the rows of each value, with the directory name for that value."""
     found = pc.unique(values)
     for value in found:
         rows = batch if len(found) == 1 else batch.filter(pc.equal(values, value))
@@ -50,7 +51,7 @@ def divided(batch: Any, values: Any, name: Callable[[Any], str]) -> Iterator[tup
 
 
 def _merged_at(batch: Any) -> Any:
-    """When rows were merged; in a session, which has been merged nowhere, published."""
+    """Return when rows were merged; in a session's log, when they were published."""
     merged = batch.column("merge_time")
     if not merged.null_count:
         return merged
@@ -62,10 +63,10 @@ class DataFile:
     """A Parquet file of a table.
 
     Attributes:
-        path: as its table names it.
+        path: the path by which its table names it.
         place: its partition; "" if there are none.
-        rows: that it has.
-        bytes: of the file.
+        rows: how many rows it has.
+        bytes: the size of the file.
         first: position of its first message.
     """
 
@@ -96,14 +97,14 @@ class Dataset:
         remove: Callable[[str], None],
         target_bytes: int,
     ) -> None:
-        """Write nothing yet.
+        """Prepare; writes nothing yet.
 
         Args:
-            schema: of the files, its metadata included.
-            divide: a batch among partitions.
-            create: makes a file in a partition; returns its path, and where to write.
-            remove: a file that `create` made.
-            target_bytes: a file that has so many is followed by another.
+            schema: the schema of the files, including metadata.
+            divide: divides a batch among partitions.
+            create: creates a file in a partition; returns its path, and where to write.
+            remove: removes a file that `create` made.
+            target_bytes: a file of this size is followed by another.
         """
         self._schema = schema
         self._divide = divide
@@ -118,7 +119,7 @@ class Dataset:
     def write(self, batch: Any) -> None:
         """Add rows, each to a file of its partition."""
         for place, rows in self._divide(batch) if batch.num_rows else ():
-            # a batch may be larger than a file should be
+            # a batch may be larger than the target size
             size = max(self._target, _PIECE_BYTES)
             count = rows.num_rows * size // max(1, rows.nbytes) + 2
             for first in range(0, rows.num_rows, count):
@@ -133,9 +134,9 @@ class Dataset:
             self._flush(place)
 
     def finish(self) -> list[DataFile]:
-        """Write what is held; return the files, which are synced if they are local."""
+        """Write what is held in memory; return the files, which are synced if they are local."""
         for place in [*self._open, *(each for each in self._held if each not in self._open)]:
-            self._flush(place)  # one after the other: there may be thousands
+            self._flush(place)  # one at a time: there may be thousands
             self._end(place)
         return self._done
 
@@ -154,7 +155,7 @@ class Dataset:
         held, self._held[place], self._sizes[place] = self._held.get(place, []), [], 0
         if not held:
             return
-        # files that are joined may be from before a column came
+        # joined files may be older than a column
         parts = (_conformed(pa.Table.from_batches([each]), self._schema) for each in held)
         table = pa.concat_tables(parts)
         file = self._open.get(place)
@@ -180,7 +181,7 @@ class Dataset:
 
 
 def _conformed(table: Any, schema: Any) -> Any:
-    """Return the columns of a schema; those that came later are null."""
+    """Return a table with the columns of a schema; those that it lacks are null."""
     for field in schema:
         if field.name not in table.column_names:
             table = table.append_column(field, pa.nulls(table.num_rows, field.type))

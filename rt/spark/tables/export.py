@@ -1,4 +1,4 @@
-"""Export: adds to a table whatever it lacks of a log, each message exactly once."""
+"""Export: brings a table up to date with a log, each message exactly once."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 TARGET_BYTES: Final = 128 * MIB
 KEEP_S: Final = 3600.0
-_COMMIT_TARGETS: Final = 4  # of the log, that one commit adds; most of it is then in whole files
+# target sizes of log that one commit adds; most of it is then in whole files
+_COMMIT_TARGETS: Final = 4
 _ENDLESS: Final = 1 << 62
 
 
@@ -44,10 +45,10 @@ _ENDLESS: Final = 1 << 62
 class Exported:
     """The result of one run of an export."""
 
-    files: int = 0  # of the log that were added, the active one included
-    messages: int = 0  # the dead letters included
+    files: int = 0  # log files added, including the active one
+    messages: int = 0  # messages added, including dead letters
     dead: int = 0  # messages whose payloads do not parse
-    bytes: int = 0  # of the log
+    bytes: int = 0  # bytes of the log that were added
     left: int = 0  # files that had been exported before
     waiting: int = 0  # messages of the active file that were not exported
     gaps: list[str] = field(default_factory=list)  # files archived before they were exported
@@ -58,18 +59,18 @@ Progress = Callable[[Exported, int], None]
 
 @dataclass(frozen=True, slots=True)
 class ExportSettings:
-    """What is exported, and into which files.
+    """What to export, and into which files.
 
     Attributes:
-        partition: `none`, `day`, `month`, `stream` or `session`; "" for what the table has. A new
-            dataset of Parquet has `day`, or `none` for a session, whose publish times may span
-            decades; a new table of Iceberg has none. Fixed by the first run.
-        include_active: whether the active file is exported too, as far as it is written.
+        partition: `none`, `day`, `month`, `stream` or `session`; "" for the table's own. A new
+            Parquet dataset has `day`, or `none` for a session, whose publish times may span
+            decades; a new Iceberg table has none. Fixed by the first run.
+        include_active: whether to export the active file too, as far as it is written.
         allow_gaps: whether to skip files that were archived before they were exported.
         start: messages before this position are not exported.
-        target_bytes: of a Parquet file.
-        columns: JSON fields of the payloads that become columns; by default those that it has.
-        keep_s: how long files that were replaced remain for readers.
+        target_bytes: the target size of a Parquet file.
+        columns: JSON fields of the payloads that become columns; by default the table's own.
+        keep_s: how long to keep replaced files for readers.
     """
 
     partition: str = ""
@@ -82,7 +83,7 @@ class ExportSettings:
 
 
 class ArchivedBeforeExport(GapError):  # noqa: N818 - it is a gap
-    """A file was archived before it was exported; names the ways to continue."""
+    """A file was archived before it was exported; the message names the ways to continue."""
 
     def __str__(self) -> str:
         return (
@@ -91,12 +92,12 @@ class ArchivedBeforeExport(GapError):  # noqa: N818 - it is a gap
         )
 
 
-# Opens the table of a log, or with True that of its dead letters.
+# Opens the table of a log, or with True the table of its dead letters.
 Opener = Callable[[LogView, bool], Table]
 
 
 def parquet_opener(out: str, settings: ExportSettings) -> Opener:
-    """Return what opens a dataset of Parquet in the directory `out`."""
+    """Return a function that opens the Parquet dataset in the directory `out`."""
 
     def opened(view: LogView, is_dead: bool) -> Table:
         if is_dead:
@@ -110,7 +111,7 @@ def parquet_opener(out: str, settings: ExportSettings) -> Opener:
 def iceberg_opener(
     table: str, catalog: Callable[[], "Catalog"], settings: ExportSettings
 ) -> Opener:
-    """Return what opens the Iceberg table `table` of a catalog, which `catalog` opens."""
+    """Return a function that opens an Iceberg table in the catalog that `catalog` opens."""
     from rt.spark.tables.iceberg import DEAD_SUFFIX as DEAD_TABLE  # noqa: PLC0415 - optional
     from rt.spark.tables.iceberg import IcebergTable  # noqa: PLC0415
 
@@ -130,20 +131,20 @@ def to_parquet(
     *,
     progress: Progress | None = None,
 ) -> Exported:
-    """Add to a Parquet dataset whatever it lacks of a log.
+    """Bring a Parquet dataset up to date with a log.
 
     Args:
         path: the log, or its URI.
-        out: a local directory; it is created if it does not exist. Beside it is the manifest,
+        out: a local directory; created if it does not exist. Beside it is the manifest,
             OUT.rt-export.json, which says up to where the dataset is complete.
-        settings: what is exported, and how.
-        progress: called as rows are written, with what was done and the bytes to do in all.
+        settings: what to export, and how.
+        progress: called as rows are written, with the bytes done and the bytes in total.
 
     Raises:
-        Misuse: there is no log, `out` holds the export of another one or was partitioned in
-            another way, or another run writes there.
+        Misuse: there is no log, `out` holds the export of another one or has other partitions, or
+            another run writes there.
         GapError: a file was archived before it was exported.
-        CorruptLog: a file is damaged; what precedes its commit has been exported.
+        CorruptLog: a file is damaged; everything before its commit has been exported.
     """
     return _run(path, parquet_opener(out, settings), settings, progress)
 
@@ -156,24 +157,24 @@ def to_iceberg(
     *,
     progress: Progress | None = None,
 ) -> Exported:
-    """Add to an Iceberg table whatever it lacks of a log.
+    """Bring an Iceberg table up to date with a log.
 
-    How far the log was added is a property of the table, `rt.LOG_ID.position`, and changes in the
-    same commit as the rows. So a run that is killed has added all of a commit or none of it, and of
-    two runs at once one finds that the other was first, and goes on after it.
+    The position reached is a property of the table, `rt.LOG_ID.position`, and changes in the same
+    commit as the rows. So a killed run has added all of a commit or none of it; of two simultaneous
+    runs, one finds that the other was first and continues after it.
 
     Args:
         path: the log, or its URI.
-        table: its name in the catalog, `namespace.name`; it is created if it does not exist. One
-            that exists gets the columns that it lacks, and keeps its partitions.
-        catalog: of pyiceberg.
-        settings: what is exported.
-        progress: called as rows are written, with what was done and the bytes to do in all.
+        table: its name in the catalog, `namespace.name`; created if it does not exist. An existing
+            table gets the columns that it lacks, and keeps its partitions.
+        catalog: a pyiceberg catalog.
+        settings: what to export.
+        progress: called as rows are written, with the bytes done and the bytes in total.
 
     Raises:
         Misuse: there is no log, or the table's name has no namespace.
         GapError: a file was archived before it was exported.
-        CorruptLog: a file is damaged; what precedes its commit has been exported.
+        CorruptLog: a file is damaged; everything before its commit has been exported.
     """
     return _run(path, iceberg_opener(table, lambda: catalog, settings), settings, progress)
 
@@ -199,9 +200,9 @@ def _name(view: LogView) -> LogName:
 
 
 def _waiting(view: LogView, position: Position) -> int:
-    """How many messages the active file has from a position on.
+    """Return how many messages the active file has from a position on.
 
-    A frame there that is damaged is for the export of the file to report.
+    Counting stops at a damaged frame, which the file's export will report.
     """
     with suppress(CorruptLog, FrameError):
         for file, end in view.files():
@@ -213,9 +214,9 @@ def _waiting(view: LogView, position: Position) -> int:
 
 
 class Export:
-    """Brings a table in step with a log, a commit at a time.
+    """Brings a table up to date with a log, one commit at a time.
 
-    After an `OSError` make another one, which goes by what the table then says.
+    After an `OSError` make another one, which starts from the table's own position.
     """
 
     def __init__(
@@ -226,14 +227,14 @@ class Export:
         undo: ExitStack,
         progress: Progress | None = None,
     ) -> None:
-        """Open the table and, where payloads have to parse, that of the dead letters.
+        """Open the table and, if payloads are parsed, the table of dead letters.
 
         Args:
-            view: of the log.
-            opener: of the tables.
-            settings: what is exported.
+            view: what is known of the log.
+            opener: opens the tables.
+            settings: what to export.
             undo: closes the tables.
-            progress: called as rows are written, with what was done and the bytes to do in all.
+            progress: called as rows are written, with the bytes done and the bytes in total.
         """
         self.done = Exported()
         self._view = view
@@ -243,17 +244,17 @@ class Export:
         self._dead: Table | None = None
         if self.table.columns.fields:
             self._dead = undo.enter_context(closing(opener(view, True)))
-        self._unjoined = FEW_FILES  # commits since small files were joined
+        self._unjoined = FEW_FILES  # commits since small files were last joined
         rolled = view.log.manifest.rolled
         self.done.left = sum(file + line.end <= self.position for file, line in rolled.items())
 
     @property
     def position(self) -> Position:
-        """The table has all messages between the start and this position."""
+        """Return the position before which the table has all messages since the start."""
         return max(self._settings.start, self.table.position)
 
     def end(self) -> Position:
-        """Where the messages end that are exported now."""
+        """Return where the messages to export end now."""
         if self._settings.include_active:
             return self._view.end()
         order, rolled = self._view.log.manifest.order, self._view.log.manifest.rolled
@@ -261,15 +262,15 @@ class Export:
 
     @property
     def stream(self) -> str:
-        """Whose messages are exported."""
+        """Return the stream whose messages are exported."""
         return _name(self._view).stream
 
     def bytes_left(self) -> int:
-        """The bytes of the log that are not in the table yet."""
+        """Return how many bytes of the log are not in the table yet."""
         return bytes_between(self._view, self.position, self.end())
 
     def unread(self) -> tuple[int, int | None]:
-        """How many messages are not in the table yet, and when the first was merged."""
+        """Return how many messages are not in the table yet, and when the first was merged."""
         position, end = self.position, self.end()
         return unread(self._view, position, end) if position < end else (0, None)
 
@@ -291,7 +292,7 @@ class Export:
                 raise ArchivedBeforeExport(gap)
         if not snapshot.gaps and not bytes_between(self._view, begin, stop):
             return False
-        with suppress(OvertakenError):  # and then begin where another process has ended
+        with suppress(OvertakenError):  # the next step continues where the other process ended
             self._add(snapshot)
         return True
 
@@ -299,7 +300,7 @@ class Export:
         """Replace small files by larger ones, if there may be enough of them.
 
         Args:
-            seal: join what there is, since nothing more comes in this run.
+            seal: whether to join what there is, since nothing more comes in this run.
         """
         if self._unjoined < FEW_FILES and not seal:
             return
@@ -352,7 +353,7 @@ class Export:
                 dead.discard()
             raise
         gaps: Gaps = tuple((gap.begin, gap.end) for gap in snapshot.gaps)
-        if snapshot.start > self.table.position:  # by the setting `start`
+        if snapshot.start > self.table.position:  # skipped by the setting `start`
             gaps = ((self.table.position, snapshot.start), *gaps)
         self._commit(snapshot.stop, files, unfit_files, gaps)
         self._count(snapshot, counted)
@@ -360,7 +361,7 @@ class Export:
     def _commit(
         self, stop: Position, files: list[DataFile], unfit: list[DataFile], gaps: Gaps
     ) -> None:
-        """First the dead letters: a run that is killed in between leaves them out the next time."""
+        """Commit the dead letters first: a run killed in between does not add them again."""
         if self._dead is not None and stop > self._dead.position:
             self._dead.commit(Change(unfit, (), stop, gaps, self._is_whole))
         self.table.commit(Change(files, (), stop, gaps, self._is_whole))
@@ -375,7 +376,7 @@ class Export:
         done.dead += counted.dead
         done.bytes += bytes_between(self._view, snapshot.start, snapshot.stop)
         rolled = self._view.log.manifest.rolled
-        # the next commit goes on in a file that is not at its end yet
+        # the next commit continues in a file that is not finished
         done.files += sum(
             end > 0 and (file not in rolled or end == rolled[file].end)
             for file, end in snapshot.files

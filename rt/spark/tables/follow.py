@@ -1,4 +1,4 @@
-"""Follow: keeps a table in step with a log for as long as it is called."""
+"""Follow: keeps a table up to date with a log for as long as it is called."""
 
 import logging
 from contextlib import ExitStack, closing
@@ -11,23 +11,23 @@ from rt.spark.reading.plan import LogView
 from rt.spark.tables.export import Export, ExportSettings, Opener
 
 _log: Final = logging.getLogger("rt.table")
-_RETRY_S: Final = (1.0, 60.0)  # after the first failure, and at most
+_RETRY_S: Final = (1.0, 60.0)  # wait after the first failure, and the longest wait
 _NS: Final = 10**9
 
 
 @dataclass(frozen=True, slots=True)
 class FollowStatus:
-    """How far a table is.
+    """How far a table has come.
 
     Attributes:
-        stream: of the log; "" until there is one.
+        stream: the stream of the log; "" until there is one.
         position: the table has all messages before this one.
-        end: of the log.
-        lag_messages: between the two.
+        end: the end of the log.
+        lag_messages: messages between the two.
         waits_since_ns: when the first of them was merged; None if there is none.
-        messages: that were added since the start.
-        dead: those of them whose payloads do not parse.
-        problem: why nothing is added; "" if it is.
+        messages: messages added since the start.
+        dead: how many of them have payloads that do not parse.
+        problem: why nothing is being added; "" if nothing is wrong.
     """
 
     stream: str = ""
@@ -40,27 +40,27 @@ class FollowStatus:
     problem: str = ""
 
     def lag_s(self, now_ns: int) -> float:
-        """How long the first message has waited that the table lacks."""
+        """Return how long, in seconds, the first message that the table lacks has waited."""
         return 0.0 if self.waits_since_ns is None else max(0, now_ns - self.waits_since_ns) / _NS
 
 
 class TableFollower:
-    """Adds to a table what is new in a log, a commit at a time, at most once in a while.
+    """Adds a log's new messages to a table, one commit at a time, at regular intervals.
 
-    A disk or catalog that fails is tried again, from what the table says of itself, as after a
-    kill. Damage and gaps are for an operator, and end it.
+    After a disk or catalog failure it tries again, from the table's own position, as after a kill.
+    Damage and gaps end it, since they need an operator.
 
     Threads: one calls `turn` and `close`. Any may read `status`, which each turn replaces.
     """
 
     def __init__(self, path: str, opener: Opener, settings: ExportSettings, every_s: float) -> None:
-        """Open nothing yet.
+        """Prepare; opens nothing yet.
 
         Args:
-            path: of the log, which may be missing yet.
-            opener: of the table.
-            settings: what is exported.
-            every_s: time between two commits that catch up with the log.
+            path: the path of the log, which need not exist yet.
+            opener: opens the table.
+            settings: what to export.
+            every_s: seconds between two commits that reach the log's end.
         """
         self.status = FollowStatus()
         self._path = path
@@ -71,7 +71,7 @@ class TableFollower:
         self._export: Export | None = None
         self._view: LogView | None = None
         self._failures = 0
-        self._added = (0, 0)  # messages and dead letters, by exports before this one
+        self._added = (0, 0)  # messages and dead letters added by earlier exports
 
     def turn(self) -> float:
         """Add what is due in one commit; return how long to wait before the next turn.

@@ -1,4 +1,4 @@
-"""IcebergTable: a log as an Iceberg table, whose own properties say how far it goes."""
+"""IcebergTable: a log as an Iceberg table, whose properties say up to where it is complete."""
 
 import fcntl
 import os
@@ -33,10 +33,10 @@ from rt.spark.tables.payloads import DEAD_SCHEMA, NO_COLUMNS, JsonColumns, parse
 from rt.spark.tables.table_state import Change, LogName, OvertakenError, TableState
 
 DEAD_SUFFIX: Final = "_dead"
-_ATTEMPTS: Final = 10  # to commit, while others commit to the same table
+_ATTEMPTS: Final = 10  # attempts to commit, while others commit to the same table
 _FIELDS: Final = "rt.fields"
-_OURS: Final = "rt-"  # begins the names of our files
-# pyiceberg takes the partition of a file from the bounds of its columns.
+_OURS: Final = "rt-"  # prefix of our files' names
+# pyiceberg derives a file's partition from the bounds of its columns.
 _WHOLE_BOUNDS: Final = {f"write.metadata.metrics.column.{n}": "full" for n in ("session", "stream")}
 _PROPERTIES: Final = {
     **_WHOLE_BOUNDS,
@@ -63,7 +63,7 @@ def local_catalog(warehouse: str) -> Catalog:
 
 
 class IcebergTable:
-    """A table of a catalog (`rt.spark.tables.table_state.Table`).
+    """A table in a catalog (`rt.spark.tables.table_state.Table`).
 
     `rt.LOG_ID.position` is a property of the table and of each snapshot, and changes in the same
     commit as the rows. Several processes may add to it: one of them is first.
@@ -75,15 +75,15 @@ class IcebergTable:
         self, catalog: Catalog, name: str, log: LogName, partition: str,
         columns: JsonColumns | None,
     ) -> None:  # fmt: skip
-        """Open it, or make it; in a local warehouse, remove what a killed run left.
+        """Open or create the table; in a local warehouse, remove what a killed run left.
 
         Args:
-            catalog: of pyiceberg.
+            catalog: a pyiceberg catalog.
             name: `namespace.name`.
-            log: that it is of.
-            partition: one of `PARTITIONS`; "" for what it has. A new one has none then.
-            columns: JSON fields that are columns; None for dead letters. What the table lacks
-                is added to it.
+            log: the log that it follows.
+            partition: one of `PARTITIONS`; "" for the table's own, which is none in a new one.
+            columns: JSON fields that are columns, added to the table if it lacks them; None for
+                dead letters.
 
         Raises:
             Misuse: the name has no namespace, or the table is of another log.
@@ -116,7 +116,7 @@ class IcebergTable:
 
     @property
     def position(self) -> Position:
-        """It has all messages before this one."""
+        """Return the position before which the table has all messages."""
         return Position(int(self._table.properties.get(self._property, "0")))
 
     def state(self) -> TableState:
@@ -125,7 +125,7 @@ class IcebergTable:
             return _state(self._table, self._log)
 
     def create(self, place: str) -> tuple[str, Any]:
-        """Make a file; its name says where it begins, by which leftovers are known."""
+        """Create a file; its name says where it begins, by which leftovers are recognised."""
         name = f"{_OURS}{int(self.position)}-{uuid.uuid4().hex}.parquet"
         path = self._table.location_provider().new_data_location(
             f"{place}/{name}" if place else name
@@ -177,9 +177,9 @@ class IcebergTable:
                     return
 
     def sweep(self, keep_s: float) -> None:
-        """Expire snapshots of that age, and delete what only they refer to.
+        """Expire snapshots older than `keep_s`, and delete the files that only they refer to.
 
-        A table with branches or tags is left alone: its owner knows what they need.
+        A table with branches or tags is left alone: its owner knows which snapshots they need.
         """
         table = self._table
         before = datetime.now(UTC) - timedelta(seconds=keep_s)
@@ -198,7 +198,7 @@ class IcebergTable:
                 table.io.delete(path)
 
     def close(self) -> None:
-        """Let others remove leftovers."""
+        """Release the lock, so that others can remove leftovers."""
         self._undo.close()
 
     @property
@@ -207,7 +207,7 @@ class IcebergTable:
 
     def _commit(self, change: Change) -> None:
         table = self._table
-        # pyiceberg would repeat the rows of a commit that another run has made meanwhile
+        # pyiceberg's retry would repeat rows that another run has committed meanwhile
         once = {**table.metadata.properties, "commit.retry.num-retries": "0"}
         table.metadata = table.metadata.model_copy(update={"properties": once})
         properties = {self._property: str(int(change.position)), **self._gaps(change)}
@@ -246,9 +246,10 @@ class IcebergTable:
             raise Misuse(f"the table {self.name} holds another log; choose another table")
 
     def _remove_leftovers(self) -> None:
-        """Remove the files of a run that was killed, unless another process adds to the table.
+        """Remove the files of a killed run, unless another process adds to the table.
 
-        All share a lock on the directory, whose only holder knows that no file is being written.
+        All processes share a lock on the directory; the only holder knows that no file is being
+        written.
         """
         folder = self._table.location().removeprefix("file://")
         if "://" in folder:
@@ -325,7 +326,7 @@ def _state(table: Any, log: LogName) -> TableState:
     files = tuple(_file(table, each) for each in _live(table))
     small = tuple(each for each in files if os.path.basename(each.path).startswith(_OURS))
     if _has_deletes(table):
-        small = ()  # joined files would have the deleted rows again
+        small = ()  # joining would bring deleted rows back
     position = Position(int(table.properties.get(f"rt.{log.id}.position", "0")))
     texts = table.properties.get(f"rt.{log.id}.gaps", "").split()
     gaps = tuple(
@@ -347,7 +348,7 @@ def _file(table: Any, file: Any) -> DataFile:
 
 
 def _live(table: Any) -> Iterator[Any]:
-    """The data files of the current snapshot."""
+    """Yield the data files of the current snapshot."""
     snapshot = table.current_snapshot()
     for manifest in snapshot.manifests(table.io) if snapshot else ():
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
@@ -356,14 +357,14 @@ def _live(table: Any) -> Iterator[Any]:
 
 
 def _has_deletes(table: Any) -> bool:
-    """Whether another program has deleted rows by files that name them."""
+    """Whether another program has deleted rows, by delete files."""
     snapshot = table.current_snapshot()
     manifests = snapshot.manifests(table.io) if snapshot else ()
     return any(each.content == ManifestContent.DELETES for each in manifests)
 
 
 def _refers_to(table: Any, snapshots: Any) -> set[str]:
-    """The paths of all manifests and data files of some snapshots."""
+    """Return the paths of all manifests and data files of some snapshots."""
     found: set[str] = set()
     for snapshot in snapshots:
         found.add(snapshot.manifest_list)
@@ -386,7 +387,7 @@ def _begin_of(name: str) -> int:
 
 @contextmanager
 def _as_os_errors() -> Iterator[None]:
-    """Raise what a catalog or its database cannot do as an `OSError`, as a disk's failure is."""
+    """Turn a catalog's or database's errors into `OSError`, as for a failing disk."""
     try:
         yield
     except CommitFailedException:

@@ -1,8 +1,8 @@
 """ParquetTable: a directory of Parquet files, with a manifest that is replaced atomically.
 
-The directory has finished files only, which never change, so that any program may read it: each
-message is in it at most once at any time. Newer rows are in small files beside it until there are
-enough of them; the manifest names both, and the position up to which they are all of the log.
+The directory has only finished files, which never change, so any program may read it: at any time
+each message is in it at most once. Newer rows are in small files beside the directory until there
+are enough of them; the manifest names both, and the position up to which they are complete.
 """
 
 import io
@@ -33,10 +33,10 @@ STATE_SUFFIX: Final = ".rt-export.json"
 LOCK_SUFFIX: Final = ".rt-export.lock"
 TAIL_SUFFIX: Final = ".rt-export.tail"
 DEAD_SUFFIX: Final = ".dead"
-_OLD_LOCK_NAME: Final = "_rt_export.lock"  # that earlier versions left in the dataset
+_OLD_LOCK_NAME: Final = "_rt_export.lock"  # left in the dataset by earlier versions
 _STATE_BYTES_MAX: Final = 64 * MIB  # a quarter of a million Parquet files
 _VERSION: Final = 2
-_TAIL: Final = "tail/"  # begins the names of small files in the manifest
+_TAIL: Final = "tail/"  # prefix of small files' names in the manifest
 _OURS: Final = re.compile(r"\d+\.(tmp|parquet)")
 _NS: Final = 10**9
 
@@ -49,13 +49,13 @@ class ParquetTable:
     def __init__(
         self, out: str, log: LogName, partition: str, usual: str, columns: JsonColumns | None
     ) -> None:
-        """Open it, or make it; remove what a killed run left.
+        """Open or create the dataset; remove what a killed run left.
 
         Args:
             out: a local directory.
-            log: that it is of.
-            partition: one of `PARTITIONS`; "" for what it has, or `usual` if it is new.
-            usual: partition of a new one.
+            log: the log that it follows.
+            partition: one of `PARTITIONS`; "" for the dataset's own, or `usual` if it is new.
+            usual: default partition of a new dataset.
             columns: JSON fields that are columns; None for dead letters.
 
         Raises:
@@ -82,17 +82,17 @@ class ParquetTable:
             self.columns = columns.after(JsonColumns(self._manifest["fields"]), out)
             self.schema = pa.schema([*SCHEMA, *self.columns.schema])
         self._manifest["fields"] = self.columns.fields
-        if is_stream:  # readers would have it twice
+        if is_stream:  # readers would see the column twice
             self.schema = self.schema.remove(0)
         self.schema = self.schema.with_metadata({"rt.log": log.id})
 
     @property
     def position(self) -> Position:
-        """It has all messages before this one."""
+        """Return the position before which the dataset has all messages."""
         return Position(self._manifest["position"])
 
     def state(self) -> TableState:
-        """Return what is in it now."""
+        """Return the current state."""
         return _state(self._manifest, self.name)
 
     def divide(self, batch: Any, /) -> Iterator[tuple[str, Any]]:
@@ -100,7 +100,7 @@ class ParquetTable:
         return self._divide(batch)
 
     def create(self, _place: str) -> tuple[str, Any]:
-        """Make a file without a name yet."""
+        """Create a file, named later."""
         self._manifest["next"] += 1
         path = os.path.join(self.name + TAIL_SUFFIX, f"{self._manifest['next']}.tmp")
         return path, _Synced(create_private(path).detach())  # type: ignore[attr-defined]
@@ -116,7 +116,7 @@ class ParquetTable:
             yield from opened.iter_batches()
 
     def commit(self, change: Change) -> None:
-        """Apply a change; first what is pending is written, then the files get their names."""
+        """Apply a change: first write it down as pending, then give the files their names."""
         manifest = self._manifest
         names = [self._named(each, change.is_finished(each)) for each in change.added]
         self._write({**manifest, "pending": names})
@@ -141,7 +141,7 @@ class ParquetTable:
         self._write(self._manifest)
 
     def sweep(self, keep_s: float) -> None:
-        """Remove the files that were replaced so long ago that no reader needs them."""
+        """Remove files that were replaced so long ago that no reader needs them."""
         before = time.time_ns() - int(keep_s * _NS)
         manifest = self._manifest
         due = [name for name, at in manifest["replaced"] if at <= before]
@@ -153,7 +153,7 @@ class ParquetTable:
             self._write(self._manifest)
 
     def close(self) -> None:
-        """Let others add to it."""
+        """Release the lock, so that others can add to the dataset."""
         self._undo.close()
 
     def _named(self, file: DataFile, is_finished: bool) -> str:
@@ -219,7 +219,7 @@ class _Synced(io.BufferedWriter):
 
 
 def read_state(out: str) -> TableState:
-    """Read what a dataset holds now; its files stay for as long as its writer keeps them.
+    """Read what a dataset holds now; its writer keeps these files for a while.
 
     Raises:
         Misuse: there is none, or an earlier version wrote it.
@@ -266,7 +266,7 @@ def _checked(out: str) -> str:
 
 
 def _lock(out: str, undo: ExitStack) -> None:
-    """Keep other exports away until `undo` ends; remove the lock that an earlier version left."""
+    """Lock out other exports until `undo` ends; remove the lock that an earlier version left."""
     words = f"another export writes to {out}; wait for it to end"
     parent, name = os.path.split(os.path.abspath(out))
     undo.callback(os.close, take_lock(parent, words, name + LOCK_SUFFIX))
@@ -293,7 +293,7 @@ def _manifest(out: str) -> dict[str, Any] | None:
 
 
 def _of_earlier_version(old: dict[str, Any], out: str, log: LogName) -> dict[str, Any]:
-    """Turn the record of an earlier version, which named files of the log, into a manifest."""
+    """Turn an earlier version's record, which named files of the log, into a manifest."""
     ends = [Position(log.ends[name]) for name in old["files"] if name in log.ends]
     for name, end in old["active"].items():
         if (file := file_position(name)) is not None:

@@ -1,4 +1,4 @@
-"""Payloads: JSON payloads as columns of a table; what does not parse is a dead letter."""
+"""Payloads: JSON payloads as columns of a table; a payload that does not parse is a dead letter."""
 
 import json
 import re
@@ -19,10 +19,10 @@ _FIELD: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\s+([a-z]+)")
 
 
 class _UnfitError(Exception):
-    """Why a payload has no row; says nothing of its content."""
+    """Why a payload has no row; contains nothing of its content."""
 
 
-# What JSON values a type takes, and what they become; Arrow refuses what it cannot hold.
+# The JSON types that each column type accepts, and the conversion; Arrow checks the range.
 _KINDS: Final[dict[str, tuple[Any, tuple[type, ...], Callable[[Any], Any]]]] = {
     "string": (pa.string(), (str,), str),
     "bigint": (pa.int64(), (int,), int),
@@ -51,21 +51,21 @@ class JsonColumns:
 
     @property
     def text(self) -> str:
-        """As `parse_columns` reads them, and Spark as a schema."""
+        """Return them as text that `parse_columns` and Spark's schema parser read."""
         return ", ".join(f"{name} {kind}" for name, kind in self.fields.items())
 
     def after(self, known: "JsonColumns", name: str) -> "JsonColumns":
-        """Return the columns of a table that has `known` ones already, where these were asked for.
+        """Return a table's columns, given the `known` ones it has and these, the requested.
 
         Raises:
-            Misuse: it has others.
+            Misuse: the table has others.
         """
         if self.fields and known.fields and self.fields != known.fields:
             raise Misuse(f"{name} has the JSON columns {known.text}; give these, or another table")
         return self if self.fields else known
 
     def split(self, batch: Any) -> tuple[Any, Any]:
-        """Return the rows whose payloads parse, with their columns, and the rest with reasons."""
+        """Return rows whose payloads parse, with their columns, and the others with reasons."""
         if not self.fields:
             return batch, None
         rows: list[list[Any]] = []

@@ -1,4 +1,4 @@
-"""TableState: how far a table follows a log, and of which files it consists."""
+"""TableState: how far a table follows a log, and which files it consists of."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from rt.position import Position
 from rt.spark.tables.dataset import DataFile
 from rt.spark.tables.payloads import JsonColumns
 
-FEW_FILES: Final = 16  # small files of a partition that are left alone
+FEW_FILES: Final = 16  # so many small files of a partition are left unjoined
 Gaps = tuple[tuple[Position, Position], ...]
 
 
@@ -17,9 +17,9 @@ class LogName:
     """The log that a table follows.
 
     Attributes:
-        id: of this copy of the log.
-        stream: whose messages it holds.
-        ends: of its rolled files, by name.
+        id: the id of this copy of the log.
+        stream: the stream whose messages it holds.
+        ends: the ends of its rolled files, by name.
     """
 
     id: str
@@ -32,10 +32,10 @@ class TableState:
     """A table at one moment.
 
     Attributes:
-        log: that it follows.
-        position: it has all messages before this one, but for the gaps.
-        files: its rows.
-        small: those of the files that wait to be joined.
+        log: the log that it follows.
+        position: it has all messages before this one, except the gaps.
+        files: the files with its rows.
+        small: those of the files that may still be joined.
         gaps: what was archived before it could be added.
         columns: JSON fields of the payloads.
     """
@@ -49,12 +49,12 @@ class TableState:
 
     @property
     def rows(self) -> int:
-        """How many messages it has."""
+        """Return how many messages it has."""
         return sum(each.rows for each in self.files)
 
 
 class Change(NamedTuple):
-    """A commit: files that are added and removed, and how far the table is then."""
+    """A commit: files that are added and removed, and the position that it reaches."""
 
     added: Sequence[DataFile]
     removed: Sequence[DataFile]
@@ -74,20 +74,20 @@ class Table(Protocol):
     schema: Any
     columns: JsonColumns
     is_by_time: bool  # whether a partition gets no more rows once a later one has some
-    finishes: bool  # whether a file that is never joined is to be told apart from others
+    finishes: bool  # whether files that will not be joined any more are marked as such
 
     @property
     def position(self) -> Position:
-        """It has all messages before this one."""
+        """Return the position before which the table has all messages."""
 
     def state(self) -> TableState:
-        """Return what is in it now; may read many files."""
+        """Return the current state; may read many files."""
 
     def divide(self, batch: Any, /) -> Iterator[tuple[str, Any]]:
         """Divide a batch among the partitions, by their names."""
 
     def create(self, place: str) -> tuple[str, Any]:
-        """Make a file for rows; return its path, and where to write."""
+        """Create a file for rows; return its path, and where to write."""
 
     def remove(self, path: str) -> None:
         """Remove a file that `create` made and that is not in the table."""
@@ -104,25 +104,25 @@ class Table(Protocol):
         """
 
     def sweep(self, keep_s: float) -> None:
-        """Delete the files that were removed from the table so long ago."""
+        """Delete files that were removed from the table more than `keep_s` ago."""
 
     def close(self) -> None:
-        """Let others add to it."""
+        """Release the table, so that others can add to it."""
 
 
 def due_runs(
     state: TableState, target_bytes: int, *, by_time: bool, finishes: bool, seal: bool
 ) -> Iterator[tuple[list[DataFile], bool]]:
-    """Yield the small files to join, a run at a time, and whether the result is finished.
+    """Yield the runs of small files to join, and whether the result is finished.
 
-    Files of a partition are joined once they come to the target, or once there are `FEW_FILES` of
-    them. The rest is joined when the partition gets no more rows.
+    Files of a partition are joined once they reach the target size together, or once there are
+    `FEW_FILES` of them. The rest is joined when the partition gets no more rows.
 
     Args:
-        state: of the table.
-        target_bytes: of a file.
+        state: the state of the table.
+        target_bytes: the target size of a file.
         by_time: whether a partition gets no more rows once a later one has some.
-        finishes: whether a single file is yielded too, if no more can join it.
+        finishes: whether to yield a single file too, if no more can join it.
         seal: whether no partition gets more rows.
     """
     newest = max((each.place for each in state.files), default="")

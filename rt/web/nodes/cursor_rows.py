@@ -14,7 +14,7 @@ from rt.node.notes.registered_cursor import RegisteredCursor, cursors_of_notes
 from rt.node.readers.cursor_lag import lag_of
 from rt.text import printable
 
-_LOOK_S: Final = 5.0  # for a lagging cursor the log is searched, which takes a millisecond
+_LOOK_S: Final = 5.0  # finding a cursor's lag searches the log, which takes a millisecond
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +45,17 @@ class CursorRow:
 
 
 class CursorRows:
-    """Looks at the cursors on request, but at most every five seconds.
+    """Reads the cursors on request, but at most every five seconds.
 
     Threads: any thread may call any method. `_lock` guards the other fields, and is held while the
         log is read, so that two simultaneous requests read it once.
     """
 
     def __init__(self, directory: str) -> None:
-        """Look at nothing yet.
+        """Prepare; the first request reads.
 
         Args:
-            directory: of the merged log.
+            directory: the directory of the merged log.
         """
         self._directory = directory
         self._rows: Sequence[CursorRow] = ()
@@ -66,7 +66,7 @@ class CursorRows:
         """Return the cursors by name.
 
         Args:
-            view: of the node: it has the cursors, and the end of the log.
+            view: the node's view, with the cursors and the end of the log.
         """
         with self._lock:
             if time.monotonic() - self._looked_s >= _LOOK_S:
@@ -82,7 +82,8 @@ class CursorRows:
             with closing(LogDirectory(self._directory)) as log:
                 return [_row(log, each, view) for each in cursors]
         except (CorruptLog, OSError):
-            return self._rows  # unchanged; whatever else uses the log reports what is wrong with it
+            # keep the last rows; whatever else uses the log reports what is wrong with it
+            return self._rows
 
 
 def _row(log: LogDirectory, cursor: RegisteredCursor, view: NodeView) -> CursorRow:

@@ -16,7 +16,7 @@ from rt.inspect.history_text import HistoryText
 from rt.node.retain.retention import leases_of_notes, policy_of_notes
 
 _LOOK_S: Final = 2.0  # reading a manifest of 100,000 lines takes 0.3 s
-SHOWN_MAX: Final = 400  # on the page; a time axis with more would be a grey bar
+SHOWN_MAX: Final = 400  # files on the page; more would make its time axis a grey bar
 
 
 class MergedFiles:
@@ -27,10 +27,10 @@ class MergedFiles:
     """
 
     def __init__(self, directory: str) -> None:
-        """Look at nothing yet.
+        """Prepare; the first request reads.
 
         Args:
-            directory: of the merged log.
+            directory: the directory of the merged log.
         """
         self._directory = directory
         self._rows: list[Row] = []
@@ -46,7 +46,7 @@ class MergedFiles:
             return self._rows
 
     def texts(self) -> tuple[int, list[str]]:
-        """Return when the files were looked at, and each row as JSON, as in `/log-history`."""
+        """Return when the files were read, and each row as JSON, as in `/log-history`."""
         text, rows = HistoryText(self._directory, time.time_ns()), self.rows()
         return self._looked_ns, [text.json(row) for row in rows]
 
@@ -68,7 +68,7 @@ def planned(
     The rule `disk` is left out if there are other nodes, because it depends on a majority's disks.
 
     Args:
-        rows: of the log's history.
+        rows: the log's history.
         notes: the stream's agreed notes.
         now_ns: the current time.
         nodes: how many nodes the stream has.

@@ -66,7 +66,7 @@ def _failed(name: str, why: str) -> Fields:
 
 
 def _verdict(rows: Sequence[Fields]) -> tuple[str, str]:
-    """Return level and sentence for all streams: those of the worst one, which is named."""
+    """Return the level and the sentence of the worst stream, which is named."""
     troubled = [each for each in rows if each["level"] != OK]
     if not troubled:
         return OK, f"All {len(rows)} streams are well."

@@ -23,7 +23,7 @@ _EVENTS: Final = 60
 class HostSite:
     """A process's streams (`rt.web.serving.site.Site`); with a single stream, that stream's site.
 
-    Streams come and go at run time, so each request looks at those that are served now.
+    Streams come and go at run time, so each request asks which are served now.
 
     Threads: any thread may call any method. `_lock` guards `_sites` and `_started`.
     """
@@ -142,7 +142,7 @@ class HostSite:
         return {"result": result}
 
     def history(self) -> tuple[int, list[str]]:
-        """Return as `NodeSite.history`, one log after another; the time is that of the oldest."""
+        """Return as `NodeSite.history`, one log after another; the time is the oldest one."""
         found = [site.history() for site in self._served().values()]
         at_ns = min((looked_ns for looked_ns, _ in found), default=time.time_ns())
         return at_ns, [each for _, rows in found for each in rows]

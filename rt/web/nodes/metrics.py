@@ -38,9 +38,9 @@ class StreamView(NamedTuple):
 
     Attributes:
         stream: its name.
-        sample: of its node.
-        rows: returns its merged log's history, which may have to be read.
-        cursors: returns its registered cursors, for which the log may have to be read.
+        sample: the sample of its node.
+        rows: returns its merged log's history; may read it from disk.
+        cursors: returns its registered cursors; may read the log.
     """
 
     stream: str
@@ -59,7 +59,7 @@ def node_metrics(
 
     Args:
         streams: the streams that are served.
-        settings: of the node.
+        settings: the settings of the node.
         expiry: when the certificates `own` and `ca` expire, in seconds since the epoch.
         failed: streams that the node should serve but does not.
     """
@@ -128,7 +128,7 @@ def worst_first(streams: Sequence[StreamView]) -> list[StreamView]:
 
 
 def is_in_trouble(sample: NodeSample) -> bool:
-    """Whether a stream merges nothing here, stalls, or refuses data."""
+    """Whether a stream on this node merges nothing, stalls, or refuses data."""
     waiting = sample.view.waiting
     return (
         not sample.view.engine.leader
@@ -177,7 +177,7 @@ def _consensus(streams: Sequence[StreamView], node: str) -> Iterator[Metric]:
 
 
 def _latencies(streams: Sequence[StreamView]) -> Iterator[Metric]:
-    """Yield the histograms over all streams together: 18 series a stream would be too many."""
+    """Yield histograms over all streams together; one for each stream would be 18 series each."""
     counted: dict[str, LatencyCounts] = {}
     for each in streams:
         for kind, more in each.sample.latencies.items():
@@ -282,7 +282,7 @@ def _clients(streams: Sequence[StreamView]) -> Iterator[Metric]:
     waits: dict[Labels, float] = {}
     for wait, lag, *key in pulling:
         labels = tuple(key)
-        # of one name's connections, the greatest lag counts
+        # a name's connections count with their greatest lag
         if labels in lags or len(lags) < SERIES_MAX:
             lags[labels] = max(lags.get(labels, 0), -lag)
             waits[labels] = max(waits.get(labels, 0.0), -wait)

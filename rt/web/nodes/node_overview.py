@@ -4,8 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from replicator.serve.client_record import PULLS, PUSHES, ClientView
+from rt.node.observe.problems import problems_of
 from rt.node.observe.sample import Hop, NodeSample, SessionView, bytes_between
 from rt.node.observe.stall_reasons import stalls_of
+from rt.node.observe.status import waiting_fields
 from rt.node.settings.node import NodeSettings
 from rt.position import Position
 from rt.text import printable
@@ -14,9 +16,9 @@ from rt.web.nodes.peer_poller import AFTER, BEFORE
 from rt.web.nodes.verdict import FORKED, NodeRow, verdict_of
 from rt.web.serving.site import Fields
 
-SESSIONS_MAX: Final = 50  # on the page, without a search
+SESSIONS_MAX: Final = 50  # sessions on the page without a search
 _CLIENTS_MAX: Final = 200
-_WAITS_S: Final = 2.0  # a longer wait deserves attention
+_WAITS_S: Final = 2.0  # a session that waits longer deserves attention
 _TEXT_MAX: Final = 300
 _NUMBER_MAX: Final = 1 << 63
 
@@ -27,8 +29,8 @@ def overview(
     """Return the overview.
 
     Args:
-        sample: of this node.
-        settings: of this node.
+        sample: the sample of this node.
+        settings: the settings of this node.
         answers: latest status answers of the other nodes, by name.
         warning: about this node's certificate; "" if there is none.
     """
@@ -58,7 +60,7 @@ def overview(
 
 
 def own_verdict(sample: NodeSample, settings: NodeSettings) -> tuple[str, str]:
-    """Return level and sentence about a stream, from what this node itself knows."""
+    """Return the level and the sentence about a stream, from what this node itself knows."""
     return _verdict(sample, _nodes(sample, settings, {}, ""))
 
 
@@ -118,22 +120,20 @@ def _state(session: SessionView) -> str:
 def _own(
     sample: NodeSample, settings: NodeSettings, warning: str, answers: Mapping[str, Any]
 ) -> Fields:
-    view, trouble, role = sample.view, warning, sample.view.engine.role.name.lower()
-    if view.waiting.fork is not None:
-        role, trouble = FORKED, _forked(str(view.waiting.fork.position))
-    elif view.waiting.copy is not None:
-        trouble = f"is copying the merged log, at {view.waiting.copy.position}"
-    elif not sample.disk.takes_data:
-        trouble = "refuses new data: its disk is nearly full"
-    elif role == "learner":
-        trouble = "is a learner: its state was lost, and it does not count yet"
+    view = sample.view
+    role = FORKED if view.waiting.fork is not None else view.engine.role.name.lower()
+    known = {
+        **waiting_fields(view.waiting), "role": role, "certificate": warning,
+        "takes_data": sample.disk.takes_data, "disk_free": sample.disk.available,
+        "disk_reserve": sample.disk.reserve,
+    }  # fmt: skip
     behind = max((-_behind(each, AFTER) for each in answers.values()), default=0)
     return {
         "behind": max(0, behind), "name": settings.name,
         "is_here": True, "is_away": False, "is_known": True,
         "role": role, "address": settings.listen,
         "merged_end": str(view.end), "messages": view.number,
-        "disk_free": sample.disk.available, "version": __version__, "trouble": trouble,
+        "disk_free": sample.disk.available, "version": __version__, "trouble": _trouble(known),
         "pushing": len(sample.here(PUSHES)), "pulling": len(sample.here(PULLS)),
     }  # fmt: skip
 
@@ -169,23 +169,12 @@ def _role(known: Mapping[str, Any]) -> str:
     return FORKED if isinstance(known.get("forked"), dict) else _text(known, "role")
 
 
-def _forked(position: str) -> str:
-    return (
-        f"is FORKED: its log differs from {position} on, so it merges and serves nothing; keep a "
-        "copy if it is still needed, then empty its directory and start it again"
-    )
-
-
 def _trouble(known: Mapping[str, Any]) -> str:
-    if isinstance(fork := known.get("forked"), dict):
-        return _forked(_text(fork, "position"))
-    if _text(known, "copying_to"):
-        return f"is copying the merged log, at {_text(known, 'copying_to')}"
-    if known.get("takes_data") is False:
-        return "refuses new data: its disk is nearly full"
-    if _text(known, "role") == "learner":
-        return "is a learner: its state was lost, and it does not count yet"
-    return _text(known, "certificate")
+    """Return the first problem of a node, which causes the others; "" if it is well."""
+    try:
+        return next((each.said for each in problems_of(dict(known))), "")
+    except (TypeError, ValueError) as error:
+        return f"answers with a status that cannot be read: {printable(str(error))}"
 
 
 def _row(node: Mapping[str, Any]) -> NodeRow:

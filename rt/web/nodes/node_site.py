@@ -58,7 +58,7 @@ class NodeSite:
         self.is_draining = False
 
     def start(self) -> None:
-        """Be ready to ask the other nodes when someone opens the page."""
+        """Prepare to ask the other nodes when someone opens the page."""
         self._others.start()
 
     def stop(self) -> None:
@@ -181,7 +181,7 @@ class NodeSite:
         }
 
     def history(self) -> tuple[int, list[str]]:
-        """Return when it was looked at, and JSON for each file of the merged log."""
+        """Return when the files were read, and JSON for each file of the merged log."""
         return self._files.texts()
 
     def files(self) -> list[Fields]:
@@ -200,7 +200,7 @@ class NodeSite:
 
 
 def _end_of(path: str) -> float:
-    """Return when a certificate expires; NaN if it cannot be read now."""
+    """Return when a certificate expires, in seconds since the epoch; NaN if it cannot be read."""
     try:
         certificate: x509.Certificate = load_certificate(path)
     except (Misuse, OSError):

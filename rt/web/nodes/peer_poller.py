@@ -12,7 +12,7 @@ from rt.node.founding.cluster_files import ask_status
 
 _PERIOD_S: Final = 2.0
 _LOOK_S: Final = 0.1  # how soon it notices a stop, or that all have answered
-_WANTED_S: Final = 10.0  # how long to go on after the page was last viewed
+_WANTED_S: Final = 10.0  # how long it continues after the page was last viewed
 BEFORE, AFTER = "merged_here_before", "merged_here_after"
 Answers = Mapping[str, dict[str, Any]]
 Address = tuple[str, int]
@@ -33,11 +33,11 @@ class PeerPoller:
         contexts: Contexts,
         number: Callable[[], int],
     ) -> None:
-        """Ask nothing yet.
+        """Prepare; asks nothing yet.
 
         Args:
             addresses: returns the addresses of the other nodes, by name.
-            contexts: with the certificate of this node.
+            contexts: TLS contexts with this node's certificate.
             number: returns how many messages are merged here.
         """
         self.answers: Answers = {}
@@ -60,7 +60,7 @@ class PeerPoller:
             self._thread.join()
 
     def watch(self) -> None:
-        """Note that someone is viewing the page now."""
+        """Record that someone is viewing the page now."""
         self._wanted_s = time.monotonic()
         self._wake.set()
 
@@ -92,9 +92,9 @@ class PeerPoller:
         return answers.copy()
 
     def _ask(self, name: str, address: Address, answers: dict[str, dict[str, Any]]) -> None:
-        """Record an answer, and how many messages were merged here before and after it arrived.
+        """Record an answer, with the number of messages merged here before and after it arrived.
 
-        Compared with what is merged here later, every node would seem to lag.
+        Compared with this node's current number, every other node would seem to lag.
         """
         before = self._number()
         try:

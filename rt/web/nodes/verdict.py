@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from rt.text import listed
+
 OK, DEGRADED, BROKEN = "ok", "degraded", "broken"
 FORKED: Final = "forked"  # the role shown for a node whose log differs from the majority's
 
@@ -36,7 +38,7 @@ def verdict_of(leader: str, nodes: Sequence[NodeRow], stalls: Sequence[str]) -> 
     Args:
         leader: the known leader; "" if there is none.
         nodes: all nodes of the cluster.
-        stalls: a sentence for each hop that does not move.
+        stalls: a sentence for each hop that is stalled.
 
     >>> rows = [NodeRow(name, "follower", "", is_away=name == "n3") for name in ("n1", "n2", "n3")]
     >>> verdict_of("n1", rows, [])
@@ -45,25 +47,22 @@ def verdict_of(leader: str, nodes: Sequence[NodeRow], stalls: Sequence[str]) -> 
     'broken'
     """
     away = [each.name for each in nodes if each.is_away]
+    found = [f"{each.name} {each.trouble}" for each in nodes if each.trouble and not each.is_away]
+    troubles = f" {'; '.join(found)}." if found else ""
     if not leader:
-        missing = f" {_listed(away)} cannot be reached." if away else ""
+        missing = f" {listed(away)} cannot be reached." if away else ""
         return BROKEN, (
-            f"Nothing is merged: no node leads.{missing} Publishers keep what they publish until a "
-            "majority of the nodes is up and connected."
+            f"Nothing is merged: no node leads.{missing}{troubles} Publishers keep what they "
+            "publish until a majority of the nodes is up and connected."
         )
     if stalls:
-        return BROKEN, f"Stalled: {stalls[0]}."
+        return BROKEN, f"Stalled: {stalls[0]}.{troubles}"
     if away:
         spare = sum(each.counts for each in nodes) - (len(nodes) // 2 + 1)
-        rest = f"One more loss stops it: bring {_listed(away)} back." if spare <= 0 else ""
-        return DEGRADED, f"Merging goes on without {_listed(away)}. {rest}".strip()
-    troubles = [f"{each.name} {each.trouble}" for each in nodes if each.trouble]
-    if troubles:
-        return DEGRADED, f"It works, but {'; '.join(troubles)}."
+        rest = f" One more loss stops it: bring {listed(away)} back." if spare <= 0 else ""
+        return DEGRADED, f"Merging goes on without {listed(away)}.{rest}{troubles}"
+    if found:
+        return DEGRADED, f"It works, but {'; '.join(found)}."
     count = f"All {len(nodes)} nodes are" if len(nodes) > 1 else "The node is"
     alone = "" if len(nodes) > 1 else " A single node is not highly available."
     return OK, f"{count} well, and {leader} leads.{alone}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

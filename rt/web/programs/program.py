@@ -1,4 +1,4 @@
-"""ShownProgram: what a pusher and a puller have in common over HTTP."""
+"""ShownProgram: what the HTTP pages of a pusher and a puller have in common."""
 
 import math
 import platform
@@ -39,7 +39,7 @@ class ShownProgram:
     began_ns: int
 
     def demand(self, stream: str) -> None:
-        """Raise `Misuse` unless `stream` is this program's or ""."""
+        """Raise `Misuse` unless `stream` is this program's stream or ""."""
         if stream not in ("", self.stream):
             raise Misuse(f"this rt {self.kind} has no stream {shown(stream)}")
 
@@ -54,13 +54,13 @@ class ShownProgram:
         yield gauge("rt_certificate_expiry_timestamp_seconds", words, ends, ("use",))
 
     def overview(self, level: str, words: str) -> Fields:
-        """Return the part of the overview that every such program has."""
+        """Return the fields of the overview that every such program has."""
         overview = no_flow_overview(self.kind, self.stream, level, words, self.began_ns)
         return overview | {"events": self.events.latest(60)}
 
 
 def no_flow_overview(kind: str, stream: str, level: str, words: str, began_ns: int) -> Fields:
-    """Return the part of the overview that any program has that is not a node."""
+    """Return the fields of the overview that any program other than a node has."""
     return {
         "kind": kind, "name": f"rt {kind}", "stream": stream,
         "version": __version__, "at_ns": time.time_ns(), "began_ns": began_ns,

@@ -23,8 +23,8 @@ from rt.web.serving.site import Fields, Site, SiteHealth
 class PullSite:
     """A puller (`rt.web.serving.site.Site`); any thread may call any method.
 
-    Its lag is measured by the node that it copies from (`rt_pull_lag_seconds`), because a puller
-    cannot know what it was not sent.
+    The node that it copies from measures its lag (`rt_pull_lag_seconds`), because a puller cannot
+    know what it has not been sent.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class PullSite:
         return {"result": {"node": "", "publishers": {}, "subscribers": {}}}
 
     def history(self) -> tuple[int, list[str]]:
-        """Return when it was looked at, and JSON for each file of the copy."""
+        """Return when the files were read, and JSON for each file of the copy."""
         return self._files.texts()
 
     def files(self) -> list[Fields]:

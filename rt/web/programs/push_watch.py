@@ -6,7 +6,7 @@ from typing import Final
 
 from replicator.push.client import PushClient
 from replicator.push.progress import SessionStatus
-from rt.node.observe.stall_clock import HopProgress, Waits
+from rt.node.observe.stall_clock import STALLED_S, HopProgress, Waits
 from rt.position import Position
 from rt.text import printable
 from rt.web.programs.watch import SiteWatch
@@ -15,23 +15,24 @@ PUSH: Final = "push"  # name of the hop
 
 
 class PushWatch(SiteWatch):
-    """Tracks what each node was sent of each session, how long it has waited, and what is stalled.
+    """Tracks what each node has been sent of each session, how long it has waited, and what stalls.
 
-    A session is stalled when it has bytes waiting and, for ten seconds, no node has reported that a
-    majority holds more, and no node has synced more. One node that is down stalls nothing.
+    A session is stalled if it has bytes waiting and, for ten seconds, no node has reported that a
+    majority holds more, and no node has synced more. A single node that is down stalls nothing.
 
     Threads: as for `SiteWatch`; only a look uses `_waits`, and it replaces `status` and `_waiting`
         as a whole.
     """
 
-    def __init__(self, client: PushClient, pause_s: float) -> None:
-        """Look at nothing until `start`.
+    def __init__(self, client: PushClient, pause_s: float, stalled_s: float = STALLED_S) -> None:
+        """Prepare; `start` begins the checks.
 
         Args:
             client: the pusher.
-            pause_s: time between two looks.
+            pause_s: seconds between two checks.
+            stalled_s: as of `SiteWatch`.
         """
-        super().__init__(pause_s)
+        super().__init__(pause_s, stalled_s)
         self.status: Sequence[SessionStatus] = ()
         self._client = client
         self._waiting: Mapping[str, float] = {}  # by `SESSION to NODE`
@@ -49,7 +50,7 @@ class PushWatch(SiteWatch):
         return f"what is published is not taken (session {hop}): {said}"
 
     def progress(self) -> Mapping[str, HopProgress]:
-        """Look at the client, and return how far each session has come."""
+        """Check the client, and return how far each session has come."""
         self.status, now_s = self._client.status(), time.monotonic()
         waiting: dict[str, float] = {}
         by_session: dict[str, list[SessionStatus]] = {}
@@ -72,7 +73,7 @@ def _reached(status: Sequence[SessionStatus]) -> HopProgress:
 
 
 def _end(status: SessionStatus) -> int:
-    """Return where a session ends; 0 in a file without a frame, which no node can confirm."""
+    """Return where a session ends; 0 in a file without frames, whose end no node can confirm."""
     end = Position(status.position + status.lag_bytes)
     return end if end.offset else 0
 

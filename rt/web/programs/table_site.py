@@ -66,7 +66,7 @@ class TableSite:
         return SiteHealth("", unready, 0.0)
 
     def status(self) -> list[Fields]:
-        """Return how far the table is."""
+        """Return how far the table has come."""
         status = self._follower.status
         return [{
             "table": self._table, "position": str(status.position), "end": str(status.end),

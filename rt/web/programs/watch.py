@@ -10,15 +10,15 @@ from typing import Final
 from replicator.wire.backoff import Complaint
 from rt.errors import RtError, spoken
 from rt.node.observe.sampler_thread import LIVE_S
-from rt.node.observe.stall_clock import HopProgress, Stalls
+from rt.node.observe.stall_clock import STALLED_S, HopProgress, Stalls
 
 _log: Final = logging.getLogger("rt.client")
 STUCK_S: Final = 30.0
-_PART: Final = 100  # a look may take at most 1/100 of the time
+_PART: Final = 100  # a check may take at most 1/100 of the time
 
 
 class SiteWatch(ABC):
-    """Asks once a second how far each hop has come, and records which ones are stalled.
+    """Checks once a second how far each hop has come, and records which ones are stalled.
 
     Threads: any thread may call any method except `look`, which one thread at a time calls: before
         `start` its caller, then the thread that it starts. A look replaces `stalled`, `at_s` and
@@ -26,12 +26,17 @@ class SiteWatch(ABC):
         event.
     """
 
-    def __init__(self, pause_s: float = LIVE_S) -> None:
-        """Look at nothing until `start`; then wait `pause_s` seconds between two looks."""
+    def __init__(self, pause_s: float = LIVE_S, stalled_s: float = STALLED_S) -> None:
+        """Look at nothing until `start`.
+
+        Args:
+            pause_s: time between two looks.
+            stalled_s: a hop that has work and does not move for so long is stalled.
+        """
         self.stalled: Mapping[str, float] = {}  # seconds by hop
-        self.at_s = time.monotonic()  # time of the last look
+        self.at_s = time.monotonic()  # time of the last check
         self._pause_s = self._period_s = pause_s
-        self._stalls = Stalls()
+        self._stalls = Stalls(stalled_s)
         self._complaint = Complaint(_log, "what is shipped or copied cannot be looked at")
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="look out", daemon=True)
@@ -45,23 +50,23 @@ class SiteWatch(ABC):
         """Return a sentence about a stalled hop."""
 
     def start(self) -> None:
-        """Look once, then start the thread that looks regularly."""
+        """Check once, then start the thread that checks regularly."""
         self.look()
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop looking."""
+        """Stop checking."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def stuck(self) -> str:
-        """Return a message if a look is more than 30 s late; "" if not."""
+        """Return a message if a check is more than 30 s late; "" if not."""
         late_s = time.monotonic() - self.at_s - self._period_s
         return f"it was not looked at for {late_s:.0f} s" if late_s > STUCK_S else ""
 
     def look(self) -> None:
-        """Look once, and log which hop has stalled since the last look, or that all move again."""
+        """Check once; log which hops have stalled since the last check, or that all move again."""
         now_s = time.monotonic()
         before, self.stalled = self.stalled, self._stalls.look(now_s, self.progress())
         self.at_s = now_s

@@ -1,4 +1,4 @@
-"""The HTTP port: paths, TLS, deadlines, budgets, and what a site has to offer.
+"""The HTTP port: paths, TLS, deadlines, request budgets, and the interface of a site.
 
 Imports nothing else of `rt.web`; imported by every site.
 """

@@ -26,7 +26,7 @@ from rt.web.serving.collector import SiteCollector
 from rt.web.serving.disclosure import encoded
 from rt.web.serving.site import Site
 
-STREAMS_MAX: Final = 32  # open pages with an event stream; further ones poll
+STREAMS_MAX: Final = 32  # event streams of open pages; further pages poll
 _LIVE_S: Final = 1.0
 _PING_S: Final = 15.0  # proxies drop idle connections
 _ROWS_MAX: Final = 200
@@ -46,7 +46,7 @@ _ASSETS: Final = {
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
     "/favicon.svg": ("favicon.svg", "image/svg+xml"),
 }
-# A page from another origin must not reach us through a name that it resolves to this machine.
+# Another origin's page must not reach us through a name that it resolves to this machine.
 _LOCAL_HOSTS: Final = ["localhost", "127.0.0.1", "[::1]", "::1"]
 
 
@@ -57,16 +57,19 @@ class Page:
         """Prepare the paths.
 
         Args:
-            site: what to show.
-            local: only this machine can reach the port, so only its own names are believed.
-            is_open: anyone who reaches it may read it, since no certificate is asked for.
+            site: What to show.
+            local: Whether only this machine can reach the port; then only its own host names are
+                accepted.
+            is_open: Whether anyone who reaches the port may read it, since no certificate is
+                required.
         """
         self._site = site
         self._is_open = is_open
         self._encoded = partial(encoded, is_open=is_open)
         self._streams = 0
         self._is_ending = False
-        self._live: dict[str, tuple[float, bytes]] = {}  # by stream: when it was made, and JSON
+        # by stream: time and JSON of the latest overview
+        self._live: dict[str, tuple[float, bytes]] = {}
         self._answers = SharedAnswers()
         self._budget = WebBudget()
         self._registry = CollectorRegistry(auto_describe=False)
@@ -107,7 +110,7 @@ class Page:
     def _charged(
         self, answer: Callable[[Request], Response]
     ) -> Callable[[Request], Awaitable[Response]]:
-        """Return what answers a request when the network that it comes from may have an answer."""
+        """Wrap a handler: charge its cost to the client's network, which may have to wait."""
 
         def timed(request: Request) -> tuple[Response, float]:
             began_s = time.thread_time()
@@ -125,11 +128,11 @@ class Page:
         return answered
 
     def _part(self, request: Request) -> Site:
-        """Return the site for the parameter `stream`; `Misuse` if that stream is not served."""
+        """Return the site of the stream in the parameter `stream`; `Misuse` if it is not served."""
         return self._site.part(request.query_params.get("stream", ""))
 
     def _share(self, path: str, make: Callable[[Request], bytes], request: Request) -> Response:
-        """Return what is made once for all who ask for it within a second."""
+        """Return an answer that all requests within a second share."""
         question = (path, request.query_params.get("stream", ""))
         body = self._answers.get(
             question, lambda: make(request), state=lambda: _state(self._part(request))
@@ -137,7 +140,7 @@ class Page:
         return Response(body, headers=_HEADERS, media_type="application/json")
 
     def _history(self, request: Request) -> Response:
-        """Return an array, whose form is given; as of when it is, is a header."""
+        """Return the history as an array in the requested form; a header says as of when it is."""
         shared = self._share("/log-history", self._files_known, request)
         at, _, body = bytes(shared.body).partition(b"\n")
         headers = {**_HEADERS, "RT-As-Of": at.decode()}
@@ -198,7 +201,7 @@ class Page:
         )
 
     async def _stream(self, request: Request, stream: str) -> AsyncIterator[bytes]:
-        """Yield the whole overview each time it has changed, so nothing ever needs replaying."""
+        """Yield the whole overview each time it changes, so that no event ever needs replaying."""
         self._streams += 1
         try:
             last, spoke_s = b"", time.monotonic()
@@ -251,7 +254,7 @@ def _found(answer: Callable[[Request], Response]) -> Callable[[Request], Respons
 
 
 def _state(site: Site) -> tuple[object, ...]:
-    """Return what an answer that is a second old may not differ in."""
+    """Return the state that invalidates a cached answer when it changes."""
     health = site.health()
     return health.stuck, health.unready
 

@@ -1,4 +1,4 @@
-"""WebBudget: how much of a processor the requests of one network may take of the HTTP port."""
+"""WebBudget: limits the processor time that one network's requests may take of the HTTP port."""
 
 import time
 from collections.abc import Callable
@@ -7,33 +7,34 @@ from typing import Final
 from replicator.limits.admission import network_of
 from replicator.limits.budgets import Budget
 
-_SHARE: Final = 0.1  # of a processor
-_REQUEST_S: Final = 0.001  # of it, for what is not measured: reading a request, sending headers
-_BYTES_S: Final = 200e6  # and for the bytes of an answer
-# So much is the most that a request is held. Of 64 connections, 64 requests a second are left then,
-# and a probe that comes from the same address as a flood gets its answer in time.
+_SHARE: Final = 0.1  # share of a processor
+# processor time of a request that is not measured: reading it, sending headers
+_REQUEST_S: Final = 0.001
+_BYTES_S: Final = 200e6  # bytes a second at which an answer is sent
+# The longest that a request is delayed. With 64 connections, 64 requests a second remain possible,
+# and a probe from the same address as a flood gets its answer in time.
 _HELD_S: Final = 1.0
-_NETWORKS_MAX: Final = 1024  # those beyond them share one
+_NETWORKS_MAX: Final = 1024  # further networks share one budget
 
 
 class WebBudget:
-    """Charges networks for answers, since those who ask over HTTP need not have a name.
+    """Charges networks for answers, since HTTP clients need not have a name.
 
     Threads: the event loop's alone.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Charge nothing yet."""
+        """Start with nothing charged."""
         self._clock = clock
-        self._spent: dict[str, tuple[Budget, float]] = {}  # and what the last answer took
+        self._spent: dict[str, tuple[Budget, float]] = {}  # budget, and the cost of the last answer
 
     def ask(self, host: str) -> float:
-        """Charge for a question what the last answer took; return for how long to hold it."""
+        """Charge a request with the last answer's cost; return the seconds to delay it."""
         budget, expected_s = self._of(host)
         return min(_HELD_S, max(0.0, budget.spend(expected_s, self._clock()) - expected_s))
 
     def answered(self, host: str, seconds: float, size: int) -> None:
-        """Learn what an answer took: seconds of a processor, and bytes."""
+        """Record the cost of an answer: processor seconds, and its size in bytes."""
         budget, _ = self._of(host)
         budget.spent_s = min(budget.spent_s, _HELD_S)
         cost_s = (seconds + _REQUEST_S + size / _BYTES_S) / _SHARE
@@ -45,7 +46,7 @@ class WebBudget:
     def _key(self, host: str) -> str:
         try:
             network = network_of(host)
-        except ValueError:  # it has gone, or came over something else than IP
+        except ValueError:  # the client is gone, or did not connect over IP
             return ""
         is_known = network in self._spent or len(self._spent) < _NETWORKS_MAX
         return network if is_known else ""

@@ -1,4 +1,4 @@
-"""WebClients: which client certificates the HTTP port accepts, and until when."""
+"""WebClients: checks the client certificates of the HTTP port, now and while connected."""
 
 import asyncio
 import logging
@@ -19,10 +19,10 @@ _log: Final = logging.getLogger("rt.web")
 
 
 class WebClients:
-    """Refuses clients whose certificate was revoked, and disconnects them when it is.
+    """Refuses clients whose certificate is revoked, and disconnects them when it becomes so.
 
-    As on the cluster's port, `crl.pem` beside the authorities lists the revoked ones. Certificates
-    signed by an intermediate authority are verified only by the handshake.
+    As on the cluster's port, `crl.pem` beside the authorities lists revoked certificates.
+    Certificates signed by an intermediate authority are verified only by the handshake.
 
     Threads: the event loop's, after `__init__`; `_trust` and `_lines` have locks of their own.
     """
@@ -60,7 +60,7 @@ class WebClients:
             raise Refused(REFUSED_CODE, why)
         if not is_known:
             return None
-        # A look ends the socket from its own thread, and the event loop notices.
+        # The watch ends this socket from its own thread, and the event loop notices.
         second = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
         live_connections.watch(second, name, certificate, self._trust, lambda: "")
         return second

@@ -18,7 +18,7 @@ Labels = tuple[str, ...]
 
 
 class SiteCollector(Collector):
-    """Collects at scrape time, so what is gone disappears by itself."""
+    """Collects at scrape time, so that series of removed objects disappear by themselves."""
 
     def __init__(self, site: Site) -> None:
         self._site = site

@@ -1,4 +1,4 @@
-"""Disclosure: what the HTTP port shows to those who need no certificate."""
+"""Disclosure: limits what the HTTP port shows to clients without a certificate."""
 
 import hashlib
 import json
@@ -10,20 +10,21 @@ from typing import Any, Final
 from rt.node.observe.status import without_directories
 from rt.text import json_safe
 
-_SALT: Final = secrets.token_bytes(16)  # else a guessed address could be checked
-_CONNECTIONS: Final = ("peer", "connect_time")  # fields of what is connected
+# without it, a guessed address could be checked against its label
+_SALT: Final = secrets.token_bytes(16)
+_CONNECTIONS: Final = ("peer", "connect_time")  # fields that hold the addresses of connections
 _PATHS: Final = ("directory", "target_directory")
-# A log line begins with who it is about.
+# A log line about a connection begins with its address.
 _ENDPOINT: Final = re.compile(r"(?:\b\d{1,3}(?:\.\d{1,3}){3}|\[[0-9a-fA-F:%.]+\]):\d{1,5}\b")
 
 
 def encoded(value: object, *, is_open: bool = False) -> bytes:
-    """Return JSON without spaces, as it is sent.
+    """Encode a value as compact JSON.
 
     Args:
-        value: what to show.
-        is_open: whether anyone who reaches the port may read it: of directories only the last
-            name is shown then, and of the peers that are connected no addresses.
+        value: The value.
+        is_open: Whether anyone who reaches the port may read it; then only the last name of
+            directories is shown, and no address of a connected peer.
     """
     text = json.dumps(_public(value) if is_open else value, separators=(",", ":"))
     return json_safe(without_directories(text) if is_open else text).encode()
@@ -49,5 +50,5 @@ def _field(name: Any, value: Any) -> Any:
 
 
 def _label(address: str) -> str:
-    """Return what tells two connections apart, and nothing else."""
+    """Return a label that distinguishes connections without revealing the address."""
     return hashlib.sha256(_SALT + address.encode()).hexdigest()[:8] if address else ""

@@ -1,6 +1,6 @@
 """HttpProtocol: HTTP/1.1 with a deadline for each request, which uvicorn leaves to a proxy.
 
-Without one, sixty-four requests that never end would take every place, and a health probe that
+Without one, sixty-four requests that never end would take every connection, and a health probe that
 finds none free would restart a healthy node.
 """
 

@@ -32,7 +32,7 @@ class RecentEvents(logging.Handler):
         super().__init__(logging.INFO)
         self._kept: deque[_Kept] = deque(maxlen=KEPT)
         self._number = 0
-        self.lowered: list[logging.Logger] = []  # loggers set to INFO only for the page
+        self.lowered: list[logging.Logger] = []  # loggers whose level is INFO only for the page
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a record, if one of our loggers made it."""

@@ -39,7 +39,7 @@ def demand_installed() -> None:
 
 
 class WebServer:
-    """Listens from the beginning, and serves between `start` and `stop`.
+    """Listens as soon as it is made, and serves between `start` and `stop`.
 
     Threads: the owner's thread calls all methods; the thread that `start` starts runs the event
         loop. `_server` is set once; any thread may set its flag `should_exit`. Any thread may end
@@ -80,7 +80,7 @@ class WebServer:
             access_log=False, server_header=False, proxy_headers=False,
             timeout_graceful_shutdown=1,
         )  # fmt: skip
-        logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it logs its start and stop
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)  # uvicorn logs its start and stop
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
 
@@ -130,7 +130,7 @@ def _listen(address: tuple[str, int]) -> socket.socket:
     try:
         return socket.create_server(address, family=family)
     except OSError as error:
-        words = spoken(error).partition(" (while ")[0]  # Python repeats the address
+        words = spoken(error).partition(" (while ")[0]  # Python's message repeats the address
         raise OSError(
             error.errno, f"cannot listen at {address[0]}:{address[1]}: {words}"
         ) from error
@@ -147,7 +147,7 @@ def _context(settings: HttpSettings) -> ssl.SSLContext | None:
         if settings.http_ca:
             context.load_verify_locations(settings.http_ca)
             context.verify_mode = ssl.CERT_REQUIRED
-    except OSError as error:  # an SSLError is one
+    except OSError as error:  # an SSLError is an OSError
         words = f"{settings.http_cert} and {settings.http_key} cannot be used: {spoken(error)}"
         raise Misuse(words) from error
     return context

@@ -16,7 +16,7 @@ class SiteHealth:
     Attributes:
         stuck: why a restart would help; "" if it would not.
         unready: reasons why it does not do its job now, each a word or phrase.
-        age_s: age of the data that this is judged by.
+        age_s: age of the data that this is based on.
     """
 
     stuck: str
@@ -31,7 +31,7 @@ class Site(Protocol):
     """
 
     def part(self, stream: str) -> "Site":
-        """Return the site of one stream; for "", of whatever the process shows by default.
+        """Return the site of one stream; for "", the site that the process shows by default.
 
         Raises:
             Misuse: the process does not serve this stream.
@@ -56,7 +56,7 @@ class Site(Protocol):
         """Return pushing and pulling clients, in the form of `/rt-clients`."""
 
     def history(self) -> tuple[int, list[str]]:
-        """Return when it was looked at, and JSON for each file of the merged log."""
+        """Return when the files were read, and JSON for each file of the merged log."""
 
     def files(self) -> list[Fields]:
         """Return the files of the merged log as shown on the page."""

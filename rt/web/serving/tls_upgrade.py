@@ -1,4 +1,4 @@
-"""TlsUpgrade: accepts a connection, gives it a place, and starts TLS if the port uses it."""
+"""TlsUpgrade: accepts a connection, takes a slot for it, and starts TLS if the port uses it."""
 
 import asyncio
 import socket
@@ -13,20 +13,20 @@ from rt.web.serving.protocol import REQUEST_S, HttpProtocol
 
 
 class HttpPlaces:
-    """Gives every new connection a place.
+    """Gives every new connection one of a limited number of slots.
 
     If all are taken, the network with the most connections loses one: its oldest without a request,
     or else its oldest. So a flood pushes out its own connections, and a health probe or an open
-    page keeps its place unless it comes from the same network as the flood.
+    page keeps its slot unless it comes from the same network as the flood.
     """
 
     def __init__(self, places_max: int) -> None:
-        """Begin with all places free."""
+        """Start with all slots free."""
         self._places_max = places_max
-        self._taken: dict[TlsUpgrade, str] = {}  # the network of each, oldest first
+        self._taken: dict[TlsUpgrade, str] = {}  # each connection's network, oldest first
 
     def take(self, holder: "TlsUpgrade", host: str) -> None:
-        """Give a connection from `host` a place, ending another one if need be."""
+        """Give a connection from `host` a slot; ends another connection if none is free."""
         victim = self._victim() if len(self._taken) >= self._places_max else None
         self._taken[holder] = network_of(host)
         if victim is not None:
@@ -34,7 +34,7 @@ class HttpPlaces:
             victim.end()
 
     def leave(self, holder: "TlsUpgrade") -> None:
-        """Release a connection's place; does nothing if it has none."""
+        """Free a connection's slot; does nothing if it has none."""
         self._taken.pop(holder, None)
 
     def _victim(self) -> "TlsUpgrade":
@@ -48,7 +48,7 @@ class TlsUpgrade(asyncio.Protocol):
     """One connection to the HTTP port, from its first byte until it speaks HTTP.
 
     uvicorn counts connections only after their handshake, and allows a minute for it. Here each
-    takes one of the places from the start, and has five seconds for its handshake.
+    takes a slot from the start, and has five seconds for its handshake.
 
     Threads: the event loop's alone.
     """
@@ -89,7 +89,7 @@ class TlsUpgrade(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: Any) -> None:
-        """Take a place, and begin TLS or HTTP."""
+        """Take a slot, and begin TLS or HTTP."""
         self._transport = transport
         address = transport.get_extra_info("peername")
         self._places.take(self, address[0] if address else "")
@@ -99,7 +99,7 @@ class TlsUpgrade(asyncio.Protocol):
         else:
             transport.pause_reading()
             upgrade = self._speak_tls(transport, self._context)
-            # a reference, so that it is not collected
+            # kept, so that the task is not garbage-collected
             self._upgrade = asyncio.get_running_loop().create_task(upgrade)
 
     def data_received(self, data: bytes) -> None:
@@ -107,7 +107,7 @@ class TlsUpgrade(asyncio.Protocol):
         self._early += data
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Release the place."""
+        """Free the slot."""
         self._leave()
 
     def _leave(self) -> None:
@@ -130,12 +130,12 @@ class TlsUpgrade(asyncio.Protocol):
             self._serve(secured)
 
     def _is_taken(self, secured: asyncio.Transport) -> bool:
-        """Whether the client's certificate is good; if so, have it watched."""
+        """Return whether the client's certificate is good; if so, have it watched."""
         if self._clients is None:
             return True
         try:
             self._watched = self._clients.watch(secured)
-        except (Refused, OSError):  # the latter if it hung up, or no descriptor is left
+        except (Refused, OSError):  # OSError if the client hung up, or no descriptor is left
             return False
         return True
 

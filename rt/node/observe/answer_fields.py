@@ -10,18 +10,18 @@ NUMBER_END: Final = 1 << 63
 
 
 def get(fields: dict[str, Any], name: str, kind: type[Field]) -> Field:
-    """Return a field; an empty one where it is missing, as it may be in an older node's answer.
+    """Return a field, or an empty value if it is missing, as an older node's answer may lack it.
 
     Raises:
-        TypeError: it is of another type.
-        ValueError: it is a number that nothing of ours reaches.
+        TypeError: The field has another type.
+        ValueError: The number is beyond any that `rt` produces.
     """
     value = fields.get(name)
     return kind() if value is None else checked(value, kind, name)
 
 
 def seconds(fields: dict[str, Any], name: str) -> float:
-    """Return a field that is a number, whole or not; raises as `get`."""
+    """Return a numeric field as a float; raises as `get`."""
     value = fields.get(name)
     return float(get(fields, name, int)) if isinstance(value, int) else get(fields, name, float)
 
@@ -37,7 +37,7 @@ def objects(fields: dict[str, Any], name: str) -> list[dict[str, Any]]:
 
 
 def checked(value: Any, kind: type[Field], name: str = "an entry") -> Field:
-    """Return a value of this type, with text made safe to show; raises as `get`."""
+    """Return a value of type `kind`, with control characters in text escaped; raises as `get`."""
     if not isinstance(value, kind) or type(value) is bool:
         raise TypeError(f"{name} is of type {type(value).__name__}")
     if isinstance(value, int | float) and not 0 <= value < NUMBER_END:

@@ -1,0 +1,144 @@
+"""Reader positions: the commands that `rt group` and `rt cursor registered` have in common."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+
+from rt.cli.common.completing import complete_asked
+from rt.cli.common.console import note, print_json, say, table
+from rt.cli.common.link import link_options, look
+from rt.cli.common.options import Command, json_option
+from rt.client.readers.settings import ConnectionSettings
+from rt.log.read.start import parse_start
+from rt.names import parse_cursor
+from rt.net.admin import reading_answers
+from rt.text import printable
+
+_LAG: Final = ("messages", "bytes", "seconds")
+
+Row = dict[str, Any]
+
+to_option = click.option(
+    "--to", "start", metavar="START", required=True,
+    help="earliest, latest, a position (0.0.4096), last:N, or a time (ISO 8601).",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What has a position in a stream that the nodes keep: a group, or a registered cursor."""
+
+    noun: str  # of the requests too: group or cursor
+    path: str  # of its commands: `rt group`
+    reset: str  # first sentence of the help of `reset`
+    forget: str  # and of `forget`
+    headings: Sequence[str]  # of the columns after the name, the position and the lag
+    cells: Callable[[Row], Sequence[object]]  # those columns
+    details: Callable[[Row], None] = lambda _: None  # prints what `show` says below the table
+
+    @property
+    def field(self) -> str:
+        """Field of an answer; also what several are called."""
+        return f"{self.noun}s"
+
+    def ask(self, settings: ConnectionSettings, **which: str) -> list[Row]:
+        """Return what the nodes keep, as rows."""
+        answer = look(settings, {"do": self.field, **which})
+        with reading_answers():
+            return [dict(row) for row in answer[self.field]]
+
+    def show(self, rows: Sequence[Row]) -> None:
+        """Print rows as a table."""
+        headings = (self.noun, "position", "messages behind", *_LAG[1:], *self.headings)
+        with reading_answers():
+            printed = [[printable(str(each)) for each in self._all_cells(row)] for row in rows]
+        click.echo(table(headings, printed))
+
+    def _all_cells(self, row: Row) -> list[object]:
+        lag = [f"{row[name]:,}" if name in row else "?" for name in _LAG]
+        return [row[self.noun], row["position"], *lag, *self.cells(row)]
+
+
+def add_commands(group: click.Group, kind: Kind) -> None:
+    """Give a group the commands list, show, reset and forget."""
+    for make in (_list_command, _show_command, _reset_command, _forget_command):
+        group.add_command(make(kind))
+
+
+def _list_command(kind: Kind) -> click.Command:
+    first = f"List the {kind.field} that a stream's nodes keep, and how far each lags."
+
+    @click.command("list", help=_help(first, f"{kind.path} list", _SECONDS))
+    @link_options("pull")
+    @json_option(f"the {kind.field}")
+    def command(settings: ConnectionSettings, *, as_json: bool) -> None:
+        rows = kind.ask(settings)
+        if as_json:
+            print_json(rows)
+        elif not rows:
+            note(f"the nodes of stream {settings.stream} keep no {kind.field}")
+        else:
+            kind.show(rows)
+
+    return command
+
+
+def _show_command(kind: Kind) -> click.Command:
+    @click.command("show", help=_help(f"Show one {kind.noun}.", f"{kind.path} show etl"))
+    @_name_argument(kind)
+    @link_options("pull")
+    @json_option(f"the {kind.noun}")
+    def command(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
+        rows = kind.ask(settings, name=parse_cursor(name))
+        if as_json:
+            print_json(rows[0])
+        else:
+            kind.show(rows)
+            kind.details(rows[0])
+
+    return command
+
+
+def _reset_command(kind: Kind) -> click.Command:
+    @click.command("reset", help=_help(kind.reset, f"{kind.path} reset etl --to last:100", _AGAIN))
+    @_name_argument(kind)
+    @to_option
+    @link_options("pull")
+    @json_option("the outcome")
+    def command(settings: ConnectionSettings, *, name: str, start: str, as_json: bool) -> None:
+        parse_start(start)
+        request = {"do": f"{kind.noun}-reset", "name": parse_cursor(name), "start": start}
+        answer = settings.ask(request)
+        if as_json:
+            print_json(answer)
+        else:
+            say(f"{kind.noun} {name} moved to {printable(str(answer.get('position')))}")
+
+    return command
+
+
+def _forget_command(kind: Kind) -> click.Command:
+    @click.command("forget", help=_help(kind.forget, f"{kind.path} forget etl"))
+    @_name_argument(kind)
+    @link_options("pull")
+    def command(settings: ConnectionSettings, *, name: str) -> None:
+        settings.ask({"do": f"{kind.noun}-forget", "name": parse_cursor(name)})
+        say(f"{kind.noun} {name} forgotten")
+
+    return command
+
+
+def _name_argument(kind: Kind) -> Callable[[Command], Command]:
+    return click.argument("name", shell_complete=complete_asked(kind.field))
+
+
+_SECONDS: Final = (
+    "Seconds are from the merging of the first message not acknowledged to that of the last."
+)
+_AGAIN: Final = "Messages after the new position are delivered again; messages before it are not."
+
+
+def _help(first: str, example: str, more: str = "") -> str:
+    return "\n\n".join(filter(None, (first, more, f"\b\n{example} --config clients.toml")))

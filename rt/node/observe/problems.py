@@ -1,0 +1,147 @@
+"""Problems of a node, by its own answer: what is wrong, causes first, and what to do about each.
+
+`rt status`, `check`, `doctor` and the page say the same of a node since all ask here.
+"""
+
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from rt.node.observe.answer_fields import checked, get, position
+from rt.node.resources.disk_guard import REOPENS
+from rt.text import printable, size_text
+
+_FILES_SHOWN: Final = 3
+_SECOND_END: Final = 253_402_300_799  # of the year 9999, the last that a date can have
+_EMPTY_IT: Final = (
+    "stop the node, move its directory of the stream out of the way, and start it: it copies "
+    "everything from the others"
+)
+_FREE: Final = "free space on that disk: rt archive plan says what a lower limit would free"
+
+
+class Problem(NamedTuple):
+    """Something that is wrong.
+
+    Attributes:
+        said: a phrase to follow the name of the node, or a whole sentence about the cluster.
+        advice: what to do, with commands; "" if it passes by itself.
+    """
+
+    said: str
+    advice: str = ""
+
+
+def problems_of(answer: dict[str, Any]) -> list[Problem]:
+    """Return what is wrong with a node, causes before symptoms.
+
+    Whom it cannot reach is left out: that is a problem of two nodes.
+
+    Raises:
+        TypeError: a field is of another type.
+        ValueError: a field cannot be read.
+    """
+    return [*_state_problems(answer), *_disk_problems(answer), *_symptoms(answer)]
+
+
+def takes_part(answer: dict[str, Any]) -> bool:
+    """Whether a node that answered so votes, holds the merged log and takes data."""
+    reasons = ("forked", "copying_to", "unconfirmed_by", "merging_paused")
+    away = any(answer.get(reason) for reason in reasons)
+    is_member = bool(answer) and answer.get("role") != "learner"
+    return is_member and not away and answer.get("takes_data") is not False
+
+
+def _state_problems(answer: dict[str, Any]) -> list[Problem]:
+    """What is wrong with what the node has on its disk."""
+    found = []
+    if fork := get(answer, "forked", dict):
+        since = time_text(get(fork, "since_ns", int))
+        found.append(
+            Problem(
+                f"is FORKED since {since}: its log differs from {position(fork, 'position')} on "
+                f"({get(fork, 'reason', str)}), so it merges and serves nothing",
+                f"keep a copy of its merged log if it is still needed; then {_EMPTY_IT}",
+            )
+        )
+    if lost := get(answer, "lost_state", str):
+        found.append(Problem(f"lost its state: {lost}", _EMPTY_IT))
+    if older := get(answer, "older_copy", str):
+        found.append(
+            Problem(
+                f"was an older copy of itself when it started ({older}), and what was merged since "
+                "may be undone",
+                f"never restore a node's directory; {_EMPTY_IT}",
+            )
+        )
+    if count := get(answer, "unreadable_entries", int):
+        found.append(
+            Problem(
+                f"has executed {count} committed entries as nothing, which it cannot read: a later "
+                "version wrote them, or a node that was no member",
+                "its log says which; if a later version wrote them, update it",
+            )
+        )
+    return found
+
+
+def _disk_problems(answer: dict[str, Any]) -> list[Problem]:
+    """What is wrong with its disk."""
+    found = []
+    if paused := get(answer, "merging_paused", str):
+        said = f"cannot write its merged log: {printable(paused)}"
+        found.append(Problem(said, f"{_FREE}; it then merges on by itself"))
+    if answer.get("takes_data") is False:
+        free, kept = get(answer, "disk_free", int), get(answer, "disk_reserve", int)
+        found.append(
+            Problem(
+                f"refuses new data, as its disk is nearly full: {size_text(free)} are left, and it "
+                f"keeps {size_text(kept)} free; with {size_text(int(kept * REOPENS))} it takes "
+                "data again",
+                _FREE,
+            )
+        )
+    damaged = get(get(answer, "scrub", dict), "unrepaired", dict)
+    for path in sorted(damaged)[:_FILES_SHOWN]:
+        why = checked(damaged[path], str, path)
+        found.append(
+            Problem(
+                f"does not serve a damaged file: {printable(path)}, not repaired: {why}",
+                "start the nodes that are down; if all have lost it, put the file of the same name "
+                "from a subscriber's copy in its place while the node is stopped",
+            )
+        )
+    return found
+
+
+def _symptoms(answer: dict[str, Any]) -> list[Problem]:
+    """What keeps it from merging, voting or serving now."""
+    found = []
+    if get(answer, "role", str) == "learner":
+        found.append(Problem("is a learner and does not count yet"))
+    if count := get(answer, "unconfirmed_by", int):
+        nodes = f"{count} other nodes" if count > 1 else "another node"
+        said = f"does not vote before {nodes} confirmed that its state is not an older copy"
+        found.append(Problem(said, "start the nodes that are down"))
+    if place := get(answer, "copying_to", str):
+        reason = get(answer, "copying_waits_for", str)
+        waits = f"; it waits for {reason}" if reason else ""
+        found.append(Problem(f"is copying the merged log, at {place}{waits}"))
+    if waiting := get(answer, "waiting_for", dict):
+        found.append(Problem(f"waits for session {get(waiting, 'session', str)}"))
+    stalls = get(answer, "stalls", dict)
+    for hop in sorted(stalls):
+        said = f"does not move: {checked(stalls[hop], str, hop)}"
+        found.append(Problem(said, "rt trace SESSION:NUMBER shows where a message waits"))
+    if refusal := get(answer, "refusal", str):
+        advice = "stop that process, or give it the certificate that the members know"
+        found.append(Problem(f"refused a peer: {refusal}", advice))
+    if warning := get(answer, "certificate", str):
+        advice = "rt certs renew NAME, and copy the files to its machine"
+        found.append(Problem(f"has to renew its certificate: {warning}", advice))
+    return found
+
+
+def time_text(time_ns: int) -> str:
+    """Return a time in UTC, to the second."""
+    at = datetime.fromtimestamp(min(time_ns // 10**9, _SECOND_END), UTC)
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
