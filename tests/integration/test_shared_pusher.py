@@ -7,7 +7,6 @@ import threading
 import pytest
 from archive_cluster import STREAM, ArchiveCluster, connect
 
-from replicator.source import connection as source_module
 from rt.errors import FlushTimeout
 
 PATIENCE_S = 60
@@ -71,14 +70,4 @@ def test_a_closed_session_may_be_shipped_by_another_while_the_client_goes_on(
     with connect(cluster, elsewhere) as other:
         moved = other.publisher("moves")
         assert moved.publish(b"there", confirm="merged", timeout_s=PATIENCE_S) == 1
-        stays.publish(b"x", confirm="merged", timeout_s=PATIENCE_S)
-
-
-def test_a_program_may_open_more_publishers_than_a_connection_has_channels(client, monkeypatch):
-    """One that opens a publisher for each request would be hung up on, and told off, at 4,096."""
-    monkeypatch.setattr(source_module, "CHANNELS_MAX", 4)
-    stays = client.publisher("busy")
-    for number in range(8):
-        with client.publisher(f"request{number}") as publisher:
-            publisher.publish(b"x", confirm="merged", timeout_s=PATIENCE_S)
         stays.publish(b"x", confirm="merged", timeout_s=PATIENCE_S)

@@ -10,7 +10,7 @@ from replicator.source.gather_window import GatherWindow
 from replicator.wire.codec import VERSION
 from replicator.wire.dialer import Destination
 from replicator.wire.hello import PUSH
-from replicator.wire.messages import Ack, Standing
+from replicator.wire.messages import CHANNELS_MAX, Ack, Standing
 from rt import Publisher
 from rt.log.notify.confirmations import ConfirmationsFile
 from rt.names import parse_glob
@@ -115,3 +115,13 @@ def test_the_next_connection_opens_all_sessions_though_the_note_of_one_is_out_of
     monkeypatch.undo()
     _, side = connected(connection)
     assert sorted(opened(side).values()) == ["jfk", "lga"]
+
+
+def test_a_connection_whose_channels_are_used_up_is_closed_and_dialled_again(connection):
+    """A program that opens a publisher for each request would be hung up on at 4,096."""
+    _, side = connected(connection)
+    assert connection.is_wanted()
+    side._opened = CHANNELS_MAX
+    assert not connection.is_wanted()
+    connection.end()
+    assert connection.is_wanted()
