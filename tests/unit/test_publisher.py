@@ -1,4 +1,4 @@
-"""Publisher: takes a message or says why not, and what it took is not lost, doubled or torn."""
+"""Publisher: accepts a message or says why not; accepted messages are never lost or repeated."""
 
 import errno
 import math

@@ -94,7 +94,7 @@ class LoopedClient:
             self._rest(fills.pause_s, is_reading=True)
         elif feeds is not None:
             if link.has_left:
-                link.beat()  # sends what is left
+                feeds.beat()  # sends what is left
             if link.has_left:
                 self._rest(_LOOK_S, is_reading=False)  # nothing more until the peer took that
             elif feeds.is_catching_up:
