@@ -12,6 +12,7 @@ from rt.net.authority.certificates import CertificateFiles, issue
 from rt.net.authority.granting import write_grant
 from rt.net.authority.grants import GRANTS_NAME
 from rt.net.authority.identity import CertificateRole, PeerIdentity
+from rt.net.loop.event_loop import EventLoop
 from rt.net.tls import Contexts, offering, server_context
 from rt.node.observe.status import STATUS_ALPN
 from sequencer.peers.connections import Peers
@@ -45,7 +46,11 @@ class Site:
             shutil.copy(self.path("authority", name), self.there)
         self.host = DiskHost(self.path("node"))
         self.host.members = {"n1", "n2"}
-        self.peers = Peers("n1", {"n2": [("localhost", 1)]}, self.nothing, self.heard)
+        self.loop = EventLoop()
+        self.peers = Peers(
+            self.loop, "n1", {"n2": [("localhost", 1)]}, self.nothing, self.heard,
+            gone=lambda _member: None, objection=lambda *_peer, **_how: "",
+        )  # fmt: skip
         others = {
             PEER_ALPN: self.peers.serve,
             ADMIN_ALPN: node_admin().serve,
@@ -56,7 +61,7 @@ class Site:
             lambda *paths: offering(server_context(*paths), *others),
         )
         served = ServedStream(self.host, ServerRecord(logging.getLogger("site")), others)
-        self.server = Server(("localhost", 0), contexts, Streams(served))
+        self.server = Server(("localhost", 0), contexts, Streams(served), loop=self.loop)
         self.server.start()
         self.address = ("localhost", self.server.address[1])
 
@@ -80,4 +85,5 @@ class Site:
     def stop(self):
         self.server.stop()
         self.peers.stop()
+        self.loop.stop()
         self.host.stop()

@@ -55,5 +55,4 @@ class LoopedConnection:
             self.feeds.close()
 
 
-Over = Callable[[Exception | None], None]  # takes why a connection ended; may wait
-Adopt = Callable[[LoopedConnection, Over], None]
+Over = Callable[[Exception | None], None]  # takes why a connection has ended; may wait for the peer

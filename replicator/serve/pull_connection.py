@@ -9,7 +9,7 @@ from typing import Final
 from replicator.host import Bell, Feed
 from replicator.source.channel import SourceChannel
 from replicator.source.connection import SourceConnection
-from replicator.wire.link import Link, pauses
+from replicator.wire.link import Link
 from replicator.wire.messages import BEHIND
 from rt.errors import CorruptLog, Refused
 from rt.limits import MIB
@@ -31,7 +31,7 @@ class PullConnection:
     The thread that rings the bell sends what is new, if it is small and the peer takes it at once,
     so that a lone message need not wait for the connection's thread to wake up.
 
-    Threads: the connection's thread calls `run`; any thread may call `set`. `_turn` guards `_side`,
+    Threads: an event loop calls all but `set`, which any thread may call. `_turn` guards `_side`,
     `_channel`, `_log`, `_begin_by_s` and `_refused`: it is held during a turn, and tried by `set`.
     """
 
@@ -87,29 +87,6 @@ class PullConnection:
         if not self._send_now():
             self._wake.set()
 
-    def run(
-        self, is_stopping: Callable[[], bool], held_s: Callable[[], float] = lambda: 0.0
-    ) -> None:
-        """Serve until the channel has ended, or `is_stopping`.
-
-        Args:
-            is_stopping: whether to end.
-            held_s: charges for traffic; returns for how many seconds to pause.
-
-        Raises:
-            PeerError: the peer broke the protocol, or has gone.
-            Refused: the manifest is damaged, or the peer does not say where its copy ends.
-        """
-        try:
-            while not is_stopping() and not self.is_over:
-                pause_s = self.turn()
-                with self._turn:
-                    wait_s = held_s() if self._link.is_metered else 0.0
-                self._hold_back(wait_s, is_stopping)
-                self._link.wait(pause_s)
-        finally:
-            self.close()
-
     @property
     def is_catching_up(self) -> bool:
         """Whether the next turn may read bytes not in the page cache, as from an old file."""
@@ -130,7 +107,8 @@ class PullConnection:
         """Handle what has arrived and send what is new; return when to call again, in seconds.
 
         Raises:
-            As `run`.
+            PeerError: the peer broke the protocol, or has gone.
+            Refused: the manifest is damaged, or the peer does not say where its copy ends.
         """
         with self._turn:
             self._look()
@@ -152,11 +130,6 @@ class PullConnection:
             self._channel = None
             self._side.close()
             self._log.close()
-
-    def _hold_back(self, wait_s: float, is_stopping: Callable[[], bool]) -> None:
-        """Pause for so long, sending only heartbeats."""
-        for _ in pauses(wait_s, is_stopping):
-            self.beat()
 
     def _look(self) -> None:
         """Check the log for growth; open the channel once the log exists."""

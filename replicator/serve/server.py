@@ -17,7 +17,8 @@ from replicator.limits.admission import Admission, ServerLimits
 from replicator.serve.client_record import PULLS, PUSHES, ServedClient
 from replicator.serve.greeting import answer_hello
 from replicator.serve.listener import listen_at
-from replicator.serve.looped import Adopt, Hold, LoopedConnection
+from replicator.serve.looped import Hold, LoopedConnection
+from replicator.serve.looped_client import LoopedClient
 from replicator.serve.pull_connection import PullConnection
 from replicator.serve.streams import Kept, ServedStream, Streams
 from replicator.sink.ack_schedule import AckSchedule
@@ -25,7 +26,7 @@ from replicator.sink.columns_check import ColumnsCheck
 from replicator.sink.connection import SinkConnection
 from replicator.wire.hello import check_log
 from replicator.wire.large_messages import LargeMessages
-from replicator.wire.link import HungUp, Link, Passed, pause, pauses, shut
+from replicator.wire.link import HungUp, Link, Passed, pause, shut
 from replicator.wire.messages import PUSH
 from replicator.wire.outlet import QueuedOutlet
 from rt.about import speak_of
@@ -35,6 +36,7 @@ from rt.log.notify.watch import Wake
 from rt.net.authority.grants import Grants, grants_path
 from rt.net.authority.identity import PeerIdentity
 from rt.net.certificate_watch import live_connections
+from rt.net.loop.event_loop import EventLoop
 from rt.net.repeated import RepeatedLines
 from rt.net.tls import Contexts, accept
 from rt.text import printable, size_text
@@ -59,7 +61,6 @@ class ServedConnection:
     sock: socket.socket  # the plain one, then the TLS one
     wake: Wake
     is_ended: bool = False  # by us; its thread may not know yet
-    is_kept: bool = False  # by an event loop, which goes on with it after its thread has ended
     is_admitted: bool = False  # its certificate was seen, and is good
     alpn: str = ""  # its protocol, once known; "" for replication
     stream: str = ""  # the stream it is about, once known
@@ -79,13 +80,13 @@ class Reception:
 
 
 class Server:
-    """Accepts connections and serves each in a thread of its own.
+    """Accepts connections, and has an event loop serve each once both sides have greeted.
 
-    Threads: the acceptor begins connections; each connection's thread serves it and removes it;
-    `stop` may be called by any other. `_lock` guards `_connections`, and of each in it `sock`,
-    `is_ended`, `is_kept` and `stream`; `about` is its thread's own. `_gone` is its condition: one
-    was removed. `_admission`, `_streams` and `_lines` have locks of their own. `_stopping` is set
-    once and read by all. `__init__` sets the others.
+    Threads: the acceptor begins connections; each has a thread for its handshake and greeting, and
+    another for its end; `stop` may be called by any other. `_lock` guards `_connections`, and of
+    each in it `sock`, `is_ended` and `stream`; `about` is its threads' own. `_gone` is its
+    condition: one was removed. `_admission`, `_streams` and `_lines` have locks of their own.
+    `_stopping` is set once and read by all. `__init__` sets the others.
     """
 
     def __init__(
@@ -96,7 +97,7 @@ class Server:
         limits: ServerLimits | None = None,
         columns: ColumnsCheck | None = None,
         *,
-        adopt: Adopt | None = None,
+        loop: EventLoop | None = None,
     ) -> None:
         """Listen; nothing is served before `start`.
 
@@ -107,7 +108,7 @@ class Server:
             limits: how much strangers, and the holders of one certificate, may take, whatever
                 streams they are about.
             columns: looks into the frames of publishers; one of its own if None.
-            adopt: takes over a connection once both sides have greeted; None to keep its thread.
+            loop: serves them; one of its own if None.
 
         Raises:
             OSError: the address is not available.
@@ -126,7 +127,8 @@ class Server:
         self._connections: dict[ServedConnection, threading.Thread] = {}
         self._lock = threading.Lock()
         self._gone = threading.Condition(self._lock)
-        self._adopt = adopt
+        self._owns_loop = loop is None
+        self._loop = EventLoop() if loop is None else loop
         self._stopping = False
         self._acceptor = threading.Thread(target=self._accept_loop, name="accept", daemon=True)
 
@@ -143,10 +145,11 @@ class Server:
             for connection in self._connections:
                 connection.wake.set()
                 _end(connection)
-            threads = [self._acceptor, *self._connections.values()]
-            kept = [each for each in self._connections if each.is_kept]
-        _join(threads)
-        self._await_gone(kept)
+            every = dict(self._connections)
+        _join([self._acceptor, *every.values()])
+        self._await_gone(every)
+        if self._owns_loop:
+            self._loop.stop()
 
     def end(self, stream: str) -> None:
         """End the connections that are about a stream which is no longer served."""
@@ -156,14 +159,13 @@ class Server:
             for connection in about:
                 connection.wake.set()
                 _end(connection)
-            kept = [each for each in about if each.is_kept]
         _join(about.values())
-        self._await_gone(kept)
+        self._await_gone(about)
 
-    def _await_gone(self, kept: Iterable[ServedConnection]) -> None:
-        """Wait until an event loop has ended these, but not for long."""
+    def _await_gone(self, ended: Iterable[ServedConnection]) -> None:
+        """Wait until the event loop has ended these, but not for long."""
         with self._gone:
-            self._gone.wait_for(lambda: self._connections.keys().isdisjoint(kept), _STOP_S)
+            self._gone.wait_for(lambda: self._connections.keys().isdisjoint(ended), _STOP_S)
 
     def use_limits(self, limits: ServerLimits) -> None:
         """Apply other limits to connections that begin from now on."""
@@ -257,12 +259,7 @@ class Server:
             if kept is None:
                 self._drop(connection)
             else:
-                self._keep(connection, kept)
-
-    def _keep(self, connection: ServedConnection, kept: Kept) -> None:
-        with self._lock:
-            connection.is_kept = True
-        kept(partial(self._drop, connection))
+                kept(partial(self._drop, connection))
 
     def _report(self, connection: ServedConnection, error: Exception) -> None:
         """Log why a connection has ended, unless the peer ended it, which is recorded elsewhere."""
@@ -300,8 +297,8 @@ class Server:
             self._is_about(connection, stream)
             return handler(sock, peer)
         memory = self._large.of(peer.title)
-        outlet = None if self._adopt is None else QueuedOutlet(sock)
-        link = Link(sock, connection.wake, _named(peer, connection), memory, outlet)
+        name = _named(peer, connection)
+        link = Link(sock, connection.wake, name, memory, QueuedOutlet(sock))
         kept = None
         try:
             kept = self._replicate(connection, link, peer)
@@ -353,12 +350,7 @@ class Server:
             )  # fmt: skip
             served.record.join(client)
             try:
-                if self._adopt is not None:
-                    looped = self._looped(connection, link, peer, served, client)
-                elif pushes:
-                    self._fill(connection, link, peer, served)
-                else:
-                    self._feed(connection, link, peer, served.host, client)
+                looped = self._looped(connection, link, peer, served, client)
             finally:
                 if looped is None:
                     served.record.leave(client)
@@ -410,8 +402,7 @@ class Server:
                 looped.link.close()
                 drop()
 
-        if self._adopt is not None:
-            self._adopt(looped, over)
+        LoopedClient(self._loop, looped, over).begin()
 
     def _sink_of(
         self, connection: ServedConnection, link: Link, peer: PeerIdentity, served: ServedStream
@@ -427,29 +418,8 @@ class Server:
             link, schedule, claim, columns=columns, settle=host.settle,
             refused=lambda why: served.record.refuse(why.code),
             headers=None if peer.is_node else host.why_no_headers,
-            is_looped=self._adopt is not None,
+            is_looped=True,
         )  # fmt: skip
-
-    def _fill(
-        self, connection: ServedConnection, link: Link, peer: PeerIdentity, served: ServedStream
-    ) -> None:
-        side = self._sink_of(connection, link, peer, served)
-        try:
-            while not (self._stopping or connection.is_ended):
-                side.turn()
-                if link.is_metered:
-                    self._hold_back(side, link, peer, served)
-                link.wait(side.pause_s)
-        finally:
-            side.close()
-
-    def _hold_back(
-        self, side: SinkConnection, link: Link, peer: PeerIdentity, served: ServedStream
-    ) -> None:
-        """Pause a pusher until it has kept to its limits, or its quota is changed."""
-        hold = self._held(link, peer, served)
-        for _ in pauses(hold.seconds, lambda: self._stopping or hold.is_over()):
-            side.beat()
 
     def _held(self, link: Link, peer: PeerIdentity, served: ServedStream) -> Hold:
         """Charge a pusher for its traffic; return for how long to pause it."""
@@ -470,20 +440,6 @@ class Server:
             most += f" and {limits.identity_messages_s} messages (identity_messages_s) a second"
             self._lines.warn(f"spent {peer.title}", f"{peer.title} is slowed down to {most}")
         return held_s
-
-    def _feed(
-        self,
-        connection: ServedConnection,
-        link: Link,
-        peer: PeerIdentity,
-        host: Host,
-        client: ServedClient,
-    ) -> None:
-        pulling = self._source_of(connection, link, peer, host, client)
-        pulling.run(
-            lambda: self._stopping or connection.is_ended,
-            lambda: self._charge(peer, link.take_passed()),
-        )
 
     def _source_of(
         self,

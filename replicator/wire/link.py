@@ -4,7 +4,7 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -40,9 +40,8 @@ _RECORD_BYTES: Final = 16 * KIB  # TLS returns no more at once
 _METERED_BYTES: Final = 16 * KIB
 _METERED_MESSAGES: Final = 8
 
-_REST_S: Final = 1.0  # silence after which the memory of large messages is released
-_HOLD_S: Final = 0.5  # how often a slowed connection checks whether a heartbeat is due
-_LINGER_S: Final = 1.0  # enough for a peer to read the reason, which takes a round trip
+_REST_S: Final = 1.0  # without a byte, after which the memory of large messages is given back
+_LINGER_S: Final = 1.0  # a peer that wants to know why reads it in a round trip
 _LINGER_READ_BYTES: Final = 64 * 1024
 
 _HEARTBEAT: Final = encode(Heartbeat())
@@ -341,18 +340,6 @@ def pause(wake: Wake, seconds: float) -> None:
     poller.register(wake.fileno(), select.POLLIN)
     if poller.poll(seconds * 1000):
         wake.clear()
-
-
-def pauses(seconds: float, is_stopping: Callable[[], bool]) -> Iterator[None]:
-    """Sleep for so long, and yield now and then, since a heartbeat may be due.
-
-    Other connections of the identity do not make it longer: each waits for what was spent before
-    its turn, so they take turns and none wakes up in vain.
-    """
-    end_s = time.monotonic() + seconds
-    while (left_s := end_s - time.monotonic()) > 0 and not is_stopping():
-        time.sleep(min(left_s, _HOLD_S))
-        yield
 
 
 def _printable(text: str) -> str:

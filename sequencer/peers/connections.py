@@ -1,421 +1,515 @@
-"""Connections between nodes: bounded, and independent of each other's speed."""
+"""Peers: the connections to and from the other members of a cluster, in an event loop."""
 
 import logging
 import random
-import select
 import socket
 import ssl
-import struct
 import threading
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Final
+from contextvars import Context, copy_context
+from functools import partial
+from typing import Final, Protocol
 
 from rt.about import carried
-from rt.errors import PeerError, Refused, spoken
+from rt.errors import PeerError, Refused, RtError, spoken
 from rt.net.authority.identity import NodeObjection, PeerIdentity
+from rt.net.loop.event_loop import READABLE, WRITABLE, EventLoop
 from rt.net.tls_errors import describe_tls_error
 from rt.version import SOFTWARE
 from sequencer.peers.dialling import UNACKNOWLEDGED_MS, Address, PeerDialer, UnansweredError
+from sequencer.peers.message_reader import MessageReader, framed
 from sequencer.peers.send_queue import MESSAGE_BYTES_MAX, SendQueue
-from sequencer.peers.versions import (
-    INTRODUCED,
-    PEER_VERSIONS,
-    PeerVersion,
-    decode_software,
-    version_of,
-)
+from sequencer.peers.versions import INTRODUCED, PeerVersion, version_of
 
 _log: Final = logging.getLogger("sequencer.peers")
-
-_LENGTH: Final = struct.Struct("<I")
-_READ_BYTES: Final = 16 * 1024  # a whole TLS record, so none of it remains to be read
+_RECORD_BYTES: Final = 16 * 1024  # of TLS; sent whole or not at all
 _TURN_BYTES: Final = 1 << 20  # with more than this, messages are handled before reading on
-_NOW_BYTES_MAX: Final = 8 * 1024  # half a TLS record; the outbox's own thread sends anything larger
+_UNREAD_S: Final = UNACKNOWLEDGED_MS / 1000
 _PAUSE_FIRST_S: Final = 0.02
 _PAUSE_LAST_S: Final = 0.5  # a node that returns is reached within an election timeout
 _PAUSE_SCOUTED_S: Final = 20.0  # while another stream tries as often as that
 
 
-class Outbox:
-    """Messages to one member, and the thread that sends them.
+class PeerOut:
+    """Messages to one member; a short-lived thread dials it.
 
-    A small message is sent at once by the thread that puts it, unless others wait before it.
-
-    Threads:
-        _lock: of `_queue`, `_is_idle`, `_stopping` and `dialer.is_due`.
-        _changed: the condition over `_lock` that one of them changed.
-        _queue, _is_idle, _stopping: any thread, with the lock held. The own thread also reads
-            `_stopping` without it: it is set once and never reset.
-        _sock: set by the own thread. Any thread may send on it, with the lock held and while
-            `_is_idle`, since the own thread then waits; and shut it down at any time.
-        connected, problem: written by the own thread; anyone may read them.
-        sent_bytes: written by whichever thread is sending, so never by two at once.
-        name, dialer, _thread: set once.
+    Threads: any thread may call `nudge` and read `connected`, `problem` and `sent_bytes`; the loop
+        calls the rest. The thread that dials uses `dialer` alone meanwhile, except for `addresses`
+        and `is_due`, which are replaced whole.
     """
 
-    def __init__(self, name: str, dialer: PeerDialer) -> None:
-        """Start dialling.
-
-        Args:
-            name: the member.
-            dialer: connects to it.
-        """
-        self.name = name
-        self.connected = False
-        self.problem = ""
-        self.sent_bytes = 0
-        self.dialer = dialer
+    def __init__(self, loop: EventLoop, name: str, dialer: PeerDialer, run: Context) -> None:
+        """Prepare; `dial` connects. What it logs names the stream of the context."""
+        self.name, self.dialer = name, dialer
+        self.connected, self.problem, self.sent_bytes = False, "", 0
+        self._loop = loop
+        self._run = run.run
         self._queue = SendQueue()
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
-        self._is_idle = False  # connected, and everything was sent
-        self._stopping = False
+        self._record = b""  # what goes next: TLS demands the same bytes again
+        self._rest = memoryview(b"")  # of what was taken from the queue
         self._sock: ssl.SSLSocket | None = None
-        self._thread = threading.Thread(target=carried(self._run), name=f"to {name}", daemon=True)
-        self._thread.start()
+        self._began_s = self._moved_s = 0.0
+        self._pause_s = _PAUSE_FIRST_S
+        self._is_dialling = self._is_retired = False
+        self._is_full = False  # whether the socket has no room
+
+    def dial(self) -> None:
+        """Connect now, unless that is under way."""
+        if self._is_dialling or self._is_retired or self._sock is not None:
+            return
+        self._is_dialling, self.dialer.is_due = True, False
+        name = f"dial {self.name}"
+        threading.Thread(target=carried(self._dial), name=name, daemon=True).start()
+
+    def nudge(self) -> None:
+        """Dial again now, if the member is not connected. Any thread may ask."""
+        self.dialer.is_due = True
+        self._loop.post(partial(self._run, self.dial))
 
     def put(self, data: bytes) -> None:
         """Send a message, or queue it; the oldest are dropped if too much is waiting."""
         data = framed(data)
-        with self._lock:
-            if self._is_idle and self._sent_now(data):
+        if self._sock is not None and not self._has_left and len(data) <= _RECORD_BYTES:
+            if self._sent(data):
                 return
-            self._is_idle = False  # later messages queue up after this one, however small
-            self._queue.put(data)
-            self._changed.notify()
+            if self._sock is not None:
+                self._record = data
+                self._await_room()
+                return
+        self._queue.put(data)
+        if self._sock is not None:
+            self._flush()
 
-    def nudge(self) -> None:
-        """Dial again now, if the member is not connected."""
-        with self._changed:
-            self.dialer.is_due = True
-            self._changed.notify()
+    def ready(self) -> None:
+        """Send what there was no room for; the member may have hung up, too."""
+        self._run(self._turn)
 
-    def stop(self) -> None:
-        """End the thread; waiting messages are dropped."""
-        self.retire()
-        self._thread.join()
+    def _turn(self) -> None:
+        if self._sock is None:
+            self.dial()  # the pause is over
+            return
+        self._flush()
+        if self._sock is not None and self._has_left:
+            if time.monotonic() - self._moved_s > _UNREAD_S:
+                self._lose(f"it read nothing for {_UNREAD_S:g} s")
+            return
+        self._look()
 
-    def retire(self) -> None:
-        """Tell the thread to end, without waiting for it."""
-        self.dialer.give_up(self.nudge)
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
-            sock = self._sock
-        if sock is not None:
-            _shut(sock)
-
-    def _run(self) -> None:
-        pause_s = _PAUSE_FIRST_S
-        while not self._stopping:
-            wait_s = pause_s
-            try:
-                self._sock = self.dialer.dial(self.nudge)
-            except UnansweredError as error:
-                wait_s = _PAUSE_SCOUTED_S
-                self._note(spoken(error))
-            except (OSError, PeerError, Refused) as error:
-                self._note(spoken(error))
-            else:
-                began_s = time.monotonic()
-                self._pump(self._sock)
-                if time.monotonic() - began_s > _PAUSE_LAST_S:  # else it may hang up every time
-                    wait_s = pause_s = _PAUSE_FIRST_S
-            self._pause(wait_s * random.uniform(0.5, 1))
-            pause_s = min(2 * pause_s, _PAUSE_LAST_S)
-
-    def _pause(self, seconds: float) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopping or self.dialer.is_due, seconds)
-            self.dialer.is_due = False
-
-    def _pump(self, sock: ssl.SSLSocket) -> None:
-        self.connected, self.problem = True, ""
-        _log.info("connected to node %s", self.name)
-        try:
-            if (version_of(sock.selected_alpn_protocol()) or 0) >= INTRODUCED:
-                _send_all(sock, framed(SOFTWARE.encode()))
-            while (data := self._take()) is not None:
-                _send_all(sock, data)
-                self.sent_bytes += len(data)
-        except PeerError as error:
-            self._note(str(error))
-        except OSError as error:
-            self._note(f"the connection broke: {describe_tls_error(error)}")
-        finally:
-            self.connected = False
-            sock.close()
-
-    def _sent_now(self, data: bytes) -> bool:
-        """Send a message if it is small and the socket takes all of it; the lock is held."""
-        if self._sock is None or len(data) > _NOW_BYTES_MAX:
-            return False
-        try:
-            self.sent_bytes += self._sock.send(data)
-        except OSError:
-            return False  # no room, or the connection broke: the own thread will find out
+    def failed(self, error: Exception) -> bool:
+        """Dial again."""
+        _log.error("node %s: internal error", self.name, exc_info=error)
+        self._lose(f"internal error: {spoken(error)}")
         return True
 
-    def _take(self) -> bytes | None:
-        """Wait for messages and return them all; None to stop."""
-        with self._changed:
-            self._is_idle = not self._queue
-            self._changed.wait_for(lambda: self._queue or self._stopping)
-            self._is_idle = False
-            return None if self._stopping else self._queue.take()
+    def retire(self) -> None:
+        """Send no more; what waits is dropped."""
+        self._is_retired = True
+        self.dialer.give_up(self.nudge)
+        self._drop()
+        self._loop.forget(self)
+
+    def _dial(self) -> None:
+        """Connect, in a thread of its own."""
+        try:
+            sock = self.dialer.dial(self.nudge)
+        except UnansweredError as error:
+            self._loop.post(partial(self._run, self._missed, spoken(error), _PAUSE_SCOUTED_S))
+        except (OSError, PeerError, Refused) as error:
+            self._loop.post(partial(self._run, self._missed, spoken(error)))
+        else:
+            self._loop.post(partial(self._run, self._connected, sock))
+
+    def _missed(self, problem: str, pause_s: float | None = None) -> None:
+        self._is_dialling = False
+        self._note(problem)
+        self._try_later(self._pause_s if pause_s is None else pause_s)
+
+    def _try_later(self, pause_s: float) -> None:
+        if self._is_retired:
+            return
+        if self.dialer.is_due:
+            self.dial()
+            return
+        self._pause_s = min(2 * self._pause_s, _PAUSE_LAST_S)
+        self._loop.deadlines.set(self, time.monotonic() + pause_s * random.uniform(0.5, 1))
+
+    def _connected(self, sock: ssl.SSLSocket) -> None:
+        self._is_dialling = False
+        if self._is_retired:
+            sock.close()
+            return
+        self._sock, self._began_s = sock, time.monotonic()
+        self._moved_s = self._began_s
+        self.connected, self.problem = True, ""
+        self._note_connected()
+        if (version_of(sock.selected_alpn_protocol()) or 0) >= INTRODUCED:
+            self._record = framed(SOFTWARE.encode())
+        self._loop.watch(sock.fileno(), self, READABLE, urgent=True)
+        self._flush()
+
+    @property
+    def _has_left(self) -> bool:
+        return bool(self._record or self._rest or self._queue)
+
+    def _flush(self) -> None:
+        """Send what waits until there is no more room."""
+        while self._sock is not None and (self._record or self._next_record()):
+            if not self._sent(self._record):
+                if self._sock is not None:
+                    self._await_room()
+                return
+            self._record = b""
+        if self._is_full and self._sock is not None:
+            self._is_full = False
+            self._loop.watch(self._sock.fileno(), self, READABLE, urgent=True)
+            self._loop.deadlines.clear(self)
+
+    def _next_record(self) -> bool:
+        if not self._rest and self._queue:
+            self._rest = memoryview(self._queue.take())
+        self._record, self._rest = (
+            bytes(self._rest[:_RECORD_BYTES]), self._rest[_RECORD_BYTES:]
+        )  # fmt: skip
+        return bool(self._record)
+
+    def _sent(self, record: bytes) -> bool:
+        """Send a record; False if there is no room, or the connection is lost."""
+        if self._sock is None:
+            return False
+        try:
+            self._sock.send(record)
+        except ssl.SSLWantWriteError:
+            return False
+        except OSError as error:
+            self._lose(f"the connection broke: {describe_tls_error(error)}")
+            return False
+        self._moved_s = time.monotonic()
+        self.sent_bytes += len(record)
+        return True
+
+    def _await_room(self) -> None:
+        if self._sock is not None:
+            if not self._is_full:
+                self._is_full = True
+                self._loop.watch(self._sock.fileno(), self, READABLE | WRITABLE, urgent=True)
+            self._loop.deadlines.set(self, self._moved_s + 1.01 * _UNREAD_S)
+
+    def _look(self) -> None:
+        """See whether the member has hung up; on this connection it says nothing."""
+        if self._sock is None:
+            return
+        try:
+            said = self._sock.read(_RECORD_BYTES)
+        except ssl.SSLWantReadError:
+            return
+        except OSError as error:
+            self._lose(f"the connection broke: {describe_tls_error(error)}")
+            return
+        self._lose(
+            "the connection broke: " + ("it sent what it must not" if said else "it hung up")
+        )
+
+    def _lose(self, problem: str) -> None:
+        self._note(problem)
+        if time.monotonic() - self._began_s > _PAUSE_LAST_S:  # else it may hang up every time
+            self._pause_s = _PAUSE_FIRST_S
+        self._drop()
+        self._try_later(self._pause_s)
+
+    def _drop(self) -> None:
+        sock, self._sock, self.connected, self._is_full = self._sock, None, False, False
+        self._record, self._rest = b"", memoryview(b"")  # no part of a message begins another
+        if sock is not None:
+            self._loop.ignore(sock.fileno())
+            sock.close()
+
+    def _note_connected(self) -> None:
+        _log.info("connected to node %s", self.name)
 
     def _note(self, problem: str) -> None:
-        if problem != self.problem and not self._stopping:
+        if problem != self.problem and not self._is_retired:
             _log.warning("node %s: %s", self.name, problem)
         self.problem = problem
+
+
+class Listener(Protocol):
+    """Listener: hears what other nodes send; the loop calls all of it."""
+
+    loop: EventLoop
+
+    def joined(self, reading: "PeerIn") -> bool:
+        """Begin to hear a node; False if none is heard any more."""
+
+    def take(self, reading: "PeerIn", reader: MessageReader) -> None:
+        """Hear what has come; `PeerError` ends the connection."""
+
+    def lost(self, reading: "PeerIn") -> None:
+        """The connection has ended."""
+
+
+class PeerIn:
+    """What one node sends; the loop calls every method but `keep`."""
+
+    def __init__(
+        self,
+        listener: Listener,
+        sock: ssl.SSLSocket,
+        peer: PeerIdentity,
+        most: int = MESSAGE_BYTES_MAX,
+    ) -> None:
+        """Prepare; nothing is read before `keep`. No message has more than `most` bytes."""
+        sock.settimeout(0)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # it may be silent for long
+        self.sock, self.peer = sock, peer
+        self._listener = listener
+        self._left: Callable[[], None] = lambda: None
+        self._reader = MessageReader(peer.name, version_of(sock.selected_alpn_protocol()), most)
+        self._is_over = False
+        self._run = copy_context().run
+
+    def keep(self, left: Callable[[], None]) -> None:
+        """Have the loop read from now on; `left` is called when the connection has ended."""
+        self._left = left
+        self._listener.loop.post(self._begin)
+
+    def _begin(self) -> None:
+        if not self._listener.joined(self):
+            self.end()
+            return
+        self._listener.loop.watch(self.sock.fileno(), self, READABLE, urgent=True)
+        self._listener.loop.mark(self, urgent=True)
+
+    def ready(self) -> None:
+        """Read what has arrived, and have it heard."""
+        self._run(self._turn)
+
+    def failed(self, error: Exception) -> bool:
+        """Hang up on a member whose message has met an internal error."""
+        _log.error("node %s: internal error", self.peer.name, exc_info=error)
+        self.end()
+        return True
+
+    def _turn(self) -> None:
+        if self._is_over:
+            return
+        try:
+            is_open, has_more = self._receive()
+            self._listener.take(self, self._reader)
+        except (RtError, OSError) as error:
+            _log.warning("node %s: %s", self.peer.name, error)
+            is_open = has_more = False
+        if not is_open:
+            self.end()
+        elif has_more:
+            self._listener.loop.mark(self, urgent=True)
+
+    def _receive(self) -> tuple[bool, bool]:
+        """Read; return whether the connection is open, and whether there is more to be read."""
+        left = _TURN_BYTES
+        while left > 0:
+            try:
+                chunk = self.sock.read(_RECORD_BYTES)
+            except ssl.SSLWantReadError:
+                return True, False
+            except OSError:
+                return False, False
+            if not chunk:
+                return False, False
+            self._reader.add(chunk)
+            left -= len(chunk)
+            if len(chunk) < _RECORD_BYTES and not self.sock.pending():
+                return True, False
+        return True, True
+
+    def end(self) -> None:
+        """Hang up."""
+        if self._is_over:
+            return
+        self._is_over = True
+        self._listener.loop.ignore(self.sock.fileno())
+        self._listener.loop.forget(self)
+        self._listener.lost(self)
+        self._left()
 
 
 class Peers:
     """All other members of this node's cluster.
 
-    Threads:
-        _lock: of `_serving` and `_versions`.
-        _serving, _versions: any connection's thread, with the lock held.
-        spoken, holders: any connection's thread sets an item, with the lock held; any thread may
-            read one.
-        _outboxes: replaced whole by the thread that calls `follow`, and never changed; any thread
-            may read it. An outbox has rules of its own.
-        _stopping: set by `stop`, and never reset; any thread may read it.
-        _heard, _gone, _name, _context: set once.
+    Threads: any thread may call `send`, `follow`, `serve`, `stop`, `problems` and `versions`, and
+        read what they return; the loop calls the rest.
+        _out, _versions: replaced whole by the loop, or before it; any thread may read them.
+        spoken, holders: the loop sets an item; any thread may read one.
+        _in, _is_over: the loop's own.
     """
 
     def __init__(
         self,
+        loop: EventLoop,
         name: str,
         addresses: Mapping[str, Sequence[Address]],
         context: Callable[[], ssl.SSLContext],
         heard: Callable[[str, list[bytes]], None],
         *,
-        gone: Callable[[str], None] = lambda _member: None,
-        objection: NodeObjection | None = None,
+        gone: Callable[[str], None],
+        objection: NodeObjection,
     ) -> None:
         """Dial every other member.
 
         Args:
+            loop: calls what follows from what arrives.
             name: this node.
             addresses: of all members; of each, one or more.
             context: as for `PeerDialer`.
             heard: called with the sender's authenticated name and the messages that arrived
-                together, by a connection's thread.
-            gone: called with the name of a member whose process has ended, by the thread of its
-                last connection.
-            objection: why a node is not heard; None if the server that accepts has asked already.
+                together, by the loop.
+            gone: called with the name of a member whose process has ended, by another thread.
+            objection: why a node is not heard.
         """
-        self._asked = objection
-        self._heard, self._name, self._context = heard, name, context
-        self._gone, self._stopping = gone, False
-        self._outboxes: dict[str, Outbox] = {}
+        self.loop = loop
+        self.spoken: dict[str, int] = {}
+        self.holders: dict[str, PeerIdentity] = {}
+        self._name, self._context, self._heard = name, context, heard
+        self._gone, self._asked = gone, objection
+        self._out: dict[str, PeerOut] = {}
+        self._in: dict[str, PeerIn] = {}
+        self._versions: dict[str, PeerVersion] = {}
+        self._is_over = False
+        self._about = copy_context()  # of the stream's thread
         self.follow(addresses)
-        self._serving: dict[str, ssl.SSLSocket] = {}  # by member
-        self._versions: dict[str, PeerVersion] = {}  # of the same
-        self.spoken: dict[str, int] = {}  # by member, the protocol of its last connection
-        self.holders: dict[str, PeerIdentity] = {}  # the same, by its certificate
-        self._lock = threading.Lock()
 
     def send(self, to: str, data: bytes) -> None:
         """Queue a message for a member; for any other node it is lost."""
-        outbox = self._outboxes.get(to)
-        if outbox is not None:
-            outbox.put(data)
+        if self.loop.is_own_thread:
+            self._put(to, data)
+        else:
+            self.loop.post(lambda: self._put(to, data))
+
+    def _put(self, to: str, data: bytes) -> None:
+        out = self._out.get(to)
+        if out is not None:
+            out.put(data)
 
     def follow(self, addresses: Mapping[str, Sequence[Address]]) -> None:
         """Dial these members and no others; one that moved, at its next attempt."""
-        before, outboxes = self._outboxes, dict[str, Outbox]()
+        if self.loop.is_own_thread:
+            self._follow(addresses)
+        else:
+            self.loop.call(lambda: self._follow(addresses))
+
+    def _follow(self, addresses: Mapping[str, Sequence[Address]]) -> None:
+        if self._is_over:
+            return
+        before, every = self._out, dict[str, PeerOut]()
         for member, places in addresses.items():
             if member in before:
-                outbox = outboxes[member] = before[member]
-                if outbox.dialer.addresses != tuple(places):
-                    outbox.dialer.addresses = tuple(places)
-                    outbox.nudge()
+                out = every[member] = before[member]
+                if out.dialer.addresses != tuple(places):
+                    out.dialer.addresses = tuple(places)
+                    out.nudge()
             elif member != self._name:
                 dialer = PeerDialer(member, places, self._context, self._is_other)
-                outboxes[member] = Outbox(member, dialer)
-        self._outboxes = outboxes
-        for member in before.keys() - outboxes.keys():
+                out = every[member] = PeerOut(self.loop, member, dialer, self._about)
+                out.nudge()
+        self._out = every
+        for member in before.keys() - every.keys():
             before[member].retire()
 
     @property
     def sent_bytes(self) -> int:
         """The bytes sent to all of them, before encryption."""
-        return sum(outbox.sent_bytes for outbox in self._outboxes.values())
+        return sum(out.sent_bytes for out in self._out.values())
 
     def problems(self, members: Container[str]) -> dict[str, str]:
-        """Return, for each of these members that cannot be reached, why.
-
-        A node that was removed is dialled for a while, to learn of it, and is not one of them.
-        """
+        """Return, for each of these members that cannot be reached, why."""
         return {
-            name: outbox.problem or "not connected yet"
-            for name, outbox in self._outboxes.items()
-            if name in members and not outbox.connected
+            name: out.problem or "not connected yet"
+            for name, out in self._out.items()
+            if name in members and not out.connected
         }
 
     def versions(self) -> dict[str, PeerVersion]:
         """Return the version of each member that is connected to us."""
-        with self._lock:
-            return dict(self._versions)
+        return self._versions
 
-    def serve(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> None:
-        """Read what a member sends until it hangs up, or connects again.
-
-        Called by the thread of an accepted connection.
-
-        A node may connect that this one has not heard of yet, while it is on its own; who listens
-        decides what a message is worth.
+    def serve(
+        self, sock: ssl.SSLSocket, identity: PeerIdentity
+    ) -> Callable[[Callable[[], None]], None]:
+        """Return what reads from a member in the loop, once it is called.
 
         Raises:
             Refused: the certificate is not another member's.
-            PeerError: it broke the protocol, or is heard no more.
         """
         if not identity.is_node or identity.name == self._name:
             raise Refused("not-a-member", f"{identity.name!r} is not another node of this cluster")
-        if why := self._objection(identity, is_live=False):
+        if why := self._asked(identity, greets=True, is_live=False):
             raise Refused("not-a-member", why)
-        sock.settimeout(None)  # a follower may be silent for long; keep-alive finds dead peers
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        with self._lock:
-            before, self._serving[identity.name] = self._serving.get(identity.name), sock
-            self.holders[identity.name] = identity
+        return PeerIn(self, sock, identity).keep
+
+    def joined(self, reading: PeerIn) -> bool:
+        """Hear a member from now on, on this connection and no other."""
+        if self._is_over:
+            return False
+        name = reading.peer.name
+        before, self._in[name] = self._in.get(name), reading
+        self.holders[name] = reading.peer
+        self._forget_version(name)
         if before is not None:
-            _shut(before)  # the member has given it up; the kernel may not notice for hours
-        try:
-            self._read(sock, identity)
-        finally:
-            with self._lock:
-                is_last = self._serving.get(identity.name) is sock
-                if is_last:
-                    del self._serving[identity.name]
-                    self._versions.pop(identity.name, None)
-            sock.close()
-        outbox = self._outboxes.get(identity.name)
-        if is_last and outbox is not None and not self._stopping and outbox.dialer.is_refused():
-            self._gone(identity.name)
+            before.end()  # the member has given it up; the kernel may not notice for hours
+        return True
+
+    def take(self, reading: PeerIn, reader: MessageReader) -> None:
+        """Have heard what a member has sent.
+
+        Raises:
+            PeerError: it broke the protocol, or is heard no more.
+        """
+        peer = reading.peer
+        if why := self._asked(peer, greets=True, is_live=True):
+            raise PeerError(f"it is heard no more: {why}")
+        messages = reader.take()
+        if reader.version is not None and peer.name not in self._versions:
+            self._note_version(peer.name, reader.version)
+        if messages:
+            self._heard(peer.name, messages)
+
+    def lost(self, reading: PeerIn) -> None:
+        """A member has hung up; its process may have ended, if it has not come back since."""
+        name = reading.peer.name
+        if self._in.get(name) is not reading:
+            return
+        del self._in[name]
+        self._forget_version(name)
+        out = self._out.get(name)
+        if out is None or self._is_over:
+            return
+
+        def ask() -> None:
+            if out.dialer.is_refused() and not self._is_over:
+                self._gone(name)
+
+        threading.Thread(target=carried(ask), name=f"gone {name}", daemon=True).start()
 
     def stop(self) -> None:
         """End all connections."""
-        self._stopping = True
-        with self._lock:
-            serving = list(self._serving.values())
-        for sock in serving:
-            _shut(sock)
-        for outbox in self._outboxes.values():
-            outbox.stop()
+        self.loop.call(self._stop)
+
+    def _stop(self) -> None:
+        self._is_over = True
+        for reading in list(self._in.values()):
+            reading.end()
+        for out in self._out.values():
+            out.retire()
 
     def _is_other(self, peer: PeerIdentity) -> str:
         """Return why what answers at a member's address is not that member."""
-        return self._objection(peer, is_live=True)
+        return self._asked(peer, greets=True, is_live=True)
 
-    def _objection(self, peer: PeerIdentity, *, is_live: bool) -> str:
-        """Return why a node is not heard; "" if it is."""
-        return self._asked(peer, greets=True, is_live=is_live) if self._asked is not None else ""
+    def _forget_version(self, member: str) -> None:
+        self._versions = {each: known for each, known in self._versions.items() if each != member}
 
-    def _read(self, sock: ssl.SSLSocket, peer: PeerIdentity) -> None:
-        reader, is_noted = (
-            MessageReader(peer.name, version_of(sock.selected_alpn_protocol())),
-            False,
-        )
-        poller = select.poll()
-        poller.register(sock.fileno(), select.POLLIN)
-        while chunk := _received(sock):
-            if reader.add(chunk) < _TURN_BYTES and poller.poll(0):
-                continue  # handle together what arrived in the meantime
-            if why := self._objection(peer, is_live=True):
-                raise PeerError(f"it is heard no more: {why}")
-            messages = reader.take()
-            if not is_noted and reader.version is not None:
-                self._note_version(sock, peer.name, reader.version)
-                is_noted = True
-            if messages:
-                self._heard(peer.name, messages)
-
-    def _note_version(self, sock: ssl.SSLSocket, sender: str, version: PeerVersion) -> None:
-        with self._lock:
-            if self._serving.get(sender) is sock:
-                self._versions[sender] = version
-                self.spoken[sender] = version.protocol
+    def _note_version(self, sender: str, version: PeerVersion) -> None:
+        self._versions = {**self._versions, sender: version}
+        self.spoken[sender] = version.protocol
         if version.differs:
             _log.info("node %s: %s", sender, version.differs)
-
-
-def _send_all(sock: ssl.SSLSocket, data: bytes) -> None:
-    """Send everything; `PeerError` if the peer reads nothing for too long."""
-    poller = select.poll()
-    poller.register(sock.fileno(), select.POLLOUT)
-    rest = memoryview(data)
-    while rest:
-        try:
-            rest = rest[sock.send(rest) :]
-        except ssl.SSLWantWriteError:
-            if not poller.poll(UNACKNOWLEDGED_MS):
-                raise PeerError(f"it read nothing for {UNACKNOWLEDGED_MS / 1000:g} s") from None
-
-
-def _received(sock: ssl.SSLSocket) -> bytes:
-    """Wait for bytes; none if the peer has gone."""
-    try:
-        return sock.read(_READ_BYTES)
-    except OSError:
-        return b""
-
-
-class MessageReader:
-    """Cuts what one member sends into messages, the first of which may introduce it."""
-
-    def __init__(self, sender: str, protocol: int | None) -> None:
-        """Begin a connection.
-
-        Args:
-            sender: the member.
-            protocol: the version that both sides chose.
-        """
-        self._sender = sender
-        self._protocol = protocol or PEER_VERSIONS[-1]
-        self._data = bytearray()
-        is_silent = self._protocol < INTRODUCED
-        self.version = PeerVersion(self._protocol) if is_silent else None  # once it is known
-
-    def add(self, chunk: bytes) -> int:
-        """Take what has arrived; return how much waits for `take`."""
-        self._data += chunk
-        return len(self._data)
-
-    def take(self) -> list[bytes]:
-        """Return the messages that are complete; `PeerError` if one is too long."""
-        messages = _cut(self._data, self._sender)
-        if messages and self.version is None:
-            self.version = PeerVersion(self._protocol, decode_software(messages.pop(0)))
-        return messages
-
-
-def framed(message: bytes) -> bytes:
-    """Return a message as it goes onto the wire."""
-    return _LENGTH.pack(len(message)) + message
-
-
-def _cut(data: bytearray, sender: str) -> list[bytes]:
-    """Remove the complete messages from the front of the received data."""
-    messages, offset, there = [], 0, len(data)
-    while there - offset >= _LENGTH.size:
-        [length] = _LENGTH.unpack_from(data, offset)
-        if length > MESSAGE_BYTES_MAX:
-            raise PeerError(f"node {sender} announces a message of {length} bytes")
-        end = offset + _LENGTH.size + length
-        if end > there:
-            break
-        messages.append(bytes(data[offset + _LENGTH.size : end]))
-        offset = end
-    del data[:offset]
-    return messages
-
-
-def _shut(sock: ssl.SSLSocket) -> None:
-    try:
-        socket.socket.shutdown(sock, socket.SHUT_RDWR)
-    except OSError:
-        return  # closed already

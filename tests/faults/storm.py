@@ -17,7 +17,6 @@ from typing import Any
 from rt import Publisher, Subscriber
 from rt.cli.process.children import Child, Children
 from rt.node.founding.cluster_files import free_addresses, init_cluster
-from rt.node.loop.event_loop import LOOP_VARIABLE
 from rt.position import Position
 from tests.commands import run
 
@@ -44,10 +43,8 @@ class Storm:
         seed: int,
         network: Network | None = None,
         spare: Sequence[str] = (),
-        looped: float = 0.0,  # probability that a started node runs an event loop (ADR 33)
     ) -> None:
         self.root = root
-        self.looped = looped
         self.chance = random.Random(seed)
         self.network = network
         addresses = network.addresses(nodes) if network else free_addresses(nodes)
@@ -109,8 +106,6 @@ class Storm:
 
     def _start(self, name: str, *command: str) -> None:
         prefix = [*(self.network.prefix(name) if self.network else ())]
-        if command[0] == "node" and self.looped and self.chance.random() < self.looped:
-            prefix += ["env", f"{LOOP_VARIABLE}=1"]
         self.running[name] = self.children.start(name, *command, prefix=prefix)
 
     def kill(self, *names: str) -> None:

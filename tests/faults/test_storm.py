@@ -38,20 +38,3 @@ def test_a_storm_of_kills_loses_doubles_and_reorders_nothing(
         print(storm.demand_all())
     finally:
         storm.close()
-
-
-@pytest.mark.faults
-@pytest.mark.process
-@pytest.mark.parametrize(
-    ("looped", "seed"), [(1.0, 4), (0.5, 5)], ids=["every node", "a mixture of both"]
-)
-def test_a_storm_loses_nothing_where_nodes_are_event_loops(
-    tmp_path: Path, looped: float, seed: int
-) -> None:
-    """A node is started with its threads one day and as a loop the next, on the same files."""
-    storm = Storm(tmp_path, 3, seed, looped=looped)
-    try:
-        storm.rage(float(SECONDS or 60))
-        print(storm.demand_all())
-    finally:
-        storm.close()

@@ -1,6 +1,5 @@
-"""A node as an event loop: alone, beside nodes of threads, and what its parts promise (ADR 33)."""
+"""A node is one event loop: what it and its parts promise (ADR 33)."""
 
-import os
 import socket
 import threading
 from concurrent.futures import Future
@@ -14,20 +13,17 @@ from replicator.wire.codec import encode
 from replicator.wire.link import Link
 from replicator.wire.messages import Data
 from replicator.wire.outlet import QueuedOutlet
-from rt import Subscriber
 from rt.errors import PeerError
 from rt.log.notify.watch import Wake
+from rt.net.loop.event_loop import EventLoop
 from rt.net.tls import accept, connect
 from rt.node.agree.duties import Stepped
+from rt.node.agree.duty_turns import DutyTurns
 from rt.node.agree.sequencer import NodeSequencer
-from rt.node.loop.duty_turns import DutyTurns
-from rt.node.loop.event_loop import LOOP_VARIABLE, EventLoop
 from rt.position import START
-from tests.archive_cluster import STREAM, ArchiveCluster
+from tests.archive_cluster import ArchiveCluster
 from tests.dialogue import Dialogue, Log, NoWake, assert_equal
 from tests.replicator_host import Certificates, eventually, log_bytes
-
-LOOP, THREADS = "loop", "threads"
 
 
 @pytest.fixture
@@ -50,79 +46,9 @@ def ends(tmp_path):
         yield accepted[0], theirs
 
 
-class MixedCluster(ArchiveCluster):
-    """Nodes of which each may be started as an event loop or with threads."""
-
-    def __init__(self, root, kinds, monkeypatch, **settings):
-        self.kinds, self.monkeypatch = dict(kinds), monkeypatch
-        super().__init__(root, nodes=len(kinds), **settings)
-
-    def start(self, name, *, founding=False):
-        """Start a node as its kind says."""
-        self.monkeypatch.setenv(LOOP_VARIABLE, "1" if self.kinds[name] == LOOP else "")
-        return super().start(name, founding=founding)
-
-    def merged(self, name):
-        """The bytes of a node's merged log, file by file."""
-        out = self.out(name)
-        names = [each for each in sorted(os.listdir(out)) if each.startswith("log.")]
-        return {each: read(os.path.join(out, each)) for each in names if ".idx" not in each}
-
-
-def read(path):
-    """The bytes of a file."""
-    with open(path, "rb") as file:
-        return file.read()
-
-
-@pytest.mark.parametrize(
-    "kinds",
-    [
-        {"n1": LOOP},
-        {"n1": LOOP, "n2": LOOP, "n3": LOOP},
-        {"n1": LOOP, "n2": THREADS, "n3": LOOP},
-        {"n1": THREADS, "n2": LOOP, "n3": THREADS},
-    ],
-    ids=["alone", "three", "two of three", "one of three"],
-)
-def test_every_mixture_merges_one_log_and_goes_on_as_the_other_kind(tmp_path, monkeypatch, kinds):
-    """The two are exchanged node by node, on the same files, while messages flow."""
-    count = 0
-    with MixedCluster(tmp_path, kinds, monkeypatch) as cluster:
-        cluster.push()
-        cluster.pull()
-        small, large = cluster.publisher("jfk"), cluster.publisher("lga")
-
-        def publish():
-            nonlocal count
-            for _ in range(20):
-                small.publish(b"%d" % count)
-                count += 1
-            large.publish_many(bytes(9_000) for _ in range(20))  # rolls files, and is not carried
-            count += 20
-            for each in (small, large):
-                each.flush("merged", timeout_s=60)
-
-        publish()
-        for name in list(cluster.nodes):
-            cluster.stop(name)
-            cluster.kinds[name] = THREADS if cluster.kinds[name] == LOOP else LOOP
-            cluster.start(name)
-            publish()
-        ends = {name: cluster.nodes[name].merged_end for name in cluster.nodes}
-        assert eventually(
-            lambda: len({each.merged_end for each in cluster.nodes.values()}) == 1, 60
-        ), ends
-        with Subscriber(os.path.join(cluster.root, "sub"), stream=STREAM) as subscriber:
-            seen = [next(subscriber.messages(timeout_s=60)).number for _ in range(count)]
-        assert seen == list(range(count))
-        first, *others = (cluster.merged(name) for name in cluster.nodes)
-        assert all(each == first for each in others)
-
-
-def test_clients_and_other_nodes_have_no_threads_of_their_own(tmp_path, monkeypatch):
+def test_clients_and_other_nodes_have_no_threads_of_their_own(tmp_path):
     """A thread for each of 64 pullers wakes up for each message, and waits for the interpreter."""
-    with MixedCluster(tmp_path, dict.fromkeys(("n1", "n2", "n3"), LOOP), monkeypatch) as cluster:
+    with ArchiveCluster(tmp_path, nodes=3) as cluster:
         cluster.push()
         for number in range(4):
             cluster.pull(f"sub{number}")
@@ -135,9 +61,9 @@ def test_clients_and_other_nodes_have_no_threads_of_their_own(tmp_path, monkeypa
         def names():
             return [each.name.split()[0] for each in threading.enumerate()]
 
-        # what is left of threads that serve is one for each other node's pulse
-        assert eventually(lambda: names().count("serve") <= 6, 60), names()
-        assert "sequence" not in names()
+        # what is left of a connection's thread is its handshake's
+        assert eventually(lambda: "serve" not in names(), 60), names()
+        assert not {"sequence", "pulse", "to"} & set(names())
 
 
 class Steady:
@@ -243,6 +169,72 @@ def test_a_node_that_has_failed_does_not_keep_the_loop_from_waiting(loop):
     turns.leave()
 
 
+class Waiting(Steady):
+    """Duties whose steps wait for a disk, until it is quick again."""
+
+    def __init__(self, gate):
+        super().__init__()
+        self.gate, self.is_quick, self.underway = gate, False, 0
+
+    def step(self, now_s, mail):
+        self.underway += 1
+        assert self.underway == 1, "two steps at once"
+        if self.steps and not self.is_quick:
+            assert self.gate.wait(60)
+        stepped = super().step(now_s, mail)
+        self.underway -= 1
+        return stepped
+
+    def end(self):
+        """Nothing is left to do."""
+
+
+def test_while_a_disk_is_slow_a_streams_steps_leave_the_loop_free(loop):
+    """While one sync took a second, no other stream of the process answered, and no puller."""
+    gate = threading.Event()
+    duties = Waiting(gate)
+    sequencer = NodeSequencer(duties)
+    turns = DutyTurns(loop, sequencer, lambda work: work(), lambda _error: None, slow_s=0.0)
+    turns.join()  # the first step took longer than no time at all
+    assert eventually(lambda: duties.underway, 60)
+    free = Counter()
+    loop.call(lambda: loop.mark(free))
+    assert eventually(lambda: free.turns, 60)
+    turns.ring()  # meanwhile: for the next step
+    loop.call(lambda: None)
+    assert duties.steps == 1
+    duties.is_quick = True
+    gate.set()
+    assert eventually(lambda: duties.steps > 3, 60)
+    sequencer.stop()
+    turns.leave()
+    steps = duties.steps
+    sequencer.finish()
+    turns.ring()
+    loop.call(lambda: None)
+    assert duties.steps == steps
+
+
+def test_after_a_step_that_was_quick_again_the_loop_steps_itself(loop):
+    """A hand-over costs two wake-ups, for each lone message."""
+    threads = []
+
+    class Seen(Steady):
+        def step(self, now_s, mail):
+            threads.append(loop.is_own_thread)
+            return super().step(now_s, mail)
+
+    sequencer = NodeSequencer(Seen())
+    turns = DutyTurns(loop, sequencer, lambda work: work(), lambda _error: None, slow_s=60.0)
+    turns.is_slow = True
+    turns.join()
+    assert eventually(lambda: len(threads) > 3, 60)
+    sequencer.stop()
+    turns.leave()
+    assert threads[0] is False
+    assert all(threads[1:])
+
+
 def test_work_that_waits_for_a_disk_leaves_the_loop_free(loop):
     """An open takes 3 ms with its syncs; heartbeats of all streams would wait for it."""
     gate, back = threading.Event(), Future()
@@ -311,11 +303,9 @@ def test_a_loop_learns_when_a_link_has_to_be_looked_at_again(ends):
         wake.close()
 
 
-def test_nodes_whose_disks_are_nearly_full_take_nothing_and_go_on_when_there_is_room(
-    tmp_path, monkeypatch
-):
+def test_nodes_whose_disks_are_nearly_full_take_nothing_and_go_on_when_there_is_room(tmp_path):
     """What is published waits at its publisher, and is merged by itself later."""
-    with MixedCluster(tmp_path, dict.fromkeys(("n1", "n2", "n3"), LOOP), monkeypatch) as cluster:
+    with ArchiveCluster(tmp_path, nodes=3) as cluster:
         cluster.push()
         publisher = cluster.publisher()
         publisher.publish(b"one")

@@ -88,10 +88,11 @@ def turns_for(messages, view, *, is_pulled, is_waiting=False):
     """Whether a node with this view does its duties for messages of n2 as soon as they come."""
     heard, turns = [], []
     pipeline = SimpleNamespace(
-        sequencer=SimpleNamespace(hear=lambda *said: heard.append(said), turn=None, view=view),
+        sequencer=SimpleNamespace(
+            hear=lambda *said: heard.append(said), ring=lambda: turns.append(1), view=view
+        ),
         feeds=SimpleNamespace(has_readers=is_pulled),
         member=SimpleNamespace(reads=SimpleNamespace(is_waiting=is_waiting)),
-        _ending=SimpleNamespace(guarded=turns.append),
     )
     pipeline._can_wait = partial(NodePipeline._can_wait, pipeline)
     NodePipeline.hear(pipeline, "n2", messages)

@@ -1,7 +1,7 @@
 """Peers: messages from one node to another leave in the order in which they were put."""
 
+import logging
 import socket
-import ssl
 import threading
 from types import SimpleNamespace
 
@@ -10,20 +10,22 @@ import pytest
 from rt.config.settings import load
 from rt.errors import PeerError
 from rt.net.authority.certificates import certificate_files
+from rt.net.loop.event_loop import EventLoop
 from rt.net.tls import Contexts, client_context, offering
 from rt.node.founding.cluster_files import init_local_cluster
 from rt.node.host.node import Node
 from rt.node.settings.node import NodeSettings
 from rt.version import SOFTWARE
-from sequencer.peers.connections import Outbox, Peers
+from sequencer.peers.connections import Peers
 from sequencer.peers.dialling import PeerDialer, Turns, UnansweredError
+from sequencer.peers.message_reader import MessageReader
 from sequencer.peers.versions import (
     PEER_VERSIONS,
     PeerVersion,
-    alpn_of,
     alpns_of,
     version_of,
 )
+from tests.plain_peer import Accepted
 from tests.replicator_host import eventually
 
 SCOUTED = "sequencer.peers.dialling.SCOUT_S"
@@ -34,117 +36,103 @@ def no_context():
     raise OSError("no node is there")
 
 
-def an_outbox(port=1, context=no_context):
-    """An outbox for node n2, which is not running."""
-    return Outbox("n2", PeerDialer("n2", [("127.0.0.1", port)], context))
+@pytest.fixture
+def loop():
+    """An event loop, stopped at the end."""
+    made = EventLoop()
+    yield made
+    made.stop()
 
 
-def full(_data):
-    """Send to a peer whose receive buffer is full."""
-    raise ssl.SSLWantWriteError
+@pytest.fixture
+def peers_of(loop):
+    """Make the peers of n1, which dial no one unless they are told to; stopped at the end."""
+    every = []
+
+    def make(addresses, heard=lambda *_heard: None, gone=lambda _member: None, context=no_context):
+        every.append(
+            Peers(loop, "n1", addresses, context, heard, gone=gone,
+                  objection=lambda *_peer, **_how: "")
+        )  # fmt: skip
+        return every[-1]
+
+    yield make
+    for each in every:
+        each.stop()
 
 
-@pytest.mark.parametrize("first", ["a large message", "one that did not fit"])
-def test_no_message_overtakes_one_that_waits_for_the_thread(first):
+def connected(monkeypatch, *, room=None):
+    """Let every dial succeed; return a list of the far ends."""
+    far = []
+
+    def dial(_dialer, _again):
+        ours, theirs = socket.socketpair()
+        if room is not None:
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)
+        ours.setblocking(False)
+        far.append(theirs)
+        return Accepted(fileno=ours.detach())
+
+    monkeypatch.setattr(PeerDialer, "dial", dial)
+    return far
+
+
+def test_no_message_overtakes_one_that_waits_for_room(monkeypatch, peers_of):
     """A report of changes that overtook the full report before it would be undone by that one."""
-    sent = []
-    sock = SimpleNamespace(send=lambda data: sent.append(bytes(data)) or len(data))
-    outbox = an_outbox()
-    with outbox._changed:  # as if it were connected and its thread asleep
-        outbox._sock, outbox._is_idle = sock, True
-        if first == "a large message":
-            outbox.put(b"1" * 9000)
-        else:
-            sock.send, send = full, sock.send
-            outbox.put(b"1")
-            sock.send = send
-        outbox.put(b"2")
-        assert not sent
-        assert [each[4:5] for each in outbox._queue._messages] == [b"1", b"2"]
-        outbox._sock = None
-    outbox.stop()
+    far = connected(monkeypatch, room=4096)
+    peers = peers_of({"n2": [("127.0.0.1", 1)]})
+    assert eventually(lambda: not peers.problems({"n2"}))
+    sent = [b"%d " % number * (1 + number % 3 * 9000) for number in range(60)]
+    for each in sent:
+        peers.send("n2", each)
+    reader = MessageReader("n1", 7)
+    got = []
+    while len(got) < len(sent):
+        reader.add(far[0].recv(65536))
+        got += reader.take()
+    assert got == sent
+    far[0].close()
 
 
-def test_an_unreachable_member_is_reported_in_plain_text():
+def test_an_unreachable_member_is_reported_in_plain_text(peers_of):
     """An operator should not have to know error numbers, or lines of a C file."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()[:2]
-    outbox = an_outbox(address[1], lambda: None)
-    assert eventually(lambda: outbox.problem)
-    outbox.stop()
-    assert outbox.problem == f"no answer from 127.0.0.1:{address[1]} (connection refused)"
+    peers = peers_of({"n2": [address]}, context=lambda: None)
+    words = f"no answer from 127.0.0.1:{address[1]} (connection refused)"
+    assert eventually(lambda: peers.problems({"n2"}) == {"n2": words})
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        ssl.SSLEOFError(8, "EOF occurred in violation of protocol (_ssl.c:2427)"),
-        BrokenPipeError(32, "Broken pipe"),
-    ],
-)
-def test_a_broken_connection_is_reported_in_plain_text(error):
+def test_a_broken_connection_is_reported_in_plain_text_and_dialled_again(monkeypatch, peers_of):
     """The same holds for a connection that was there."""
-
-    def broken(_data):
-        raise error
-
-    outbox = an_outbox()
-    outbox.stop()
-    outbox._stopping = False
-    outbox.put(b"1")
-    sock = SimpleNamespace(
-        send=broken, fileno=lambda: 0, close=lambda: None, selected_alpn_protocol=lambda: None
-    )
-    outbox._pump(sock)
-    assert outbox.problem == "the connection broke: the other side hung up"
+    far = connected(monkeypatch)
+    peers = peers_of({"n2": [("127.0.0.1", 1)]})
+    assert eventually(lambda: not peers.problems({"n2"}))
+    told = []
+    monkeypatch.setattr(logging.getLogger("sequencer.peers"), "warning",
+                        lambda words, *values: told.append(words % values))  # fmt: skip
+    far[0].close()
+    assert eventually(lambda: len(far) > 1)
+    assert told == ["node n2: the connection broke: it hung up"]
+    far[1].close()
 
 
-class HungUpOn(socket.socket):
-    """A connection that the other side has closed."""
-
-    def selected_alpn_protocol(self):
-        """Return the protocol that was agreed on."""
-        return alpn_of("flights")
-
-    def send(self, _data):
-        raise BrokenPipeError(32, "Broken pipe")
-
-
-def test_a_member_that_hangs_up_every_time_is_dialled_with_pauses(monkeypatch):
+def test_a_member_that_hangs_up_every_time_is_dialled_with_pauses(monkeypatch, peers_of):
     """A node with other members does; each attempt is a handshake and a line in its log."""
-    dialled, many = [], threading.Event()
+    far, many = connected(monkeypatch), threading.Event()
+    dial = PeerDialer.dial
 
-    def dial(_dialer):
-        boxes[0].put(b"1")  # the next heartbeat, which finds the connection closed
-        dialled.append(1)
-        if len(dialled) == 20:
+    def hung_up_on(dialer, again):
+        sock = dial(dialer, again)
+        far[-1].close()
+        if len(far) == 20:
             many.set()
-        return HungUpOn()
+        return sock
 
-    started, boxes = threading.Event(), []
-    monkeypatch.setattr(
-        PeerDialer, "dial", lambda dialer, _again: started.wait(60) and dial(dialer)
-    )
-    outbox = an_outbox()
-    boxes.append(outbox)
-    started.set()
+    monkeypatch.setattr(PeerDialer, "dial", hung_up_on)
+    peers_of({"n2": [("127.0.0.1", 1)]})
     assert not many.wait(0.3)  # it must not happen, so there is no event to wait for
-    assert len(dialled) > 1
-    outbox.stop()
-
-
-class Accepted(socket.socket):
-    """A connection that a member has dialled, without TLS."""
-
-    version = 7
-
-    def selected_alpn_protocol(self):
-        """Return the protocol that was agreed on."""
-        return alpn_of("flights", self.version)
-
-    def read(self, count):
-        """Receive as a TLS connection does."""
-        return self.recv(count)
+    assert len(far) > 1
 
 
 def test_where_nothing_answers_one_stream_dials_for_all_and_the_others_follow_at_once():
@@ -213,104 +201,98 @@ def test_a_member_with_two_addresses_is_dialled_at_the_other_one_at_once():
     assert dialled == [("127.0.0.1", 1), ("127.0.0.1", 2)]
 
 
-def test_a_member_that_connects_again_has_one_connection():
+def test_a_member_that_connects_again_has_one_connection(peers_of):
     """A node that never learns that a connection ended would collect hundreds of them."""
-    threads, far, heard = [], [], []
-    addresses = {"n2": [("localhost", 2)]}
-    peers = Peers("n1", addresses, no_context, lambda _sender, messages: heard.extend(messages))
+    far, heard, left = [], [], []
+    peers = peers_of({"n2": [("localhost", 2)]}, lambda _sender, messages: heard.extend(messages))
     for number in range(3):
         ours, theirs = socket.socketpair()
         far.append(theirs)
         sock = Accepted(fileno=ours.detach())
         identity = SimpleNamespace(is_node=True, name="n2")
-        threads.append(threading.Thread(target=peers.serve, args=(sock, identity), daemon=True))
-        threads[-1].start()
+        peers.serve(sock, identity)(
+            lambda number=number, sock=sock: (sock.close(), left.append(number))
+        )
         theirs.sendall(b"\1\0\0\0%d" % number)
         assert eventually(lambda number=number: heard[number:] == [b"%d" % number])
-    for thread in threads[:2]:
-        thread.join(1)
-    assert [thread.is_alive() for thread in threads] == [False, False, True]
+    assert left == [0, 1]
     peers.stop()
-    threads[2].join(60)
-    assert not threads[2].is_alive()
+    assert left == [0, 1, 2]
     for each in far:
         each.close()
 
 
 @pytest.mark.parametrize("how", ["it ended", "it reconnects", "this node stops"])
-def test_a_member_that_hangs_up_and_listens_no_more_has_ended(how):
+def test_a_member_that_hangs_up_and_listens_no_more_has_ended(peers_of, how):
     """Its machine says so at once; others wait for half a second to elect another leader."""
-    gone, listener = [], socket.create_server(("127.0.0.1", 0))
+    gone, left, listener = [], threading.Event(), socket.create_server(("127.0.0.1", 0))
     address = listener.getsockname()[:2]
-    peers = Peers("n1", {"n2": [address]}, no_context, lambda *_heard: None, gone=gone.append)
+    peers = peers_of({"n2": [address]}, gone=gone.append)
     ours, theirs = socket.socketpair()
-    identity = SimpleNamespace(is_node=True, name="n2")
-    serving = threading.Thread(
-        target=peers.serve, args=(Accepted(fileno=ours.detach()), identity), daemon=True
-    )
-    serving.start()
-    assert eventually(lambda: "n2" in peers._serving)
+    sock = Accepted(fileno=ours.detach())
+    peers.serve(sock, SimpleNamespace(is_node=True, name="n2"))(
+        lambda: (sock.close(), left.set())
+    )  # fmt: skip
     if how != "it reconnects":
         listener.close()
     if how == "this node stops":
         peers.stop()
     theirs.close()
-    serving.join(60)
-    assert gone == (["n2"] if how == "it ended" else [])
-    peers.stop()
+    assert left.wait(60)
+    if how == "it ended":
+        assert eventually(lambda: gone == ["n2"], 60)
+    else:
+        asked = [each for each in threading.enumerate() if each.name == "gone n2"]
+        for each in asked:
+            each.join(60)
+        assert gone == []
     listener.close()
 
 
-def served(version, data):
-    """Return what node n2 is known to run once it has sent this, what was heard, and the log."""
-    heard, found = [], []
-    peers = Peers("n1", {}, no_context, lambda _sender, messages: heard.extend(messages))
+def served(peers_of, version, data):
+    """Return what node n2 is known to run once it has sent this, what was heard, and whether
+    it is connected still.
+    """
+    heard, left = [], threading.Event()
+    peers = peers_of({}, lambda _sender, messages: heard.extend(messages))
     ours, theirs = socket.socketpair()
     sock = Accepted(fileno=ours.detach())
     sock.version = version
-
-    def serve():
-        try:
-            peers.serve(sock, SimpleNamespace(is_node=True, name="n2"))
-        except PeerError as error:
-            found.append(str(error))
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
+    peers.serve(sock, SimpleNamespace(is_node=True, name="n2"))(lambda: (sock.close(), left.set()))
     theirs.sendall(b"".join(len(each).to_bytes(4, "little") + each for each in data))
-    assert eventually(lambda: heard or found)
-    versions = peers.versions()
+    assert eventually(lambda: heard or left.is_set())
+    versions, is_connected = peers.versions(), not left.is_set()
     theirs.close()
-    thread.join(60)
+    assert left.wait(60)
     assert peers.versions() == {}
-    peers.stop()
-    return versions, heard, found
+    return versions, heard, is_connected
 
 
-def test_a_node_introduces_itself_and_its_version_is_known_while_it_is_connected(caplog):
+def test_a_node_introduces_itself_and_its_version_is_known_while_it_is_connected(caplog, peers_of):
     """An operator who updates one node after another wants to see which are done."""
     caplog.set_level("INFO")
-    ours = served(10, [SOFTWARE.encode(), b"vote"])
-    assert ours == ({"n2": PeerVersion(10, SOFTWARE)}, [b"vote"], [])
+    ours = served(peers_of, 10, [SOFTWARE.encode(), b"vote"])
+    assert ours == ({"n2": PeerVersion(10, SOFTWARE)}, [b"vote"], True)
     assert "runs" not in caplog.text
-    newer = served(10, [b"rt 99.1", b"vote"])
-    assert newer == ({"n2": PeerVersion(10, "rt 99.1")}, [b"vote"], [])
+    newer = served(peers_of, 10, [b"rt 99.1", b"vote"])
+    assert newer == ({"n2": PeerVersion(10, "rt 99.1")}, [b"vote"], True)
     assert f"node n2: it runs rt 99.1, this node {SOFTWARE}; they speak version 10" in caplog.text
 
 
-def test_a_node_of_the_version_before_is_heard_and_named_as_older(caplog):
+def test_a_node_of_the_version_before_is_heard_and_named_as_older(caplog, peers_of):
     """It introduces itself by nothing: its first message is one of the consensus."""
     caplog.set_level("INFO")
-    assert served(7, [b"vote"]) == ({"n2": PeerVersion(7)}, [b"vote"], [])
+    assert served(peers_of, 7, [b"vote"]) == ({"n2": PeerVersion(7)}, [b"vote"], True)
     assert "it runs an older version of rt, this node rt " in caplog.text
 
 
 @pytest.mark.parametrize("name", [b"rt 1\n2", b"r" * 65, b"\xff", b"\x1b[2J"])
-def test_an_introduction_that_is_not_a_short_printable_text_ends_the_connection(name):
+def test_an_introduction_that_is_not_a_short_printable_text_ends_the_connection(
+    name, caplog, peers_of
+):
     """It goes into logs and onto terminals."""
-    versions, heard, [why] = served(8, [name, b"vote"])
-    assert (versions, heard) == ({}, [])
-    assert "not a printable text of 64 bytes" in why
+    assert served(peers_of, 8, [name, b"vote"]) == ({}, [], False)
+    assert "not a printable text of 64 bytes" in caplog.text
 
 
 def test_a_node_of_another_cluster_with_the_same_names_and_authority_is_given_up(tmp_path):
@@ -345,9 +327,7 @@ def test_a_node_of_another_cluster_with_the_same_names_and_authority_is_given_up
         node.stop()
 
 
-def test_only_members_are_reported_as_unreachable():
+def test_only_members_are_reported_as_unreachable(peers_of):
     """A node that was removed is dialled for a while, and its end is not a problem of the rest."""
     places = {name: [("127.0.0.1", 1)] for name in ("n2", "n3")}
-    peers = Peers("n1", places, no_context, lambda _sender, _messages: None)
-    assert list(peers.problems({"n1", "n2"})) == ["n2"]
-    peers.stop()
+    assert list(peers_of(places).problems({"n1", "n2"})) == ["n2"]

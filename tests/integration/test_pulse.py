@@ -10,6 +10,7 @@ import pytest
 from rt.errors import PeerError
 from rt.net.authority.certificates import certificate_files, issue
 from rt.net.authority.identity import CertificateRole
+from rt.net.loop.event_loop import EventLoop
 from rt.net.tls import Contexts, accept, client_context, offering, server_context
 from rt.node.agree.heartbeat_codec import (
     BEAT_BYTES_MAX,
@@ -20,6 +21,7 @@ from rt.node.agree.heartbeat_codec import (
 from rt.node.agree.idle_heartbeat import PULSE_ALPN, ProcessHeartbeat
 from sequencer.raft.consensus import Quiescence
 from tests.forged_certificates import Authority
+from tests.plain_peer import Accepted
 from tests.replicator_host import eventually
 
 PLACE = Quiescence(3, 14)
@@ -35,7 +37,8 @@ class Process:
             files, lambda *paths: offering(server_context(*paths), PULSE_ALPN)
         )  # fmt: skip
         client = Contexts(files, lambda *paths: offering(client_context(*paths), PULSE_ALPN))
-        self.pulse = ProcessHeartbeat(client.current, beat_s=0.02, lost_s=lost_s)
+        self.loop = EventLoop()
+        self.pulse = ProcessHeartbeat(self.loop, client.current, beat_s=0.02, lost_s=lost_s)
         self._listener = socket.create_server(("localhost", 0))
         self.address = self._listener.getsockname()[:2]
         self.socks, self.problems = [], []
@@ -58,7 +61,7 @@ class Process:
         try:
             sock, peer = accept(plain, self._server.current(), 10.0, admit=lambda _peer: None)
             self.socks.append(sock)
-            self.pulse.serve(sock, peer)
+            self.pulse.serve(sock, peer)(sock.close)
         except (PeerError, OSError) as error:
             self.problems.append(error)
 
@@ -70,6 +73,7 @@ class Process:
     def close(self):
         """Stop everything."""
         self.pulse.stop()
+        self.loop.stop()
         self._listener.close()
         for sock in self.socks:
             sock.close()
@@ -141,7 +145,7 @@ def test_a_process_that_is_silent_is_not_heard_any_more_and_wakes_its_streams_on
         flights, there = meet(first, second, "flights")
         there.show(PLACE)
         assert eventually(lambda: flights.heard() == {"n2": PLACE}, 60)
-        second.pulse._stopping.set()  # its thread ends; the connection stays
+        second.loop.call(lambda: second.loop.forget(second.pulse))  # the connection stays
         assert eventually(lambda: bool(first.woken), 60)
         assert flights.heard() == {}
         time.sleep(0.2)  # some more beats
@@ -152,7 +156,7 @@ def test_a_process_that_is_silent_is_not_heard_any_more_and_wakes_its_streams_on
 
 
 def test_a_stream_whose_thread_hangs_is_listed_no_more(processes, monkeypatch):
-    """The thread that beats is another one, and lives on."""
+    """A step may hang in a thread; the loop that beats lives on."""
     first, second = processes
     flights, there = meet(first, second, "flights")
     there.show(PLACE)
@@ -195,15 +199,12 @@ def test_a_node_that_is_no_member_of_a_stream_neither_wakes_it_nor_rests_for_it(
 
 def test_an_error_in_the_pulse_ends_the_streams_that_count_on_it(certs, monkeypatch):
     """No follower at rest would notice any more that its leader is silent."""
-    raised = []
-    monkeypatch.setattr(threading, "excepthook", lambda hook: raised.append(hook.exc_value))
     process, error = Process(certs, "n1"), RuntimeError("a mistake of ours")
     try:
         process.join("flights")
         process.join("trains")
         monkeypatch.setattr(process.pulse, "_beat", raising(error))
         assert eventually(lambda: process.failed == [error, error], 60)
-        assert eventually(lambda: raised == [error], 60)
     finally:
         process.close()
 
@@ -259,16 +260,10 @@ def test_beats_are_read_as_they_were_written_and_nothing_else_is(monkeypatch):
 def test_a_beat_that_is_too_long_is_refused_before_it_is_read(processes):
     """Its length is checked before anything is kept."""
     first, _ = processes
-
-    class Hostile:
-        """Announces more than a beat may have."""
-
-        def read(self, _size):
-            """Return the length alone."""
-            return (BEAT_BYTES_MAX + 1).to_bytes(4, "little")
-
-        settimeout = setsockopt = close = lambda *_arguments: None
-
-    with pytest.raises(PeerError, match="the limit is"):
-        first.pulse.serve(Hostile(), SimpleNamespace(is_node=True, name="n2"))
+    ours, theirs = socket.socketpair()
+    ours = Accepted(fileno=ours.detach())
+    first.pulse.serve(ours, SimpleNamespace(is_node=True, name="n2"))(ours.close)
+    theirs.sendall((BEAT_BYTES_MAX + 1).to_bytes(4, "little"))
+    assert theirs.recv(1) == b""
+    theirs.close()
     assert not first.pulse._heard

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from replicator.wire.outlet import QUEUED_BYTES_MAX, OutputQueue
 from rt.errors import PeerError
-from rt.node.loop.deadlines import NEVER_S, Deadlines
-from rt.node.loop.readiness import Readiness
+from rt.net.loop.deadlines import NEVER_S, Deadlines
+from rt.net.loop.readiness import Readiness
 
 steps = st.lists(
     st.tuples(

@@ -176,4 +176,4 @@ def test_the_asyncio_twin_has_the_same_names_and_arguments(blocking, twin):
             continue
         assert hasattr(twin, name), name
         ours, theirs = names_of(method), names_of(getattr(twin, name))
-        assert ours == theirs or "settings" in theirs, name
+        assert ours == theirs or "arguments" in theirs, name

@@ -20,19 +20,12 @@ from tests.dialogue import Log, Pipe
 
 
 class Link(Pipe):
-    """A connection in memory, whose waits take no time but that of a clock."""
+    """A connection in memory."""
 
-    is_metered = False
-
-    def __init__(self, clock):
+    def __init__(self):
         super().__init__()
         self.other = Pipe()
         self.other.other = self
-        self.clock = clock
-
-    def wait(self, seconds):
-        """Let a second pass."""
-        self.clock[0] += 1.0
 
 
 class Bell:
@@ -56,7 +49,7 @@ def log(tmp_path):
 def pulling(log):
     """Return a connection that pulls it, with its link and bell."""
     clock = [0.0]
-    link, bell = Link(clock), Bell()
+    link, bell = Link(), Bell()
     feed = SimpleNamespace(
         directory=log.directory, damaged=DamagedFiles(), end=lambda: log.appender.end,
         is_whole=lambda: True, release=lambda: None,
@@ -67,6 +60,13 @@ def pulling(log):
     return SimpleNamespace(connection=connection, link=link, bell=bell, clock=clock)
 
 
+def take_turns(pulling, seconds):
+    """Let a second pass after each turn, until these are over."""
+    while pulling.clock[0] <= seconds and not pulling.connection.is_over:
+        pulling.connection.turn()
+        pulling.clock[0] += 1.0
+
+
 def sent(pulling):
     """Return what the connection has sent."""
     return list(pulling.link.other.receive())
@@ -75,27 +75,24 @@ def sent(pulling):
 def test_a_puller_that_does_not_say_where_its_copy_ends_is_refused(pulling):
     """It holds a thread and memory, and 480 of them slowed the stream for everyone."""
     with pytest.raises(Refused, match="did not say within 30 s where its copy"):
-        pulling.connection.run(lambda: pulling.clock[0] > 2 * BEGIN_S)
+        take_turns(pulling, 2 * BEGIN_S)
     assert BEGIN_S < pulling.clock[0] < BEGIN_S + 3
 
 
 def test_a_puller_that_has_said_so_may_wait_for_ever(pulling):
     """A stream on which nothing happens has readers, too."""
     pulling.link.other.send(encode(Standing(0, START)))
-    pulling.connection.run(lambda: pulling.clock[0] > 4 * BEGIN_S)
+    take_turns(pulling, 4 * BEGIN_S)
     assert isinstance(sent(pulling)[0], Open)
 
 
 def test_a_puller_that_waits_for_nothing_is_not_woken_by_each_message(pulling):
     """The publisher waits while 128 of them are: its p99 rose from 8 ms to 44."""
     turns = []
-
-    def is_stopping():
+    for _ in range(4):
         turns.append(pulling.bell.rung)
         pulling.connection.set()
-        return len(turns) > 3
-
-    pulling.connection.run(is_stopping)
+        pulling.connection.turn()
     assert turns == [0, 1, 1, 1]  # it was woken before it had offered the log, and not after
 
 

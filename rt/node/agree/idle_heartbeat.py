@@ -1,17 +1,17 @@
 """Idle heartbeats: one heartbeat between two processes for all streams at rest in both."""
 
 import logging
-import socket
 import ssl
-import struct
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextvars import copy_context
 from typing import Final, NamedTuple
 
 from rt.errors import PeerError
 from rt.net.authority.certificates import CertificateFiles
 from rt.net.authority.identity import PeerIdentity
+from rt.net.loop.event_loop import EventLoop
 from rt.net.tls import Contexts, client_context, offering
 from rt.node.agree.heartbeat_codec import (
     BEAT_BYTES_MAX,
@@ -20,36 +20,37 @@ from rt.node.agree.heartbeat_codec import (
     group_of,
 )
 from rt.node.settings.agreement import AgreementSettings
-from sequencer.peers.connections import Outbox
+from sequencer.peers.connections import PeerIn, PeerOut
 from sequencer.peers.dialling import Address, PeerDialer
+from sequencer.peers.message_reader import MessageReader
 from sequencer.raft.consensus import Quiescence
 
 _log: Final = logging.getLogger("rt.node")
 PULSE_ALPN: Final = "rt-pulse/1"
-_LENGTH: Final = struct.Struct("<I")
-_READ_BYTES: Final = 16 * 1024
-# A node at rest renews its place in the heartbeat every 10 s; one that hangs is dropped from it.
+# A node shows at each step where it is calm, every 10 s; one that hangs is listed no more.
 SHOWN_S: Final = 14.0
 _Line = tuple[str, tuple[Address, ...]]  # a node's name and possible addresses
 
 
-def process_heartbeat(timing: AgreementSettings, files: CertificateFiles) -> "ProcessHeartbeat":
+def process_heartbeat(
+    loop: EventLoop, timing: AgreementSettings, files: CertificateFiles
+) -> "ProcessHeartbeat":
     """Return the pulse of a node's process: as often as a leader's heartbeat of a busy stream."""
     contexts = Contexts(files, lambda *paths: offering(client_context(*paths), PULSE_ALPN))
-    return ProcessHeartbeat(contexts.current, beat_s=timing.heartbeat_s, lost_s=timing.election_s)
+    return ProcessHeartbeat(
+        loop, contexts.current, beat_s=timing.heartbeat_s, lost_s=timing.election_s
+    )
 
 
 class HeardHeartbeats:
     """HeardHeartbeats: what another process sent on one connection.
 
-    Threads:
-        streams, at_s: written by the connection's thread; any may read, since `streams` is
-        replaced.
-        is_lost: used by the heartbeat thread.
+    Threads: the loop writes; any thread may read `streams`, which is replaced whole, and `at_s`.
     """
 
     def __init__(self, sender: str) -> None:
         self.sender = sender
+        self.last = b""  # beat
         self.streams: Mapping[bytes, Quiescence] = {}
         self.at_s = time.monotonic()
         self.is_lost = False  # silent for too long; its streams were woken
@@ -67,8 +68,11 @@ class JoinedStream(NamedTuple):
     fail: Callable[[Exception], None]
 
 
-class HeartbeatLine(Outbox):
-    """HeartbeatLine: sends heartbeats to one process; its streams' connections log failures."""
+class HeartbeatLine(PeerOut):
+    """Beats to one process. The connections of its streams say in the log why it is not reached."""
+
+    def _note_connected(self) -> None:
+        pass
 
     def _note(self, problem: str) -> None:
         self.problem = problem
@@ -83,32 +87,40 @@ class ProcessHeartbeat:
     Threads:
         _lock: guards the next four; held for an update only.
         _streams, _shown, _places, _lines: any thread, with the lock held.
-        _heard: replaced whole, with the lock held; any thread may read it.
-        _told, _beat_told: what was last sent, and its encoding; the heartbeat thread.
-        _stopping, _context, _timing, _thread: set once.
+        _heard: replaced whole, by the loop; any thread may read it.
+        _told, _beat_told, _is_over: what was last said and how it is laid out, and whether it is
+            over; the loop's own.
+        loop, _context, _timing: set once.
     """
 
     def __init__(
-        self, context: Callable[[], ssl.SSLContext], *, beat_s: float, lost_s: float
+        self,
+        loop: EventLoop,
+        context: Callable[[], ssl.SSLContext],
+        *,
+        beat_s: float,
+        lost_s: float,
     ) -> None:
         """Prepare; nothing is sent before `start`.
 
         Args:
+            loop: beats, and hears.
             context: returns the client context for the next connection, which offers `PULSE_ALPN`.
             beat_s: time between two heartbeats.
             lost_s: after so long a silence, a process may be dead.
         """
+        self.loop = loop
         self._context, self._timing = context, (beat_s, lost_s)
         self._lock = threading.Lock()
         self._streams: dict[bytes, JoinedStream] = {}  # by group
         self._shown: dict[bytes, tuple[float, Quiescence]] = {}  # time and place by group
         self._places: dict[bytes, Mapping[str, Sequence[Address]]] = {}  # other members
         self._lines: dict[_Line, HeartbeatLine] = {}
-        self._heard: tuple[HeardHeartbeats, ...] = ()
+        self._heard: Mapping[PeerIn, HeardHeartbeats] = {}
         self._told: Mapping[bytes, Quiescence] = {}
         self._beat_told = encode_heartbeat({})
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
+        self._is_over = False
+        self._about = copy_context()
 
     def join(
         self, cluster: str, wake: Callable[[], None], fail: Callable[[Exception], None]
@@ -126,47 +138,56 @@ class ProcessHeartbeat:
         return StreamHeartbeat(self, group)
 
     def start(self) -> None:
-        """Start sending."""
-        self._thread.start()
+        """Begin to beat."""
+        self.loop.mark_last(self)
 
     def stop(self) -> None:
-        """Stop sending; the server closes other processes' connections."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        """Beat and hear no more."""
+        self.loop.call(self._stop)
+
+    def _stop(self) -> None:
+        self._is_over = True
+        self.loop.forget(self)
         with self._lock:
             lines, self._lines = self._lines, {}
         for line in lines.values():
-            line.stop()
+            line.retire()
+        for reading in self._heard:
+            reading.end()
 
-    def serve(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> None:
-        """Receive another process's heartbeats until it disconnects.
-
-        Called by the thread of an accepted connection.
+    def serve(
+        self, sock: ssl.SSLSocket, identity: PeerIdentity
+    ) -> Callable[[Callable[[], None]], None]:
+        """Return what hears the beats of another process in the loop, once it is called.
 
         Raises:
-            PeerError: it broke the protocol, or is not a node.
+            PeerError: it is not a node.
         """
         if not identity.is_node:
             raise PeerError(f"{identity.name!r} is not a node, and has no pulse")
-        heard = HeardHeartbeats(identity.name)
-        with self._lock:
-            self._heard = (*self._heard, heard)
-        sock.settimeout(None)  # silent while nothing rests; keep-alive finds dead peers
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        try:
-            last = b""
-            for beat in _beats(sock):
-                if beat == last:  # the usual case
-                    heard.at_s = time.monotonic()
-                else:
-                    self._take(heard, decode_heartbeat(beat))
-                last = beat
-        finally:
-            with self._lock:
-                self._heard = tuple(each for each in self._heard if each is not heard)
+        return PeerIn(self, sock, identity, BEAT_BYTES_MAX).keep
+
+    def joined(self, reading: PeerIn) -> bool:
+        """Hear a process from now on."""
+        if not self._is_over:
+            self._heard = {**self._heard, reading: HeardHeartbeats(reading.peer.name)}
+        return not self._is_over
+
+    def take(self, reading: PeerIn, reader: MessageReader) -> None:
+        """Hear what a process says; `PeerError` if it broke the protocol."""
+        heard = self._heard[reading]
+        for beat in reader.take():
+            if beat == heard.last:  # the usual case
+                heard.at_s = time.monotonic()
+            else:
+                self._take(heard, decode_heartbeat(beat))
+            heard.last = beat
+
+    def lost(self, reading: PeerIn) -> None:
+        """A process has hung up."""
+        if (heard := self._heard.get(reading)) is not None:
+            self._heard = {each: of for each, of in self._heard.items() if each is not reading}
             self._take(heard, {})
-            sock.close()
 
     def leave(self, group: bytes) -> None:
         """Forget a stream, which is no longer served."""
@@ -184,9 +205,11 @@ class ProcessHeartbeat:
             gone = [self._lines.pop(line) for line in self._lines.keys() - wanted]
             for name, at in wanted - self._lines.keys():
                 dialer = PeerDialer(name, at, self._context)
-                self._lines[name, at] = HeartbeatLine(f"{name} (pulse)", dialer)
+                line = HeartbeatLine(self.loop, f"{name} (pulse)", dialer, self._about)
+                self._lines[name, at] = line
+                line.nudge()
         for line in gone:
-            line.retire()
+            self.loop.post(line.retire)
 
     def show(self, group: bytes, calm: Quiescence | None) -> None:
         """List a stream in the next heartbeats, or remove it."""
@@ -205,20 +228,25 @@ class ProcessHeartbeat:
             members = self._places.get(group, {})
         return {
             each.sender: each.streams[group]
-            for each in self._heard
+            for each in self._heard.values()
             if each.at_s > since_s and group in each.streams and each.sender in members
         }
 
-    def _run(self) -> None:
-        try:
-            while not self._stopping.wait(self._timing[0]):
-                self._beat(time.monotonic())
-        except Exception as error:  # resting followers would not notice a silent leader
-            with self._lock:
-                streams = [*self._streams.values()]
-            for each in streams:
-                each.fail(error)
-            raise
+    def ready(self) -> None:
+        """Send a heartbeat, and look for processes that are silent."""
+        now_s = time.monotonic()
+        self.loop.deadlines.set(self, now_s + self._timing[0])
+        self._beat(now_s)
+
+    def failed(self, error: Exception) -> bool:
+        """End the streams: a follower at rest would not miss a leader that is silent."""
+        _log.error("internal error in the pulse", exc_info=error)
+        self.loop.forget(self)
+        with self._lock:
+            streams = [*self._streams.values()]
+        for each in streams:
+            each.fail(error)
+        return True
 
     def _beat(self, now_s: float) -> None:
         with self._lock:
@@ -231,7 +259,7 @@ class ProcessHeartbeat:
             for line in lines:
                 if line.connected:  # a queued heartbeat would be stale
                     line.put(self._beat_told)
-        for each in self._heard:
+        for each in self._heard.values():
             is_lost = each.streams and now_s - each.at_s > self._timing[1]
             if is_lost and not each.is_lost:
                 _log.info("node %s has no pulse any more", each.sender)
@@ -274,27 +302,3 @@ class StreamHeartbeat:
     def leave(self) -> None:
         """Forget the stream, which is no longer served."""
         self._pulse.leave(self._group)
-
-
-def _beats(sock: ssl.SSLSocket) -> Iterator[bytes]:
-    """Yield heartbeats until the peer disconnects."""
-    data = bytearray()
-    while chunk := _received(sock):
-        data += chunk
-        while len(data) >= _LENGTH.size:
-            [length] = _LENGTH.unpack_from(data)
-            if length > BEAT_BYTES_MAX:
-                raise PeerError(f"a beat of {length} bytes; the limit is {BEAT_BYTES_MAX}")
-            end = _LENGTH.size + length
-            if len(data) < end:
-                break
-            yield bytes(data[_LENGTH.size : end])
-            del data[:end]
-
-
-def _received(sock: ssl.SSLSocket) -> bytes:
-    """Wait for bytes; b"" if the peer has disconnected."""
-    try:
-        return sock.read(_READ_BYTES)
-    except OSError:
-        return b""

@@ -1,4 +1,4 @@
-"""NodeSequencer: decides which thread does a node's duties, and when."""
+"""NodeSequencer: what arrives for a node's duties, and what a step of them answers."""
 
 import threading
 import time
@@ -14,9 +14,7 @@ from sequencer.ledger.instruction import Instruction, demand_readable
 from sequencer.raft.consensus import Status
 
 Answer = TypeVar("Answer")
-_TURNS_MAX: Final = 4  # under load `run` takes over, so that connections go back to receiving
 _ANSWER_S: Final = 10.0
-_LATE_S: Final = 0.5  # if the next step comes sooner by more, `run` must be woken
 
 
 class Question(NamedTuple):
@@ -34,32 +32,26 @@ class Question(NamedTuple):
 
 
 class NodeSequencer:
-    """NodeSequencer: collects what arrives for `Duties`, and calls them on one thread at a time.
+    """Collects what arrives for a node's `Duties`, and does them when an event loop says so.
 
-    A thread that brings something calls `turn`. If no other thread is doing the duties, it does
-    them itself, so a lone message goes from the socket into the merged log and on to the pullers
-    without waiting for another thread. Under load the mail piles up, and `run`, in a thread of its
-    own, handles it in batches.
+    A thread that brings something rings; the loop calls `step` at the end of its turn, once for
+    all that has arrived (`rt.node.agree.duty_turns.DutyTurns`).
 
     Threads:
         _busy: held while the duties are done. Its holder may use `_duties`, and all that the
             duties act on, and may set `view` and `_next_s`.
-        _lock: guards `_mail`, `_questions`, `_is_woken` and `_stopping`; held for an append or a
-            swap only.
-        _news: the condition over `_lock` that `run` waits for. Others take `_lock` directly: a
-            condition costs two more Python calls each time, and a round takes it a dozen times.
-        on_status: set before any thread starts; called with each new status of the engine by the
+        _lock: guards `_mail`, `_questions` and `_stopping`; held for an append or a swap only.
+        on_status: set before the first step; called with each new status of the engine by the
             holder of `_busy`, so it must be quick.
-        ring: set before any thread starts, if an event loop does the duties: called instead of
-            doing them or waking `run`, which then runs on no thread.
+        ring: set before the first step; any thread may call it.
         view: replaced whole after each step and never changed; any thread may read it.
-        _next_s: `run` reads it without `_busy`; a late value costs one early or late step.
+        _next_s: any thread may read it; a late value is of the step before.
     """
 
     def __init__(
         self, duties: Duties, demand: Callable[[Instruction], None] = lambda _order: None
     ) -> None:
-        """Prepare; nothing is done before `run` or `turn` is called.
+        """Prepare; nothing is done before `step` is called.
 
         Args:
             duties: the duties.
@@ -67,44 +59,42 @@ class NodeSequencer:
         """
         self.view: NodeView = duties.view()
         self.on_status: Callable[[Status], None] = lambda _status: None
-        self.ring: Callable[[], None] | None = None
+        self.ring: Callable[[], None] = lambda: None
         self._duties, self._demand = duties, demand
         self._busy = threading.Lock()
         self._lock = threading.Lock()
-        self._news = threading.Condition(self._lock)
         self._mail = Mail()
         self._questions: list[Question] = []
-        self._is_woken = False  # since `run` last began to wait, or to step
         self._stopping = False
         self._next_s = time.monotonic()
 
     def hold(self, session: str) -> None:
-        """Record that a session was synced; the next `turn` or `wake` handles it."""
+        """Take note that a session was synced; `ring` makes use of it."""
         with self._lock:
             self._mail.synced[session] = None
 
     def receive(self, sessions: Iterable[str]) -> None:
-        """Record small updates of sessions, not synced yet; the next `turn` handles them."""
+        """Take note that a little came of sessions and was not synced; `ring` makes use of it."""
         with self._lock:
             self._mail.received.update(dict.fromkeys(sessions))
 
     def hear(self, sender: str, messages: list[bytes]) -> None:
-        """Record another node's messages; the next `turn` or `wake` handles them."""
+        """Take note of another node's messages; `ring` makes use of them."""
         with self._lock:
             for message in messages:
                 self._mail.heard.append((sender, message))
 
     def gone(self, member: str) -> None:
-        """Record that another node's process has ended, after all its messages were recorded."""
-        with self._news:
+        """Learn that another node's process has ended; all that it said was heard."""
+        with self._lock:
             self._mail.gone.append(member)
-            self._notify()
+        self.ring()
 
     def mend(self, found: DamageFound) -> None:
-        """Have damage that a connection found set aside soon."""
-        with self._news:
+        """Set aside, soon, what a connection found damaged."""
+        with self._lock:
             self._mail.damaged.append(found)
-            self._notify()
+        self.ring()
 
     def order(self, instruction: Instruction) -> None:
         """Have this instruction proposed soon, but only in this term; it may be lost.
@@ -119,9 +109,9 @@ class NodeSequencer:
         if not view.leads:
             leader = view.engine.leader
             raise Refused("not-leader", leader_words(leader))
-        with self._news:
+        with self._lock:
             self._mail.orders.append((view.engine.term, instruction))
-            self._notify()
+        self.ring()
 
     def ask(self, question: Callable[[], Answer]) -> Answer:
         """Answer a question between two steps, while what it reads does not change.
@@ -132,11 +122,11 @@ class NodeSequencer:
             Refused: the node is stopping, or its disk is too slow to answer in time.
         """
         answer: Future[Answer] = Future()
-        with self._news:
+        with self._lock:
             if self._stopping:
                 raise Refused("stopping", "this node is stopping")
             self._questions.append(Question(answer, question))
-            self._notify()
+        self.ring()
         try:
             return answer.result(_ANSWER_S)
         except CancelledError:
@@ -144,91 +134,48 @@ class NodeSequencer:
         except TimeoutError:
             raise Refused("busy", f"no answer within {_ANSWER_S:g} s; is the disk slow?") from None
 
-    def turn(self) -> None:
-        """Do the duties now, unless another thread is doing them; errors as `run`."""
-        if self.ring is not None:
-            self.ring()
-            return
-        for _ in range(_TURNS_MAX):
-            if not self._busy.acquire(blocking=False):
-                return  # the thread that does them checks for mail again after its step
-            try:
-                if not self._stopping:
-                    self._step()
-            finally:
-                self._busy.release()
-            if not self._has_news:
-                return
-        self.wake()
+    def stir(self) -> None:
+        """Have the duties done soon, and not rest before what has come was looked at."""
+        with self._lock:
+            self._mail.is_stirred = True
+        self.ring()
 
     def step(self) -> float | None:
-        """Do the duties once, for an event loop; return when to step again, None for never."""
+        """Do the duties once; return by when to step again, None if never.
+
+        Raises:
+            OSError: the journal's disk failed, or the merged log's.
+            CorruptLog: the merged log is damaged, and no other node can provide it.
+        """
         with self._busy:
             if self._stopping:
                 return None
             self._step()
         return float("-inf") if self._has_news else self._next_s
 
-    def wake(self) -> None:
-        """Have `run` do the duties soon, and once more if it is doing them now."""
-        with self._news:
-            self._is_woken = True
-            self._notify()
-
-    def stir(self) -> None:
-        """Like `wake`, and do not rest before what has come is handled."""
-        with self._news:
-            self._mail.is_stirred = self._is_woken = True
-            self._notify()
-
-    def run(self) -> None:
-        """Do the duties until stopped, then save a last snapshot. For a thread of its own.
-
-        Raises:
-            OSError: the disk of the journal or of the merged log failed.
-            CorruptLog: the merged log is damaged, and no other node can provide it.
-        """
-        while not self._stopping or self._mail.synced:
-            with self._news:
-                self._await_news()
-                self._is_woken = False
-            with self._busy:
-                self._step()
-        with self._busy:  # a turn that began before `stop` may still be running
-            self._duties.end()
-
     def stop(self) -> None:
-        """Let `run` execute what was decided, then end; no other thread does duties from now on."""
-        with self._news:
+        """Let `step` do nothing from now on; what was asked is not answered any more."""
+        with self._lock:
             self._stopping = True
             questions, self._questions = self._questions, []
-            self._news.notify()
         for question in questions:
             question.answer.cancel()
 
+    def finish(self) -> None:
+        """Merge what was synced until `stop`, then save a last snapshot; errors as `step`."""
+        with self._busy:  # a step that began before `stop` may still be under way
+            while self._mail.synced:
+                self._step()
+            self._duties.end()
+
     def close(self, release: Callable[[], None]) -> None:
-        """Release what the duties act on, once no thread does them; also after `run` failed."""
+        """Release what the duties act on, once no thread is doing them; `step` may have failed."""
         with self._busy:
             release()
 
     def stepped_s(self) -> float:
         """Return when the duties are next due."""
         return self._next_s
-
-    def _notify(self) -> None:
-        """Wake `run`, or the event loop; call with the lock held."""
-        if self.ring is not None:
-            self.ring()
-        else:
-            self._news.notify()
-
-    def _await_news(self) -> None:
-        """Wait for news or until a step is due, which may be postponed; call with the lock held."""
-        while not (self._has_news or self._is_woken or self._stopping):
-            wait_s = self._next_s - time.monotonic()
-            if wait_s <= 0:
-                return
-            self._news.wait(wait_s)
 
     @property
     def _has_news(self) -> bool:
@@ -243,12 +190,11 @@ class NodeSequencer:
             outcome = self._duties.step(time.monotonic(), mail)
             if outcome.view.engine is not self.view.engine:
                 self.on_status(outcome.view.engine)
-            late_s = self._next_s - outcome.next_s
             self.view, self._next_s = outcome.view, outcome.next_s
             for question in questions:
                 question.put()
-            if questions or late_s > _LATE_S:  # a question may have changed something
-                self.wake()
+            if questions:  # one may have changed something
+                self.ring()
         finally:
             for question in questions:
                 question.answer.cancel()  # no effect if it is answered

@@ -5,7 +5,6 @@ import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from typing import Any, Final
 
 from replicator.host import Bell
@@ -28,6 +27,7 @@ from rt.net.authority.certificates import (
 )
 from rt.net.authority.grants import grants_path, read_grants
 from rt.net.authority.identity import PeerIdentity
+from rt.net.loop.event_loop import EventLoop
 from rt.net.tls import Contexts, client_context, offering, server_context
 from rt.node.admin.answers import AnswerMeter, SharedAnswers, dated, encoded
 from rt.node.admin.audit import AuditLog
@@ -45,8 +45,6 @@ from rt.node.host.scrubbing import node_scrubber
 from rt.node.host.state import open_state
 from rt.node.ingest.inbox import NodeInbox
 from rt.node.ingest.relay import NodeRelay
-from rt.node.loop.event_loop import EventLoop
-from rt.node.loop.peers import LoopPeers
 from rt.node.observe.sampler import NodeSampler, Watched
 from rt.node.observe.sampler_thread import SamplerThread
 from rt.node.observe.status import STATUS_ALPN, STATUS_S, for_clients, node_status
@@ -121,7 +119,7 @@ class Node:
         """Connect the node to its port; if that fails, close a port of its own."""
         port = NodePort(self.settings) if opens is None else opens()
         pulse = port.pulse.join(
-            self.settings.founding_name, lambda: self.pipeline.sequencer.wake(), self._ending.fail
+            self.settings.founding_name, lambda: self.pipeline.sequencer.ring(), self._ending.fail
         )
         try:
             self._build(opened, port, pulse, about, is_whole=opens is None)
@@ -155,7 +153,7 @@ class Node:
                 self._peers is not None and self._peers.spoken.get(member, 0) >= CARRYING
             ),
         )
-        self._peers: Peers | LoopPeers | None = None  # made after the pipeline, which they call
+        self._peers: Peers | None = None  # before there is a pipeline that they call
         self.pipeline = NodePipeline(
             settings, directory, opened, links, self._ending, loop=port.loop
         )  # fmt: skip
@@ -198,9 +196,7 @@ class Node:
             lambda: self.scrubber.state, self._port.port.late.check,
         )  # fmt: skip
 
-    def _make_peers(
-        self, pulse: StreamHeartbeat, loop: EventLoop | None
-    ) -> Peers | LoopPeers | None:
+    def _make_peers(self, pulse: StreamHeartbeat, loop: EventLoop) -> Peers | None:
         settings = self.settings
         if settings.is_alone:
             return None
@@ -208,8 +204,8 @@ class Node:
         contexts = Contexts(
             files, lambda *paths: offering(client_context(*paths), *_peer_alpns(settings))
         )
-        peers = (Peers if loop is None else partial(LoopPeers, loop))(
-            settings.name, self._places.now, contexts.current, self.pipeline.hear,
+        peers = Peers(
+            loop, settings.name, self._places.now, contexts.current, self.pipeline.hear,
             gone=self.pipeline.sequencer.gone, objection=self._door.objection,
         )  # fmt: skip
         pulse.follow(self._places.now)

@@ -11,8 +11,10 @@ from replicator.serve.feeds import LogFeeds
 from rt.about import carried
 from rt.errors import CorruptLog
 from rt.format.manifest import LogIdentity
+from rt.net.loop.event_loop import EventLoop
 from rt.node.agree.dependencies import Dependencies
 from rt.node.agree.duties import Duties, timing_of
+from rt.node.agree.duty_turns import DutyTurns
 from rt.node.agree.idle_policy import IdleHeartbeat
 from rt.node.agree.keep_up import CopyLog
 from rt.node.agree.sequencer import NodeSequencer
@@ -23,8 +25,6 @@ from rt.node.ingest.damage import DamageFound
 from rt.node.ingest.inbox import NodeInbox
 from rt.node.ingest.inboxes import Inboxes
 from rt.node.ingest.restore_from_journal import restore_from_journal
-from rt.node.loop.duty_turns import DutyTurns
-from rt.node.loop.event_loop import EventLoop
 from rt.node.notes.pins import may_lease_on
 from rt.node.resources.node_directory import NodeDirectory
 from rt.node.retain.retention import Retention
@@ -83,7 +83,7 @@ class NodePipeline:
         links: Links,
         ending: Ending,
         *,
-        loop: EventLoop | None = None,
+        loop: EventLoop,
     ) -> None:
         """Recover the merged log and the state; nothing runs before `start`.
 
@@ -91,9 +91,9 @@ class NodePipeline:
             settings: the node's settings.
             directory: the node's directory.
             opened: the journal and the state it recovered.
-            links: links to the other nodes.
-            ending: stops the node when a thread fails.
-            loop: the event loop that does the duties; None for a thread.
+            links: to the other nodes.
+            ending: ends the node when a thread fails.
+            loop: does the duties.
 
         Raises:
             CorruptLog: the merged log is damaged.
@@ -136,16 +136,8 @@ class NodePipeline:
         )  # fmt: skip
         duties = Duties(self.member, ports, timing_of(settings))
         self.sequencer = NodeSequencer(duties, demand_note)
-        self._threads = [_thread(ending, "sync", self._sync)]
-        self._duty_turns = self._turns_of(loop)
-
-    def _turns_of(self, loop: EventLoop | None) -> DutyTurns | None:
-        """Have the duties done by the loop, or by a thread if there is none."""
-        ending, sequencer = self._ending, self.sequencer
-        if loop is not None:
-            return DutyTurns(loop, sequencer, ending.guarded, ending.fail)
-        self._threads.append(_thread(ending, "sequence", sequencer.run))
-        return None
+        self._syncing = _thread(ending, "sync", self._sync)
+        self._duty_turns = DutyTurns(loop, self.sequencer, ending.guarded, ending.fail)
 
     def start(self) -> list[str]:
         """Open the copies of sessions and start the threads; return a sentence per damaged copy."""
@@ -157,10 +149,8 @@ class NodePipeline:
             _log.error("%s", sentence)
         restore_from_journal(self.inboxes, self._carried)
         self._carried = ()
-        for thread in self._threads:
-            thread.start()
-        if self._duty_turns is not None:
-            self._duty_turns.join()
+        self._syncing.start()
+        self._duty_turns.join()
         self.sweeper.start(self._ending.fail)
         return damaged
 
@@ -180,7 +170,7 @@ class NodePipeline:
         """Record another node's messages, and act on them now unless that can wait."""
         self.sequencer.hear(sender, messages)
         if len(messages) > 1 or not self._can_wait(sender, messages[0]):
-            self._ending.guarded(self.sequencer.turn)
+            self.sequencer.ring()
 
     def _can_wait(self, sender: str, message: bytes) -> bool:
         """Whether acting on a message may wait for the next one, or for the tick.
@@ -202,8 +192,8 @@ class NodePipeline:
     def mend_merged(self, damage: CorruptLog) -> None:
         """Have a merged file that a connection found damaged set aside soon.
 
-        The connection's thread checks the file first: several may find the same damage, and by now
-        another log may be open in which it is mended.
+        The connection's thread verifies the damage first, since several may report it, and the file
+        may have been mended by now.
         """
         log = self.member.executor.appender
         try:
@@ -221,14 +211,11 @@ class NodePipeline:
     def stop(self) -> None:
         """Sync what was received, execute what was decided, save a snapshot and close all files."""
         self.inboxes.syncer.stop()
-        self._threads[0].join()
+        self._syncing.join()
         self.sequencer.stop()
-        if self._duty_turns is not None:
-            self._duty_turns.leave()
-            if self._ending.failure is None:
-                self._ending.guarded(self.sequencer.run)  # the remaining work, in this thread
-        else:
-            self._threads[1].join()
+        self._duty_turns.leave()
+        if self._ending.failure is None:
+            self._ending.guarded(self.sequencer.finish)
         self.sweeper.stop()
         self.inboxes.close()
         self.sequencer.close(self._release)
@@ -256,12 +243,12 @@ class NodePipeline:
         if view.carries and (sessions := self.inboxes.syncer.put_off()) is not None:
             if view.leads and sessions:
                 self.sequencer.receive(sessions)
-                self.sequencer.turn()
+                self.sequencer.ring()
         elif self.inboxes.syncer.settle():
-            self.sequencer.turn()
+            self.sequencer.ring()
 
     def _sync(self) -> None:
-        self.inboxes.syncer.run(self.sequencer.wake)
+        self.inboxes.syncer.run(self.sequencer.ring)
 
     def _serve_merged(self) -> None:
         """Serve what was just merged to a few pullers; `_serve` serves the others after the step.

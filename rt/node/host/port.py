@@ -1,19 +1,15 @@
 """NodePort: the address at which a node serves all its streams, with one listener."""
 
-import os
 from dataclasses import dataclass
-from functools import partial
 
-from replicator.serve.looped import LoopedConnection, Over
 from replicator.serve.server import Server
 from replicator.serve.streams import ServedStream, Streams
 from replicator.sink.columns_check import ColumnsCheck
 from replicator.sink.late_check import LateChecker
 from rt.net.authority.certificates import certificate_files
+from rt.net.loop.event_loop import EventLoop
 from rt.net.tls import Contexts, offering, server_context
 from rt.node.agree.idle_heartbeat import PULSE_ALPN, StreamHeartbeat, process_heartbeat
-from rt.node.loop.event_loop import LOOP_VARIABLE, EventLoop
-from rt.node.loop.looped_client import LoopedClient
 from rt.node.settings.node import NodeSettings
 
 
@@ -34,21 +30,19 @@ class NodePort:
         files = certificate_files(settings.certs, settings.name)
         self.own_stream = settings.stream
         self.streams = Streams()
-        self.pulse = process_heartbeat(settings.agreement, files)
+        self.loop = EventLoop()
+        self.pulse = process_heartbeat(self.loop, settings.agreement, files)
         self.streams.shared = {PULSE_ALPN: self.pulse.serve}
         contexts = Contexts(
             files, lambda *paths: offering(server_context(*paths), *self.streams.protocols)
         )
         self.streams.changed = contexts.renew
-        # ADR 33: until the loop replaces the threads, an environment variable chooses it
-        self.loop = EventLoop() if os.environ.get(LOOP_VARIABLE) else None
         columns = ColumnsCheck()
         self.late = LateChecker(columns.late)
-        adopt = None if self.loop is None else partial(_adopt, self.loop)
         try:
             self.server = Server(
                 settings.address, contexts, self.streams, settings.limits.server(), columns,
-                adopt=adopt,
+                loop=self.loop,
             )  # fmt: skip
         except BaseException:
             self.close()
@@ -67,14 +61,8 @@ class NodePort:
         self.late.stop()
 
     def close(self) -> None:
-        """Stop the event loop, if there is one; the streams have stopped."""
-        if self.loop is not None:
-            self.loop.stop()
-
-
-def _adopt(loop: EventLoop, served: LoopedConnection, over: Over) -> None:
-    """Let the loop serve a connection."""
-    LoopedClient(loop, served, over).begin()
+        """End the event loop; the streams have stopped."""
+        self.loop.stop()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from rt.latencies import Latencies
 from rt.node.agree.leadership import Leadership
 from rt.node.agree.view import NodeView
 from rt.node.ingest.inbox import NodeInbox
-from rt.node.loop.peers import LoopPeers
 from rt.node.observe.sample import (
     ChangesView,
     DiskView,
@@ -58,7 +57,7 @@ class Watched:
     inboxes: Callable[[], Collection[NodeInbox]]
     merged: Traffic
     record: ServerRecord
-    peers: Peers | LoopPeers | None
+    peers: Peers | None
     guard: DiskGuard
     leadership: Leadership
     latencies: dict[str, Latencies]

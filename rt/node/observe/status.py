@@ -14,7 +14,6 @@ from rt.log.write.appender import Appender
 from rt.node.agree.fork_watch import FoundFork
 from rt.node.agree.view import NodeView, Waiting
 from rt.node.ingest.inbox import NodeInbox
-from rt.node.loop.peers import LoopPeers
 from rt.node.observe.sample import Flow, Hop, NodeSample, SessionView, bytes_between
 from rt.node.observe.stall_reasons import stalls_of
 from rt.node.resources.disk_guard import DiskGuard
@@ -35,7 +34,7 @@ STATUS_S: Final = 10.0  # to send a whole answer: 32 MiB for 100,000 sessions, a
 def node_status(
     view: NodeView,
     inboxes: Collection[NodeInbox],
-    peers: Peers | LoopPeers | None,
+    peers: Peers | None,
     settings: NodeSettings,
     guard: DiskGuard,
     *,
@@ -117,7 +116,7 @@ def without_directories(answer: str) -> str:
     return _DIRECTORIES.sub("", answer)
 
 
-def _peers(peers: Peers | LoopPeers | None, members: Container[str]) -> dict[str, Any]:
+def _peers(peers: Peers | None, members: Container[str]) -> dict[str, Any]:
     return {
         "unreachable": peers.problems(members) if peers else {},
         "peer_versions": {

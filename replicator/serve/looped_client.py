@@ -11,7 +11,7 @@ from replicator.serve.looped import Hold, LoopedConnection, Over
 from rt.about import carried
 from rt.errors import RtError
 from rt.log.notify.watch import Wake
-from rt.node.loop.event_loop import READABLE, WRITABLE, EventLoop
+from rt.net.loop.event_loop import READABLE, WRITABLE, EventLoop
 
 _log: Final = logging.getLogger("rt.node")
 _LOOK_S: Final = 0.5  # between two looks at a connection that is held back
@@ -94,7 +94,7 @@ class LoopedClient:
             self._rest(fills.pause_s, is_reading=True)
         elif feeds is not None:
             if link.has_left:
-                link.beat()  # sends what is left
+                feeds.beat()  # sends what is left
             if link.has_left:
                 self._rest(_LOOK_S, is_reading=False)  # nothing more until the peer took that
             elif feeds.is_catching_up:

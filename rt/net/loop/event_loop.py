@@ -11,12 +11,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Protocol
 
 from rt.about import carried
-from rt.node.loop.deadlines import Deadlines
-from rt.node.loop.readiness import Readiness
+from rt.net.loop.deadlines import Deadlines
+from rt.net.loop.readiness import Readiness
 
 _log: Final = logging.getLogger("rt.node")
-# The loop is chosen by this variable until it replaces the threads (ADR 33).
-LOOP_VARIABLE: Final = "_RT_LOOP"  # no setting: it begins with "_", as `_RT_PARENT`
 READABLE: Final = select.EPOLLIN
 WRITABLE: Final = select.EPOLLOUT
 # How long a turn serves connections before the duties have theirs: less than the 20 ms of a tick. A
@@ -122,12 +120,18 @@ class EventLoop:
         """Do not call this any more."""
         self._failing.remove(failing)
 
-    def away(self, work: Act, back: Callable[[Exception | None], None]) -> None:
+    def away(
+        self,
+        work: Act,
+        back: Callable[[Exception | None], None],
+        pool: ThreadPoolExecutor | None = None,
+    ) -> None:
         """Do what may wait for a disk or a peer in the pool; the loop learns what came of it.
 
         Args:
             work: called by a thread of the pool.
             back: called by the loop, with the error that ended `work`, if one did.
+            pool: another pool, for what the tasks of this one wait for.
         """
 
         def report(done: Future[None]) -> None:
@@ -136,7 +140,7 @@ class EventLoop:
                 raise error
             self.post(lambda: back(error))
 
-        self._pool.submit(carried(work)).add_done_callback(report)
+        (pool or self._pool).submit(carried(work)).add_done_callback(report)
 
     def watch(self, fd: int, party: Party, events: int = READABLE, *, urgent: bool = False) -> None:
         """Call a party while one of these events is there at a descriptor."""
@@ -162,7 +166,9 @@ class EventLoop:
         self._last.pop(party, None)
 
     def stop(self) -> None:
-        """End the thread once it has done what was posted, and release everything."""
+        """End the thread once it has done what was posted, and release everything; idempotent."""
+        if self._is_over:
+            return
         self._is_over = True
         self.post(lambda: None)
         self._thread.join(_STOP_S)

@@ -1,0 +1,1 @@
+"""One event loop for all connections of a process, and its bookkeeping (ADR 33)."""

@@ -1,0 +1,120 @@
+"""DutyTurns: a stream's duties in the turns of an event loop."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Final
+
+from rt.net.loop.event_loop import EventLoop
+from rt.node.agree.sequencer import NodeSequencer
+
+# A step that takes longer waits for a disk, or merges much. The next ones are left to a thread
+# then, so that other streams, clients and pullers go on, until none has for a second. A hand-over
+# costs two wake-ups, which a lone message on a quick disk does not pay.
+SLOW_S: Final = 0.01
+_HOLD_S: Final = 1.0
+
+
+class DutyTurns:
+    """Steps a stream's `Duties` at the end of each turn that brought news, and when they are due.
+
+    While a thread does a step, no other is begun: what arrives meanwhile is for the next one.
+
+    Threads: any thread may call `ring` and `leave` and read `is_slow`; the rest is the loop's own.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        sequencer: NodeSequencer,
+        guarded: Callable[[Callable[[], None]], None],
+        fail: Callable[[Exception], None],
+        *,
+        slow_s: float = SLOW_S,
+    ) -> None:
+        """Prepare; nothing is stepped before `join`.
+
+        Args:
+            loop: whose turns they are.
+            sequencer: rings here from now on.
+            guarded: calls what is a part of the node's work; an error in it ends the node.
+            fail: ends the node with an error.
+            slow_s: after a step that took longer, the next ones are left to a thread.
+        """
+        self.is_slow = False  # whether a step took long lately
+        self._quick_s = float("-inf")  # when none has
+        self._loop, self._slow_s = loop, slow_s
+        self._sequencer = sequencer
+        self._guarded = guarded
+        self._run = copy_context().run  # its log lines name the stream
+        self._has_joined = self._is_away = self._is_rung = False
+        self._at_s: float | None = None  # when to step again, as the last step said
+        self._thread = ThreadPoolExecutor(1, "duties")  # begun when it is needed
+        self._fail = fail
+        loop.add_failing(fail)
+        sequencer.ring = self.ring
+
+    def ring(self) -> None:
+        """Have the duties done at the end of this turn."""
+        self._loop.mark_last(self)
+
+    def join(self) -> None:
+        """Begin to step."""
+        self._loop.call(self._begin)
+
+    def leave(self) -> None:
+        """Step no more, once a step that is under way has ended; `NodeSequencer.finish` follows."""
+        self._loop.call(self._end)
+        self._thread.shutdown()
+
+    def ready(self) -> None:
+        """Do the duties once, here or in a thread."""
+        if not self._has_joined:
+            return
+        if self._is_away:
+            self._is_rung = True
+        elif self.is_slow:
+            self._is_away = True
+            self._loop.deadlines.clear(self)
+            self._loop.away(self._act, self._back, self._thread)
+        else:
+            self._act()
+            self._step_later()
+
+    def failed(self, _error: Exception) -> bool:
+        """The node has ended because of it already."""
+        return True
+
+    def _begin(self) -> None:
+        self._has_joined = True
+        self.ready()
+
+    def _end(self) -> None:
+        self._has_joined = False
+        self._loop.forget(self)
+        self._loop.drop_failing(self._fail)
+
+    def _act(self) -> None:
+        self._at_s = None
+        self._run(self._guarded, self._step)
+
+    def _step(self) -> None:
+        began_s = time.monotonic()
+        self._at_s = self._sequencer.step()
+        now_s = time.monotonic()
+        if now_s - began_s > self._slow_s:
+            self._quick_s = now_s + _HOLD_S
+        self.is_slow = now_s < self._quick_s
+
+    def _back(self, _error: Exception | None) -> None:
+        self._is_away = False
+        if self._has_joined:
+            if self._is_rung:
+                self._is_rung = False
+                self.ring()
+            self._step_later()
+
+    def _step_later(self) -> None:
+        if self._at_s is not None:
+            self._loop.deadlines.set(self, self._at_s)

@@ -1,0 +1,61 @@
+"""MessageReader: cuts what another node sends into messages."""
+
+import struct
+from typing import Final
+
+from rt.errors import PeerError
+from sequencer.peers.send_queue import MESSAGE_BYTES_MAX
+from sequencer.peers.versions import INTRODUCED, PEER_VERSIONS, PeerVersion, decode_software
+
+_LENGTH: Final = struct.Struct("<I")
+
+
+class MessageReader:
+    """Cuts what one member sends into messages, the first of which may introduce it."""
+
+    def __init__(self, sender: str, protocol: int | None, most: int = MESSAGE_BYTES_MAX) -> None:
+        """Begin a connection.
+
+        Args:
+            sender: the member.
+            protocol: the version that both sides chose.
+            most: the longest message, in bytes.
+        """
+        self._sender, self._most = sender, most
+        self._protocol = protocol or PEER_VERSIONS[-1]
+        self._data = bytearray()
+        is_silent = self._protocol < INTRODUCED
+        self.version = PeerVersion(self._protocol) if is_silent else None  # once it is known
+
+    def add(self, chunk: bytes) -> int:
+        """Take what has arrived; return how much waits for `take`."""
+        self._data += chunk
+        return len(self._data)
+
+    def take(self) -> list[bytes]:
+        """Return the messages that are complete; `PeerError` if one is too long."""
+        messages = _cut(self._data, self._sender, self._most)
+        if messages and self.version is None:
+            self.version = PeerVersion(self._protocol, decode_software(messages.pop(0)))
+        return messages
+
+
+def framed(message: bytes) -> bytes:
+    """Return a message as it goes onto the wire."""
+    return _LENGTH.pack(len(message)) + message
+
+
+def _cut(data: bytearray, sender: str, most: int) -> list[bytes]:
+    """Remove the complete messages from the front of the received data."""
+    messages, offset, there = [], 0, len(data)
+    while there - offset >= _LENGTH.size:
+        [length] = _LENGTH.unpack_from(data, offset)
+        if length > most:
+            raise PeerError(f"node {sender} announces a message of {length} bytes")
+        end = offset + _LENGTH.size + length
+        if end > there:
+            break
+        messages.append(bytes(data[offset + _LENGTH.size : end]))
+        offset = end
+    del data[:offset]
+    return messages
