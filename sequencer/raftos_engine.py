@@ -99,7 +99,7 @@ class RaftosRaft(Raft):
     @property
     def calm(self) -> Quiescence | None:
         """The quiescence of a node alone; None in a cluster, since raftos' timers never rest."""
-        return super().calm if self._core.roster.now.keys() == {self._core.name} else None
+        return super().calm if self.core.roster.now.keys() == {self.core.name} else None
 
     def _begin(self) -> None:
         self._roles = _Roles(self)
@@ -111,17 +111,17 @@ class RaftosRaft(Raft):
         self._roles.state.election_timer.reset()
 
     def _become_follower(self, term: int, leader: str) -> None:
-        if term != self._core.term:
-            self._core.set_ballot(term, "")
+        if term != self.core.term:
+            self.core.set_ballot(term, "")
         self._roles.to_follower()
-        self._core.leader = leader
+        self.core.leader = leader
 
     def _follow_leader(self, sender: str) -> None:
         super()._follow_leader(sender)
         self._roles.state.follow_leader()
 
     def _campaign(self, *, pre_vote: bool, transfer: bool = False) -> None:
-        self._core.leader = ""
+        self.core.leader = ""
         self._roles.election = pre_vote, transfer
         self._roles.to_candidate()
         self._check_election()
@@ -139,13 +139,13 @@ class RaftosRaft(Raft):
 
     def time_out(self) -> None:
         """The election timeout passed without a leader; a learner keeps waiting."""
-        self._core.leader = ""
-        if self._core.is_voter and self._candidacy.may_campaign():
+        self.core.leader = ""
+        if self.core.is_voter and self._candidacy.may_campaign():
             self._campaign(pre_vote=True)
 
     def open_election(self, *, pre_vote: bool, transfer: bool) -> None:
         """Become a candidate."""
-        self._election = Election(self._core, pre_vote=pre_vote, transfer=transfer)
+        self._election = Election(self.core, pre_vote=pre_vote, transfer=transfer)
 
     def close_election(self) -> None:
         """Stop being a candidate."""
@@ -153,11 +153,11 @@ class RaftosRaft(Raft):
 
     def open_leadership(self) -> None:
         """Become the leader."""
-        self._leader = Leader(self._core)
+        self._leader = Leader(self.core)
 
     def close_leadership(self) -> None:
         """Stop being the leader; the next one is not known."""
-        self._leader, self._core.leader = None, ""
+        self._leader, self.core.leader = None, ""
 
     def heartbeat(self) -> None:
         """Send heartbeats."""
@@ -170,7 +170,7 @@ class RaftosRaft(Raft):
 
     def is_majority(self, count: int) -> bool:
         """Whether this many members are a quorum."""
-        return count >= self._core.roster.majority
+        return count >= self.core.roster.majority
 
     @property
     def settings(self) -> Settings:
@@ -180,7 +180,7 @@ class RaftosRaft(Raft):
     @property
     def name(self) -> str:
         """This node."""
-        return self._core.name
+        return self.core.name
 
 
 class _Handle:

@@ -12,9 +12,9 @@ from rt.publisher import Publisher
 PATIENCE_S = 60  # a test that waits longer has failed
 
 
-def run(*arguments, env=None):
+def run(*arguments, env=None, program=rt):
     """Run `rt` here and return what it said."""
-    return CliRunner(env=env).invoke(rt, [str(each) for each in arguments])
+    return CliRunner(env=env).invoke(program, [str(each) for each in arguments])
 
 
 def start(*arguments, **options):

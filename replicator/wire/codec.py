@@ -97,14 +97,21 @@ def decode_prefix(data: bytearray, offset: int) -> tuple[int, int]:
     length: int
     kind: int
     length, kind = _PREFIX.unpack_from(data, offset)
-    _, least, most = _DECODERS.get(kind, _UNKNOWN)
+    least, most = body_limits(kind)
     if not least <= length <= most:
         raise PeerError(f"a message of type {kind} cannot have {length} bytes")
     return kind, length
 
 
+def body_limits(kind: int) -> tuple[int, int]:
+    """Return the least and most bytes in the body of a type; an unknown one has no such number."""
+    return _DECODERS.get(kind, _UNKNOWN)[1:]
+
+
 def check_large(data: memoryview, length: int) -> bool:
-    """Whether the head of a large message has arrived, which must carry a single frame.
+    """Whether the head of a large message has arrived and carries a single frame.
+
+    Returns False while it is incomplete.
 
     Raises:
         PeerError: it carries something else.

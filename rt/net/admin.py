@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
@@ -38,6 +38,7 @@ _STREAM: Final = "stream"  # code: the node does not serve the stream; another m
 _ELSEWHERE: Final = ("not-leader", "stopping", _STREAM)
 
 Address = tuple[str, int]
+Asking = Callable[[Address, Contexts, Fields], Fields]
 
 _log = logging.getLogger(__name__)
 
@@ -88,10 +89,10 @@ def ask(
     return answer
 
 
-def member_addresses(address: Address, contexts: Contexts) -> list[Address]:
+def member_addresses(address: Address, contexts: Contexts, asking: Asking = ask) -> list[Address]:
     """Return the addresses of the members that a node names; none if it does not answer."""
     try:
-        members = ask(address, contexts, {"do": "members"}).get("members")
+        members = asking(address, contexts, {"do": "members"}).get("members")
     except (OSError, RtError):
         return []  # the node is gone again, or may not answer us
     found = []
@@ -103,19 +104,30 @@ def member_addresses(address: Address, contexts: Contexts) -> list[Address]:
     return found
 
 
-def ask_any(addresses: Sequence[Address], contexts: Contexts, request: Fields) -> Fields:
+def ask_any(
+    addresses: Sequence[Address],
+    contexts: Contexts,
+    request: Fields,
+    *,
+    election_s: float = _ELECTION_S,
+    asking: Asking = ask,
+) -> Fields:
     """Ask the nodes in turn until one answers; only the leader answers a change.
 
-    If no node leads, for example because the leader was just stopped, they are asked again for some
-    seconds.
+    Args:
+        addresses: of the nodes; the first is asked first.
+        contexts: our certificate and the authorities we trust.
+        request: what to ask.
+        election_s: how long to ask again while no node leads, as after the leader was stopped.
+        asking: sends a request to one node.
 
     Raises:
         Refused: a node refused for another reason than not being the leader or stopping.
         NoLeader: the nodes that answer have no leader.
         RtError: no node answers.
     """
-    client = AdminClient(addresses, contexts)
-    end_s, has_said = time.monotonic() + _ELECTION_S, False
+    client = AdminClient(addresses, contexts, asking=asking)
+    end_s, has_said = time.monotonic() + election_s, False
     while True:
         try:
             return client.ask(request)
@@ -123,7 +135,7 @@ def ask_any(addresses: Sequence[Address], contexts: Contexts, request: Fields) -
             if time.monotonic() > end_s:
                 raise
         if not has_said:
-            _log.warning("no node leads yet; asking again for up to %g s", _ELECTION_S)
+            _log.warning("no node leads yet; asking again for up to %g s", election_s)
         has_said = True
         time.sleep(_ELECTION_POLL_S)
 
@@ -135,7 +147,12 @@ class AdminClient:
     """
 
     def __init__(
-        self, addresses: Sequence[Address], contexts: Contexts, *, keep: bool = False
+        self,
+        addresses: Sequence[Address],
+        contexts: Contexts,
+        *,
+        keep: bool = False,
+        asking: Asking = ask,
     ) -> None:
         """Prepare; the first request connects.
 
@@ -143,7 +160,9 @@ class AdminClient:
             addresses: The nodes' addresses; the first is asked first.
             contexts: Our certificate and the authorities we trust.
             keep: Whether to use one connection for all requests, until `close`.
+            asking: sends a request to one node, unless a connection is kept.
         """
+        self._asking = asking
         self._addresses = list(addresses)
         self._contexts = contexts
         self._place = 0  # index of the node to ask first
@@ -179,7 +198,7 @@ class AdminClient:
 
     def _ask(self, address: Address, request: Fields) -> Fields:
         if self._kept is None:
-            return ask(address, self._contexts, request)
+            return self._asking(address, self._contexts, request)
         answer = _parsed(self._kept.exchange(address, request), _where(address))
         _raise_if_error(answer)
         return answer
@@ -187,7 +206,7 @@ class AdminClient:
     def _learn(self, address: Address) -> int:
         """Add the member addresses that a node names; return how many were new."""
         before = len(self._addresses)
-        for each in member_addresses(address, self._contexts):
+        for each in member_addresses(address, self._contexts, self._asking):
             if each not in self._addresses and len(self._addresses) < _ADDRESSES_MAX:
                 self._addresses.append(each)
         return len(self._addresses) - before

@@ -55,6 +55,9 @@ class Raft:
         state: what the journal recovered.
         settings: timeouts and limits.
 
+    Attributes:
+        core: what the roles share, for those who check or show it; only the engine changes it.
+
     Raises:
         Misuse: the members are impossible.
     """
@@ -72,7 +75,7 @@ class Raft:
         state = state or EngineState()
         self._chance, self._settings = chance, settings or Settings()
         config = node_config(name, members, state, self._settings)
-        self._core = Core(config, cluster, state)
+        self.core = Core(config, cluster, state)
         self._leader: Leader | None = None
         self._election: Election | None = None
         self._out: Ready | None = None
@@ -93,7 +96,7 @@ class Raft:
 
     def _begin(self) -> None:
         self._reset_election_timer()
-        if self._core.is_voter and self._core.roster.majority == 1:
+        if self.core.is_voter and self.core.roster.majority == 1:
             self._campaign(pre_vote=False)
 
     # The interface
@@ -101,7 +104,7 @@ class Raft:
     @property
     def leader(self) -> str:
         """The leader of the newest known term, or ""."""
-        return self._core.leader
+        return self.core.leader
 
     @property
     def leads(self) -> bool:
@@ -113,7 +116,7 @@ class Raft:
         """Where nothing is left to agree on, or None."""
         if self._election is not None or self._out is not None or self._candidacy.fork is not None:
             return None
-        return calm_place(self._core, self._leader)
+        return calm_place(self.core, self._leader)
 
     @property
     def away(self) -> Set[str]:
@@ -124,7 +127,7 @@ class Raft:
         """Count these members as heard now."""
         if self._leader is not None:
             vouch(self._leader, members)
-        elif self._core.leader in members:
+        elif self.core.leader in members:
             self._elapsed_ticks = 0
 
     def propose(self, command: bytes) -> Entry:
@@ -134,20 +137,20 @@ class Raft:
     @property
     def members(self) -> Configuration:
         """The configuration as of the last entry of the log."""
-        return self._core.roster.now
+        return self.core.roster.now
 
     @property
     def last_change(self) -> LastChange:
         """The configuration, and the entry that made it."""
-        return self._core.last_change
+        return self.core.last_change
 
     def elects(self, name: str) -> bool:
         """Whether this node accepts another as a voter."""
-        return self._core.elects(name)
+        return self.core.elects(name)
 
     def announce(self, place: Place, seats: Configuration) -> None:
         """Also accept the voters of a configuration while it is newer than that of the log."""
-        self._core.announced = place, seats
+        self.core.announced = place, seats
 
     def add(self, name: str, address: str) -> Entry:
         """Append a learner to the configuration; `Refused` says why not."""
@@ -166,7 +169,7 @@ class Raft:
         return self._changes().move(name, address)
 
     def _changes(self) -> MemberChanges:
-        return MemberChanges(self._core, self._leading())
+        return MemberChanges(self.core, self._leading())
 
     @property
     def fork(self) -> Fork | None:
@@ -180,12 +183,12 @@ class Raft:
     def transfer(self, to: str) -> None:
         """Hand leadership over; does nothing if `to` is this node."""
         leader = self._leading()
-        if to != self._core.name:
+        if to != self.core.name:
             leader.transfer(to)
 
     def _leading(self) -> Leader:
         if self._leader is None:
-            raise Refused("not-leader", f"the leader is {self._core.leader or 'not known'}")
+            raise Refused("not-leader", f"the leader is {self.core.leader or 'not known'}")
         return self._leader
 
     def read_index(self, ticket: int) -> None:
@@ -193,9 +196,9 @@ class Raft:
         if self._leader is not None:
             if self._leader.reads.full:
                 raise Refused("busy", f"{READS_MAX} reads are waiting already")
-            self._leader.reads.ask(self._core.name, ticket)
-        elif self._core.leader:
-            self._core.outgoing.send_now(self._core.leader, ReadIndex(self._core.term, ticket))
+            self._leader.reads.ask(self.core.name, ticket)
+        elif self.core.leader:
+            self.core.outgoing.send_now(self.core.leader, ReadIndex(self.core.term, ticket))
         else:
             raise Refused("no-leader", "no leader is known")
 
@@ -203,7 +206,7 @@ class Raft:
         """Handle a message; `PeerError` if it is not one of this cluster's."""
         if self._candidacy.fork is not None:
             return
-        core = self._core
+        core = self.core
         if sender == core.name:
             raise PeerError(f"a message of a node that calls itself {sender!r}, as this one does")
         try:
@@ -229,13 +232,13 @@ class Raft:
             return
         if self._leader is not None:
             if not self._leader.tick():
-                self._become_follower(self._core.term, "")
+                self._become_follower(self.core.term, "")
             return
         self._elapsed_ticks += 1
         if self._elapsed_ticks >= self._timeout_ticks:
-            self._core.leader = ""
+            self.core.leader = ""
             self._reset_election_timer()
-            if self._core.is_voter and self._candidacy.may_campaign():
+            if self.core.is_voter and self._candidacy.may_campaign():
                 self._campaign(pre_vote=True)
 
     def gone(self, member: str) -> None:
@@ -243,7 +246,7 @@ class Raft:
 
         The remaining voters campaign a heartbeat apart, so that they do not split the votes.
         """
-        core, settings = self._core, self._settings
+        core, settings = self.core, self._settings
         if self._leader is not None or member != core.leader or not core.is_voter:
             return
         turn = sorted({*core.roster.voters} - {member}).index(core.name)
@@ -256,7 +259,7 @@ class Raft:
             return None
         if self._leader is not None:
             self._leader.flush()
-        self._out = self._core.take_ready()
+        self._out = self.core.take_ready()
         return self._out
 
     def persisted(self, ready: Ready) -> None:
@@ -264,22 +267,22 @@ class Raft:
         if ready is not self._out:
             raise Misuse("persisted() is called once, with the Ready that was taken last")
         self._out = None
-        self._core.persisted(ready)
+        self.core.persisted(ready)
         if self._leader is not None:
             self._leader.advance_commit()
 
     def may_compact(self, index: int) -> bool:
         """Whether the members as of an entry are known."""
-        return self._core.may_compact(index)
+        return self.core.may_compact(index)
 
     def compact(self, index: int, data: bytes) -> Snapshot | None:
         """Make a snapshot of the application's state and drop the entries that it covers."""
         needed = index if self._leader is None else self._leader.needed(index)
-        return self._core.compact(index, data, needed)
+        return self.core.compact(index, data, needed)
 
     def status(self) -> Status:
         """Return a view of the engine."""
-        core, newest = self._core, self._core.snapshots.newest
+        core, newest = self.core, self.core.snapshots.newest
         return Status(
             name=core.name,
             role=self._role(),
@@ -300,7 +303,7 @@ class Raft:
             return EngineRole.LEADER
         if self._election is not None:
             return EngineRole.PRE_CANDIDATE if self._election.pre_vote else EngineRole.CANDIDATE
-        return EngineRole.FOLLOWER if self._core.is_voter else EngineRole.LEARNER
+        return EngineRole.FOLLOWER if self.core.is_voter else EngineRole.LEARNER
 
     # Terms
 
@@ -310,7 +313,7 @@ class Raft:
         A learner, or a node about to learn of its removal, may answer a leader, but cannot change
         the term: a later term comes from its voters.
         """
-        core = self._core
+        core = self.core
         if core.elects(sender):
             return
         if message.term <= core.term and self._leader is not None:
@@ -322,7 +325,7 @@ class Raft:
 
     def _admit_term(self, sender: str, message: AnyMessage) -> bool:
         """Adopt a message's later term; False if the message must not be handled."""
-        if message.term < self._core.term:
+        if message.term < self.core.term:
             self._reject_stale(sender, message)
             return False
         if isinstance(message, RequestVote):
@@ -337,7 +340,7 @@ class Raft:
 
     def _reject_stale(self, sender: str, message: AnyMessage) -> None:
         """Inform a candidate or leader of an older term of the newer one; ignore other messages."""
-        core = self._core
+        core = self.core
         if isinstance(message, AppendEntries | InstallSnapshot):
             core.outgoing.send_after_sync(sender, AppendReply(core.term, False, 0, 0))
         elif isinstance(message, RequestVote):
@@ -347,14 +350,14 @@ class Raft:
         """Whether the leader was heard within the minimum election timeout (leader stickiness)."""
         if self._leader is not None:
             return True
-        return bool(self._core.leader) and self._elapsed_ticks < self._settings.election_ticks
+        return bool(self.core.leader) and self._elapsed_ticks < self._settings.election_ticks
 
     def _become_follower(self, term: int, leader: str) -> None:
         """Stop leading and campaigning; in a new term, no vote has been given yet."""
-        if term != self._core.term:
-            self._core.set_ballot(term, "")
+        if term != self.core.term:
+            self.core.set_ballot(term, "")
         self._leader = self._election = None
-        self._core.leader = leader
+        self.core.leader = leader
         self._reset_election_timer()
 
     def _reset_election_timer(self) -> None:
@@ -366,8 +369,8 @@ class Raft:
     # Elections
 
     def _campaign(self, *, pre_vote: bool, transfer: bool = False) -> None:
-        self._core.leader = ""
-        self._election = Election(self._core, pre_vote=pre_vote, transfer=transfer)
+        self.core.leader = ""
+        self._election = Election(self.core, pre_vote=pre_vote, transfer=transfer)
         self._check_election()
 
     def _check_election(self) -> None:
@@ -380,15 +383,15 @@ class Raft:
             self._campaign(pre_vote=False)
         elif election.is_won:
             self._election = None
-            self._leader = Leader(self._core)
+            self._leader = Leader(self.core)
 
     def _on_request_vote(self, sender: str, _incarnation: int, message: RequestVote) -> None:
-        if not self._core.may_vote:
+        if not self.core.may_vote:
             return
-        vote = reply_to_request(self._core, sender, message)
+        vote = reply_to_request(self.core, sender, message)
         if vote.granted and not vote.pre_vote:
             self._reset_election_timer()
-        self._core.outgoing.send_after_sync(sender, vote)
+        self.core.outgoing.send_after_sync(sender, vote)
 
     def _on_vote_reply(self, sender: str, incarnation: int, message: VoteReply) -> None:
         if self._election is not None:
@@ -396,35 +399,35 @@ class Raft:
             self._check_election()
 
     def _on_timeout_now(self, sender: str, _incarnation: int, _message: TimeoutNow) -> None:
-        if sender == self._core.leader and self._core.is_voter:
+        if sender == self.core.leader and self.core.is_voter:
             self._campaign(pre_vote=False, transfer=True)
 
     # Following
 
     def _on_append_entries(self, sender: str, _incarnation: int, message: AppendEntries) -> None:
         self._follow_leader(sender)
-        if index := forked_at(self._core, message):
+        if index := forked_at(self.core, message):
             self._candidacy.fork = Fork(index, sender, message.term)
             return
-        reply = take_append(self._core, message)
+        reply = take_append(self.core, message)
         if not (message.no_reply and reply.success):
-            self._core.outgoing.reply_to_append(sender, reply)
+            self.core.outgoing.reply_to_append(sender, reply)
 
     def _on_install_snapshot(
         self, sender: str, _incarnation: int, message: InstallSnapshot
     ) -> None:
         self._follow_leader(sender)
-        reply = take_snapshot(self._core, message)
+        reply = take_snapshot(self.core, message)
         if isinstance(reply, AppendReply):
-            self._core.outgoing.reply_to_append(sender, reply)
+            self.core.outgoing.reply_to_append(sender, reply)
         else:
-            self._core.outgoing.send_after_sync(sender, reply)
+            self.core.outgoing.send_after_sync(sender, reply)
 
     def _follow_leader(self, sender: str) -> None:
         """Recognize the sender as the leader of this term."""
-        if self._leader is not None or self._core.leader not in {"", sender}:
-            raise PeerError(f"{sender} and {self._core.leader} both lead term {self._core.term}")
-        self._core.leader = sender
+        if self._leader is not None or self.core.leader not in {"", sender}:
+            raise PeerError(f"{sender} and {self.core.leader} both lead term {self.core.term}")
+        self.core.leader = sender
         self._candidacy.follow()
         self._election = None
         self._elapsed_ticks = 0
@@ -444,5 +447,5 @@ class Raft:
             self._leader.reads.ask(sender, message.ticket)
 
     def _on_read_index_reply(self, sender: str, _incarnation: int, message: ReadIndexReply) -> None:
-        if sender == self._core.leader:
-            self._core.finish_read(message.ticket, message.index)
+        if sender == self.core.leader:
+            self.core.finish_read(message.ticket, message.index)

@@ -14,7 +14,6 @@ from replicator_host import Certificates
 
 from rt.errors import Misuse, PeerError, Refused, RtError
 from rt.format.checksum import crc32
-from rt.net import admin as admin_client
 from rt.net.admin import ADMIN_ALPN, NoLeader, ask, ask_any, parse_history
 from rt.net.exchange import decode_fields
 from rt.net.tls import Contexts, accept, connect, offering, server_context
@@ -239,7 +238,7 @@ def test_a_request_longer_than_its_bound_is_refused(certs, subscriber):
     node.listener.close()
 
 
-def test_a_change_waits_for_an_election(monkeypatch):
+def test_a_change_waits_for_an_election():
     """An operator who stopped the leader a moment ago does not have to try again."""
     asked = []
 
@@ -253,13 +252,13 @@ def test_a_change_waits_for_an_election(monkeypatch):
             raise Refused("not-leader", "no node is known to lead")
         return {"did": request["do"]}
 
-    monkeypatch.setattr(admin_client, "ask", answers)
-    monkeypatch.setattr(admin_client, "_ELECTION_POLL_S", 0)
-    assert ask_any([("dead", 1), ("live", 1)], None, {"do": "roll"}) == {"did": "roll"}
+    assert ask_any([("dead", 1), ("live", 1)], None, {"do": "roll"}, asking=answers) == {
+        "did": "roll"
+    }
     assert asked.count(("live", 1)) == 3
 
 
-def test_a_node_that_is_stopping_is_passed_over(monkeypatch):
+def test_a_node_that_is_stopping_is_passed_over():
     """The others have a leader within a second; an operator got an error, and had to ask again."""
 
     def answers(address, _contexts, request):
@@ -267,14 +266,14 @@ def test_a_node_that_is_stopping_is_passed_over(monkeypatch):
             raise Refused("stopping", "this node is stopping")
         return {"did": request["do"]}
 
-    monkeypatch.setattr(admin_client, "ask", answers)
-    assert ask_any([("stops", 1), ("leads", 1)], None, {"do": "roll"}) == {"did": "roll"}
-    monkeypatch.setattr(admin_client, "_ELECTION_S", 0.01)
+    assert ask_any([("stops", 1), ("leads", 1)], None, {"do": "roll"}, asking=answers) == {
+        "did": "roll"
+    }
     with pytest.raises(NoLeader, match="this node is stopping"):
-        ask_any([("stops", 1)], None, {"do": "roll"})
+        ask_any([("stops", 1)], None, {"do": "roll"}, election_s=0.01, asking=answers)
 
 
-def test_a_node_without_the_stream_is_passed_over(monkeypatch):
+def test_a_node_without_the_stream_is_passed_over():
     """A stream may be served by some of the nodes that a client knows; if by none, that is said."""
 
     def answers(address, _contexts, request):
@@ -282,34 +281,32 @@ def test_a_node_without_the_stream_is_passed_over(monkeypatch):
             raise Refused("stream", "this node serves the stream 'flights', and not 'trains'")
         return {"did": request["do"]}
 
-    monkeypatch.setattr(admin_client, "ask", answers)
-    assert ask_any([("other", 1), ("leads", 1)], None, {"do": "roll"}) == {"did": "roll"}
+    assert ask_any([("other", 1), ("leads", 1)], None, {"do": "roll"}, asking=answers) == {
+        "did": "roll"
+    }
     with pytest.raises(Refused, match="'flights', and not 'trains'") as caught:
-        ask_any([("other", 1), ("other", 2)], None, {"do": "roll"})
+        ask_any([("other", 1), ("other", 2)], None, {"do": "roll"}, asking=answers)
     assert caught.value.code == "stream"
 
 
-def test_a_change_does_not_wait_where_no_node_answers(monkeypatch):
+def test_a_change_does_not_wait_where_no_node_answers():
     """There is no election to wait for; an election that does not end is said as such."""
 
     def refuses(*_):
         raise ConnectionRefusedError
 
-    monkeypatch.setattr(admin_client, "ask", refuses)
     with pytest.raises(RtError, match="no node accepted") as error:
-        ask_any([("dead", 1)], None, {"do": "roll"})
+        ask_any([("dead", 1)], None, {"do": "roll"}, asking=refuses)
     assert not isinstance(error.value, NoLeader)
 
     def no_leader(*_):
         raise Refused("not-leader", "no node is known to lead")
 
-    monkeypatch.setattr(admin_client, "ask", no_leader)
-    monkeypatch.setattr(admin_client, "_ELECTION_S", 0.01)
     with pytest.raises(NoLeader, match="no node is known to lead"):
-        ask_any([("live", 1)], None, {"do": "roll"})
+        ask_any([("live", 1)], None, {"do": "roll"}, election_s=0.01, asking=no_leader)
 
 
-def test_a_leader_is_found_that_the_configuration_does_not_name(monkeypatch):
+def test_a_leader_is_found_that_the_configuration_does_not_name():
     """Nodes were replaced and moved since; the one that is left knows where the others are."""
 
     def answers(address, _contexts, request):
@@ -322,6 +319,5 @@ def test_a_leader_is_found_that_the_configuration_does_not_name(monkeypatch):
             raise Refused("not-leader", "n4 leads the stream; ask it")
         return {"did": request["do"], "at": address}
 
-    monkeypatch.setattr(admin_client, "ask", answers)
-    found = ask_any([("left", 1), ("gone", 1)], None, {"do": "roll"})
+    found = ask_any([("left", 1), ("gone", 1)], None, {"do": "roll"}, asking=answers)
     assert found == {"did": "roll", "at": ("leads", 2)}

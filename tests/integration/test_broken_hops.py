@@ -65,22 +65,20 @@ def port(site):
 
 
 def program(cluster, kind, who):
-    """Return what a pusher's or puller's site says of its program."""
+    """Return what a pusher's or puller's page shows about its program."""
     files = certificate_files(f"{cluster.root}/certs", who)
     return ShownProgram(kind, STREAM, files, RecentEvents(), time.time_ns())
 
 
 def pushing(cluster, push):
     """Return the site of a pusher, which calls a hop stalled at once, and its watch."""
-    watch = PushWatch(push, 1.0)
-    watch._stalls._stalled_s = 0.0
+    watch = PushWatch(push, 1.0, stalled_s=0.0)
     return PushSite(push, program(cluster, "push", "publisher"), watch), watch
 
 
 def pulling(cluster, pull):
     """Return the site of a puller, and its watch, as `pushing`."""
-    watch = PullWatch(pull, 1.0)
-    watch._stalls._stalled_s = 0.0
+    watch = PullWatch(pull, 1.0, stalled_s=0.0)
     who = program(cluster, "pull", "subscriber")
     return PullSite(pull, cluster.out("sub"), who, watch), watch
 

@@ -84,7 +84,7 @@ class Puller:
         """Nothing is to be started."""
 
     def stop(self, *_given, **_named):
-        """It drained what it could."""
+        """Return what an orderly stop returns."""
         return self.has_all
 
     def ask_end(self):
@@ -94,7 +94,7 @@ class Puller:
         )
 
     def status(self):
-        """Where it is."""
+        """Return the puller's status."""
         error = "" if self.has_all else "no answer"
         return PullStatus(self.node, START, START, START, self.has_all, False, error)
 
@@ -107,22 +107,23 @@ class Pusher(Puller):
         return self.has_all
 
     def blocked(self):
-        """No session is without hope."""
+        """Return no blocked session."""
         return []
 
     refused = blocked
 
     def is_shipped_elsewhere(self):
-        """No other program ships it."""
+        """Return that no other program ships it."""
         return False
 
     def status(self):
-        """One session on its way to one node."""
+        """Return the status of one session and one node."""
         error = "" if self.has_all else "no answer"
         return [SessionStatus("jfk", "n1:7420", self.has_all, START, START, 7, error)]
 
 
 @pytest.mark.parametrize("has_all", [True, False])
+@pytest.mark.usefixtures("certified")
 def test_push_and_pull_print_whether_they_are_done_as_json(monkeypatch, has_all):
     """The exit code says that it failed, and the object why."""
     for module, name, client in (
@@ -133,9 +134,8 @@ def test_push_and_pull_print_whether_they_are_done_as_json(monkeypatch, has_all)
             module, name,
             lambda *given, client=client, **named: client(*given, **named, has_all=has_all),
         )  # fmt: skip
-    monkeypatch.setattr(ConnectionSettings, "contexts", lambda *_: None)
     pulled = run("pull", "--once", "--timeout", "0", "--json")
-    pushed = run("push", "--drain", "--timeout", "0", "--json")
+    pushed = run("push", "--identity", "publisher", "--drain", "--timeout", "0", "--json")
     assert [pulled.exit_code, pushed.exit_code] == [int(not has_all)] * 2
     error = "" if has_all else "no answer"
     assert json.loads(pulled.stdout) == {"position": "0.0.0", "complete": has_all, "error": error}
@@ -143,13 +143,13 @@ def test_push_and_pull_print_whether_they_are_done_as_json(monkeypatch, has_all)
     assert json.loads(pushed.stdout) == {"level": "merged", "reached": has_all, "reasons": reasons}
 
 
+@pytest.mark.usefixtures("certified")
 def test_a_drain_that_takes_long_says_what_it_waits_for(monkeypatch):
     """It hung without a line, and its operator did not know whether anything happened."""
     monkeypatch.setattr(link, "REPORT_S", 0.0)
     monkeypatch.setattr(link, "FIRST_S", 0.0)
     monkeypatch.setattr(cli_push, "PushClient", lambda *_, **__: Pusher(has_all=False))
-    monkeypatch.setattr(ConnectionSettings, "contexts", lambda *_: None)
-    said = run("push", "--drain", "--timeout", "0.2").stderr.splitlines()
+    said = run("push", "--identity", "publisher", "--drain", "--timeout", "0.2").stderr.splitlines()
     assert said[0] == "rt: still shipping: jfk: no answer"
     assert len(said) == 2  # once, and the outcome
     silent = Pusher()
@@ -158,11 +158,11 @@ def test_a_drain_that_takes_long_says_what_it_waits_for(monkeypatch):
     assert "rt status shows what they wait for" in cli_push.waiting_for(sent)
 
 
+@pytest.mark.usefixtures("certified")
 def test_a_copy_that_takes_long_says_what_it_waits_for(monkeypatch):
     """A node that lacks something itself does not say that this is all, for as long as it takes."""
     monkeypatch.setattr(link, "REPORT_S", 0.0)
     monkeypatch.setattr(link, "FIRST_S", 0.0)
-    monkeypatch.setattr(ConnectionSettings, "contexts", lambda *_: None)
     for node, left in (
         ("n1", "no node says it; n1 is connected"),
         ("", "no node is connected: no answer"),

@@ -21,8 +21,7 @@ from rt.cli.common import exits
 from rt.cli.data import pull as cli_pull
 from rt.cli.process.children import Children
 from rt.cli.process.stop_signals import StopSignals
-from rt.cli.program import COMMANDS, rt
-from rt.client.readers.settings import ConnectionSettings
+from rt.cli.program import COMMANDS, Program, rt
 from rt.errors import (
     CorruptLog,
     DiskFailed,
@@ -160,6 +159,16 @@ def test_unknown_command_is_bad_use():
     assert run("verify", "--louder").exit_code == exits.BAD_USE
 
 
+def failing(command):
+    """Return `rt` with one command only."""
+
+    class Failing(Program):
+        def get_command(self, _ctx, _cmd_name):
+            return command
+
+    return Failing("rt", callback=rt.callback, params=rt.params)
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [
@@ -186,35 +195,32 @@ def test_error_ends_in_its_code_and_one_sentence(monkeypatch, error, code):
     def fail():
         raise error
 
-    monkeypatch.setattr(rt, "get_command", lambda *_: fail)
     monkeypatch.setattr("rt.cli.program._discard_output", lambda: None)
-    result = run("fail")
+    result = run("fail", program=failing(fail))
     assert result.exit_code == code
     assert "Traceback" not in result.stderr
     assert len(result.stderr.splitlines()) == (0 if code == exits.PIPE_CLOSED else 1)
 
 
-def test_reworded_error_keeps_the_code_of_its_cause(monkeypatch):
+def test_reworded_error_keeps_the_code_of_its_cause():
     """Some commands reword an error; its meaning, and so its code, stays."""
 
     @click.command()
     def fail():
         raise click.ClickException("the disk is full") from OSError(errno.ENOSPC, "x")
 
-    monkeypatch.setattr(rt, "get_command", lambda *_: fail)
-    result = run("fail")
+    result = run("fail", program=failing(fail))
     assert (result.exit_code, result.stderr) == (exits.DISK_FAILED, "rt: the disk is full\n")
 
 
-def test_debug_shows_the_traceback(monkeypatch):
+def test_debug_shows_the_traceback():
     """A fault that cannot be seen cannot be fixed."""
 
     @click.command()
     def fail():
         raise ZeroDivisionError("x")
 
-    monkeypatch.setattr(rt, "get_command", lambda *_: fail)
-    assert "Traceback" in run("--debug", "fail").stderr
+    assert "Traceback" in run("--debug", "fail", program=failing(fail)).stderr
 
 
 @pytest.mark.process
@@ -276,6 +282,7 @@ def test_an_impatient_second_signal_leaves_no_child_running(monkeypatch):
 
 
 @pytest.mark.parametrize("breaks_at", ["done", "status"])
+@pytest.mark.usefixtures("certified")
 def test_a_pull_that_breaks_says_why_unless_it_was_already_done(monkeypatch, breaks_at):
     """Its disk may fail at any moment, and a silent end is the worst of answers."""
 
@@ -308,7 +315,6 @@ def test_a_pull_that_breaks_says_why_unless_it_was_already_done(monkeypatch, bre
     monkeypatch.setattr(cli_pull, "PullClient", Client)
     watch = SimpleNamespace(start=lambda: None, stop=lambda: None, stuck=lambda: "")
     monkeypatch.setattr(cli_pull, "PullWatch", lambda *_: watch)
-    monkeypatch.setattr(ConnectionSettings, "contexts", lambda *_: None)
     told = run("pull", "--once")
     if breaks_at == "done":
         assert (told.exit_code, "no room" in told.stderr) == (exits.DISK_FAILED, True)

@@ -41,7 +41,7 @@ def test_the_others_hear_from_its_machine_that_a_killed_leader_is_gone(tmp_path,
     monkeypatch.setattr(node, "hand_over", lambda *_of_the_engine: False)
     told, gone = [], Raft.gone
     monkeypatch.setattr(
-        Raft, "gone", lambda raft, name: (told.append((raft._core.name, name)), gone(raft, name))
+        Raft, "gone", lambda raft, name: (told.append((raft.core.name, name)), gone(raft, name))
     )
     with ArchiveCluster(tmp_path, nodes=3) as cluster:
         assert eventually(lambda: leader(cluster))

@@ -1,4 +1,4 @@
-"""What a pusher and a puller show over HTTP, and that a hop which stalls is named."""
+"""The HTTP pages of a pusher and a puller, which name a stalled hop."""
 
 import errno
 import json
@@ -67,9 +67,10 @@ def program(cluster, kind, who):
     return ShownProgram(kind, STREAM, files, RecentEvents(), time.time_ns())
 
 
-def pushing(client, cluster):
-    """Return the site of a pusher."""
-    return PushSite(client, program(cluster, "push", "publisher"), PushWatch(client, 1.0))
+def pushing(client, cluster, **options):
+    """Return the site of a pusher, and its watch."""
+    watch = PushWatch(client, 1.0, **options)
+    return PushSite(client, program(cluster, "push", "publisher"), watch), watch
 
 
 def pulling(client, cluster):
@@ -83,9 +84,9 @@ def test_a_pusher_shows_what_it_sent_and_what_waits(cluster, port):
     publisher, push = cluster.publisher(), cluster.push()
     publisher.publish_many([b"x" * 100] * 500)
     publisher.flush("merged", 60)
-    site = pushing(push, cluster)
+    site, watch = pushing(push, cluster)
     seen = port(site)
-    site._watch.look()
+    watch.look()
     assert seen.metric("rt_sent_messages_total") == 500
     assert seen.metric("rt_push_connected") == 1
     assert seen.metric("rt_push_lag_bytes") == seen.metric("rt_push_lag_seconds") == 0
@@ -102,18 +103,18 @@ def test_a_pusher_without_a_node_is_alive_unready_and_says_why(cluster, port, tm
     publisher.publish(b"x")
     [name] = cluster.nodes
     cluster.stop(name)
-    site = pushing(cluster.push(), cluster)
+    site, watch = pushing(cluster.push(), cluster)
     seen = port(site)
-    assert eventually(lambda: "refused" in unready(site, seen))
+    assert eventually(lambda: "refused" in unready(watch, seen))
     assert seen.ask("/readyz")[0] == 503
     assert seen.ask("/healthz")[0] == 200
     assert seen.metric("rt_push_connected") == 0
     assert seen.json("/overview")["verdict"]["level"] == "broken"
 
 
-def unready(site, seen):
+def unready(watch, seen):
     """Why it is not ready."""
-    site._watch.look()
+    watch.look()
     return str(json.loads(seen.ask("/readyz")[2])["reasons"])
 
 
@@ -140,9 +141,9 @@ def test_a_puller_shows_its_copy(cluster, port):
 def test_a_pusher_of_many_sessions_has_few_series(tmp_path, cluster):
     """Publishers name sessions, and each could make a series."""
     client = PushClient(str(tmp_path), STREAM, [("localhost", 1)], cluster.contexts("publisher"))
-    site = pushing(client, cluster)
+    site, watch = pushing(client, cluster)
     zero = Position(0)
-    site._watch.status = [
+    watch.status = [
         SessionStatus(f"s{each}", "a:1", True, zero, zero, each, "") for each in range(1000)
     ]
     named = [
@@ -160,16 +161,15 @@ def test_a_pusher_that_reaches_no_node_says_how_much_waits(cluster, port):
     publisher, push = cluster.publisher(), cluster.push()
     publisher.publish(b"x" * 1000)
     publisher.flush("merged", 60)
-    site = pushing(push, cluster)
+    site, watch = pushing(push, cluster, stalled_s=0.0)
     cluster.stop("n1")
     assert eventually(lambda: not push.status()[0].connected)
     assert push.status()[0].lag_bytes == 0  # what was received before does not wait
     publisher.publish(b"y" * 1000)
     publisher.flush("synced")
     seen = port(site)
-    site._watch._stalls._stalled_s = 0.0
-    assert eventually(lambda: site._watch.look() or "refused" in site._watch.words("jfk"))
-    site._watch.look()
+    assert eventually(lambda: watch.look() or "refused" in watch.words("jfk"))
+    watch.look()
     assert 1000 < seen.metric("rt_push_lag_bytes") < 2000
     assert seen.metric("rt_push_lag_seconds") > 0
     assert seen.metric("rt_stalled", hop="push") == 1
@@ -195,8 +195,7 @@ def one(node, end, *, durable=0, replicated=0, error="", connected=True):
 def test_a_session_stalls_where_no_majority_gets_it(status, stalled, caplog):
     """One node of three that is down woke people, though everything was merged."""
     client = SimpleNamespace(status=lambda: status)
-    watch = PushWatch(client, 1.0)
-    watch._stalls._stalled_s = 0.0
+    watch = PushWatch(client, 1.0, stalled_s=0.0)
     with caplog.at_level(logging.WARNING, "rt.client"):
         watch.look()
         watch.look()
@@ -209,8 +208,7 @@ def test_a_session_stalls_where_no_majority_gets_it(status, stalled, caplog):
 def test_a_copy_that_reaches_no_node_or_does_not_move_stalls():
     """One line names the hop; a copy that has everything has no work."""
     status = {"node": "", "position": Position(8), "caught_up": False, "error": "refused"}
-    watch = PullWatch(SimpleNamespace(status=lambda: SimpleNamespace(**status)), 1.0)
-    watch._stalls._stalled_s = 0.0
+    watch = PullWatch(SimpleNamespace(status=lambda: SimpleNamespace(**status)), 1.0, 0.0)
     watch.look()
     assert watch.stalled
     assert watch.words() == "what is merged is not copied: refused"
@@ -263,8 +261,8 @@ def line_with(process, words):
 class OneHop(SiteWatch):
     """Watches one hop, whose progress is what a function returns."""
 
-    def __init__(self, look):
-        super().__init__(0.01)
+    def __init__(self, look, **options):
+        super().__init__(0.01, **options)
         self.one = look
 
     def progress(self):
@@ -296,14 +294,11 @@ def test_a_watch_survives_what_it_cannot_look_at(caplog):
 
 def test_a_hop_that_stalls_is_one_line_and_one_when_it_moves(caplog):
     """A line a second would bury the next event."""
-    places = iter([8, 8, 8, 9])
-    watch = OneHop(lambda: HopProgress(next(places), waits=True))
-    watch._stalls._stalled_s = 0.0
+    hops = iter([*(HopProgress(8, waits=True),) * 3, HopProgress(9, waits=False)])
+    watch = OneHop(lambda: next(hops), stalled_s=0.0)
     with caplog.at_level(logging.INFO, "rt.client"):
-        for _ in range(3):
+        for _ in range(4):
             watch.look()
-        watch._stalls._stalled_s = 10.0
-        watch.look()
     said = [each.getMessage() for each in caplog.records]
     assert said == ["stalled for 0 s: nothing is taken (jfk to n1)", "it moves again"]
 

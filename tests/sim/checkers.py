@@ -42,15 +42,15 @@ class Checker:
 
     def leads(self, name: str, raft: Raft) -> bool:
         """Check that a leader is the only one of its term and lacks nothing; True if it is new."""
-        term = raft._core.term
+        term = raft.core.term
         other = self._leaders.get(term)
         if other == name:
             return False
         if other is not None:
             raise Violation(f"{name} and {other} both lead term {term}")
         self._leaders[term] = name
-        self._floors[name, term] = raft._core.commit
-        log = raft._core.log
+        self._floors[name, term] = raft.core.commit
+        log = raft.core.log
         for entry, by in zip(self.decided[log.base :], self._decided_by[log.base :], strict=True):
             if by < term and log.term_at(entry.index) != entry.term:
                 raise Violation(f"{name} leads term {term} without decided entry {entry.index}")
@@ -58,7 +58,7 @@ class Checker:
 
     def reigns(self, name: str, raft: Raft) -> None:
         """Check that a leader commits by its own entries and overstates no follower."""
-        core, leader = raft._core, raft._leader
+        core, leader = raft.core, raft._leader
         if leader is None:
             return
         own = core.log.term_at(core.commit) == core.term

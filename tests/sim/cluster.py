@@ -169,14 +169,14 @@ class Cluster:
         return self.nodes[target]
 
     def _shown(self, node: SimNode, data: bytes) -> object:
-        return node.raft._core.outgoing.codec.decode(data)[1]
+        return node.raft.core.outgoing.codec.decode(data)[1]
 
     def ready(self, node: SimNode, ready: Ready) -> None:
         """Observe that a node has taken its duties."""
         raft = node.raft
-        self.checker.knows(node.name, node.life, raft._core.commit)
+        self.checker.knows(node.name, node.life, raft.core.commit)
         if ready.entries and len(self.names) > 1:
-            self.checker.logged(ready, raft._core.log.term_at(ready.entries[0].index - 1))
+            self.checker.logged(ready, raft.core.log.term_at(ready.entries[0].index - 1))
         if raft.leads:
             crowned = self.checker.leads(node.name, raft)
             self.checker.reigns(node.name, raft)
@@ -194,7 +194,7 @@ class Cluster:
             self.checker.logged(ready, None)
         self.checker.durable(node.name, ready.entries)
         if ready.ballot is not None:
-            self.checker.voted(node.name, node.raft._core.incarnation, ready.ballot)
+            self.checker.voted(node.name, node.raft.core.incarnation, ready.ballot)
         if ready.snapshot is not None:
             self.checker.covered(node.name, ready.snapshot.index)
         if node.lost and node.settled():
@@ -225,7 +225,7 @@ class Cluster:
 
     def unheard(self, node: SimNode, source: str, words: str) -> None:
         """Check that a node which ignores another one does not list it as a voter."""
-        core = node.raft._core
+        core = node.raft.core
         if source in voters_of(core, tuple(core.config.founders), core.log.last):
             self.refused(node.name, words, source)
 

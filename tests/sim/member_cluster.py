@@ -46,7 +46,7 @@ class MemberChecker(Checker):
     def reigns(self, name: str, raft: Raft) -> None:
         """Check that a leader commits only what a majority of its newest voters holds."""
         super().reigns(name, raft)
-        core = raft._core
+        core = raft.core
         known = self._committed.get((name, core.term), core.commit)
         if core.commit > known:
             self._demand_majority(name, core)
@@ -80,7 +80,7 @@ class MemberChecker(Checker):
 
     def changes(self, name: str, raft: Raft, ready: Ready) -> None:
         """Check that a leader changes one member at a time, from a committed configuration."""
-        core = raft._core
+        core = raft.core
         for entry in ready.entries:
             if entry.kind is not EntryKind.CONFIGURATION:
                 continue

@@ -502,7 +502,7 @@ class MergeCluster(Cluster):
         """Check that bytes named by uncommitted entries are durable when a node's duties are."""
         assert isinstance(node, MergeNode)
         super().persisted(node, ready)
-        commit = node.raft._core.commit
+        commit = node.raft.core.commit
         for entry in ready.entries:
             if entry.index <= commit or entry.kind is not EntryKind.COMMAND:
                 continue
@@ -516,7 +516,7 @@ class MergeCluster(Cluster):
             self._trace.update(data)
             if self._log is not None:
                 what = (
-                    node.raft._core.outgoing.codec.decode(data[1:])[1]
+                    node.raft.core.outgoing.codec.decode(data[1:])[1]
                     if data[:1] == b"\x01"
                     else data
                 )

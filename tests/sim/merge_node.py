@@ -685,7 +685,7 @@ class MergeNode(SimNode):
         What may follow is what it once had merged, what others had when its disk or state was lost,
         and what it knows to be committed. A follower that is cut off knows no more.
         """
-        committed = self.world.stream.merged_at(self.raft._core.commit)
+        committed = self.world.stream.merged_at(self.raft.core.commit)
         if end < (known := max(self.known_end, committed)):
             raise Violation(f"{self.name} calls a copy complete up to {end}, and knows of {known}")
 
@@ -710,7 +710,7 @@ class MergeNode(SimNode):
     def settled(self) -> bool:
         """Whether this node's own, durable log says that it is committed as a voter."""
         status = self.raft.status()
-        decided = status.commit >= self.raft._core.roster.changed_at
+        decided = status.commit >= self.raft.core.roster.changed_at
         return decided and status.role is not EngineRole.LEARNER and status.durable == status.last
 
     def may_decide(self) -> bool:
@@ -719,7 +719,7 @@ class MergeNode(SimNode):
 
     def is_idle(self) -> bool:
         """Whether it leads, in its own term, and nothing is uncommitted."""
-        core = self.raft._core
+        core = self.raft.core
         is_decided = core.commit == core.log.last and core.log.term_at(core.commit) == core.term
         return self.raft.leads and is_decided
 

@@ -150,7 +150,7 @@ def removed_node_disrupts() -> list[Patch]:
         right(self, pre_vote=False, transfer=transfer)
 
     def admit(self: Raft, sender: str, message: Any) -> bool:
-        if isinstance(message, RequestVote) and message.term > self._core.term:
+        if isinstance(message, RequestVote) and message.term > self.core.term:
             self._become_follower(message.term, "")
             return True
         return admits(self, sender, message)

@@ -43,7 +43,7 @@ def later_term_taken_from_anyone() -> list[Patch]:
     right = Raft._demand_say
 
     def demand(self: Raft, sender: str, message: Any) -> None:
-        if message.term > self._core.term:
+        if message.term > self.core.term:
             self._become_follower(message.term, "")
         right(self, sender, message)
 

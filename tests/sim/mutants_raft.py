@@ -235,7 +235,7 @@ def stale_append_taken() -> list[Patch]:
 
     def answer(self: Raft, sender: str, message: Any) -> None:
         if isinstance(message, AppendEntries) and self._leader is None:
-            self._core.outgoing.reply_to_append(sender, rafts.take_append(self._core, message))
+            self.core.outgoing.reply_to_append(sender, rafts.take_append(self.core, message))
         right(self, sender, message)
 
     return [(Raft, "_reject_stale", answer)]

@@ -87,7 +87,7 @@ class Nemesis:
 
         No follower knows the commit index yet, and the admitted one may lack the entry.
         """
-        cluster, core = self._cluster, leader.raft._core
+        cluster, core = self._cluster, leader.raft.core
         others = [node for node in cluster.nodes.values() if node is not leader]
         counted = [n for n in others if core.roster.counts(n.name, n.incarnation)]
         is_whole = bool(others) and len(counted) == len(others)

@@ -236,7 +236,7 @@ class SimNode:
     def _apply(self, ready: Ready) -> None:
         machine, checker = self.machine, self._cluster.checker
         for entry in ready.committed:
-            checker.decides(self.name, entry, self.raft._core.term)
+            checker.decides(self.name, entry, self.raft.core.term)
             expected = machine.index + 1
             machine.apply(entry)
             checker.applied(self.name, entry.index, expected, machine.digest())
@@ -256,11 +256,11 @@ class SimNode:
     @property
     def incarnation(self) -> int:
         """Return which copy of its state runs; -1 if it is dead."""
-        return self.raft._core.incarnation if self.alive else -1
+        return self.raft.core.incarnation if self.alive else -1
 
     def may_decide(self) -> bool:
         """Whether it takes part in consensus."""
-        return not self.lost and self.raft._core.is_voter
+        return not self.lost and self.raft.core.is_voter
 
     def is_idle(self) -> bool:
         """Whether it leads and has nothing to commit."""
@@ -269,5 +269,5 @@ class SimNode:
     def settled(self) -> bool:
         """Whether this node's own durable log says that its admission is committed."""
         status = self.raft.status()
-        decided = status.commit >= self.raft._core.roster.changed_at
+        decided = status.commit >= self.raft.core.roster.changed_at
         return decided and status.role is not EngineRole.LEARNER and status.durable == status.last

@@ -88,7 +88,7 @@ class Outsider:
 
     def _names(self, target: "SimNode") -> list[str]:
         """Return the names to use against a node: none of them votes, by the node's own log."""
-        cluster, core = self._cluster, target.raft._core
+        cluster, core = self._cluster, target.raft.core
         listed, _ = configuration_before(core, core.log.last + 1, tuple(core.config.founders))
         removed = [name for name in cluster.removed() if name not in listed]
         started = [node for node in cluster.nodes.values() if hasattr(node, "raft")]
@@ -101,7 +101,7 @@ class Outsider:
         return sorted(name for name in names if name in learners or name not in before)
 
     def _voters(self, node: "SimNode") -> set[str]:
-        core = node.raft._core
+        core = node.raft.core
         return voters_of(core, tuple(core.config.founders), core.log.last)
 
     def _said(self, target: "SimNode", name: str) -> Iterator[bytes]:
@@ -109,7 +109,7 @@ class Outsider:
 
         A learner's acknowledgements, reads and reports are left out: it may send those.
         """
-        chance, core = self._chance, target.raft._core
+        chance, core = self._chance, target.raft.core
         codec, is_learner = (
             MessageCodec("sim", (), chance.choice([0, 1, 77])),
             name in core.roster.now,

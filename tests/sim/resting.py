@@ -139,14 +139,14 @@ class RestingCluster(MergeCluster):
 
     def demand_even(self, leader: RestingNode) -> None:
         """Check that an idle leader has all committed, and present members have it durably."""
-        core, away = leader.raft._core, leader.duties._rest.away
+        core, away = leader.raft.core, leader.duties._rest.away
         if core.commit < core.log.last:
             last = core.log.last
             raise Violation(f"{leader.name} rests at {core.commit}, its log ends at {last}")
         self.rests += 1
         self.short_rests += bool(away)
         for node in self.nodes.values():
-            durable, is_there = node.raft._core.log.durable, node.alive and not node.lost
+            durable, is_there = node.raft.core.log.durable, node.alive and not node.lost
             if is_there and node.name not in away and durable < core.commit:
                 raise Violation(f"{leader.name} rests at {core.commit}, {node.name} has {durable}")
 
@@ -172,7 +172,7 @@ class RestingCluster(MergeCluster):
         if not node.alive or pair in cut or pair[::-1] in cut:
             return False
         is_awake = max(leader.paused_until_us, node.paused_until_us) <= self.clock.now_us
-        return is_awake and node.raft._core.log.durable < leader.raft._core.commit
+        return is_awake and node.raft.core.log.durable < leader.raft.core.commit
 
     def _client(self) -> None:
         """Publish a burst, then pause until the nodes are idle."""

@@ -87,7 +87,7 @@ class WatchedEngine:
         raft.persisted(ready)
         self._spoke = bool(ready.messages)
         for entry in ready.committed:
-            node.world.checker.decides(node.name, entry, raft._core.term)
+            node.world.checker.decides(node.name, entry, raft.core.term)
         if ready.committed and raft.leads:
             node.world.acknowledge(ready.committed[-1].index)
 

@@ -181,7 +181,7 @@ class Stage:
         if actor is None or {source, message.to} & self._cut:
             self._lines.append(f"{source} -> {message.to}: lost")
             return
-        text = message_text(actor.raft._core.outgoing.codec.decode(message.data)[1])
+        text = message_text(actor.raft.core.outgoing.codec.decode(message.data)[1])
         self._lines.append(f"{source} -> {message.to}: {text}")
         try:
             actor.raft.step(source, message.data)

@@ -5,7 +5,6 @@ import re
 import pytest
 
 from rt.cli.common import asking, exits
-from rt.client.readers.settings import ConnectionSettings
 from rt.errors import PeerError, Refused
 from tests.commands import run
 from tests.node_answers import answer, busy, held
@@ -14,8 +13,8 @@ FIGURE = re.compile(r"[a-z_]+=-?[0-9.e+]+(s|B)?(;[0-9.]*:?){0,2}(;[0-9]*){0,2}")
 
 
 @pytest.fixture
-def ask(monkeypatch):
-    """Have nodes at a, b and c answer what is given; an error is raised instead."""
+def ask(monkeypatch, certified):
+    """Make nodes at a, b and c give these answers; an error is raised instead."""
 
     def begin(*answers, arguments=()):
         found = {(name, 7420): each for name, each in zip("abc", answers, strict=False)}
@@ -26,7 +25,6 @@ def ask(monkeypatch):
             return found[address]
 
         monkeypatch.setattr(asking, "ask_status", ask_status)
-        monkeypatch.setattr(ConnectionSettings, "contexts", lambda *_: None)
         nodes = [part for host, _ in found for part in ("--nodes", f"{host}:7420")]
         done = run("check", *nodes, *arguments)
         level, _, words = done.stdout.removeprefix("RT ").partition(": ")

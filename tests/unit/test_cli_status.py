@@ -18,7 +18,6 @@ from rt.cli.look.status_report import (
     node_report,
 )
 from rt.cli.look.status_tables import TOP_SHOWN, Top, merged_sessions, status_text
-from rt.client.readers.settings import ConnectionSettings
 from rt.errors import PeerError
 from tests.commands import run
 from tests.node_answers import SECOND_NS, answer, busy, held
@@ -174,6 +173,7 @@ def test_a_node_that_has_merged_nothing_is_not_57_years_behind():
     assert " s" not in rows[2].split("4,096 B")[1]
 
 
+@pytest.mark.usefixtures("certified")
 def test_a_node_that_is_known_by_two_addresses_is_counted_once(monkeypatch):
     """`localhost` and `127.0.0.1` made two nodes of one, and a quorum of it."""
     found = report(answer("n1"), answer("n1"), None)
@@ -185,7 +185,6 @@ def test_a_node_that_is_known_by_two_addresses_is_counted_once(monkeypatch):
         return answer("n1")
 
     monkeypatch.setattr(asking, "ask_status", ask)
-    monkeypatch.setattr(ConnectionSettings, "contexts", lambda *_: None)
     twice = run("status", "--nodes", "localhost:7420", "--nodes", "localhost:7420", "--json")
     assert len(asked) == len(json.loads(twice.stdout)) == 1
 
@@ -291,11 +290,11 @@ def test_no_answer_of_a_node_can_end_the_command(broken, entry):
         assert "n" in shown
 
 
+@pytest.mark.usefixtures("certified")
 def test_a_hostile_answer_is_escaped(monkeypatch):
     """A node's certificate does not make its text safe."""
     hostile = answer("n1", refusal="x\x1b[2J\nn2  healthy", stream="a\x9bb")
     monkeypatch.setattr(asking, "ask_status", lambda *_: hostile)
-    monkeypatch.setattr(ConnectionSettings, "contexts", lambda *_: None)
     for options in ([], ["--json"]):
         done = run("status", *options)
         assert done.exit_code == Health.DEGRADED
@@ -306,6 +305,7 @@ def test_a_hostile_answer_is_escaped(monkeypatch):
 @pytest.mark.parametrize(
     ("found", "code"), [(OSError("refused"), 3), ([1], 3), ({"node": 5}, 3), (answer("n1"), 0)]
 )
+@pytest.mark.usefixtures("certified")
 def test_the_exit_code_is_for_probes(monkeypatch, found, code):
     """It was 0 when quorum was lost."""
 
@@ -315,7 +315,6 @@ def test_the_exit_code_is_for_probes(monkeypatch, found, code):
         return found
 
     monkeypatch.setattr(asking, "ask_status", ask)
-    monkeypatch.setattr(ConnectionSettings, "contexts", lambda *_: None)
     done = run("status")
     assert done.exit_code == code
     assert ("no node answers" in done.stderr) == (code == 3)

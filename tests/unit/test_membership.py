@@ -71,7 +71,7 @@ class World:
         return True
 
     def wait(self, ticks=CUT_OFF_TICKS):
-        """Let time pass, in which no node says anything."""
+        """Let time pass while no node sends anything."""
         for _ in range(ticks):
             self.greeting.tick()
             self.membership.tick()

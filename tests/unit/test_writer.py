@@ -237,7 +237,7 @@ def test_a_silent_writer_rests_and_syncs_unasked_once_more_is_written(tmp_path):
     writer = opened(tmp_path, WriterSettings(fsync_interval_s=0.01))
     for _ in range(3):
         write(writer, b"a")
-        assert eventually(lambda: writer.durable >= writer._appender.end)
+        assert eventually(lambda: writer.durable >= writer.end)
         assert eventually(lambda: writer._syncer._is_resting)
     writer.close()
     assert len(read(tmp_path)) == 3
@@ -252,8 +252,8 @@ def test_a_roll_ends_the_rest_since_the_file_may_be_archived_some_day(tmp_path, 
     assert writer.sync(30)
     assert eventually(lambda: writer._syncer._is_resting)
     writer.roll()
-    release(writer, writer._appender.end)
-    assert eventually(lambda: writer._appender.manifest.archived)
+    release(writer, writer.end)
+    assert eventually(lambda: writer.manifest.archived)
     assert eventually(lambda: writer._syncer._is_resting), "nothing is left that may be archived"
     writer.close()
 
@@ -403,7 +403,7 @@ def test_a_publisher_that_asks_for_no_sync_archives_what_is_merged(tmp_path, mon
     assert writer.sync(30)
     write(writer, b"a")
     release(writer, Position.of(0, 2, 0))
-    assert eventually(lambda: len(writer._appender.manifest.archived) == 2)
+    assert eventually(lambda: len(writer.manifest.archived) == 2)
     assert fsync is Fsync.ALWAYS or writer.durable < writer.end, "no sync was asked for"
     writer.close()
 
@@ -425,7 +425,7 @@ def test_a_disk_too_full_for_the_archive_line_ends_no_writer(tmp_path, monkeypat
 
     disk.room, disk.step = 10, step
     release(writer, writer.end)
-    assert eventually(lambda: len(writer._appender.manifest.archived) == 2)
+    assert eventually(lambda: len(writer.manifest.archived) == 2)
     write(writer, b"a")
     writer.close()
     assert len(tries) >= 3

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from replicator.pull.client import PullClient
 from rt.node.observe.sampler import PULL
-from rt.node.observe.stall_clock import HopProgress
+from rt.node.observe.stall_clock import STALLED_S, HopProgress
 from rt.text import printable
 from rt.web.programs.watch import SiteWatch
 
@@ -15,14 +15,15 @@ class PullWatch(SiteWatch):
     Threads: as for `SiteWatch`.
     """
 
-    def __init__(self, client: PullClient, pause_s: float) -> None:
+    def __init__(self, client: PullClient, pause_s: float, stalled_s: float = STALLED_S) -> None:
         """Prepare; `start` begins the checks.
 
         Args:
             client: the puller.
             pause_s: seconds between two checks.
+            stalled_s: as of `SiteWatch`.
         """
-        super().__init__(pause_s)
+        super().__init__(pause_s, stalled_s)
         self._client = client
 
     def progress(self) -> Mapping[str, HopProgress]:

@@ -35,10 +35,6 @@ class PushSite:
     def stop(self) -> None:
         """Do nothing: there is nothing to stop."""
 
-    @property
-    def _status(self) -> Sequence[SessionStatus]:
-        return self._watch.status
-
     def part(self, stream: str) -> Site:
         """Return this site, for its own stream or ""."""
         self._program.demand(stream)
@@ -47,7 +43,7 @@ class PushSite:
     def metrics(self) -> Iterable[Metric]:
         """Yield all metrics."""
         yield from self._program.metrics()
-        stream, status = self._program.stream, self._status
+        stream, status = self._program.stream, self._watch.status
         nodes = {each.node for each in status} | set(self._client.traffic())
         by_node = {node: [each for each in status if each.node == node] for node in sorted(nodes)}
         labels = ("stream", "peer")
@@ -75,7 +71,7 @@ class PushSite:
 
     def _sessions(self, stream: str) -> Iterator[Metric]:
         worst: dict[str, tuple[float, int]] = {}
-        for each in self._status:
+        for each in self._watch.status:
             seconds, left = worst.get(each.session, (0.0, 0))
             worst[each.session] = (
                 max(seconds, self._watch.waited(each)),
@@ -83,7 +79,7 @@ class PushSite:
             )
         order = sorted(worst, key=lambda name: (-worst[name][0], -worst[name][1], name))
         shown = order[:SERIES_MAX]
-        refused = sum(bool(each.error) for each in self._status if each.connected)
+        refused = sum(bool(each.error) for each in self._watch.status if each.connected)
         yield gauge("rt_push_sessions", "Sessions that are shipped.", {(stream,): len(worst)},
                     ("stream",))  # fmt: skip
         yield gauge("rt_push_refused", "Sessions that a node does not take, once for each.",
@@ -108,13 +104,13 @@ class PushSite:
              "position": str(each.position), "durable": str(each.durable),
              "lag_bytes": each.lag_bytes, "waiting_s": round(self._watch.waited(each), 1),
              "error": printable(each.error)}
-            for each in self._status
+            for each in self._watch.status
         ]  # fmt: skip
 
     def overview(self) -> Fields:
         """Return what the page shows."""
         level, words = self._verdict()
-        status = self._status
+        status = self._watch.status
         rows = self._rows("")
         names = sorted({each.node for each in status})
         left = sum(each.lag_bytes for each in status)
@@ -137,7 +133,7 @@ class PushSite:
     def sessions(self, search: str, limit: int) -> Fields:
         """Return the sessions whose names contain `search`, those in trouble first."""
         rows = self._rows(search)
-        total = len({each.session for each in self._status})
+        total = len({each.session for each in self._watch.status})
         return {"total": total, "found": len(rows), "rows": rows[:limit]}
 
     def clients(self) -> Fields:
@@ -154,7 +150,7 @@ class PushSite:
 
     def _rows(self, search: str) -> list[Fields]:
         by_session: dict[str, list[SessionStatus]] = {}
-        for each in self._status:
+        for each in self._watch.status:
             if search.lower() in each.session.lower():
                 by_session.setdefault(each.session, []).append(each)
         rows = [self._row(name, each) for name, each in by_session.items()]
@@ -174,7 +170,7 @@ class PushSite:
         }  # fmt: skip
 
     def _node(self, name: str) -> Fields:
-        error = next((e.error for e in self._status if e.node == name and e.error), "")
+        error = next((e.error for e in self._watch.status if e.node == name and e.error), "")
         return {
             "name": name, "is_here": False, "is_away": not self._has(name), "is_known": False,
             "role": "node", "address": name, "merged_end": "", "messages": None, "behind": None,
@@ -183,7 +179,7 @@ class PushSite:
         }  # fmt: skip
 
     def _verdict(self) -> tuple[str, str]:
-        names = sorted({each.node for each in self._status})
+        names = sorted({each.node for each in self._watch.status})
         away = [name for name in names if not self._has(name)]
         if self._watch.stalled:
             return BROKEN, f"Stalled: {self._watch.words(next(iter(self._watch.stalled)))}."
@@ -194,13 +190,15 @@ class PushSite:
         return OK, "All sessions are shipped to all nodes."
 
     def _has(self, node: str) -> bool:
-        return any(each.connected for each in self._status if each.node == node)
+        return any(each.connected for each in self._watch.status if each.node == node)
 
     def _is_connected(self) -> bool:
-        return not self._status or any(each.connected for each in self._status)
+        return not self._watch.status or any(each.connected for each in self._watch.status)
 
     def _trouble(self) -> str:
-        return printable(next((each.error for each in self._status if each.error), "no connection"))
+        return printable(
+            next((each.error for each in self._watch.status if each.error), "no connection")
+        )
 
 
 def _passed(name: str, words: str, traffic: Mapping[str, Traffic], stream: str) -> Iterator[Metric]:

@@ -6,7 +6,7 @@ from typing import Final
 
 from replicator.push.client import PushClient
 from replicator.push.progress import SessionStatus
-from rt.node.observe.stall_clock import HopProgress, Waits
+from rt.node.observe.stall_clock import STALLED_S, HopProgress, Waits
 from rt.position import Position
 from rt.text import printable
 from rt.web.programs.watch import SiteWatch
@@ -24,14 +24,15 @@ class PushWatch(SiteWatch):
         as a whole.
     """
 
-    def __init__(self, client: PushClient, pause_s: float) -> None:
+    def __init__(self, client: PushClient, pause_s: float, stalled_s: float = STALLED_S) -> None:
         """Prepare; `start` begins the checks.
 
         Args:
             client: the pusher.
             pause_s: seconds between two checks.
+            stalled_s: as of `SiteWatch`.
         """
-        super().__init__(pause_s)
+        super().__init__(pause_s, stalled_s)
         self.status: Sequence[SessionStatus] = ()
         self._client = client
         self._waiting: Mapping[str, float] = {}  # by `SESSION to NODE`

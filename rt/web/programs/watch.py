@@ -10,7 +10,7 @@ from typing import Final
 from replicator.wire.backoff import Complaint
 from rt.errors import RtError, spoken
 from rt.node.observe.sampler_thread import LIVE_S
-from rt.node.observe.stall_clock import HopProgress, Stalls
+from rt.node.observe.stall_clock import STALLED_S, HopProgress, Stalls
 
 _log: Final = logging.getLogger("rt.client")
 STUCK_S: Final = 30.0
@@ -26,12 +26,17 @@ class SiteWatch(ABC):
         event.
     """
 
-    def __init__(self, pause_s: float = LIVE_S) -> None:
-        """Prepare; `start` begins the checks, with `pause_s` seconds between two of them."""
+    def __init__(self, pause_s: float = LIVE_S, stalled_s: float = STALLED_S) -> None:
+        """Prepare; `start` begins the checks.
+
+        Args:
+            pause_s: seconds between two checks.
+            stalled_s: a hop that has work and does not move for so long is stalled.
+        """
         self.stalled: Mapping[str, float] = {}  # seconds by hop
         self.at_s = time.monotonic()  # time of the last check
         self._pause_s = self._period_s = pause_s
-        self._stalls = Stalls()
+        self._stalls = Stalls(stalled_s)
         self._complaint = Complaint(_log, "what is shipped or copied cannot be looked at")
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="look out", daemon=True)
