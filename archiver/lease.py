@@ -84,7 +84,7 @@ def whole_position(value: object) -> Position:
     """Return a position given as a JSON number; `Misuse` if it is not one.
 
     >>> whole_position(64)
-    Position(64)
+    Position('0.0.64')
     """
     if type(value) is not int or not 0 <= value < 1 << 63:
         raise Misuse("not a position")

@@ -188,9 +188,13 @@ class Membership:
             self._apply()
 
     def _is_known(self, name: str) -> bool:
-        """Whether a node votes by this node's log, or by a vouched announcement."""
+        """Whether a node votes by this node's log, or by a vouched announcement that is newer.
+
+        An older one may list a node that the log has removed since.
+        """
         change, known = self._engine.last_change, self._announced
-        lists = [change.now, change.before, known.seats if known.is_vouched else {}]
+        is_newer = known.is_vouched and known.place > (change.term, change.index)
+        lists = [change.now, change.before, known.seats if is_newer else {}]
         return any(seats[name].votes for seats in lists if name in seats)
 
     def _believes(self, announced: Announced) -> bool:

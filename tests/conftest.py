@@ -1,7 +1,10 @@
 """Settings for all tests: signals, deadlines, and which worker runs what in which order."""
 
 import faulthandler
+import functools
+import re
 import signal
+from pathlib import Path
 
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
@@ -52,7 +55,12 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("faults") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(FAULTS_TIMEOUT_S))
-    items.sort(key=lambda item: ORDER.index("/".join(item.nodeid.split("/")[:2])))
+    items.sort(key=lambda item: _place(item.nodeid))
+
+
+def _place(nodeid):
+    folder = ORDER.index("/".join(nodeid.split("/")[:2]))
+    return folder, not starts_spark(nodeid.split("::")[0])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -71,12 +79,21 @@ def pytest_runtest_protocol(item, nextitem):
         faulthandler.cancel_dump_traceback_later()
 
 
+@functools.cache
+def starts_spark(path):
+    """Return whether tests of a file start a JVM, or share the one of the fixture `spark`."""
+    if not path.startswith(SPARK):
+        return False
+    text = Path(__file__).parent.parent.joinpath(path).read_text(encoding="utf-8")
+    return bool(re.search(r"mark\.spark\b|^def \w+\(.*\bspark\b", text, re.MULTILINE))
+
+
 class FileScheduling(LoadScopeScheduling):
     """Runs a file on one worker, so its fixtures are made once; and all of Spark, for one JVM."""
 
     def _split_scope(self, nodeid):
         path = nodeid.split("::")[0]
-        return SPARK if path.startswith(SPARK) else path
+        return SPARK if starts_spark(path) else path
 
     def remove_node(self, node):
         """Return the test during which a worker ended, and do not give it to another worker."""

@@ -37,8 +37,8 @@ class EndWait:
             asks: asks one of them, as `EndAsks.latest`.
             place: returns where the copy continues now.
             reached: called with the end and the time of the question once the copy has reached it.
-            is_accepted: whether a node has found the copy to be a prefix of its log; a copy of
-                another log, or one that ends in damage, may be as long.
+            is_accepted: whether a node has found the copy to be a prefix of its log; without that,
+                a copy of another log, or a damaged one, could seem complete.
         """
         self.asked_s, self._asked_ns = time.monotonic(), time.time_ns()
         self._asks, self._place, self._took = asks, place, reached

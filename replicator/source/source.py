@@ -35,7 +35,7 @@ class Difference(NamedTuple):
 
     @property
     def kept(self) -> str:
-        """What to add if two histories differ; "" if one merely lags."""
+        """The addition to an error about two differing histories; "" if one side only lags."""
         return "" if self.code == BEHIND else "; both are kept"
 
 

@@ -109,7 +109,9 @@ def body_limits(kind: int) -> tuple[int, int]:
 
 
 def check_large(data: memoryview, length: int) -> bool:
-    """Whether the head of a large message has arrived, which must carry a single frame.
+    """Whether the head of a large message has arrived and carries a single frame.
+
+    Returns False while it is incomplete.
 
     Raises:
         PeerError: it carries something else.

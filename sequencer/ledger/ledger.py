@@ -329,4 +329,4 @@ def _demand_plain(fields: dict[str, Any]) -> None:
         raise ValueError("a number that is not whole, or out of range")
     notes = fields.get("notes", {}).items()
     if not all(isinstance(name, str) and isinstance(text, str) for name, text in notes):
-        raise ValueError("a note that is no text")
+        raise ValueError("a note that is not a text")

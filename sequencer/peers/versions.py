@@ -25,9 +25,9 @@ _NAME: Final = "rt-peer"
 def alpn_of(cluster: str, version: int = PEER_VERSIONS[0]) -> str:
     """The ALPN name of a version of the protocol between the nodes of one cluster.
 
-    It distinguishes these connections from replicators' on the same port. Nodes of two clusters may
-    share an authority and have the same names; without the cluster in the name, a node at a wrong
-    address would be mistaken for one of the other cluster.
+    It distinguishes these connections from replicators' on the same port. It includes the cluster,
+    because nodes of two clusters may share an authority and have the same names: a wrong address
+    could otherwise lead to a node of the other cluster unnoticed.
     """
     return f"{_NAME}/{version}/{crc32(cluster.encode()):08x}"
 

@@ -137,7 +137,7 @@ def decode_part(data: bytes) -> PresencePart:
     try:
         first, count, left = _HEAD.unpack_from(data)
         if first > 1:
-            raise PeerError("a report that is neither begun nor continued")
+            raise PeerError("a report whose first byte is neither 0 nor 1")
         if count > _PART_SESSIONS or count + left > PUSHED_MAX:
             raise PeerError(
                 f"a report of {count + left} sessions that are pushed to it; {PUSHED_MAX} is the "

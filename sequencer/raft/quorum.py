@@ -75,7 +75,7 @@ class Roster:
         now: the configuration as of the last entry of the log.
         voters: the members that vote, including suspended ones.
         majority: how many voters a quorum needs.
-        suspended: the copies of which `has_suspended` holds, by what their seats held.
+        suspended: name and seat number of each copy that is, or was, suspended.
     """
 
     __slots__ = ("_history", "majority", "now", "suspended", "voters")

@@ -27,7 +27,7 @@ def publish(publisher, count):
 
 
 def relative(path):
-    """What follows the node's directory in the path of a merged file."""
+    """Return the path of a merged file relative to the node's directory."""
     return path[path.index("out/") :]
 
 

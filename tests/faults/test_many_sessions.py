@@ -45,7 +45,7 @@ def fill(top: Path) -> None:
 
 @contextmanager
 def running(config, path):
-    """Run a node with few descriptors, and read what it prints into a file."""
+    """Run a node with few descriptors; its output goes to a file."""
 
     def limit():
         resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))

@@ -19,7 +19,7 @@ WAIT_S = 120.0  # for one replacement, with other nodes dying meanwhile
 
 
 class MemberStorm(Storm):
-    """A storm with one address more than nodes: a new node gets that of the last one removed."""
+    """A storm with one more address than nodes: a new node gets the last removed node's."""
 
     def __init__(self, root: Path, seed: int) -> None:
         *_, self.spare = free_addresses(5)

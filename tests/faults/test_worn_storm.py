@@ -79,7 +79,7 @@ class WornStorm(MemberStorm):
         self.done["roll_back"] += 1
 
     def _restore_publisher(self) -> None:
-        """Let a publisher go on from a backup with other messages under the same numbers."""
+        """Restore a publisher from a backup and publish other messages under the same numbers."""
         session = f"b{len(self.restored) + 1}"
         root, backup = self.root / "pub", self.root / "publisher-backup"
         mine = root / STREAM / session

@@ -119,7 +119,7 @@ def test_every_alert_says_what_it_means_and_where_to_read_what_to_do():
 
 
 def test_every_metric_is_in_the_table_of_the_document(exposed):
-    """What is not documented is not stable."""
+    """Users can rely only on documented metrics."""
     text = (ROOT / "docs/OPERATIONS.md").read_text()
     stems = {re.sub(r"_(bucket|count|sum)$", "", name) for name in exposed}
     assert not {each for each in stems if f"`{each}`" not in text}

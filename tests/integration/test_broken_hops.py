@@ -65,7 +65,7 @@ def port(site):
 
 
 def program(cluster, kind, who):
-    """Return what a pusher's or puller's site says of its program."""
+    """Return what a pusher's or puller's page shows about its program."""
     files = certificate_files(f"{cluster.root}/certs", who)
     return ShownProgram(kind, STREAM, files, RecentEvents(), time.time_ns())
 

@@ -1,4 +1,4 @@
-"""What is shown on a terminal, and not in a pipe."""
+"""Output for a terminal that a pipe does not get."""
 
 import os
 import pty

@@ -36,7 +36,7 @@ def asked(name, **changed):
 
 
 def found(*answers, stream="flights"):
-    """Return what is wrong, by what it is about."""
+    """Return the problems that were found, by subject."""
     every = [*cluster_findings(answers, report_of(list(answers)), stream)]
     for each in every:
         assert bool(each.advice) == (each.grade is not Grade.OK), each

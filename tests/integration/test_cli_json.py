@@ -84,7 +84,7 @@ class Puller:
         """Nothing is to be started."""
 
     def stop(self, *_given, **_named):
-        """It drained what it could."""
+        """Return what an orderly stop returns."""
         return self.has_all
 
     def ask_end(self):
@@ -94,7 +94,7 @@ class Puller:
         )
 
     def status(self):
-        """Where it is."""
+        """Return the puller's status."""
         error = "" if self.has_all else "no answer"
         return PullStatus(self.node, START, START, START, self.has_all, False, error)
 
@@ -107,17 +107,17 @@ class Pusher(Puller):
         return self.has_all
 
     def blocked(self):
-        """No session is without hope."""
+        """Return no blocked session."""
         return []
 
     refused = blocked
 
     def is_shipped_elsewhere(self):
-        """No other program ships it."""
+        """Return that no other program ships it."""
         return False
 
     def status(self):
-        """One session on its way to one node."""
+        """Return the status of one session and one node."""
         error = "" if self.has_all else "no answer"
         return [SessionStatus("jfk", "n1:7420", self.has_all, START, START, 7, error)]
 

@@ -1,4 +1,4 @@
-"""What commands say while no node answers, and how ctrl-C ends them."""
+"""Messages of commands while no node answers, and how ctrl-C ends them."""
 
 import os
 import signal

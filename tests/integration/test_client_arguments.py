@@ -169,7 +169,7 @@ def test_a_publisher_that_cannot_be_made_is_released(certs, closed, tmp_path, mo
 
 
 def fail(*_, **_more):
-    """What a full disk does."""
+    """Fail as a full disk does."""
     raise OSError(errno.ENOSPC, "the disk is full")
 
 

@@ -132,7 +132,7 @@ def test_what_cannot_be_closed_keeps_nothing_else_open(cluster, tmp_path, monkey
 
 
 def fail():
-    """What a full disk does."""
+    """Fail as a full disk does."""
     raise OSError(errno.ENOSPC, "the disk is full")
 
 

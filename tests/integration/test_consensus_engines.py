@@ -63,7 +63,7 @@ def play(*commands):
 
 
 def applied(lines):
-    """What each node has applied, from the output of `status`."""
+    """Return what each node has applied, from the output of `status`."""
     return [line.rpartition(": ")[2] for line in lines]
 
 

@@ -33,7 +33,7 @@ def fill(full):
 
 
 def eventually(check):
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     end_s = time.monotonic() + PATIENCE_S
     while not check() and time.monotonic() < end_s:
         time.sleep(0.02)

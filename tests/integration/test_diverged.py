@@ -1,4 +1,4 @@
-"""One session, different bytes on different nodes: no node stops, no confirmation is wrong."""
+"""A session with different bytes on different nodes: none stops, no confirmation is wrong."""
 
 import os
 import shutil

@@ -36,7 +36,7 @@ DROPS = rt.DiskLimit(LIMIT, on_full="drop_oldest")
 
 
 def publisher(root, session="jfk", limit=DROPS):
-    """A publisher on its own; a pusher may run beside it."""
+    """Return a publisher without a pusher; one may run beside it."""
     return rt.Publisher(root, stream=STREAM, session=session, disk_limit=limit)
 
 
@@ -47,7 +47,7 @@ def fill(full, messages, size=KIB):
 
 
 def eventually(check):
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     end_s = time.monotonic() + PATIENCE_S
     while not check() and time.monotonic() < end_s:
         time.sleep(0.02)
@@ -359,7 +359,7 @@ def test_what_a_pusher_may_have_begun_to_send_is_kept(tmp_path):
 
 
 def test_a_late_flush_names_the_level_that_all_has_reached_that_was_kept(tmp_path, monkeypatch):
-    """What is dropped while it waits reaches no level, and none has to wait for it."""
+    """Messages dropped during the wait reach no level, and need not be waited for."""
     directory = str(tmp_path / STREAM / "jfk")
     with publisher(tmp_path) as full, closing(ConfirmationsFile(directory)) as confirmed:
         fill(full, 10)
@@ -417,7 +417,7 @@ def test_a_notice_goes_with_the_messages_after_it_however_small_the_share(tmp_pa
 
 
 def slice_of(logs, durable, session="a"):
-    """What a leader would have merged first, with a share of a byte."""
+    """Return what a leader would merge first, given a share of the bytes."""
     ledger = Ledger(file_bytes_max=2)
     merge = Planner(logs).plan(ledger, {session: durable}, 1)
     return merge.slices[0] if merge else None

@@ -1,4 +1,4 @@
-"""Grants: what the file says counts at once, and what it does not say is refused."""
+"""Grants: changes of the file take effect at once, and what it does not grant is refused."""
 
 import os
 
@@ -125,7 +125,7 @@ def test_a_wrong_file_is_one_clear_sentence(text, words):
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
 def test_a_file_that_others_may_write_is_refused(path, mode):
-    """Who writes it grants."""
+    """A user who can write the file can grant anything."""
     write(path, "", mode)
     with pytest.raises(Misuse, match="others may write this file"):
         Grants(path)

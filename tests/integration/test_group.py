@@ -88,7 +88,7 @@ with rt.connect(sys.argv[1], root=sys.argv[2]) as client:
 
 
 def member(cluster, root, group, session):
-    """Start a member in a process of its own; it prints what it is handed."""
+    """Start a member in a process of its own; it prints the messages delivered to it."""
     clients = os.path.join(cluster.root, "clients.toml")
     return subprocess.Popen(
         [sys.executable, "-c", MEMBER, clients, str(root), group, session],

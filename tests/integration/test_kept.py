@@ -90,7 +90,7 @@ def client_of(site, subscriber):
 
 
 def said(client, text):
-    """What a node answers to this."""
+    """Return a node's answer to this request."""
     return client.ask({"do": "echo", "say": text})["echo"]
 
 

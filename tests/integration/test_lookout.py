@@ -1,4 +1,4 @@
-"""What a node notices of itself: stalls, leaders, waits, and what it says about them."""
+"""What a node notices about itself (stalls, leaders, waits), and how it reports that."""
 
 import logging
 import sys
@@ -114,7 +114,7 @@ def test_a_command_learns_the_change_from_its_environment(tmp_path, caplog):
 
 @pytest.mark.parametrize("command", ["", "say 'it"])
 def test_a_command_that_cannot_be_run_is_refused_at_the_start(command):
-    """Else it would be noticed in the night of the first failover."""
+    """Otherwise it would fail at the first failover, in the middle of the night."""
     with pytest.raises(Misuse, match="on_role is"):
         RoleCommand(command)
 

@@ -139,12 +139,12 @@ class Bench:
         return Duties(self, ports, TIMING)
 
     def lose_log(self):
-        """Have the whole merged log set aside."""
+        """Set the whole merged log aside."""
         appender = self.executor.appender
         self.executor.lacks_log, appender.end, appender.next_place = True, START, START
 
     def take_owned(self):
-        """No session changes hands."""
+        """Return no change of owners."""
         return []
 
     def take_dropped(self):
@@ -203,7 +203,7 @@ class Bench:
         del self.sessions[session]
 
     def receive(self, session, durable):
-        """Let a session be synced up to here."""
+        """Mark a session as synced up to here."""
         self.sessions[session] = SimpleNamespace(
             session=session, durable=Position(durable), confirmations=Confirmations(), is_fed=True,
             confirm=lambda _told: None, safe=Position(durable),
@@ -339,7 +339,7 @@ def test_a_report_about_a_merged_log_that_was_replaced_is_ignored():
 
 
 def reported(found):
-    """What a node reports of a merged file that a connection calls damaged, and then checks."""
+    """Return what a node reports of a merged file that a connection calls damaged."""
     told = []
 
     def verify_file(_position):

@@ -1,4 +1,4 @@
-"""What a round costs a node beyond its duties."""
+"""The cost of a node's round besides its duties."""
 
 from dataclasses import replace
 from functools import partial

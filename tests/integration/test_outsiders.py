@@ -64,7 +64,7 @@ class Doors:
 
     @property
     def certs(self):
-        """Where this cluster's certificates are."""
+        """Return the directory of this cluster's certificates."""
         return os.path.join(self.cluster.root, "certs")
 
     @property
@@ -134,7 +134,7 @@ class Doors:
         return True, ""  # a refusal is a verdict; the member itself may displace us at any moment
 
     def statuses(self):
-        """What an attack would change, of each node."""
+        """Return the parts of each node's status that an attack would change."""
         keys = "term", "leader", "forked", "policy", "members", "learners", "older_copy"
         return {
             name: {key: node.status()[key] for key in keys}
@@ -210,7 +210,7 @@ def test_a_live_connection_of_a_removed_node_ends(doors):
 
 
 def frame(message):
-    """A message as it goes onto a connection between nodes."""
+    """Return a message as it is sent on a connection between nodes."""
     return struct.pack("<I", len(message)) + message
 
 

@@ -98,7 +98,7 @@ def processes(certs):
 
 
 def meet(first, second, cluster):
-    """Let both serve a stream, and the second tell the first of its rest."""
+    """Let both serve a stream, and the second report that it is idle."""
     here, there = first.join(cluster), second.join(cluster)
     here.follow({second.name: [second.address]})
     there.follow({"n1": [first.address]})

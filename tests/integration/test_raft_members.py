@@ -60,7 +60,7 @@ def a_leader(heard: tuple[str, ...] = ("n2", "n3")) -> Raft:
 
 
 def acknowledge(node: Raft, *names: str, codec: MessageCodec = THEIRS) -> None:
-    """Let some peers, or n2 and n3, have the leader's whole log."""
+    """Acknowledge the leader's whole log as some peers, by default n2 and n3."""
     settle(node)
     for name in names or ("n2", "n3"):
         node.step(name, codec.encode(AppendReply(1, True, node.status().last, 0)))
@@ -292,7 +292,7 @@ def a_disk(**members: str) -> SimDisk:
 
 
 def opened_state(disk: SimDisk) -> EngineState:
-    """What a start finds there."""
+    """Return the state that a start finds there."""
     return open_journal(disk, "state", cluster="c", node="n1", fresh=5).state
 
 

@@ -29,7 +29,7 @@ FAST = {"scrub_bytes_s": 1 << 30, "scrub_every_s": 0.05}
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    """Have nodes look again at once when all was read, and not after five seconds."""
+    """Make nodes read again at once after a pass, and not after five seconds."""
     monkeypatch.setattr(scrubber, "_IDLE_S", 0.1)
 
 
@@ -48,7 +48,7 @@ def fill(cluster, count=600):
 
 
 def scrub_of(cluster, name):
-    """What a node says of its rolled files."""
+    """Return what a node reports about its rolled files."""
     return cluster.nodes[name].status()["scrub"]
 
 

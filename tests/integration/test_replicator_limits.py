@@ -45,7 +45,7 @@ from rt.position import START, Position
 
 
 def refusal(link):
-    """Return the refusal that a peer sends, whatever it sends before."""
+    """Return the refusal that a peer sends, ignoring what it sends before."""
     while True:
         for message in link.receive():
             if isinstance(message, Refusal):
@@ -162,7 +162,7 @@ def test_one_name_is_held_to_its_bytes_a_second_and_no_other_is(tmp_path, caplog
 
 
 class Counted(Server):
-    """A server that counts what its connections spend, each time that they say so."""
+    """A server that records what its connections spend."""
 
     def __init__(self, *given):
         super().__init__(*given)

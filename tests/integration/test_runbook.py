@@ -66,7 +66,7 @@ class Site:
         return done.stdout + done.stderr
 
     def perform(self, block):
-        """Run a block of commands, line by line; a node goes on running."""
+        """Run a block of commands, line by line; a node keeps running."""
         block = re.sub(r"localhost:742\d", lambda found: self.places[found[0]], block)
         for line in block.splitlines():
             words = shlex.split(line)

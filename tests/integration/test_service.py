@@ -38,7 +38,7 @@ def manager(tmp_path):
 
 
 class Manager:
-    """What a service manager hears."""
+    """Records the notifications that a service manager receives."""
 
     def __init__(self, sock, path):
         self._sock = sock

@@ -1,4 +1,4 @@
-"""What publishers may push to a stream is agreed by its nodes, and each holds them to it."""
+"""Nodes agree on how much publishers may push to a stream, and each node enforces it."""
 
 import json
 import logging

@@ -2,6 +2,8 @@
 
 import json
 import os
+import socket
+import threading
 import time
 
 import click
@@ -14,10 +16,11 @@ from rt.net.admin import ADMIN_ALPN, ask
 from rt.net.authority.certificates import certificate_files
 from rt.net.exchange import decode_fields, receive_all, send_all
 from rt.net.persistent_connection import PersistentConnection
-from rt.net.tls import Contexts, client_context, connect, offering
+from rt.net.tls import Contexts, client_context, connect, offering, server_context
 from rt.node.founding.cluster_files import ask_status, init_local_cluster
 from rt.node.host.headers_gate import HEADERS_NOTE
 from rt.node.host.node import Node
+from rt.node.observe.status import STATUS_ALPN
 from rt.node.settings.node import NodeSettings
 from rt.publisher import Publisher
 from tests.commands import run
@@ -173,15 +176,23 @@ def test_a_node_of_an_earlier_version_is_not_sent_a_request_about_another_stream
     assert site.notes == before
 
 
-def test_a_node_of_an_earlier_version_is_asked_about_the_stream_that_it_serves(site, monkeypatch):
+def test_a_node_of_an_earlier_version_is_asked_about_the_stream_that_it_serves(site):
     """Its connections name no stream: `rt status` said that it serves flights and not flights."""
+    node = certificate_files(os.path.join(site.root, "certs"), "n1")
+    older = offering(Contexts(node, server_context).current(), STATUS_ALPN)
+    with socket.create_server(("localhost", 0)) as listening:
 
-    def older(contexts, question):
-        return offering(contexts.current(), question)
+        def answer():
+            for _ in range(2):
+                taken, _ = listening.accept()
+                with older.wrap_socket(taken, server_side=True) as connection:
+                    connection.sendall(json.dumps({"stream": OWN}).encode())
 
-    monkeypatch.setattr("rt.net.question.asking", older)
-    own = Contexts(site.contexts().files, client_context, OWN)
-    assert ask_status(site.node.address, own)["stream"] == OWN
+        answering = threading.Thread(target=answer)
+        answering.start()
+        own = site.contexts(OWN, who="subscriber")
+        assert ask_status(listening.getsockname()[:2], own) == {"stream": OWN}
+        answering.join()
 
 
 def asking_commands():

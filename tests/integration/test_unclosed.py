@@ -1,4 +1,4 @@
-"""A program that ends without closing its publisher has written what it published."""
+"""A program that exits without closing its publisher has still written all its messages."""
 
 import os
 import subprocess

@@ -365,7 +365,7 @@ def many(sample, count):
 
 
 def with_cursors(node, monkeypatch, *cursors):
-    """Have the stream's agreed notes hold these cursors, and forget what was seen of them."""
+    """Give the stream these registered cursors, and forget earlier samples."""
     node.node.lookout.stop()
     real = node.node.lookout.sample
     notes = {CURSOR_NOTE + each.name: each.text() for each in cursors}

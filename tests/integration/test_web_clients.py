@@ -1,4 +1,4 @@
-"""What a pusher and a puller show over HTTP, and that a hop which stalls is named."""
+"""The HTTP pages of a pusher and a puller, which name a stalled hop."""
 
 import errno
 import json

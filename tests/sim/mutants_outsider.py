@@ -12,7 +12,7 @@ from sequencer.raft.engine import Raft
 
 from .mutants_members import changing
 from .mutants_merge import merging
-from .mutation import Patch, mutant
+from .mutation import Patch, mutant, rewritten
 
 
 @mutant
@@ -71,3 +71,10 @@ def entry_that_cannot_be_decoded_ends_the_node() -> list[Patch]:
 def announcements_are_believed() -> list[Patch]:
     """The newest configuration counts, even if a stranger has announced it."""
     return [(Membership, "_believes", lambda self, announced: True)]
+
+
+@mutant
+def older_announcements_vouch() -> list[Patch]:
+    """A node is known by what was announced before the log removed it."""
+    right = " and known.place > (change.term, change.index)"
+    return [rewritten(Membership, "_is_known", right, "")]

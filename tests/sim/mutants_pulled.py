@@ -51,7 +51,7 @@ def end_answered_by_any_node() -> list[Patch]:
 
 @pulling
 def end_answered_before_it_is_executed() -> list[Patch]:
-    """A leader answers once a majority has confirmed it, though it has not merged that far."""
+    """A confirmed leader answers where the stream ends before it has merged that far itself."""
 
     def is_answered(self: LatestReads, ticket: int, executed: int) -> bool:
         del executed

@@ -62,11 +62,12 @@ TICK_S = 0.02
 SESSION = "jfk"
 MESSAGES = 100
 _STATE = "state"
-_USUAL = 0.5  # what less than every other message calls is of a tick, or of a file that grows
+# functions called by fewer than half of the messages belong to a tick or a growing file
+_USUAL = 0.5
 
 
 class Calls:
-    """Counts the calls of one node's own functions, and the time of its processor."""
+    """Counts the calls of one node's own functions, and its processor time."""
 
     def __init__(self) -> None:
         self.each = Counter[str]()
@@ -74,7 +75,7 @@ class Calls:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Count what is called meanwhile."""
+        """Count the calls in the block."""
         sys.setprofile(self._take)
         try:
             yield
@@ -89,13 +90,13 @@ class Calls:
                 self.each[f"{path}:{code.co_firstlineno} {code.co_qualname}"] += 1
 
     def touched(self, messages: int) -> dict[str, float]:
-        """Return the functions that most of so many messages called, and how often each did."""
+        """Return the functions that most of these messages called, and how often each did."""
         every = {name: count / messages for name, count in self.each.items()}
         return {name: each for name, each in every.items() if each >= _USUAL}
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Count the time of the processor meanwhile."""
+        """Measure the processor time of the block."""
         begin_ns = time.thread_time_ns()
         try:
             yield
@@ -148,7 +149,7 @@ class Push:
 
 
 class Reader:
-    """A subscriber's connection, as far as the node goes."""
+    """A subscriber's connection, seen from the node."""
 
     def __init__(self, node: "RoadNode") -> None:
         room: Any = Room()
@@ -177,17 +178,17 @@ class Inbox:
 
 
 class Room:
-    """A disk with room, and a bell without a sleeper."""
+    """A disk with room, and a bell that wakes no thread."""
 
     def demand_room(self) -> None:
-        """There is."""
+        """Do nothing: there is room."""
 
     def set(self) -> None:
         """Wake no thread."""
 
 
 class RoadNode:
-    """All of a node that decides, on a disk in memory."""
+    """A node without sockets or threads, on a disk in memory: everything that decides."""
 
     def __init__(self, name: str, road: "Road") -> None:
         self.name, self._road = name, road
@@ -257,7 +258,7 @@ class RoadNode:
         self._push = Push(publisher, inbox)
 
     def take(self) -> None:
-        """Take what the publisher has, as a connection does, and confirm what can be."""
+        """Take what the publisher has, as a connection does, and confirm what is possible."""
         assert self._push is not None
         for message in self._push.sent():
             with self._road.watching(self):
@@ -274,7 +275,7 @@ class RoadNode:
             self.step()
 
     def hear(self, sender: str, data: bytes) -> None:
-        """Take a message of another node; do what follows, unless that can wait, as in a node."""
+        """Handle another node's message, and what follows unless it can wait, as in a node."""
         self._mail.heard.append((sender, data))
         if is_commit_note(data) and not self.feeds.has_readers:
             return
@@ -295,7 +296,7 @@ class RoadNode:
                 self.step()
 
     def answer(self) -> None:
-        """Serve a reader, and tell the publisher what is new."""
+        """Serve a reader, and send new confirmations to the publisher."""
         assert self._push is not None
         with self._road.watching(self):
             if self.reader is not None:
@@ -352,7 +353,7 @@ class Road:
             self.nodes[to].hear(sender, data)
 
     def messages(self, count: int, watch: "Watch | None" = None) -> None:
-        """Let messages come, 5 ms apart, each merged before the next; watch what they cause.
+        """Publish messages 5 ms apart, each merged before the next; watch what they cause.
 
         The nodes' ticks come between them, and are not watched.
         """
@@ -383,7 +384,7 @@ def counted(road: Road, messages: int = MESSAGES) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the measure, or the names of the functions as well."""
+    """Print the figures, and with `names` the functions as well."""
     road = Road()
     counted(road)
     road.messages(20 * MESSAGES, lambda node: node.calls.timed())

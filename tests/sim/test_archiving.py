@@ -30,7 +30,7 @@ from .publisher import STREAM, Pipe, Publisher
 
 
 def merged_node() -> tuple[SimDisk, Publisher, Executor]:
-    """A disk with a session and a merged log of three instructions: two files, the first rolled."""
+    """Return a disk with a session and a merged log of three instructions in two files."""
     disk = SimDisk(Random(3))
     publisher = Publisher("jfk", Random(1), disk)
     executor = Executor(disk, "out", IDENTITY, Ledger(), SessionLogs(disk, ""), alone=False)
@@ -163,7 +163,7 @@ def test_files_are_archived_once_a_majority_has_a_snapshot_past_them() -> None:
 
 
 def test_an_archived_file_keeps_its_bytes_until_this_node_has_a_snapshot_past_it() -> None:
-    """A start from an older snapshot repeats what wrote the file, and compares."""
+    """A start from an older snapshot repeats the instructions that wrote the file, and compares."""
     disk, _, executor = merged_node()
     sweeper = NodeSweeper(Sweep(disk, _Inputs(), fold_s=0))
     sweeper.saved(executor.ledger.encode())
@@ -177,7 +177,7 @@ def test_an_archived_file_keeps_its_bytes_until_this_node_has_a_snapshot_past_it
 
 
 def test_an_idle_log_that_was_rolled_gets_its_snapshot() -> None:
-    """It was planned up to the next file, where nothing ever became durable or was archived."""
+    """Its snapshot was planned up to the next file, where nothing ever became durable."""
     _, _, executor = merged_node()
     executor.execute(4, 1, Roll(9))
     execution = Execution(executor, Holdings("a", "a"))
@@ -188,7 +188,7 @@ def test_an_idle_log_that_was_rolled_gets_its_snapshot() -> None:
 
 
 def test_the_copy_that_follows_one_set_aside_is_archived_too() -> None:
-    """Its files are merged already, and a session that is quiet is not merged further."""
+    """Its files are merged already, and a silent session is not merged further."""
     disk, publisher, executor = merged_node()
     publisher._roll()
     executor.ledger.index = 7

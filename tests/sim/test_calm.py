@@ -1,4 +1,4 @@
-"""What one publisher that reaches too few nodes may do to the others, in worlds without faults."""
+"""A publisher that reaches too few nodes must not delay the others, in worlds without faults."""
 
 from rt.position import START
 
@@ -11,20 +11,20 @@ SOON_US = 15_000  # a few rounds between nodes
 
 
 def is_merged(world: CalmCluster, session: str) -> bool:
-    """Whether all that is published of a session is merged."""
+    """Whether everything published in a session is merged."""
     publisher = world.publishers[session]
     return world.stream.merged.get(session, START) >= publisher.last_byte(publisher.end)
 
 
 def cut_off(world: CalmCluster, session: str, *names: str) -> None:
-    """Let a publisher reach these nodes no more."""
+    """Cut a publisher off from these nodes."""
     for name in names:
         world._links[session, name] = 0.0
         world.nodes[name].lose_publisher(session)
 
 
 def lose_copy(node: MergeNode, session: str) -> None:
-    """Let a node find its copy of a session damaged, after its publisher is gone for good."""
+    """Damage a node's copy of a session, after its publisher is gone for good."""
     node.rotted = True
     node.hang_up(session)
     node.inboxes.give_up(session)
@@ -32,13 +32,13 @@ def lose_copy(node: MergeNode, session: str) -> None:
 
 
 def test_a_message_that_all_nodes_get_is_merged_within_two_rounds() -> None:
-    """What the other tests compare with."""
+    """The time that the other tests compare with."""
     world = CalmCluster(1)
     assert max(world.merged_within_us(*SESSIONS) for _ in range(MESSAGES)) < SOON_US
 
 
 def test_crossed_partitions_hold_no_session_back() -> None:
-    """Each session is on a majority, and no majority has both."""
+    """Each session is on a majority, though no majority has both."""
     world = CalmCluster(1, {"jfk": ["n1", "n3"], "lga": ["n1", "n2"]})
     world.merged_within_us("jfk", "lga", "red")
     for _ in range(MESSAGES):
@@ -46,7 +46,7 @@ def test_crossed_partitions_hold_no_session_back() -> None:
 
 
 def test_a_session_that_only_the_leader_gets_is_passed_on_and_delays_no_other() -> None:
-    """The others would wait for it, if it were in the next instruction before they have it."""
+    """The others would wait for it if the next instruction had it before they do."""
     world = CalmCluster(1, {"jfk": ["n1"]})
     world.publishers["jfk"].publish()
     for _ in range(MESSAGES):
@@ -55,7 +55,7 @@ def test_a_session_that_only_the_leader_gets_is_passed_on_and_delays_no_other() 
 
 
 def test_a_session_that_the_leader_does_not_get_is_merged_and_delays_no_other() -> None:
-    """The leader plans what it has, and has it passed on or lets another lead."""
+    """The leader plans what it has, and lets others relay the rest or lead."""
     world = CalmCluster(1, {"jfk": ["n2", "n3"]})
     world.publishers["jfk"].publish()
     for _ in range(MESSAGES):
@@ -64,7 +64,7 @@ def test_a_session_that_the_leader_does_not_get_is_merged_and_delays_no_other() 
 
 
 def test_a_publisher_that_is_cut_off_from_two_nodes_delays_no_other() -> None:
-    """Its last messages reached the leader alone."""
+    """Its last messages reached only the leader."""
     world = CalmCluster(1)
     for _ in range(MESSAGES):
         world.merged_within_us(*SESSIONS)

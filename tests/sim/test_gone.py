@@ -1,4 +1,4 @@
-"""Reports that a leader's process has ended are hints: no world breaks a promise by false ones."""
+"""Reports that a leader's process has ended are hints: false ones must break no promise."""
 
 from random import Random
 
@@ -10,7 +10,7 @@ OFTEN = 0.3  # of the ticks
 
 
 def test_false_reports_of_an_ended_leader_break_no_promise(monkeypatch) -> None:
-    """A proxy or a firewall may refuse connections to a leader that is well."""
+    """A proxy or a firewall may refuse connections to a healthy leader."""
     calls, tick = [0], SimNode._tick
 
     def misled(node: SimNode, life: int) -> None:

@@ -177,7 +177,7 @@ def test_both_slots_bad_make_a_learner() -> None:
 
 
 def test_power_cut_at_every_operation_loses_nothing_that_was_promised() -> None:
-    """Whichever step of a persist, a snapshot or an install is last, the next start recovers."""
+    """Whichever operation is the last, the next start recovers everything that was promised."""
     for last in range(200):
         for seed in range(4):
             disk = SimDisk(Random(seed))
@@ -310,7 +310,7 @@ def test_a_long_log_is_cut_after_a_snapshot() -> None:
 
 
 def fails_to_sync(operation: str) -> None:
-    """A disk on which no sync succeeds."""
+    """Fail every sync."""
     if operation == "sync":
         raise OSError(5, "Input/output error")
 
@@ -320,7 +320,7 @@ def fails_to_sync(operation: str) -> None:
 def test_what_a_failed_sync_left_in_memory_is_written_again_before_it_counts(
     seed: int, syncs: int
 ) -> None:
-    """The kernel calls the pages clean, so a restart reads what the next power cut takes away."""
+    """The kernel considers the pages clean, so a restart reads what the next power cut loses."""
     disk = SimDisk(Random(seed), cleans_failed_pages=True)
     found(disk, "d", cluster="c", node="n1", directory=5)
     journal = opened(disk).journal
@@ -345,7 +345,7 @@ def test_what_a_failed_sync_left_in_memory_is_written_again_before_it_counts(
 
 
 def with_bad_marks(disk: SimDisk) -> int:
-    """A log of two records, the second without a mark; where that one begins."""
+    """Damage the marks of a log of two records; return where the second, unmarked one begins."""
     first = opened(disk, boot="monday").journal
     first.persist(Ready(ballot=Ballot(1, ""), entries=entries(1, 2)))
     start = len(bytes_of(disk, "entries"))
@@ -382,7 +382,7 @@ def test_within_one_boot_an_interrupted_write_is_not_damage() -> None:
 
 
 def test_a_damaged_boot_id_does_not_turn_an_intact_node_into_a_learner() -> None:
-    """It is only a witness; without it, a bad tail is taken for damage."""
+    """The id is only a hint; without it, a bad tail counts as damage."""
     disk = a_disk()
     start = with_bad_marks(disk)
     bytes_of(disk, "boot")[0] ^= 1
@@ -418,7 +418,7 @@ def test_a_moved_directory_is_adopted_only_on_purpose() -> None:
 
 @pytest.mark.parametrize("finds", ["leader", "node"])
 def test_a_disowned_state_is_set_aside_at_the_next_start(finds: str) -> None:
-    """The others found that it lost what it had acknowledged: the node learns everything again."""
+    """The others found that the node lost what it had acknowledged, so it starts over."""
     disk = a_disk()
     with_history(disk)
     journal = opened(disk).journal

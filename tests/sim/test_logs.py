@@ -1,4 +1,4 @@
-"""Logs on a disk that forgets: what a failed sync left in memory counts only once written again."""
+"""Logs on a disk that forgets: what a failed sync left in memory must be written again to count."""
 
 from random import Random
 
@@ -19,7 +19,7 @@ JFK = LogIdentity(SESSION, "flights", "jfk", "0" * 32, TIME_NS)
 
 
 def opened(disk: SimDisk) -> Appender:
-    """The log as a copy opens it: recovered, and synced before anything of it counts."""
+    """Open the log as a copy does: recovered, and synced before anything of it counts."""
     appender = Appender(disk, "jfk", JFK)
     appender.recover(own=False)
     appender.sync()
@@ -37,13 +37,13 @@ def add(appender: Appender, size: int = 10) -> None:
 
 
 def fail_syncs(operation: str) -> None:
-    """A disk on which no sync succeeds."""
+    """Fail every sync."""
     if operation == "sync":
         raise OSError(5, "Input/output error")
 
 
 def holds(appender: Appender) -> tuple[object, ...]:
-    """What a log says of itself."""
+    """Return what a log reports about itself."""
     return appender.end, appender.next_number, tuple(appender.manifest.rolled.values())
 
 
@@ -53,13 +53,13 @@ def holds(appender: Appender) -> tuple[object, ...]:
 def test_what_a_failed_sync_left_of_a_log_is_written_again_before_it_counts(
     seed: int, size: int, rolls: bool
 ) -> None:
-    """The kernel calls the pages clean: a power cut takes what a restart reads and syncs."""
+    """The kernel considers the pages clean: a power cut loses what a restart reads and syncs."""
     disk = SimDisk(Random(seed), cleans_failed_pages=True)
     appender = opened(disk)
     for _ in range(3):
         add(appender, size)
     appender.sync()
-    appender.close()  # its index names what is durable
+    appender.close()  # its index names only durable frames
     appender = opened(disk)
     add(appender, size)
     left = [int(rolls)]  # the sync of the file succeeds, and that of the line does not
@@ -80,7 +80,7 @@ def test_what_a_failed_sync_left_of_a_log_is_written_again_before_it_counts(
 
 
 def test_an_index_that_is_rebuilt_names_no_frame_that_a_power_cut_takes() -> None:
-    """The last entry is taken for a proof that all before it is durable."""
+    """Readers take the last entry as proof that everything before it is durable."""
     disk = SimDisk(Random(1), cleans_failed_pages=True)
     appender = opened(disk)
     for _ in range(3):

@@ -43,7 +43,7 @@ class Bench:
         return Executor(self.disk, "out", IDENTITY, ledger, self.logs, alone=self.alone)
 
     def plan(self) -> Merge:
-        """Everything there is, as a leader would plan it."""
+        """Plan everything that is there, as a leader would."""
         ends = {publisher.name: publisher.end for publisher in self.publishers}
         merge = Planner(self.logs).plan(self.executor.ledger, ends, 7)
         assert merge is not None
@@ -51,7 +51,7 @@ class Bench:
 
 
 def fails(disk: SimDisk, name: str, nth: int, number: int) -> None:
-    """Let the nth operation of this name fail, and no other."""
+    """Make the nth operation of this name fail, and no other."""
     left = [nth]
 
     def fault(operation: str) -> None:
@@ -133,7 +133,7 @@ def test_a_node_alone_does_not_set_its_only_manifest_aside() -> None:
 
 
 def test_a_session_that_was_begun_again_is_opened_again() -> None:
-    """Seed 1382: the old directory was read for ever, and given up again and again."""
+    """Seed 1382: the old directory was read for ever, and set aside again and again."""
     bench = Bench()
     bench.logs["jfk"].next_place(START)
     bench.disk.replace("jfk", "quarantine.jfk.0")
@@ -146,7 +146,7 @@ def test_a_session_that_was_begun_again_is_opened_again() -> None:
 
 
 def test_a_line_that_was_only_in_memory_is_durable_once_it_was_read() -> None:
-    """Seed 602: a roll whose sync failed was believed by the next life, and then lost."""
+    """Seed 602: a roll whose sync failed was believed after a restart, and then lost."""
     disk = SimDisk(Random(1))
     publisher = Publisher("jfk", Random(1), disk)
     publisher.publish()
@@ -221,7 +221,7 @@ class NoGuard:
     """A disk with room."""
 
     def demand_room(self) -> None:
-        """There is."""
+        """Do nothing: there is room."""
 
 
 def test_a_copy_without_a_manifest_is_begun_again_when_it_is_pushed() -> None:

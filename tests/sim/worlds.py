@@ -43,6 +43,7 @@ _RARE = {  # by seed % 64
 _FIRST_TRIED = {  # seeds that notice mistakes which a hunt would hardly find
     "next-copy-compared-with-the-last-log": 20578,
     "next-copy-removed-by-the-last-owner": 20578,
+    "older-announcements-vouch": 31000447,
 }
 WORLDS: dict[str, type[Cluster]] = {
     "members": MemberCluster,

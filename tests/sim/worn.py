@@ -32,7 +32,7 @@ class WornNemesis(RestoredNemesis, RottenNemesis):
         return node.name in self.world.frail
 
     def _is_elsewhere(self, file: Position, end: int, but: str = "") -> bool:
-        """Whether others have a file: two of three may be copying the log when the third's rots."""
+        """Whether enough other nodes have a file; two of three may still be copying the log."""
         path = f"{OUT}/{file.file_name}"
         return any(
             len(node.disk.durable(path)) >= end

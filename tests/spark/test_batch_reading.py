@@ -1,4 +1,4 @@
-"""What a batch query reads of a log, held against a plain decoder; no Spark is needed for it."""
+"""Compares what a batch query reads of a log with a plain decoder; needs no Spark."""
 
 import os
 import re

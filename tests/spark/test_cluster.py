@@ -57,7 +57,7 @@ def finish(cluster, job, timeout_s=600):
 
 
 def expected(rows):
-    """What the job `count` finds."""
+    """Return what the job `count` should find."""
     found = {}
     for row in rows:
         count, numbers, size = found.get(row.session, (0, 0, 0))

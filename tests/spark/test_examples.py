@@ -12,7 +12,7 @@ pytest.importorskip("pyspark")
 
 from tests.spark.cluster import python_without_rt
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]  # its process has 400 s
 ROOT = os.path.join(os.path.dirname(__file__), "..", "..")
 JOB = os.path.join(os.path.dirname(__file__), "installed_job.py")
 BUILD = "from setuptools import setup; setup()"

@@ -32,7 +32,7 @@ ALL = ExportSettings(include_active=True)
 
 
 def follower(log, out, settings=ALL):
-    """One that is called by hand."""
+    """Return a follower whose turns the test calls."""
     return TableFollower(log, parquet_opener(str(out), settings), settings, 1.0)
 
 

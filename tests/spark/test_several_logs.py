@@ -42,7 +42,7 @@ def read(query, begin, end):
 
 
 def rows_of(stream, first, last):
-    """What `read` gives of the messages from `first` up to `last`."""
+    """Return what `read` yields of the messages from `first` up to `last`."""
     return [(stream, seq) for seq in range(first, last)]
 
 

@@ -1,4 +1,4 @@
-"""What a driver does with a batch that its tasks have staged: publish it once, or not at all."""
+"""How a driver publishes a batch that its tasks have staged: once, or not at all."""
 
 import os
 import random
@@ -29,7 +29,7 @@ def options_of(root):
 
 
 def staged(root, batch, parts, owner=""):
-    """What the tasks of a batch tell the driver, each of which had these payloads."""
+    """Return the reports of a batch's tasks, each of which had these payloads."""
     area = StagingArea(str(root), STREAM, "job")
     for partition, payloads in enumerate(parts):
         rows = pa.RecordBatch.from_pydict({"payload": pa.array(payloads, pa.binary())})
@@ -37,7 +37,7 @@ def staged(root, batch, parts, owner=""):
 
 
 def write(root, batch, parts, owner="", **how):
-    """One whole batch."""
+    """Write one whole batch."""
     commit(options_of(root), batch, [*staged(root, batch, parts, owner)], **how)
 
 

@@ -42,7 +42,7 @@ EVENTS = ("open", "os.rename", "os.remove", "os.mkdir")  # of the interpreter's 
 
 
 def opener(kind, where):
-    """What opens the table."""
+    """Return a function that opens the table."""
     if kind == "parquet":
         return parquet_opener(where, SETTINGS)
     return iceberg_opener(TABLE, lambda: local_catalog(where), SETTINGS)
@@ -102,7 +102,7 @@ class World:
         self.merging.archive(min(len(done), 2))
 
     def state(self, suffix=""):
-        """What the manifest or the catalog says."""
+        """Return the state according to the manifest or the catalog."""
         if self.kind == "parquet":
             return read_table(self.log, self.where + suffix.replace("_", "."))
         return read_table(self.log, TABLE + suffix, local_catalog(self.where))
@@ -115,7 +115,7 @@ class World:
             return False
 
     def kill(self):
-        """Start a follower and kill it, in some runs on a disk that takes no more."""
+        """Start a follower and kill it, in some runs on a full disk."""
         began = FORKS.Event()
         left = self.chance.choice((0, self.chance.randrange(1, 40)))
         bytes_max = self.chance.choice((0, 0, 0, self.chance.randrange(1, 20_000)))
@@ -165,7 +165,7 @@ def rows_of(files):
 
 
 def digest(rows):
-    """One figure for all rows, in order."""
+    """Return one digest of all rows, in order."""
     found = hashlib.sha256()
     for position, payload in rows:
         found.update(b"%d %d " % (position, len(payload)) + payload)
@@ -220,7 +220,7 @@ def test_a_follower_killed_two_hundred_times_on_a_disk_that_fills_has_each_messa
 
 
 def fill(path):
-    """Write until the disk takes no more."""
+    """Write until the disk is full."""
     with open(path, "wb", buffering=0) as file:
         for size in (1 << 20, 1 << 12):
             try:

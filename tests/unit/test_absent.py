@@ -126,7 +126,7 @@ def test_a_session_whose_messages_were_all_merged_and_archived_says_where_they_a
 
 
 def filtered(root, **choice):
-    """Return the `NoMatch` events of a reader that does not follow, and what it got."""
+    """Return the `NoMatch` events of a reader that does not follow, and its messages."""
     events = []
     got = read(root, stream="flights", on_event=events.append, **choice)
     return got, [event for event in events if isinstance(event, NoMatch)]

@@ -1,4 +1,4 @@
-"""AckSchedule: what a connection is woken for, and what it sends when it has looked."""
+"""AckSchedule: what wakes a connection, and what it then sends."""
 
 import threading
 

@@ -43,7 +43,7 @@ from tests.unit.test_sequencing import IDENTITY
 
 
 class Bench:
-    """A leader's copies of sessions, what is durable of them, and what it plans."""
+    """A leader's copies of sessions, their durable ends, and its plans."""
 
     def __init__(self, top: Path) -> None:
         self.top, self.ledger, self.may_carry = top / "s", Ledger(), True
@@ -52,7 +52,7 @@ class Bench:
         self.carrier = Carrier(self.logs, self.place, lambda: self.may_carry)
 
     def place(self, session: str) -> Position:
-        """Where the copy of a session ends, durable or not."""
+        """Return where the copy of a session ends, durable or not."""
         return end_of(LogDirectory(str(self.top / session)))
 
     def publish(self, *messages: bytes, session: str = "jfk") -> None:
@@ -282,7 +282,7 @@ def test_a_copy_that_came_after_what_was_carried_is_compared_before_it_counts(
 
 
 def inboxes_of(bench: Bench, top: Path, *, end: Position) -> Inboxes:
-    """Return the copies of a node that has lost what it had after `end`."""
+    """Return the copies of a node that has lost everything after `end`."""
     log = LogDirectory(str(bench.top / "jfk"))
     log.refresh()
     assert log.manifest.identity is not None

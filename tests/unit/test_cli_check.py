@@ -14,7 +14,7 @@ FIGURE = re.compile(r"[a-z_]+=-?[0-9.e+]+(s|B)?(;[0-9.]*:?){0,2}(;[0-9]*){0,2}")
 
 @pytest.fixture
 def ask(monkeypatch, certified):
-    """Have nodes at a, b and c answer what is given; an error is raised instead."""
+    """Make nodes at a, b and c give these answers; an error is raised instead."""
 
     def begin(*answers, arguments=()):
         found = {(name, 7420): each for name, each in zip("abc", answers, strict=False)}

@@ -1,4 +1,4 @@
-"""What `rt publish` is made of: cutting lines, keeping a pace, reading a time."""
+"""The parts of `rt publish`: splitting lines, keeping a pace, parsing a time."""
 
 import pytest
 from hypothesis import given

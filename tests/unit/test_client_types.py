@@ -1,4 +1,4 @@
-"""A client's types: what an editor says of a method's arguments is what the method takes."""
+"""The client's type annotations match the arguments that its methods accept."""
 
 import inspect
 from typing import get_type_hints
@@ -6,7 +6,6 @@ from typing import get_type_hints
 import pytest
 
 import rt
-from rt.client import aio
 from rt.client.arguments import (
     CursorArguments,
     LastValueArguments,
@@ -37,17 +36,6 @@ def test_the_twin_and_the_overloads_name_every_argument_with_its_type(method, ar
     """An argument that only one of them has would be refused by a type checker, and work."""
     wanted = {name: kind for name, kind in taken(method).items() if name not in beside}
     assert get_type_hints(arguments) == wanted
-
-
-def test_the_asyncio_twin_has_every_method_and_argument(tmp_path):
-    """It lacked arguments that the client had got, and nothing said so before a program failed."""
-    for plain, twin in ((Client, aio.AsyncClient), (rt.ClientPublisher, aio.AsyncPublisher)):
-        public = {name for name in dir(plain) if not name.startswith("_")}
-        assert public <= {*dir(twin)}, plain
-        for name in public & {"publish", "publish_future", "publish_many", "flush", "close"}:
-            if plain is Client and name != "close":
-                continue
-            assert taken(getattr(plain, name)).keys() == taken(getattr(twin, name)).keys(), name
 
 
 def test_a_module_shows_what_it_offers():

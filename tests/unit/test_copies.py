@@ -22,7 +22,7 @@ class Executor:
         self.checks = 0
 
     def copy_end(self, _session):
-        """Where a copy ends."""
+        """Return where a copy ends."""
         return END
 
     def check_copy(self, _session, _known):

@@ -1,4 +1,4 @@
-"""DiskGuard: says once that it takes no more data, and once that it does again."""
+"""DiskGuard: logs once when it refuses data, and once when it accepts data again."""
 
 import logging
 

@@ -25,12 +25,12 @@ DROPS = rt.DiskLimit(LIMIT, on_full="drop_oldest", timeout_s=0)
 
 
 def publisher(root, limit=DROPS):
-    """A publisher on its own; a test plays the pusher."""
+    """Return a publisher without a pusher, which the test imitates."""
     return rt.Publisher(root, stream=STREAM, session="jfk", disk_limit=limit)
 
 
 def directory_in(root):
-    """Where its session is."""
+    """Return the session's directory."""
     return str(root / STREAM / "jfk")
 
 
@@ -111,7 +111,7 @@ def flight_of(full, merged, **limit):
 
 
 def test_what_was_dropped_is_no_longer_in_flight(tmp_path):
-    """Else a flight limit beside it waits for what no node will ever merge."""
+    """Otherwise a flight limit would wait for what no node will ever merge."""
     with publisher(tmp_path) as full:
         full.limit_flight(flight_of(full, lambda: START, messages=2000).admit)
         fill(full, 2500)

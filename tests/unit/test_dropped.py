@@ -1,4 +1,4 @@
-"""What a node does with its copies of sessions that an instruction has ended."""
+"""How a node removes its copies of sessions that an instruction has ended."""
 
 from types import SimpleNamespace
 
@@ -12,7 +12,7 @@ HELD = Durable(Position(304))
 
 
 class Member:
-    """Has executed up to an instruction, and notes what it holds."""
+    """A member that has executed up to an instruction, and records what it holds."""
 
     def __init__(self, index, **known):
         ledger = Ledger(index=index, **known)

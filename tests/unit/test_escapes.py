@@ -88,7 +88,7 @@ def demand_escaped(text):
 
 
 def tried(command, *, as_json):
-    """Run a command that may refuse what it reads, but may not break, and look at its output."""
+    """Run a command that may refuse its input but must not crash, and check its output."""
     words = command.split()
     done = run(*words, *(["--json"] if as_json else []))
     assert done.exit_code != OUR_FAULT, done.output
@@ -100,7 +100,7 @@ def tried(command, *, as_json):
 
 @pytest.fixture
 def hostile(tmp_path, monkeypatch):
-    """Let all nodes answer with hostile text, and keep a log whose keys and payloads are."""
+    """Make all nodes answer with hostile text, and keep a log with hostile keys and payloads."""
     monkeypatch.chdir(tmp_path)
     with MergedLog("rt-data/stream/out") as log:
         log.merge("jfk", [TEXT.encode(), b"\xff\x1b"], keys=True)

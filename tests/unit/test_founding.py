@@ -1,4 +1,4 @@
-"""What a cluster is founded with holds for good: here the size of merged files."""
+"""The settings fixed when a cluster is founded: here the size of merged files."""
 
 from dataclasses import replace
 

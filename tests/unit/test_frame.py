@@ -31,7 +31,7 @@ HEADER = make_frame(4096, [b"AA1", b"B6 2"], sequence=7).header
 
 
 def zipped(body, **fields):
-    """Return a header and a body that says it is zstd, whatever it is."""
+    """Return a header that claims zstd, and its body, whatever that is."""
     known = HEADER._replace(length=len(body), body_crc=crc32(body), codec=Codec.ZSTD, messages=1)
     return known._replace(**fields), body
 

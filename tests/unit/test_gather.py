@@ -38,7 +38,7 @@ def clock(monkeypatch):
 
 
 def after_rounds(gather, clock, seconds, rounds=100):
-    """Let so many updates take so long each, one after the other."""
+    """Make this many updates take this long each, one after another."""
     for _ in range(rounds):
         gather.sent("jfk", END)
         clock.now_s += seconds
@@ -141,7 +141,7 @@ def frame(position, data=b"12345678", log="a", messages=1):
 
 
 def gathered(*frames):
-    """What is announced of a session that grew by these frames."""
+    """Return what is announced of a session that grew by these frames."""
     found = GatheredFrames()
     for each in frames:
         found.add("jfk", each)

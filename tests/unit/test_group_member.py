@@ -1,4 +1,4 @@
-"""One member of a group, without a network: what it says is handled, was handled."""
+"""One member of a group, without a network: what it reports as handled was handled."""
 
 import shutil
 import threading
@@ -55,7 +55,7 @@ class World:
         self.letters.append(DeadLetter.parse(payload).payload)
 
     def ask(self, request):
-        """What a node answers."""
+        """Return a node's answer."""
         verb = self.leader.join if request["do"] == "group-join" else self.leader.work
         return verb(request, SPARK)
 

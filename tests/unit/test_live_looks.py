@@ -21,7 +21,7 @@ LOOK_CPU_S = 0.4  # two looks and a pause are within the second that is promised
 
 
 class FinishedError(Exception):
-    """No plan is left: ends the loop of a watch."""
+    """Ends the loop of a watch when no plan is left."""
 
 
 class Clock:
@@ -43,7 +43,7 @@ class Clock:
 
 
 class Watched:
-    """One connection in a watch of its own."""
+    """A watch with one connection."""
 
     def __init__(self, top):
         self.authority, self.there = str(top / "authority"), str(top / "there")
@@ -65,7 +65,7 @@ class Watched:
             self.seen.append(True)
 
     def run(self, change, now_s=None):
-        """Let `change` happen between the second look and the third; say what was seen."""
+        """Call `change` between the second check and the third; return what was logged."""
 
         def both():
             self.look()

@@ -19,7 +19,7 @@ ENDS = {"jfk": Position(88), "lga": Position(96)}
 
 
 class Engine:
-    """Has no leader, and returns what it was given."""
+    """An engine without a leader that returns what it was given."""
 
     leader, leads = "", False
 
@@ -259,7 +259,7 @@ def test_a_state_is_not_asked_for_or_taken_over_without_need(copying):
 
 
 class Order:
-    """A member of which someone reads, or no one; notes what it does, in which order."""
+    """A member, perhaps with a reader, that records the order of what it does."""
 
     def __init__(self, *duties, is_read, room=100):
         self.done = []

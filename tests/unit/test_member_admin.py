@@ -107,7 +107,7 @@ def test_a_client_may_ask_for_the_members_that_are_decided(leader):
 
 
 def answer_of(*names):
-    """Return what a node says of its members, all of which vote."""
+    """Return a node's answer about its members, all of which vote."""
     return {
         "members": [{"name": name, "address": "", "votes": True, "live": True} for name in names]
     }

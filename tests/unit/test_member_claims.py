@@ -1,4 +1,4 @@
-"""What a member of a group makes of answers: nothing is taken back or believed too early."""
+"""How a member of a group handles answers: it neither retracts nor believes too early."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def member():
 
 
 def held(member):
-    """The member's range, with what its handler was given."""
+    """Return the member's range, and mark what its handler was given."""
     claim = member.next(0.0)
     claim.handed = Position(5)
     return claim

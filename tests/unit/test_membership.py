@@ -71,7 +71,7 @@ class World:
         return True
 
     def wait(self, ticks=CUT_OFF_TICKS):
-        """Let time pass, in which no node says anything."""
+        """Let time pass while no node sends anything."""
         for _ in range(ticks):
             self.greeting.tick()
             self.membership.tick()
@@ -161,6 +161,16 @@ def test_a_learner_does_not_say_who_votes():
     world.membership.follow()
     assert not world.hear("n4", 9, 99, "n1", "n4")
     world.membership.demand("n4")  # but it is a member, and heard as one
+
+
+def test_a_removed_node_is_not_known_by_what_was_announced_before_its_removal():
+    """It was believed whatever it announced, was followed as a leader, and forked a node."""
+    world = World()
+    assert world.hear("n3", 3, 20, "n1", "n2", "n3")
+    world.engine.have(3, 30, seats("n1", "n3", "n4"))
+    world.membership.follow()
+    assert not world.hear("n2", 99, 999, "n1", "n2")
+    assert world.hear("n4", 3, 40, "n1", "n3", "n4", "n5"), "the log lists it"
 
 
 def test_a_removed_node_is_never_believed_again_even_after_a_restart():

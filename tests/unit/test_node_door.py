@@ -1,4 +1,4 @@
-"""NodeDoor: which certificate is that of a member, by its name and by the cluster in it."""
+"""NodeDoor: decides by name and cluster whether a certificate is a member's."""
 
 from types import SimpleNamespace
 

@@ -56,7 +56,7 @@ class Fake:
         self.durable_index = index
 
     def turn(self, now_s):
-        """Let a turn pass, and the sync that it began."""
+        """Let a turn pass, and complete the sync that it began."""
         self.snapshots.turn(now_s)
         synced = self.snapshots._synced
         if synced is not None:

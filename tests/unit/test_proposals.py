@@ -70,12 +70,12 @@ class Bench:
         )  # type: ignore[arg-type]
 
     def hold(self, session: str, end: Position) -> None:
-        """Have the leader hold a copy."""
+        """Give the leader a copy."""
         self.holdings.hold(session, end)
         self.proposals.waiting.notice([session])
 
     def report(self, member: str, ends: dict[str, Position]) -> None:
-        """Have a member report what it holds, all of it."""
+        """Let a member report everything that it holds."""
         said = encode_report(Report(ReportKind.FIRST, ends))
         self.proposals.waiting.notice_reported(self.holdings.take_report(member, said))
 

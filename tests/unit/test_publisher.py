@@ -1,4 +1,4 @@
-"""Publisher: takes a message or says why not, and what it took is not lost, doubled or torn."""
+"""Publisher: accepts a message or says why not; accepted messages are never lost or repeated."""
 
 import errno
 import math
@@ -111,7 +111,8 @@ def test_a_frame_that_fills_does_not_make_the_next_message_wait_twice(tmp_path, 
             publisher.publish(bytes(88))
         assert len(numbers(tmp_path)) == 12
         assert eventually(lambda: len(numbers(tmp_path)) == 13)
-    assert waits[1] < 0.9
+    timed = [each for each in waits if each is not None]
+    assert all(each < 0.9 for each in timed[1:])
 
 
 def test_flush_writes_what_is_waiting(tmp_path):

@@ -1,4 +1,4 @@
-"""Who has a say in the consensus: what each message is worth, by its sender's seat."""
+"""How much each message counts in consensus, by its sender's seat."""
 
 from random import Random
 
@@ -31,7 +31,7 @@ BLOB = encode_snapshot(Snapshot(900, 9, (("n9", Seat(0)),), b""))
 
 
 def every_kind(term: int) -> list[AnyMessage]:
-    """One message of each kind, of this term."""
+    """Return one message of each kind, with this term."""
     return [
         AppendEntries(term, 2, 1, 3, 0, (Entry(3, term, b"evil"),)),
         AppendEntries(term, 0, 0, 0, 0, heartbeat=True),
@@ -93,7 +93,7 @@ def a_follower(*seats: dict[str, Seat], commit: int = 0) -> Raft:
 
 
 def shown(node: Raft) -> tuple[object, ...]:
-    """What a message may change."""
+    """Return the state that a message may change."""
     status = node.status()
     voted = node.core.voted_for
     return (

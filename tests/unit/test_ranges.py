@@ -1,4 +1,4 @@
-"""Range: what the merged log says of the frames it took over, and the digest that seals it."""
+"""Range: the record of merged frames in the merged log, and the digest that seals it."""
 
 import pytest
 from hypothesis import given

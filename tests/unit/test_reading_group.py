@@ -448,7 +448,7 @@ def test_nothing_stays_unhandled_and_repeats_are_marked(nodes, seed):
 
 
 class Member:
-    """One member in a simulation: what it believes to hold, and what it has handled of it."""
+    """One simulated member: the claims it believes it holds, and what it has handled."""
 
     def __init__(self, name):
         self.name, self.claims, self.is_busy = name, {}, False
@@ -481,7 +481,7 @@ class Member:
         return done, failed
 
     def say(self, leader, directory, done, failed):
-        """Tell a leader, and take what it hands out."""
+        """Send a request to a leader, and take the ranges that it gives."""
         try:
             answer = worked(leader, self.name, held=list(self.claims), done=done, failed=failed)
         except Refused:

@@ -32,7 +32,7 @@ def source(tmp_path):
 
 
 def numbers_and_gaps(directory, start=START):
-    """What a reader of the copy gets from a position on."""
+    """Return what a reader of the copy gets from a position on."""
     reader = Reader(LogDirectory(str(directory), DISK), start)
     numbers, gaps = [], []
     while (found := reader.poll()) is not None:

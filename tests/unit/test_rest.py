@@ -40,12 +40,12 @@ class Bench:
         self.now_s = 0.0
 
     def pass_s(self, seconds, *, is_loud=False):
-        """Let time pass and look again; return whether the node rests."""
+        """Let time pass and check again; return whether the node is idle."""
         self.now_s += seconds
         return self.rest.look(self.now_s, is_loud=is_loud)
 
     def come_to_rest(self):
-        """Let the others answer."""
+        """Let the others answer until the node is idle."""
         self.pass_s(0.0)
         self.there = {"n2": PLACE, "n3": PLACE}
         assert self.pass_s(3.0)

@@ -214,7 +214,7 @@ def test_damaged_files_that_were_replaced_do_not_fill_the_disk(tmp_path):
 
 
 class Shelf:
-    """Where copies come from: by node, the bytes of a file or what fetching it raises."""
+    """The source of copies: a file's bytes by node, or the error that fetching it raises."""
 
     def __init__(self, directory, answers):
         self.directory, self.answers = directory, answers

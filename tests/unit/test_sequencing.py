@@ -245,7 +245,7 @@ def join(bench: Bench, root: Path, payloads: list[bytes], first: int = 0) -> dic
 
 
 def payloads_of(root: Path, session: str) -> list[bytes]:
-    """What a session has in the merged log."""
+    """Return a session's payloads in the merged log."""
     with Subscriber(str(root), stream="s", sessions=[session], follow=False) as subscriber:
         return [message.payload for message in subscriber]
 

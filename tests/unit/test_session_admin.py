@@ -1,4 +1,4 @@
-"""What a decision about a session must not do: lose, repeat, or displace a publisher."""
+"""Decisions about a session must never lose, repeat, or displace a publisher."""
 
 from types import SimpleNamespace
 
@@ -21,7 +21,7 @@ FILES = [Position.of(0, roll, 0) for roll in range(5)]
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
-    """What is not reported yet will not be."""
+    """Do not wait for reports."""
     monkeypatch.setattr(session_admin, "_REPORTED_S", 0.05)
 
 

@@ -76,7 +76,7 @@ class Bench:
         )
 
     def open(self, session="jfk", owner="alice", log=LOG, closed_ns=0):
-        """Let the session be open, or closed."""
+        """Open or close the session."""
         self.ledger.opened[session] = Ownership(owner, log, 3, closed_ns)
 
     def hears(self, node="n2", **pushed):
@@ -95,7 +95,7 @@ class Bench:
         self.engine.leads, self.engine.leader = True, self.member.name
 
     def turn(self, seconds=0.0, changed=()):
-        """Let time pass; return the changes that are ordered, a session and a word each."""
+        """Let time pass; return the ordered changes, each as session and kind."""
         self.orders.clear()
         self.now_s += seconds
         self.watch.turn(self.now_s, changed)

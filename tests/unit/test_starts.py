@@ -277,7 +277,7 @@ def test_no_healthy_node_is_ever_called_an_older_copy():
 
 
 def test_a_damaged_memory_is_no_memory():
-    """What is not known must not be made up; the node's own state does not depend on it."""
+    """Unknown facts must not be made up; the node's own state does not depend on them."""
     disk = a_disk()
     memories = {"b": [Memory(0, 3, 33, Reach(1, 2))], "c": []}
     write_memories(disk, "d", memories)

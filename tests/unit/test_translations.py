@@ -1,4 +1,4 @@
-"""What the tables for users of other systems call ours is there: commands, options, calls."""
+"""Checks that every command, option and call in the tables for other systems' users exists."""
 
 import dataclasses
 import inspect
@@ -84,7 +84,7 @@ OPTIONS = set().union(*COMMANDS.values()) | {"-v", "--debug", "--help"}
 
 
 def wrong_command(text):
-    """What of a command line does not exist."""
+    """Return the parts of a command line that do not exist."""
     words = text.split()
     depth = next(
         (length for length in range(len(words), 0, -1) if tuple(words[:length]) in COMMANDS), 0
@@ -99,7 +99,7 @@ def wrong_command(text):
 
 
 def wrong(text):
-    """What of a name, call or command line is not ours."""
+    """Return what does not exist of a name, call or command line."""
     if text.startswith(("tests/", "adr/")) or text in PLAIN:
         return []
     if text.startswith("rt ") and not text.startswith("rt ="):
@@ -176,4 +176,4 @@ def test_the_asyncio_twin_has_the_same_names_and_arguments(blocking, twin):
             continue
         assert hasattr(twin, name), name
         ours, theirs = names_of(method), names_of(getattr(twin, name))
-        assert ours == theirs or "settings" in theirs, name
+        assert ours == theirs or "arguments" in theirs, name

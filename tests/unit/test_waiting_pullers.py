@@ -29,7 +29,7 @@ class Link(Pipe):
 
 
 class Bell:
-    """What ends a wait; counts how often it was rung."""
+    """Ends a wait; counts how often it was rung."""
 
     def __init__(self):
         self.rung = 0

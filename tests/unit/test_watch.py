@@ -1,4 +1,4 @@
-"""Watch: a wake-up and nothing else; what it misses, polling finds."""
+"""Watch: only a wake-up; polling finds what it misses."""
 
 import errno
 import os

@@ -28,7 +28,7 @@ FLIGHTS = [
 
 
 def batch(messages=FLIGHTS, level=0):
-    """One frame with these keys and payloads."""
+    """Return one frame with these keys and payloads."""
     keys, payloads = [key for key, _ in messages], [payload for _, payload in messages]
     frame = make_frame(0, payloads, keys=keys, level=level)
     return Batch(frame.header, memoryview(frame.parts[1]), START, "jfk", None, 0, 0)

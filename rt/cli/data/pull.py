@@ -244,9 +244,9 @@ def _lacks(settings: ServiceSettings) -> str:
 
 
 def _over(client: PullClient, asked: EndWait | None, *, unconfirmed: bool) -> Callable[[], bool]:
-    """Return a function that asks whether to stop.
+    """Return a function that tells whether the pull is over.
 
-    With --once, when all that was merged is here.
+    With --once, it is over when the copy has everything that was merged when the command began.
     """
     if unconfirmed:
         return lambda: not client.running or client.status().has_all or client.is_served_nowhere

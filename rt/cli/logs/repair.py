@@ -159,9 +159,9 @@ def _is_nodes_own(directory: str) -> bool:
 
 
 def _other(log: Appender, file: FileReport) -> tuple[str, bool]:
-    """Repair what needs no node: an index, and the end of the log; returns as `_mended`.
+    """Rebuild an index, or set a damaged end of the log aside; returns as `_mended`.
 
-    The end of the log is only set aside: its messages are missing until they are copied again.
+    Neither needs a node. Messages that are set aside are missing until they are copied again.
     """
     kinds, path = findings(file), os.path.join(log.directory, file.file)
     if Finding.DAMAGED in kinds and not file.is_rolled:

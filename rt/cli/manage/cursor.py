@@ -157,10 +157,7 @@ def _facts(settings: ReadSettings, name: str, state: CursorState) -> dict[str, A
 
 
 def _bytes_behind(root: str, stream: str, position: Position) -> int | None:
-    """Return how many bytes the local copy has from a position on; 0 if no message follows.
-
-    None if there is no copy.
-    """
+    """Return how many bytes the local copy has after a position; None if there is no copy."""
     log = LogDirectory(os.path.join(stream_directory(root, stream), MERGED_NAME))
     log.refresh()
     if not log.is_there:

@@ -104,7 +104,7 @@ class GuardedDisk(OsDisk):
         self._guard = guard
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
-        """Open for reading and, for log files only while there is room, appending."""
+        """Open a file for reading and appending; a log file grows only while there is room."""
         file = super().open(path, create=create)
         if file_position(os.path.basename(path)) is None:
             return file

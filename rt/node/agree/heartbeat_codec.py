@@ -37,10 +37,12 @@ def encode_heartbeat(calm: Mapping[bytes, Quiescence]) -> bytes:
 def decode_heartbeat(data: bytes) -> dict[bytes, Quiescence]:
     """Decode the bytes of `encode_heartbeat`; `PeerError` if they are anything else."""
     if len(data) < _COUNT.size or len(data) != _COUNT.size + _number(data) * _ITEM.size:
-        raise PeerError(f"a beat of {len(data)} bytes has another number of streams")
+        raise PeerError(
+            f"an idle heartbeat of {len(data)} bytes does not fit its number of streams"
+        )
     found = {group: Quiescence(term, index) for group, term, index in _ITEM.iter_unpack(data[4:])}
     if len(found) != _number(data):
-        raise PeerError("a beat names a stream twice")
+        raise PeerError("an idle heartbeat names a stream twice")
     return found
 
 

@@ -192,8 +192,8 @@ class NodePipeline:
     def mend_merged(self, damage: CorruptLog) -> None:
         """Have a merged file that a connection found damaged set aside soon.
 
-        The connection's thread checks the file first: several may find the same damage, and by now
-        another log may be open in which it is mended.
+        The connection's thread verifies the damage first, since several may report it, and the file
+        may have been mended by now.
         """
         log = self.member.executor.appender
         try:

@@ -17,9 +17,9 @@ Parsed = TypeVar("Parsed")
 def readable(
     notes: Mapping[str, str], kind: str, parse: Callable[[str], Parsed]
 ) -> tuple[list[Parsed], list[str]]:
-    """Return the notes whose names begin with `kind`, by name, and the names of unreadable ones.
+    """Return the readable notes of a kind, by name, and the names of unreadable ones.
 
-    If an unreadable note of a newer version stopped a node, it would stop it after every start.
+    A newer version's note must not stop a node, since it would stop it again after every start.
 
     Args:
         notes: the ledger's notes.

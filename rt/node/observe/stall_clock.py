@@ -23,7 +23,7 @@ class Waits:
 
     >>> waits = Waits()
     >>> [waits.look("jfk", reached=8, end=end, now_s=now_s) for now_s, end in ((0, 9), (3, 12))]
-    [0.0, 3.0]
+    [0, 3]
     """
 
     def __init__(self) -> None:

@@ -69,7 +69,7 @@ class NodeSnapshots:
         self._has_complained = False
 
     def turn(self, now_s: float) -> None:
-        """Do what can be done without waiting; an `OSError` ends the node."""
+        """Do the next part of a snapshot, without waiting; an `OSError` stops the node."""
         if self._plan is not None and not (self._plan.has_log or self._member.execution.suspended):
             self._plan = None  # the log is here now, but its end is not reported yet
         if self._plan is None:

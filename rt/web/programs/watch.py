@@ -27,10 +27,10 @@ class SiteWatch(ABC):
     """
 
     def __init__(self, pause_s: float = LIVE_S, stalled_s: float = STALLED_S) -> None:
-        """Look at nothing until `start`.
+        """Prepare; `start` begins the checks.
 
         Args:
-            pause_s: time between two looks.
+            pause_s: seconds between two checks.
             stalled_s: a hop that has work and does not move for so long is stalled.
         """
         self.stalled: Mapping[str, float] = {}  # seconds by hop
