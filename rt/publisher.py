@@ -60,10 +60,10 @@ class Publisher:
 
     Threads:
         `_lock` guards every field except those that never change (`name`, `_linger_ns`, the
-        confirmations file and the objects themselves); the thread of `_batcher` takes it too.
-        `next_sequence` may be read without it. `flush` waits without the lock. After a fork the
-        child's copy holds no descriptor and no message, and raises `Misuse`; the parent's
-        continues.
+        confirmations file and the objects themselves); a thread that all publishers share takes it
+        for `_batcher`. `next_sequence` may be read without it. `flush` waits without the lock.
+        After a fork the child's copy holds no descriptor and no message, and raises `Misuse`; the
+        parent's continues.
     """
 
     def __init__(

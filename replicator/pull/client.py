@@ -18,7 +18,7 @@ from replicator.pull.local_copy import LocalCopy, PulledLog
 from replicator.sink.ack_schedule import AckSchedule
 from replicator.sink.connection import SinkConnection
 from replicator.wire.dialer import Address, Destination, Dialer, address_text
-from replicator.wire.link import HungUp, Link
+from replicator.wire.link import HEARTBEAT_S, HungUp, Link
 from replicator.wire.messages import BEHIND, NO_SUCH_STREAM, PULL, CaughtUpNotice
 from rt.about import carried
 from rt.errors import CorruptLog, Misuse, PeerError, Refused
@@ -29,6 +29,7 @@ from rt.log.read.start import Start, start_text
 from rt.log.write.appender import Appender
 from rt.names import MERGED_NAME, stream_directory
 from rt.net.contexts import Contexts
+from rt.net.loop.event_loop import EventLoop
 from rt.position import START, Position
 from rt.traffic import Traffic
 
@@ -81,10 +82,11 @@ class PullClient:
     It also looks now and then how far the other nodes have merged, and leaves a node that lags
     (`replicator.pull.lag_watch`).
 
-    Threads: the dialer's thread runs `_serve` and alone sets `_has_all`, `_is_ahead` and
-    `_is_accepted`; a thread of its own runs `_look`; the others belong to `_copy`, and to each
-    `EndWait`. `_watching` guards `_watch`. `_complete` and `_leaving` are replaced as a whole. The
-    public methods may be called from any thread, `stop` from one at a time.
+    Threads: the loop calls what the dialer does, and one thread of its pool at a time what a turn
+    puts aside; they alone set `_side`, `_refused`, `_has_all`, `_is_ahead` and `_is_accepted`. A
+    thread of its own runs `_look`; the others belong to `_copy`, and to each `EndWait`. `_watching`
+    guards `_watch`. `_complete` and `_leaving` are replaced as a whole. The public methods may be
+    called from any thread, `stop` from one at a time.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class PullClient:
         grown: Callable[[Position], object] | None = None,
         disk: Disk | None = None,
         asks: EndAsks | None = None,
+        loop: EventLoop | None = None,
     ) -> None:
         """Dial nothing before `start` is called.
 
@@ -115,6 +118,7 @@ class PullClient:
             grown: is called with the end of the copy whenever it has moved, for one that is served.
             disk: where; the real one if not given.
             asks: asks nodes where the stream ends; with `contexts` if not given.
+            loop: serves the connection; one of its own if not given.
 
         Raises:
             Misuse: a name is invalid, there is no node, or another pulls into the directory.
@@ -135,21 +139,22 @@ class PullClient:
         directory = os.path.join(stream_directory(root, stream), MERGED_NAME)
         self._is_new = not os.path.exists(os.path.join(directory, FILE_NAME))
         destination = Destination(self._nodes, contexts, PULL, stream)
-        self._dialer = Dialer(destination, self._serve, avoids=self._avoids)
-        try:
-            self._copy = LocalCopy(
-                directory, keep, sweep, disk or OsDisk(), self._dialer.stop, grown=grown
-            )
-        except BaseException:
-            self._dialer.join(0)
-            raise
+        self._dialer = Dialer(destination, self)
+        self._side: SinkConnection | None = None
+        self._refused: list[Refused] = []  # by the node, on this connection
+        self._began = START  # where the copy continued when the connection began
+        self._copy = LocalCopy(
+            directory, keep, sweep, disk or OsDisk(), self._dialer.stop, grown=grown
+        )
+        self._loop, self._has_own_loop = loop, loop is None
         self._guard = ForkGuard("a PullClient", self._abandon)
 
     def start(self) -> None:
         """Begin to copy; `CorruptLog` if a copy that is also served is damaged."""
         self._guard.demand_owner()
         self._copy.open()
-        self._dialer.start()
+        self._loop = self._loop or EventLoop(pool_threads=1)
+        self._dialer.start(self._loop)
         self._copy.start()
         if len(self._nodes) > 1:
             threading.Thread(target=carried(self._look), name="look", daemon=True).start()
@@ -190,6 +195,9 @@ class PullClient:
         has_ended &= self._copy.stop(max(0.0, deadline - time.monotonic()))
         self._copy.sync()
         if has_ended:
+            loop, self._loop = self._loop, None
+            if self._has_own_loop and loop is not None:
+                loop.stop()
             self._copy.close()
             self._asks.close()
         return has_ended
@@ -243,39 +251,61 @@ class PullClient:
         self._dialer.abandon()
         self._copy.abandon()
 
-    def _serve(self, link: Link) -> None:
-        refused: list[Refused] = []
-        side = SinkConnection(
-            link, AckSchedule(self._dialer.wake), self._claim,
-            caught_up=self._take_caught_up, refused=refused.append, start=self._start_at,
-        )  # fmt: skip
-        began = self._next_place()
-        self._connected(self._dialer.node)
-        try:
-            while not self._dialer.stopping:
-                self._turn(side, refused)
-                if self._has_all or self._next_place() > began:
-                    self._is_accepted = True
-                    self._dialer.progressed()
-                if self._leaving:
-                    raise Refused(LAGGING, self._leaving)
-                link.wait(side.pause_s)
-        finally:
-            side.close()
-            self._connected("")
-            self._has_all = False
+    # What the dialer calls (`replicator.wire.dialer.Served`)
 
-    def _turn(self, side: SinkConnection, refused: list[Refused]) -> None:
-        """Handle what has arrived; raise a refusal in preference to the hang-up after it."""
+    def is_wanted(self) -> bool:
+        """Always, until it is stopped."""
+        return True
+
+    def avoids(self, node: Address) -> bool:
+        """Whether a node lags."""
+        with self._watching:
+            return self._watch.avoids(address_text(node), time.monotonic())
+
+    def begin(self, link: Link) -> None:
+        """Take what this node has."""
+        self._refused = []
+        self._side = SinkConnection(
+            link, AckSchedule(self._dialer), self._claim, caught_up=self._take_caught_up,
+            refused=self._refused.append, start=self._start_at, is_looped=True,
+        )  # fmt: skip
+        self._began = self._next_place()
+        self._connected(self._dialer.node)
+
+    def turn(self) -> float:
+        """Take what has come; raise the refusal rather than that the node hung up after it."""
+        side = self._side
+        if side is None:
+            return HEARTBEAT_S
         try:
             side.turn()
         except HungUp:
-            if not refused:
+            if not self._refused:
                 raise
-        if refused:
-            self._is_ahead = refused[0].code == BEHIND
+        if self._refused:
+            self._is_ahead = self._refused[0].code == BEHIND
             self._is_accepted &= self._is_ahead
-            raise refused[0]
+            raise self._refused[0]
+        if self._has_all or self._next_place() > self._began:
+            self._is_accepted = True
+            self._dialer.progressed()
+        if self._leaving:
+            raise Refused(LAGGING, self._leaving)
+        return side.pause_s
+
+    def aside(self) -> Callable[[], None] | None:
+        """Return what opens the copy, or ends one of its files."""
+        return self._side.take_aside if self._side is not None and self._side.has_aside else None
+
+    def end(self) -> None:
+        """Release the copy."""
+        side, self._side = self._side, None
+        try:
+            if side is not None:
+                side.close()
+        finally:
+            self._connected("")
+            self._has_all = False
 
     def _claim(self, identity: LogIdentity, bell: Bell) -> PulledLog:
         if not identity.merged or identity.stream != self._stream:
@@ -306,10 +336,6 @@ class PullClient:
         with self._watching:
             self._watch.connected(node or None, time.monotonic())
 
-    def _avoids(self, node: Address) -> bool:
-        with self._watching:
-            return self._watch.avoids(address_text(node), time.monotonic())
-
     def _look(self) -> None:
         """Ask a node when that is due, and leave the current node if it lags."""
         by_text = {address_text(each): each for each in self._nodes}
@@ -326,4 +352,4 @@ class PullClient:
                 why = self._watch.why_leave(now_s)
             if why:
                 self._leaving = why
-                self._dialer.wake.set()
+                self._dialer.set()

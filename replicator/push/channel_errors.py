@@ -13,8 +13,7 @@ _log: Final = logging.getLogger(__name__)
 class ChannelErrors:
     """ChannelErrors: the failures of one connection's channels, by session.
 
-    Threads: all methods run with the connection's turn held, except `get` and `code`, which any
-        thread may call.
+    Threads: the loop calls all methods; any thread may call `get` and `code`.
     """
 
     def __init__(self, node: str) -> None:
@@ -62,6 +61,12 @@ class ChannelErrors:
     def progressed(self, session: str) -> None:
         """Record that the session makes progress, so that the next failure is logged."""
         self._complaints.pop(session, None)
+
+    def forget(self, session: str) -> None:
+        """Forget a session that is shipped no more."""
+        self.note(session, "")
+        self._complaints.pop(session, None)
+        self._retry_at_s.pop(session, None)
 
     def reconnected(self) -> None:
         """Forget the reasons: a new connection tries every session again."""

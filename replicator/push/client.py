@@ -1,11 +1,15 @@
 """PushClient: ships the sessions of a stream to each of its nodes."""
 
+import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from replicator.push.connection import PushConnection
 from replicator.push.headers_news import HeadersNews
+from replicator.push.pace import SessionRounds
 from replicator.push.progress import Release, SessionStatus
 from replicator.push.releaser import Releaser
 from replicator.push.session_book import SessionBook
@@ -13,11 +17,13 @@ from replicator.push.session_watcher import SessionWatcher
 from replicator.push.shipping_notes import ShippingNotes
 from replicator.source.gather_window import GatherWindow
 from replicator.wire.dialer import Address, Destination
+from replicator.wire.link import GREETING_S
 from replicator.wire.messages import PUSH
 from rt.errors import NAME_TAKEN, Misuse
 from rt.log.notify.fork_guard import ForkGuard
 from rt.names import parse_glob
-from rt.net.tls import Contexts
+from rt.net.loop.event_loop import EventLoop
+from rt.net.tls import TIMEOUT_S, Contexts
 from rt.traffic import Traffic
 
 # Refusals that last until an operator or publisher acts.
@@ -35,6 +41,9 @@ class PushClient:
 
     What the nodes confirm goes into a file in each session's directory, where its publisher reads
     it. So this may run in the publisher's process or in one of its own.
+
+    Threads: any thread may call any method, but the owner `start` and `stop`. The loop calls
+    `_leave` and `_announce`; the threads that sync sessions call `_names` and `_look_at`.
     """
 
     def __init__(
@@ -43,9 +52,10 @@ class PushClient:
         stream: str,
         nodes: Sequence[Address],
         contexts: Contexts,
-        sessions: Sequence[str] = ("*",),
+        sessions: Sequence[str] | None = ("*",),
         *,
         release: Release = Release.MERGED,
+        loop: EventLoop | None = None,
     ) -> None:
         """Dial nothing before `start`.
 
@@ -53,9 +63,11 @@ class PushClient:
             root: directory under which streams live; it may be created later.
             stream: name of the stream.
             nodes: host and port of each node.
-            contexts: contexts made by `rt.net.tls.client_context`.
-            sessions: names or globs of the sessions to ship; those that appear later too.
+            contexts: of `rt.net.tls.client_context`.
+            sessions: names or globs of the sessions to ship; those that appear later too. None to
+                ship only those for which `ship` is called.
             release: when the sessions' own rolled files may be archived.
+            loop: serves the connections; one of its own if not given.
 
         Raises:
             Misuse: a name is invalid, or there is no node.
@@ -63,7 +75,7 @@ class PushClient:
         if not nodes:
             raise Misuse("nothing can be pushed: name at least one node, such as localhost:7700")
         nodes = list(dict.fromkeys(nodes))
-        globs = [parse_glob(each) for each in sessions]
+        globs = None if sessions is None else [parse_glob(each) for each in sessions]
         self._book = SessionBook(root, stream, globs, len(nodes), release)
         gather = GatherWindow(len(nodes))
         self._headers = HeadersNews(self._book.directory)
@@ -75,7 +87,9 @@ class PushClient:
         ]
         self._watcher = SessionWatcher(self._book, self._connections, gather)
         self._releaser = Releaser(self._book, release)
-        self._notes = ShippingNotes(self._book, self._connections, self._errors, self._headers.note)
+        self._notes = ShippingNotes(self._book, self._connections, self._errors)
+        self._rounds = SessionRounds(self._names, self._look_at)
+        self._loop, self._has_own_loop = loop, loop is None
         self._guard = ForkGuard("a PushClient", self._abandon)
         self._blocked_since_s: dict[str, float] = {}  # by session
 
@@ -83,11 +97,11 @@ class PushClient:
         """Begin to ship."""
         self._guard.demand_owner()
         self._headers.begin()
+        loop = self._loop = self._loop or EventLoop(pool_threads=1)
         for connection in self._connections:
-            connection.dialer.start()
-        self._watcher.start()
-        self._releaser.start()
-        self._notes.start()
+            connection.dialer.start(loop)
+        self._watcher.start(loop)
+        self._rounds.start(self._book.directory)
 
     def wake(self, session: str | None = None) -> None:
         """Announce that a session, or any of them, was written to.
@@ -95,6 +109,52 @@ class PushClient:
         This saves a publisher in the same process the wait for the file system's notification.
         """
         self._guard.demand_owner()
+        if self._loop is not None:
+            self._loop.post(partial(self._announce, session))
+
+    def ship(self, session: str, heard: Callable[[], None] = lambda: None) -> None:
+        """Ship this session from now on, too, if sessions are chosen.
+
+        Args:
+            session: its name.
+            heard: is called by the loop, and must not wait, once more of it is confirmed.
+        """
+        self._guard.demand_owner()
+        self._in_loop(partial(self._book.choose, session, heard))
+
+    def leave(self, session: str) -> None:
+        """Ship a chosen session no more; another program may, once this returns."""
+        if self._guard.is_copy:
+            return
+        self._in_loop(partial(self._leave, session))
+        with self._rounds.between(), suppress(OSError):
+            self._releaser.look_at(session, last=True)
+            self._releaser.forget(session)
+            self._notes.withdraw(session)
+        with suppress(OSError):
+            self._book.forget(session)
+
+    def _in_loop(self, change: Callable[[], None]) -> None:
+        """Change which sessions are shipped."""
+
+        def do() -> None:
+            change()
+            self._watcher.look()
+            for connection in self._connections:
+                connection.dialer.set()
+
+        if self._loop is None:
+            change()
+        else:
+            self._loop.call(do)
+
+    def _leave(self, session: str) -> None:
+        self._book.leave(session)
+        self._watcher.forget(session)
+        for connection in self._connections:
+            connection.drop(session)
+
+    def _announce(self, session: str | None) -> None:
         for connection in self._connections:
             if session is None:
                 connection.look()
@@ -119,11 +179,21 @@ class PushClient:
         for connection in self._connections:
             connection.dialer.stop()
         self._watcher.stop()
-        self._notes.stop()
+        self._rounds.stop()
         deadline = time.monotonic() + wait_s
-        for connection in self._connections:
-            connection.dialer.join(max(0.0, deadline - time.monotonic()))
-        self._releaser.stop()
+        has_ended = [
+            each.dialer.join(max(0.0, deadline - time.monotonic())) for each in self._connections
+        ]
+        with suppress(OSError):
+            self._notes.withdraw_all()
+        for session in self._names():
+            self._releaser.look_at(session, last=True)
+        loop, self._loop = self._loop, None
+        if self._has_own_loop and loop is not None:
+            if all(has_ended):
+                loop.stop()
+            else:  # a dial is under way, and may be for ten seconds
+                threading.Thread(target=self._stop_late, args=(loop,), daemon=True).start()
         return drained
 
     def drained(self, *, merged: bool = False, but: Collection[str] = ()) -> bool:
@@ -178,6 +248,21 @@ class PushClient:
     def traffic(self) -> dict[str, Traffic]:
         """Return what was sent to each node since the start."""
         return {each.name: each.traffic for each in self._connections}
+
+    def _names(self) -> Sequence[str]:
+        """Return the sessions to look at, as a new look at all of them begins."""
+        with suppress(OSError):
+            self._headers.note()
+        return self._book.names()
+
+    def _look_at(self, session: str) -> None:
+        self._notes.look_at(session)
+        self._releaser.look_at(session)
+
+    def _stop_late(self, loop: EventLoop) -> None:
+        for connection in self._connections:
+            connection.dialer.join(TIMEOUT_S + GREETING_S)
+        loop.stop()
 
     def _abandon(self) -> None:
         """In a forked child: close the connections that it inherited."""

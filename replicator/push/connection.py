@@ -1,9 +1,8 @@
 """PushConnection: ships the sessions of a book to one node."""
 
 import os
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Protocol
 
@@ -13,7 +12,7 @@ from replicator.source.channel import SourceChannel
 from replicator.source.connection import SourceConnection
 from replicator.source.gather_window import GatherWindow
 from replicator.wire.codec import HEADERS_VERSION
-from replicator.wire.dialer import Destination, Dialer, address_text
+from replicator.wire.dialer import Address, Destination, Dialer, address_text
 from replicator.wire.link import HEARTBEAT_S, Link
 from replicator.wire.messages import Ack
 from rt.errors import CorruptLog, Refused, spoken
@@ -66,14 +65,11 @@ class ShippedSessions(Protocol):
 class PushConnection:
     """Keeps a connection to one node, with a channel for each session.
 
-    The thread that announces an update sends it, if it is small and the node takes it at once, so
-    that a lone message waits for no other thread. The connection's own thread sends the rest.
+    A small update that the node takes at once is sent as it is announced; the connection's next
+    turns send the rest.
 
-    Threads: the dialer's thread runs `_serve`. `_turn` guards `_side`, `_channels` and what they
-    hold, and `_errors`: it is held by the connection's thread during a turn and tried by `offer`,
-    which any thread may call. Any thread adds to `_hints` and asks for a `_sweep`; both are used
-    during a turn. `traffic` is added to during a turn, and read by any. `all_sent`, `sent`,
-    `error` and `refusal` read without the turn: they see whole entries.
+    Threads: the loop's own, except that any thread may call `all_sent`, `sent`, `archived_to`,
+    `error` and `refusal`, and read `traffic`: they see whole entries.
     """
 
     def __init__(
@@ -96,13 +92,12 @@ class PushConnection:
         self._book = book
         self._gather = gather
         self._headers = headers
-        self.dialer = Dialer(destination, self._serve, is_wanted=book.is_wanted)
+        self.dialer = Dialer(destination, self)
         self._errors = ChannelErrors(f"node {self.name}" if destination.member else self.name)
         self._channels: dict[str, SourceChannel] = {}  # by session
         self._hints: set[str] = set()  # sessions to check
         self._sweep = SessionSweep()  # over all of them
         self.traffic = Traffic()  # what was sent
-        self._turn = threading.Lock()
         self._side: SourceConnection | None = None
 
     def offer(self, session: str, frame: WrittenFrame | None = None) -> None:
@@ -110,14 +105,24 @@ class PushConnection:
         if self._side is None or self._sent_now(session, frame):
             return  # all are looked at as soon as it is connected
         if session in self._channels or not self._errors.get(session):
-            self._hints.add(session)  # else it is retried when all are checked
-            self.dialer.wake.set()
+            self._hints.add(session)  # else it is retried when all are looked at
+            self.dialer.set()
 
     def look(self, *, urgent: bool = True) -> None:
         """Announce that any session may have changed, or be new; not urgent if that is unlikely."""
         self._sweep.ask(urgent=urgent)
         if self._side is not None:  # else all are looked at as soon as it is connected
-            self.dialer.wake.set()
+            self.dialer.set()
+
+    def drop(self, session: str) -> None:
+        """Ship a session no more, so that another connection may."""
+        channel = self._channels.pop(session, None)
+        self._hints.discard(session)
+        if channel is not None and self._side is not None:
+            self._note_last(session, channel)
+            self._side.leave(channel)
+            self.dialer.set()
+        self._errors.forget(session)
 
     def all_sent(self, session: str) -> Position | None:
         """Return the end of the session's frames, if all of them were sent; otherwise None."""
@@ -149,14 +154,18 @@ class PushConnection:
         """Return the code with which the node refuses a session, or ""."""
         return self._errors.code(session)
 
-    def _serve(self, link: Link) -> None:
-        with ExitStack() as undo:
-            side = self._begin(link)
-            undo.callback(self._end)
-            while not self.dialer.stopping and self._book.is_wanted():
-                link.wait(self._take_turn(side))
+    # What the dialer calls (`replicator.wire.dialer.Served`)
 
-    def _begin(self, link: Link) -> SourceConnection:
+    def is_wanted(self) -> bool:
+        """Whether the book wants a connection, and this one has a channel left to open."""
+        return self._book.is_wanted() and not (self._side is not None and self._side.is_used_up)
+
+    def avoids(self, _node: Address) -> bool:
+        """There is only one."""
+        return False
+
+    def begin(self, link: Link) -> None:
+        """Have all sessions looked at."""
         self._errors.reconnected()
         self._book.answered(self.name, self.dialer.holder)
         self._sweep.ask(urgent=True)
@@ -167,54 +176,52 @@ class PushConnection:
         if link.version < HEADERS_VERSION:
             runs = link.software or "an older version of rt"
             self._headers(self.name, f"node {self.name} runs {runs}, {CANNOT_READ}")
-        return self._side
 
-    def _end(self) -> None:
-        with self._turn:
-            side, self._side = self._side, None
-            channels, self._channels = self._channels, {}
-            for session, channel in channels.items():
-                self._note_last(session, channel)
-            if side is not None:
-                side.close()
+    def end(self) -> None:
+        """Note what was confirmed, and release the logs."""
+        side, self._side = self._side, None
+        channels, self._channels = self._channels, {}
+        for session, channel in channels.items():
+            self._note_last(session, channel)
+        if side is not None:
+            side.close()
 
-    def _take_turn(self, side: SourceConnection) -> float:
-        """Do all pending work; return how long to wait then."""
-        look_s = self._book.look_s
-        with self._turn:
-            if look_s is not None:
-                self._sweep.ask(urgent=True)
-            if self._sweep.is_asked:
-                self._begin_sweep()
-            self._look_at_some(side)
-            hinted: list[tuple[str, SourceChannel, Position]] = []
-            while self._hints:
-                session = self._hints.pop()
-                channel = self._channels.get(session)
-                if channel is None:
-                    self._sweep.add(session)
-                    continue
-                side.mark(channel)
-                hinted.append((session, channel, channel.position))
-            side.turn()
-            for session, channel, before in hinted:
-                if channel.position > before:
-                    self._gather.sent(session, channel.position)
-            return 0.0 if side.busy else self._sweep.wait_s(look_s or HEARTBEAT_S)
+    def aside(self) -> None:
+        """Leave nothing: what it reads is read by the turn."""
+
+    def turn(self) -> float:
+        """Look at what has grown, take what has come, and send."""
+        look_s, side = self._book.look_s, self._side
+        if side is None:
+            return HEARTBEAT_S
+        if look_s is not None:
+            self._sweep.ask(urgent=True)
+        if self._sweep.is_asked:
+            self._begin_sweep()
+        self._look_at_some(side)
+        hinted: list[tuple[str, SourceChannel, Position]] = []
+        while self._hints:
+            session = self._hints.pop()
+            channel = self._channels.get(session)
+            if channel is None:
+                self._sweep.add(session)
+                continue
+            side.mark(channel)
+            hinted.append((session, channel, channel.position))
+        side.turn()
+        for session, channel, before in hinted:
+            if channel.position > before:
+                self._gather.sent(session, channel.position)
+        return 0.0 if side.busy else self._sweep.wait_s(look_s or HEARTBEAT_S)
 
     def _sent_now(self, session: str, frame: WrittenFrame | None) -> bool:
-        if not self._turn.acquire(blocking=False):
+        channel = self._channels.get(session)
+        if self._side is None or channel is None:
             return False
-        try:
-            channel = self._channels.get(session)
-            if self._side is None or channel is None:
-                return False
-            if not self._side.send_now(channel, frame):
-                return False
-            self._gather.sent(session, channel.position)
-            return True
-        finally:
-            self._turn.release()
+        if not self._side.send_now(channel, frame):
+            return False
+        self._gather.sent(session, channel.position)
+        return True
 
     def _begin_sweep(self) -> None:
         self._sweep.answer()

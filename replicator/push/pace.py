@@ -1,10 +1,20 @@
 """Pace: checks many sessions repeatedly without delaying messages."""
 
+import logging
+import os
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Final
+
+from rt.errors import spoken
+from rt.log.write.sync_threads import SyncThreads, sync_threads
+
+_log: Final = logging.getLogger(__name__)
+_LOOK_S: Final = 1.0  # between two looks at all sessions
 
 _AT_ONCE: Final = 16  # sessions: some 0.5 ms in which other threads get little of the interpreter
 # The longest rest after them, and of all rests of one look, however many sessions there are.
@@ -18,19 +28,65 @@ def _rest_s(count: int, longest: tuple[float, float]) -> float:
     return min(one_s, all_s * _AT_ONCE / max(count, 1))
 
 
-def paced(sessions: Collection[str], stopping: threading.Event) -> Iterator[str]:
-    """Yield all of them, resting now and then until `stopping` is set."""
-    rest_s = _rest_s(len(sessions), _AT_LEISURE_S)
-    for turn, session in enumerate(sessions, 1):
-        yield session
-        if turn % _AT_ONCE == 0:
-            stopping.wait(rest_s)
+class SessionRounds:
+    """Looks at all sessions once a second, a few at a time, or, at a thousand, every few seconds.
+
+    It does so in the threads that sync the sessions of a process (`rt.log.write.sync_threads`),
+    since what it does may wait for their disk.
+
+    Threads: one of these threads at a time calls `turn`, which holds `_turn`; a caller that must
+    not act during a look takes it with `between`. The owner calls `start` and `stop`.
+    """
+
+    def __init__(self, names: Callable[[], Sequence[str]], look_at: Callable[[str], None]) -> None:
+        """Do nothing before `start`.
+
+        Args:
+            names: returns the sessions there are now; `OSError` if that is not known.
+            look_at: looks at one of them.
+        """
+        self._names = names
+        self._look_at = look_at
+        self._turn = threading.Lock()
+        self._left: deque[str] = deque()
+        self._rest_s = 0.0
+        self._threads: SyncThreads | None = None
+
+    def start(self, directory: str) -> None:
+        """Begin, beside the syncs of the disk that this directory is on, or will be."""
+        while not os.path.exists(directory):
+            directory = os.path.dirname(os.path.abspath(directory))
+        self._threads = sync_threads(directory)
+        self._threads.join(self)
+        self._threads.ask(self, _LOOK_S)
+
+    def stop(self) -> None:
+        """End, once the look that is under way has."""
+        if self._threads is not None:
+            self._threads.leave(self)
+
+    def between(self) -> AbstractContextManager[object]:
+        """Return what keeps it from looking meanwhile."""
+        return self._turn
+
+    def turn(self) -> float:
+        """Look at some; return when to go on."""
+        with self._turn:
+            if not self._left:
+                try:
+                    self._left.extend(self._names())
+                except OSError as error:
+                    _log.warning("sessions are not looked at: %s", spoken(error))
+                self._rest_s = _rest_s(len(self._left), _AT_LEISURE_S)
+            for _ in range(min(_AT_ONCE, len(self._left))):
+                self._look_at(self._left.popleft())
+            return self._rest_s if self._left else _LOOK_S
 
 
 class SessionSweep:
     """SessionSweep: a check of all sessions of a connection, a few in each of its turns.
 
-    Threads: any thread may call `ask` and read `is_asked`; all else belongs to the turn.
+    Threads: the loop's own.
     """
 
     def __init__(self) -> None:

@@ -13,6 +13,7 @@ from replicator.wire.dialer import Destination
 from replicator.wire.messages import PUSH, Ack
 from rt.errors import Refused
 from rt.log.files.directory import LogDirectory
+from rt.net.loop.event_loop import EventLoop
 from rt.net.tls import Contexts
 from rt.position import Position
 
@@ -116,7 +117,10 @@ class RequestedSessions:
 
 
 class Relay:
-    """Relay: keeps a connection to one node while that node lacks something; stores no state."""
+    """Keeps a connection to one node while that lacks something; remembers nothing.
+
+    Threads: any thread may call `want`, the owner `stop`. `_starting` guards `_loop`.
+    """
 
     def __init__(
         self,
@@ -140,22 +144,30 @@ class Relay:
         destination = Destination([address], contexts, PUSH, stream, member=name)
         self._connection = PushConnection(destination, self._requested, GatherWindow(1))
         self._complaint = Complaint(_log, f"relay to node {name}")
+        self._starting = threading.Lock()  # several threads may want something first
+        self._loop: EventLoop | None = None  # while there is something to relay, or was
 
     def want(self, session: str) -> None:
         """Push this session to the node; call it repeatedly while the node lacks it.
 
         Any thread may call it.
         """
-        if not self._requested.request(session):
-            return
-        try:
-            self._connection.dialer.start()
-        except RuntimeError as error:  # the system allows no further thread
-            self._complaint.say(str(error))
-        else:
-            self._connection.dialer.wake.set()
+        if self._requested.request(session):
+            with self._starting:
+                if self._loop is None and not self._connection.dialer.stopping:
+                    try:
+                        self._loop = EventLoop(pool_threads=1)
+                    except RuntimeError as error:  # the system allows no further thread
+                        self._complaint.say(str(error))
+                        return
+                    self._connection.dialer.start(self._loop)
+            self._connection.dialer.set()
 
     def stop(self) -> None:
         """End the connection."""
-        self._connection.dialer.stop()
+        with self._starting:
+            self._connection.dialer.stop()
         self._connection.dialer.join(_STOP_S)
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.stop()

@@ -2,11 +2,9 @@
 
 import logging
 import os
-import threading
 import time
 from typing import Final
 
-from replicator.push.pace import paced
 from replicator.push.progress import Release
 from replicator.push.session_book import SessionBook
 from rt.errors import RtError
@@ -19,20 +17,18 @@ from rt.log.write.dropping import finish_dropping
 from rt.position import START, Position
 
 _log: Final = logging.getLogger(__name__)
-_LOOK_S: Final = 1.0
 
 
 class Releaser:
-    """Releaser: archives the files of ended publishers, checking sessions once a second or so.
+    """Archives what may go, of every session that has no live publisher, at each look.
 
     A live publisher archives its own files, as its `confirmed` file says.
 
-    Threads: the releaser's thread runs `look`; `start` and `stop` are called by the owner. Only
-    `_stopping` is shared.
+    Threads: one at a time looks.
     """
 
     def __init__(self, book: SessionBook, release: Release) -> None:
-        """Do nothing before `start`.
+        """Look at nothing yet.
 
         Args:
             book: the sessions.
@@ -43,38 +39,22 @@ class Releaser:
         self._disk = OsDisk()
         self._done: dict[str, Position] = {}  # by session, the end up to which it was archived
         self._seen: dict[str, Position] = {}  # by session: what was released at the last look
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="release", daemon=True)
 
-    def start(self) -> None:
-        """Begin."""
-        if self._release is not Release.NEVER:
-            self._thread.start()
-
-    def stop(self) -> None:
-        """Look a last time, and end."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stopping.wait(_LOOK_S):
-            self.look()
-        self._seen.clear()
-        self.look()
-
-    def look(self) -> None:
-        """Archive releasable files of every session without a live publisher."""
-        try:
-            sessions = self._book.names()
-        except OSError as error:
-            _log.warning("no session is archived: %s", error)
+    def look_at(self, session: str, *, last: bool = False) -> None:
+        """Archive what may go of a session; `last` also where more may be merged soon."""
+        if self._release is Release.NEVER:
             return
-        for session in paced(sessions, self._stopping):
-            try:
-                self._look_at(session)
-            except (RtError, OSError) as error:
-                _log.warning("session %s is not archived: %s", session, error)
+        if last:
+            self._seen.pop(session, None)
+        try:
+            self._look_at(session)
+        except (RtError, OSError) as error:
+            _log.warning("session %s is not archived: %s", session, error)
+
+    def forget(self, session: str) -> None:
+        """Forget a session that is shipped no more."""
+        self._done.pop(session, None)
+        self._seen.pop(session, None)
 
     def _look_at(self, session: str) -> None:
         released = self._book.progress(session).released

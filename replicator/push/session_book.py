@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Final
@@ -32,10 +32,11 @@ _HEADERS_RETRY_S: Final = 5.0  # nodes that were updated agree within this time 
 
 
 class SessionBook:
-    """The sessions of a stream that are to be shipped, as found in its directory.
+    """The sessions of a stream that are to be shipped: found in its directory, or chosen.
 
-    Threads: any thread may call any method; `_progress` only grows, by atomic `setdefault`, and
-    each entry of `_holders` is replaced by one thread.
+    Threads: any thread may call any method, but the loop alone `choose` and `leave`; `_progress`
+    grows by atomic `setdefault`, `_chosen` is replaced as a whole, and each entry of `_holders` is
+    replaced by one thread.
     """
 
     look_s: float | None = None  # the watcher says when to look
@@ -44,7 +45,7 @@ class SessionBook:
         self,
         root: str,
         stream: str,
-        globs: Sequence[NameGlob],
+        globs: Sequence[NameGlob] | None,
         nodes: int = 1,
         release: Release = Release.MERGED,
     ) -> None:
@@ -53,14 +54,15 @@ class SessionBook:
         Args:
             root: directory under which streams live.
             stream: name of the stream.
-            globs: which sessions to ship.
+            globs: which sessions to ship; None for those that are chosen.
             nodes: how many nodes they are shipped to.
             release: when the sessions' own rolled files may be archived.
         """
         self.directory = stream_directory(root, stream)
         self.stream = stream
         self._root = root
-        self._globs = tuple(globs)
+        self._globs = None if globs is None else tuple(globs)
+        self._chosen: Mapping[str, Callable[[], None]] = {}  # with what hears of confirmations
         self._found = Subdirectories(self.directory, self.ships)
         self._nodes = nodes
         self._release = release
@@ -68,16 +70,32 @@ class SessionBook:
         self._holders: dict[str, str] = {}  # by node: whose certificate answered there last
 
     def is_wanted(self) -> bool:
-        """Return True: connections stay open without sessions, so that a first one is fast."""
-        return True
+        """Keep connections even when there is no session, so that its first is fast.
+
+        Where sessions are chosen there is none before the first, and none after the last.
+        """
+        return self._globs is not None or bool(self._chosen)
 
     def names(self) -> Sequence[str]:
         """Return the sessions there are now."""
-        return self._found.names()
+        return self._found.names() if self._globs is not None else tuple(self._chosen)
 
     def ships(self, name: str) -> bool:
         """Whether this is the name of a session that is to be shipped."""
-        return _is_shipped(name, self._globs)
+        return name in self._chosen if self._globs is None else _is_shipped(name, self._globs)
+
+    def choose(self, session: str, heard: Callable[[], None]) -> None:
+        """Ship this session, too; `heard` is called once more of it is confirmed and noted."""
+        self._chosen = {**self._chosen, session: heard}
+
+    def leave(self, session: str) -> None:
+        """Ship this session no more."""
+        self._chosen = {each: heard for each, heard in self._chosen.items() if each != session}
+
+    def forget(self, session: str) -> None:
+        """Forget what is known of a session that was left; the file beside it has the rest."""
+        self.rest(session)
+        self._progress.pop(session, None)
 
     def path(self, session: str) -> str:
         """Return the directory of a session."""
@@ -130,6 +148,8 @@ class SessionBook:
     def note(self, session: str, *, whole: bool) -> None:
         """Write down for the publisher what was confirmed; `OSError` if that failed."""
         self.progress(session).note(whole=whole)
+        if not whole and (heard := self._chosen.get(session)) is not None:
+            heard()
 
     def rest(self, session: str) -> None:
         """Close what is open for a session, because it is idle."""

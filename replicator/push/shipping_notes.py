@@ -1,12 +1,10 @@
 """ShippingNotes: tells publishers, in their sessions' directories, why messages do not arrive."""
 
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from replicator.push.connection import PushConnection
-from replicator.push.pace import paced
 from replicator.push.session_book import SessionBook
 from replicator.wire.backoff import Complaint
 from replicator.wire.dialer import without
@@ -15,18 +13,14 @@ from rt.log.notify.shipping import ShippingNote
 from rt.position import Position
 
 _log: Final = logging.getLogger(__name__)
-_LOOK_S: Final = 1.0
 _SENT: Final = "everything was sent; rt status shows what the nodes wait for"
 _SENDING: Final = "it is being sent, and no node has confirmed more for a second"
 
 
 class ShippingNotes:
-    """ShippingNotes: writes why each session is not merged as far as it was published.
+    """Notes at each look why a session is not merged as far as it was published.
 
-    Checks once a second or, at a thousand sessions, every few seconds.
-
-    Threads: its own thread runs `look`, and alone touches `_noted` and `_merged`; `start` and
-    `stop` are called by the owner. Only `_stopping` is shared.
+    Threads: one at a time looks.
     """
 
     def __init__(
@@ -34,51 +28,38 @@ class ShippingNotes:
         book: SessionBook,
         connections: Sequence[PushConnection],
         errors: Callable[[str], Mapping[str, str]],
-        also: Callable[[], None] = lambda: None,
     ) -> None:
-        """Do nothing before `start`.
+        """Note nothing yet.
 
         Args:
             book: the sessions.
             connections: to the nodes.
             errors: returns, by node, why a session is not shipped; "" where it is.
-            also: writes other notes for publishers; `OSError` if that fails.
         """
         self._book = book
         self._errors = errors
-        self._also = also
         self._connections = connections
         self._noted: set[str] = set()
         self._merged: dict[str, Position] = {}  # as of the last look
         self._complaint = Complaint(_log, "what shipping waits for cannot be noted")
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="note shipping", daemon=True)
 
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop, and remove the notes: nothing is shipped any more."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
-        for session in list(self._noted):
-            self._note(session, "")
-
-    def _run(self) -> None:
-        while not self._stopping.wait(_LOOK_S):
-            try:
-                self.look()
-            except OSError as error:
-                self._complaint.say(spoken(error))
-
-    def look(self) -> None:
-        """Write, renew or remove the note of each session."""
-        self._also()
-        for session in paced(self._book.names(), self._stopping):
+    def look_at(self, session: str) -> None:
+        """Write, renew or remove the note of a session."""
+        try:
             if self._book.has_log(session):
                 self._note(session, self._reason(session))
+        except OSError as error:
+            self._complaint.say(spoken(error))
+
+    def withdraw(self, session: str) -> None:
+        """Take back what was noted: the session is shipped no more."""
+        self._merged.pop(session, None)
+        self._note(session, "")
+
+    def withdraw_all(self) -> None:
+        """Take back all that was noted."""
+        for session in list(self._noted):
+            self.withdraw(session)
 
     def _note(self, session: str, reason: str) -> None:
         if not reason and session not in self._noted:

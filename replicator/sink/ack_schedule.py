@@ -5,8 +5,8 @@ from collections.abc import Callable
 from threading import Lock, get_ident
 from typing import Final
 
+from replicator.host import Bell
 from replicator.sink.channel import SinkChannel
-from rt.log.notify.watch import Wake
 
 _PAUSE_LEAST_S: Final = 0.001  # a due Ack may have to wait for a peer that reads nothing
 _PAUSE_FULL_S: Final = 0.02  # between two checks whether such a peer has made room
@@ -67,7 +67,7 @@ class AckSchedule:
 
     def __init__(
         self,
-        wake: Wake,
+        wake: Bell,
         patience_s: float = 0.0,
         is_first: Callable[[], bool] = lambda: True,
         *,

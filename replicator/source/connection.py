@@ -10,7 +10,15 @@ from replicator.wire import messages
 from replicator.wire.codec import encode
 from replicator.wire.frame_buffer import FrameBuffer
 from replicator.wire.link import Link, refusal_of
-from replicator.wire.messages import CONNECTION, Ack, Heartbeat, Message, Standing
+from replicator.wire.messages import (
+    CHANNELS_MAX,
+    CLOSED,
+    CONNECTION,
+    Ack,
+    Heartbeat,
+    Message,
+    Standing,
+)
 from rt.errors import CorruptLog, PeerError, Refused
 from rt.limits import KIB
 from rt.log.files.directory import LogDirectory
@@ -65,7 +73,7 @@ class SourceConnection:
         self._ready: dict[int, SourceChannel] = {}  # in the order of their turns
         self._buffer = FrameBuffer(traffic=traffic, memory=link.memory)
         self._sent_s = 0.0  # when something was last sent in a turn
-        self._broken: PeerError | None = None  # an error of another thread that sent
+        self._broken: PeerError | None = None  # since something was sent between two turns
 
     @property
     def busy(self) -> bool:
@@ -86,6 +94,24 @@ class SourceConnection:
         self._link.send(encode(channel.opening()))
         return channel
 
+    @property
+    def is_used_up(self) -> bool:
+        """Whether the sink opens no further channel on this connection."""
+        return self._opened >= CHANNELS_MAX
+
+    def leave(self, channel: SourceChannel) -> None:
+        """End a channel, so that the sink may take its log from another connection."""
+        number = channel.channel
+        if self._channels.pop(number, None) is None:
+            return
+        self._ready.pop(number, None)
+        channel.rest()
+        words = "its publisher has closed the session"
+        try:
+            self._link.post(encode(messages.Refusal(number, CLOSED, words)))
+        except PeerError as error:
+            self._broken = error
+
     def mark(self, channel: SourceChannel) -> None:
         """Record that a log may have grown."""
         if channel.channel in self._channels:
@@ -104,6 +130,8 @@ class SourceConnection:
             self._take(message)
         left = _TURN_BYTES
         for number, channel in list(islice(self._ready.items(), _TURN_LOGS)):
+            if self._link.has_left:
+                break  # the peer has not taken what was sent
             del self._ready[number]
             before = channel.position
             self._guarded(channel, self._pump, channel)
@@ -119,7 +147,7 @@ class SourceConnection:
     def send_now(self, channel: SourceChannel, frame: WrittenFrame | None = None) -> bool:
         """Send a log's new bytes if they are few and the peer accepts them at once.
 
-        It never waits for the peer, so a publishing or sequencing thread may call it.
+        It never waits for the peer, so it may be called between two turns.
 
         Args:
             channel: the log's channel.

@@ -1,6 +1,5 @@
 """GatherWindow: how long small updates are gathered before they are sent."""
 
-import threading
 import time
 from typing import Final, NamedTuple
 
@@ -31,9 +30,7 @@ class GatherWindow:
     and it would still wait for those before it. Then sends are as far apart as an update takes from
     being sent to being merged.
 
-    Threads: any thread may call everything. `_lock` guards `_flights` and `_merged_in_s`;
-        `keeps_up` and `merged` first read the number of updates without it, and `sent` the last
-        one, which costs one early or late send at most.
+    Threads: the loop's own.
     """
 
     def __init__(self, nodes: int) -> None:
@@ -41,16 +38,13 @@ class GatherWindow:
         self._gathers = nodes > 1
         self._merged_in_s = 0.0
         self._flights: list[_Update] = []  # the oldest first
-        self._lock = threading.Lock()
 
     @property
     def keeps_up(self) -> bool:
-        """Whether the nodes keep up: fewer than two updates are in flight."""
-        if len(self._flights) < _FLIGHTS:
-            return True
-        with self._lock:
+        """Whether the nodes keep up: fewer than two updates are on their way."""
+        if len(self._flights) >= _FLIGHTS:
             self._drop_lost()
-            return len(self._flights) < _FLIGHTS
+        return len(self._flights) < _FLIGHTS
 
     @property
     def gap_s(self) -> float:
@@ -62,20 +56,17 @@ class GatherWindow:
         flights = self._flights
         if flights and flights[-1].end == end and flights[-1].session == session:
             return  # another connection has sent it
-        with self._lock:
-            if len(self._flights) < _FLIGHTS_MAX and not any(
-                each.end == end and each.session == session for each in self._flights
-            ):
-                self._flights.append(_Update(session, end, time.monotonic()))
+        if len(flights) < _FLIGHTS_MAX and not any(
+            each.end == end and each.session == session for each in flights
+        ):
+            flights.append(_Update(session, end, time.monotonic()))
 
     def merged(self, session: str, end: Position) -> None:
         """Record that a node has merged a session up to `end`."""
         if not self._flights:  # another node reported it first
             return
-        with self._lock:
-            landed = [each for each in self._flights if each.session == session and each.end <= end]
-            if not landed:
-                return
+        landed = [each for each in self._flights if each.session == session and each.end <= end]
+        if landed:
             self._flights = [each for each in self._flights if each not in landed]
             self._measure(time.monotonic() - landed[-1].sent_s)
 

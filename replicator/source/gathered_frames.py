@@ -15,8 +15,8 @@ class GatheredFrames:
     They are a hint. A sender checks that they follow what it has sent, and otherwise reads the
     file, for example when frames of two threads came in the wrong order.
 
-    Threads: publishing threads call `add`, the watcher's thread the rest. A frame added to a list
-        just taken is lost here, and read from the file.
+    Threads: threads that publish call `add`, the loop the rest. A frame that is added
+    to a list just taken is lost, and then read from the file.
     """
 
     def __init__(self) -> None:

@@ -1,30 +1,35 @@
-"""Dialer: keeps a connection to one of several nodes, on its own thread."""
+"""Dialer: keeps a connection to one of several nodes, served by the turns of an event loop."""
 
+import errno
 import logging
 import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from random import Random
-from typing import Final
+from typing import Final, Protocol
 
 from replicator.wire.backoff import LAST_S, Backoff, Complaint
 from replicator.wire.hello import send_hello
-from replicator.wire.link import Link, pause, shut
+from replicator.wire.link import Link, shut
 from replicator.wire.messages import BEHIND, PUSH
+from replicator.wire.outlet import QueuedOutlet
 from replicator.wire.rotation import Rotation
 from rt.about import carried
 from rt.errors import PeerError, Refused, RtError, spoken
-from rt.log.notify.watch import Wake
 from rt.net.authority.identity import SERVING, CertificateRole
+from rt.net.loop.event_loop import READABLE, WRITABLE, EventLoop
 from rt.net.tls import Contexts, connect
 
 Address = tuple[str, int]
 _log: Final = logging.getLogger(__name__)
 _NOT_YET: Final = "not connected yet"
-_REST_S: Final = 60.0  # pause while no connection is needed; `wake` ends it
+_REST_S: Final = 60.0  # without a reason to connect; `set` ends it
+_PAUSE_LEAST_S: Final = 0.001  # so that nothing that is due keeps the loop from waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,84 +61,99 @@ class Destination:
         return f"{verb} {f'node {self.member}' if self.member else address_text(node)}"
 
 
-class Dialer:
-    """Dialer: dials, greets, lets `serve` use the connection, and dials again when it ends.
+class Served(Protocol):
+    """What a dialer keeps a connection for. The loop calls all of it."""
 
-    Threads: the dialer's thread runs `_run` and everything below it, including `serve`. It alone
-        writes `node`, `holder`, `error` and `_sock`, and uses `_complaints` and `_rotation` (except
-        in `progressed`); it drops `_destination` when it ends. `start` is called once. Any thread
-        may set `wake`, call `stop`, `join` and `progressed`, and read `node`, `error` and
-        `stopping`: each is one reference or flag, replaced as a whole. Its thread writes `codes`,
-        an entry at a time; any thread may read it.
+    def is_wanted(self) -> bool:
+        """Whether a connection is needed; asked again at each turn, and whenever it is woken."""
+
+    def avoids(self, node: Address) -> bool:
+        """Whether a node is dialled only after no other one could be reached."""
+
+    def begin(self, link: Link) -> None:
+        """Take over a connection on which both sides have greeted; the first turn follows."""
+
+    def turn(self) -> float:
+        """Do what there is to do now; return the seconds until the next turn.
+
+        Raises:
+            RtError: the connection ends, and is dialled again.
+            OSError: the same.
+        """
+
+    def aside(self) -> Callable[[], None] | None:
+        """Return what the turn has left to a thread that may wait for a disk."""
+
+    def end(self) -> None:
+        """Release what the connection used."""
+
+
+class Dialer:
+    """Dials and greets, has a connection served by the turns of a loop, and dials again.
+
+    It is a `replicator.host.Bell`: `set` has the connection take a turn.
+
+    Threads: the loop calls `ready` and `failed`, and whatever begins with `_`, except `_attempt`,
+    which has a short-lived thread for each attempt and sets `_sock` and `_next`. Any thread may
+    call `start`, `set`, `stop` and `join`, and read `node`, `holder`, `error` and `stopping`: each
+    is one reference or flag, replaced as a whole. `codes` is written an entry at a time.
+    `progressed` is called in a turn, or by a thread that does what was put aside.
     """
 
-    def __init__(
-        self,
-        destination: Destination,
-        serve: Callable[[Link], None],
-        *,
-        is_wanted: Callable[[], bool] = lambda: True,
-        avoids: Callable[[Address], bool] = lambda _node: False,
-    ) -> None:
+    def __init__(self, destination: Destination, served: Served) -> None:
         """Dial nothing before `start`.
 
         Args:
             destination: what to connect to.
-            serve: uses a connection until it ends or `stopping` is set; returns normally if the
-                connection is no longer needed.
-            is_wanted: whether a connection is needed; asked again whenever `wake` is set.
-            avoids: whether to dial a node only after no other could be reached.
+            served: uses the connection.
         """
-        self.wake = Wake()
         self.node = ""  # connected to it now
         self.holder = ""  # the name in the certificate of the last node that answered
         self.error = _NOT_YET  # why there is no connection; "" while there is one
         self.stopping = False
         self.codes: dict[Address, str] = {}  # code of each node's last refusal, or ""
         self._destination = destination
-        self._serve = serve
-        self._is_wanted = is_wanted
-        self._avoids = avoids
+        self._served = served
         self._rotation = Rotation(destination.nodes)
         self._backoff = Backoff(Random())
         self._complaints: dict[Address, Complaint] = {}
+        self._loop: EventLoop | None = None
+        self._run = copy_context().run
+        self._ended = threading.Event()
         self._sock: socket.socket | None = None
-        self._thread: threading.Thread | None = None
+        self._link: Link | None = None
+        self._used = destination.nodes[0]  # the node that was dialled last
+        self._watched = 0  # which events of the socket
+        self._is_away = False  # a thread dials, or does what was put aside
+        self._next: Callable[[], None] | None = None  # set by it, for the turn that follows
+        self._began_s = self._rest_to_s = 0.0
 
-    def start(self) -> None:
-        """Start dialling; idempotent.
+    def start(self, loop: EventLoop) -> None:
+        """Begin to dial; idempotent."""
+        if self._loop is None:
+            self._run = copy_context().run  # its log lines name the stream
+            self._loop = loop
+            self.set()
 
-        Raises:
-            RuntimeError: the system allows no further thread; it may be called again.
-        """
-        if self._thread is None:
-            title = self._destination.title(self._destination.nodes[0])
-            thread = threading.Thread(target=carried(self._run), name=title, daemon=True)
-            thread.start()
-            self._thread = thread
+    def set(self) -> None:
+        """Take a turn soon."""
+        if self._loop is not None:
+            self._loop.rouse(self)
 
     def stop(self) -> None:
         """End the connection soon; `join` waits for it."""
         self.stopping = True
-        self.wake.set()
-        if (sock := self._sock) is not None:
-            shut(sock)  # it may be blocked by a peer that reads nothing
+        if (sock := self._sock) is not None and self._is_away:
+            shut(sock)  # a thread may be waiting for the peer
+        self.set()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait until the thread has ended; return whether it has."""
-        thread = self._thread
-        if thread is not None and thread.is_alive():
-            thread.join(timeout_s)
-            if thread.is_alive():
-                return False  # it closes `wake` itself when it ends
-        self.wake.close()
-        return True
+        """Wait until a stopped connection has ended; return whether it has."""
+        return self._loop is None or self._ended.wait(timeout_s)
 
     def abandon(self) -> None:
         """In a forked child: close the socket without a message to the parent's peer."""
-        self.stopping, self._thread = True, None
-        self.wake.renew_lock()
-        self.wake.close()
+        self.stopping, self._loop = True, None
         if (sock := self._sock) is not None:
             socket.socket.close(sock)
 
@@ -145,58 +165,186 @@ class Dialer:
             for complaint in self._complaints.copy().values():
                 complaint.reset()
 
-    def _run(self) -> None:
-        while not self.stopping:
-            node = self._rotation.next(self._avoids)
-            if node is None:
-                self._rest(self._backoff.next_s())
-            else:
-                self._use(node)
-        self.wake.close()
-        del self._destination  # from now on, removed certificates cause no warning
+    def ready(self) -> None:
+        """Take a turn."""
+        self._run(self._turn)
 
-    def _use(self, node: Address) -> None:
-        while not (self.stopping or self._is_wanted()):
-            pause(self.wake, _REST_S)
-        if self.stopping:
+    def failed(self, error: Exception) -> bool:
+        """End this connection, and no other."""
+        self._run(self._fail, error)
+        return True
+
+    def _fail(self, error: Exception) -> None:
+        _log.error("internal error while a connection was served; it ends", exc_info=error)
+        self._rest_to_s = time.monotonic() + LAST_S
+        if self._link is not None:
+            self._end(PeerError(f"internal error: {type(error).__name__}"))
+
+    def _turn(self) -> None:
+        if self._next is not None:
+            step, self._next, self._is_away = self._next, None, False
+            step()
+        elif self._is_away or self._loop is None:
             return
-        began_s = time.monotonic()
+        elif self._link is not None:
+            self._serve(self._loop, self._link)
+        elif self.stopping:
+            self._finish(self._loop)
+        else:
+            self._dial_if_due(self._loop)
+
+    def _finish(self, loop: EventLoop) -> None:
+        if not self._ended.is_set():
+            loop.forget(self)
+            del self._destination  # the certificates may be removed now without a warning
+            self._ended.set()
+
+    # Dialling
+
+    def _dial_if_due(self, loop: EventLoop) -> None:
+        """Dial the next node; not before a rest is over, which a turn must not shorten."""
+        now_s = time.monotonic()
+        if now_s < self._rest_to_s:
+            loop.deadlines.set(self, self._rest_to_s)
+        elif not self._served.is_wanted():
+            loop.deadlines.set(self, now_s + _REST_S)
+        elif (node := self._rotation.next(self._served.avoids)) is None:
+            self._rest_to_s = now_s + self._backoff.next_s()
+            loop.deadlines.set(self, self._rest_to_s)
+        else:
+            self._dial(loop, node)
+
+    def _dial(self, loop: EventLoop, node: Address) -> None:
+        self._used, self._began_s = node, time.monotonic()
         if self.error == _NOT_YET:  # a silent address takes ten seconds to fail
             self.error = f"no answer from {address_text(node)} yet"
+        title = self._destination.title(node)
+        attempt = threading.Thread(
+            target=carried(self._attempt), args=(loop, node), name=title, daemon=True
+        )
+        self._is_away = True
         try:
-            self._connect(node)
+            attempt.start()
+        except RuntimeError as error:  # the system allows no further thread
+            self._next = partial(self._arrived, OSError(errno.EAGAIN, str(error)))
+            self.set()
+
+    def _attempt(self, loop: EventLoop, node: Address) -> None:
+        try:
+            connected = self._connect(node)
+        except (RtError, OSError) as error:  # its frames would keep the certificates
+            self._next = partial(self._arrived, error.with_traceback(None))
+        else:
+            self._next = partial(self._arrived, connected)
+        loop.rouse(self)
+
+    def _connect(self, node: Address) -> tuple[Link, str]:
+        """Return a connection on which both sides have greeted, and whom it is with."""
+        where, text = self._destination, address_text(node)
+        sock, identity = connect(node, where.contexts.current(), roles=where.roles)
+        with ExitStack() as undo:
+            link = Link(sock, None, text, outlet=QueuedOutlet(sock))
+            undo.callback(link.close)
+            if where.member and not (identity.is_node and identity.name == where.member):
+                raise PeerError(f"{identity.name!r} answers at {text}, not {where.member!r}")
+            self._sock = sock
+            send_hello(link, where.direction, where.stream)
+            undo.pop_all()
+        return link, identity.name
+
+    def _arrived(self, result: tuple[Link, str] | Exception) -> None:
+        if isinstance(result, Exception):
+            self._over(result)
+            return
+        node = self._used
+        self._link, self.holder = result
+        self.node, self.error, self.codes[node] = address_text(node), "", ""
+        _log.info("%s: connected", self._destination.title(node))
+        try:
+            self._served.begin(self._link)
         except (RtError, OSError) as error:
+            self._end(error)
+        else:
+            self._turn()
+
+    # The connection
+
+    def _serve(self, loop: EventLoop, link: Link) -> None:
+        try:
+            is_over = self.stopping or not self._served.is_wanted()
+            link.arrived()
+            pause_s = 0.0 if is_over else self._served.turn()
+        except (RtError, OSError) as error:
+            self._end(error)
+            return
+        if is_over:
+            self._end(None)
+        elif (work := self._served.aside()) is not None:
+            self._go_away(loop, work)
+        else:
+            self._rest(loop, link, pause_s)
+
+    def _rest(self, loop: EventLoop, link: Link, pause_s: float) -> None:
+        """Wait until something arrives, there is room to send, or the time is over."""
+        if link.has_more or not pause_s:
+            loop.mark(self)
+        self._watch(loop, link, READABLE | WRITABLE * link.has_left)
+        loop.deadlines.set(self, time.monotonic() + max(_PAUSE_LEAST_S, min(pause_s, link.pause_s)))
+
+    def _go_away(self, loop: EventLoop, work: Callable[[], None]) -> None:
+        """Have a thread do what waits for a disk; meanwhile the socket is not looked at."""
+        self._is_away = True
+        if self._link is not None:
+            self._watch(loop, self._link, 0)
+        loop.deadlines.clear(self)
+        loop.away(work, self._returned)
+
+    def _returned(self, error: Exception | None) -> None:
+        self._next = partial(self._go_on, error)
+        self.set()
+
+    def _go_on(self, error: Exception | None) -> None:
+        if error is None:
+            self._turn()
+        elif isinstance(error, RtError | OSError):
+            self._end(error)
+        else:
+            self._fail(error)
+
+    def _watch(self, loop: EventLoop, link: Link, events: int) -> None:
+        if events != self._watched:
+            self._watched = events
+            if events:
+                loop.watch(link.fileno(), self, events)
+            else:
+                loop.ignore(link.fileno())
+
+    def _end(self, error: Exception | None) -> None:
+        link, self._link = self._link, None
+        if self._loop is None or link is None:
+            return
+        self._watch(self._loop, link, 0)
+        try:
+            self._served.end()
+        finally:
+            link.close()
+            self._over(error)
+
+    def _over(self, error: Exception | None) -> None:
+        """Take note of why there is no connection, and go on with the next node."""
+        node = self._used
+        self.node, self._sock = "", None
+        if error is not None:
             self.error = spoken(error)
             self.codes[node] = error.code if isinstance(error, Refused) else ""
             if not self.stopping:
                 is_behind = isinstance(error, Refused) and error.code == BEHIND
                 level = logging.INFO if is_behind else logging.WARNING  # it will catch up
                 self._complaint(node).say(self._reason(node), level=level)
-        self.node, self._sock = "", None
-        # a connection longer than the longest pause is not part of a tight loop
-        if time.monotonic() - began_s > LAST_S:
+        # one that lasted longer than the longest pause is not part of a loop that hammers a node
+        if time.monotonic() - self._began_s > LAST_S:
             self._backoff.reset()
-
-    def _connect(self, node: Address) -> None:
-        where, text = self._destination, address_text(node)
-        sock, identity = connect(node, where.contexts.current(), roles=where.roles)
-        with ExitStack() as undo:
-            link = Link(sock, self.wake, text)
-            undo.callback(link.close)
-            if where.member and not (identity.is_node and identity.name == where.member):
-                raise PeerError(f"{identity.name!r} answers at {text}, not {where.member!r}")
-            self._sock = sock
-            send_hello(link, where.direction, where.stream)
-            self.node, self.holder, self.error = text, identity.name, ""
-            self.codes[node] = ""
-            _log.info("%s: connected", where.title(node))
-            self._serve(link)
-
-    def _rest(self, seconds: float) -> None:
-        """Pause for the whole time unless stopped: `wake` must not shorten the back-off."""
-        end_s = time.monotonic() + seconds
-        while not self.stopping and (left_s := end_s - time.monotonic()) > 0:
-            pause(self.wake, left_s)
+        self.set()
 
     def _reason(self, node: Address) -> str:
         """Return the error, without the address if the log line begins with it."""

@@ -77,7 +77,7 @@ class Link:
     def __init__(
         self,
         sock: ssl.SSLSocket,
-        wake: Wake,
+        wake: Wake | None,
         name: str,
         large: HeldMemory | None = None,
         outlet: Outlet | None = None,
@@ -86,8 +86,8 @@ class Link:
 
         Args:
             sock: from `rt.net.tls.connect` or `accept`.
-            wake: ends a wait.
-            name: the peer's name, for messages.
+            wake: ends a wait; None where an event loop waits.
+            name: of the peer, for messages.
             large: the memory that its messages may take; unlimited if not given.
             outlet: sends on the socket; if not given, one that waits for the peer.
         """
@@ -106,7 +106,8 @@ class Link:
         self._heard_s = self._spoke_s = time.monotonic()
         self._poller = select.poll()
         self._poller.register(sock.fileno(), select.POLLIN)
-        self._poller.register(wake.fileno(), select.POLLIN)
+        if wake is not None:
+            self._poller.register(wake.fileno(), select.POLLIN)
         sock.settimeout(0)
 
     @property
@@ -246,7 +247,7 @@ class Link:
         if not ready and timeout_s:
             ready = dict(self._poller.poll(timeout_s * 1000 + 0.999))
         self._more = self._more or self._sock.fileno() in ready
-        if self._wake.fileno() in ready:
+        if self._wake is not None and self._wake.fileno() in ready:
             self._wake.clear()
         return set(ready)
 

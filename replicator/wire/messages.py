@@ -10,7 +10,10 @@ from rt.position import START, Position
 CONNECTION: Final = 0xFFFFFFFF  # instead of a channel: the whole connection
 PUSH, PULL = 1, 2  # who dials: the source, or the sink
 NO_SUCH_STREAM: Final = "stream"  # code of a refusal: the node does not serve it
-BEHIND: Final = "behind"  # code of a refusal: the offered copy lags and will catch up
+CLOSED: Final = "closed"  # code of a refusal: the source ships the log no more, and all is well
+# A node serves 1,000 sessions; one connection may bring all of them, and as many again that ended.
+CHANNELS_MAX: Final = 4096
+BEHIND: Final = "behind"  # code of a refusal: the copy that is offered is shorter, and follows
 
 TAIL_BYTES_MAX: Final = 4 * KIB  # one page is what a crash most often takes
 SPANS_MAX: Final = 2  # the header of the last frame, and the last page

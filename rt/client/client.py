@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Any, Self, TypeVar, Unpack, overload
 from weakref import WeakSet
 
+from replicator.push.client import PushClient
 from rt.client.arguments import CursorArguments, MemberArguments, SubscriberArguments
 from rt.client.flight import FlightLimit
 from rt.client.groups.claim_reading import Choice, OnTrouble
@@ -47,9 +48,11 @@ class Client:
     copied once for all subscribers of this client, into `root/<stream>/out`; where another process
     (`rt pull`, another client) keeps that copy already, it is read as it is.
 
+    One event loop ships the sessions of all its publishers, over a connection to each node.
+
     Threads:
-        Any thread may call any method. `_lock` guards `_open`, `_plain` and `_is_closed`; `_copy`,
-        and what is handed out, have rules of their own.
+        Any thread may call any method. `_lock` guards `_open`, `_plain`, `_push` and `_is_closed`;
+        `_copy`, and what is handed out, have rules of their own.
     """
 
     def __init__(self, publishing: ConnectionSettings, reading: ConnectionSettings) -> None:
@@ -61,6 +64,7 @@ class Client:
         """
         self._publishing = publishing
         self._copy = StreamCopy(reading)
+        self._push: PushClient | None = None  # from the first publisher on
         self._lock = threading.Lock()
         self._open: list[ClientPublisher | Readers | LastValue] = []
         # A program may open one for each request that it serves: closed ones are not kept.
@@ -100,11 +104,10 @@ class Client:
                 is not a publisher's.
             Stopped: the client is closed.
         """
-        contexts = self._publishing.contexts(CertificateRole.PUBLISHER)
         with self._lock:
             self._demand_open()
             publisher = ClientPublisher(
-                self._publishing, contexts, session, ask=self._ask,
+                self._publishing, self._pusher(), session, ask=self._ask,
                 confirm=confirm, group=group, writer=writer, batching=batching,
                 flight=flight, disk_limit=disk_limit,
             )  # fmt: skip
@@ -266,9 +269,12 @@ class Client:
         with self._lock:
             self._is_closed = True
             left, self._open = [*self._open, *self._plain], []
+            push, self._push = self._push, None
         deadline = time.monotonic() + timeout_s
         with ExitStack() as undo:  # one that fails does not leave the others open
             undo.callback(self._copy.stop)
+            if push is not None:
+                undo.callback(push.stop)
             for each in reversed(left):
                 if isinstance(each, ClientPublisher):
                     undo.callback(_close_by, each, deadline)
@@ -284,6 +290,16 @@ class Client:
     def __repr__(self) -> str:
         nodes = ", ".join(self._publishing.nodes)
         return f"<Client of stream {self.stream!r} at {nodes}{', closed' * self._is_closed}>"
+
+    def _pusher(self) -> PushClient:
+        """Return what ships the sessions of all publishers."""
+        if self._push is None:
+            where = self._publishing
+            contexts = where.contexts(CertificateRole.PUBLISHER)
+            push = PushClient(where.root, where.stream, where.addresses(), contexts, None)
+            push.start()
+            self._push = push
+        return self._push
 
     def _take(self, cursor: str | Registered, share: str) -> LocalCursor | RegisteredReader:
         """Take a cursor; errors as for `subscriber`."""

@@ -23,7 +23,6 @@ from rt.log.write.disk_room import DiskLimit
 from rt.log.write.writer import WriterSettings
 from rt.names import parse_cursor, session_directory
 from rt.net.admin import PASSING, NoLeader, reading_answers
-from rt.net.tls import Contexts
 from rt.position import Position
 from rt.publisher import Publisher
 
@@ -52,14 +51,14 @@ class ClientPublisher:
 
     Threads:
         Any thread may publish, flush and close. Futures complete on a thread of the receipts;
-        the nodes are dialled by threads of the push client. `_closing` makes `close` idempotent:
+        the client's event loop ships the session. `_closing` makes `close` idempotent:
         the one call that gets it sets `_drained`, which any may read.
     """
 
     def __init__(
         self,
         settings: ConnectionSettings,
-        contexts: Contexts,
+        push: PushClient,
         session: str,
         *,
         ask: Ask,
@@ -74,7 +73,7 @@ class ClientPublisher:
 
         Args:
             settings: where the stream is.
-            contexts: TLS, of the publisher's certificate.
+            push: ships the client's sessions.
             session: its name; one live publisher at a time.
             ask: makes a request of the nodes as a subscriber.
             confirm: what `publish_future` waits for unless told otherwise.
@@ -112,11 +111,8 @@ class ClientPublisher:
                 self._publisher.limit_flight(taken.admit)
             self._receipts = Receipts(self._publisher, self._confirmations)
             undo.callback(self._receipts.close)
-            self._push = PushClient(
-                settings.root, settings.stream, settings.addresses(), contexts, [session]
-            )
-            undo.callback(self._push.stop)
-            self._push.start()
+            self._push = push
+            push.ship(session, self._receipts.heard)
             undo.pop_all()
         self._headers_awaited = False  # the nodes' answer does not change within seconds
         self._closing = threading.Lock()
@@ -304,7 +300,7 @@ class ClientPublisher:
             drained = self._drained = self._await_replicated(end, deadline)
             reason = self._publisher.shipping_note
         finally:
-            self._push.stop()
+            self._push.leave(self.name)
         if not drained:
             _log.warning(
                 "session %s: a majority of the nodes does not have everything yet%s; it stays in "

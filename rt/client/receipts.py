@@ -16,9 +16,10 @@ from rt.position import START, Position
 from rt.publisher import Publisher
 
 _log: Final = logging.getLogger("rt.client")
-# Between two checks of the confirmations: short at first, since most waits are; then longer.
-_POLL_FIRST_S: Final = 0.0002
-_POLL_LAST_S: Final = 0.005
+# Between two looks at the confirmations without being told of them: another program may ship the
+# session, and a full disk may keep the pusher from noting them.
+_POLL_FIRST_S: Final = 0.005
+_POLL_LAST_S: Final = 0.05
 _POLL_GROWTH: Final = 1.3
 _FULL_DISK_S: Final = 0.1
 _OF_NODES: Final = (Level.RECEIVED, Level.REPLICATED, Level.MERGED)
@@ -75,10 +76,10 @@ class Receipts:
     so a thousand waiting threads cost little more than one.
 
     Threads:
-        `_new` and `_closing` are guarded by `_news`, which any thread may take through `future`,
-        `wait_idle` and `close`. `_waiting`, `_drops` and `_complaint` belong to the thread of
-        `_run` alone. It alone sets a future's `end`, and completes the future outside the lock, so
-        a callback may publish again.
+        `_new`, `_closing`, `_is_idle` and `_is_told` are guarded by `_news`, which any thread may
+        take through `future`, `heard`, `wait_idle` and `close`. `_waiting`, `_drops` and
+        `_complaint` belong to the thread of `_run` alone. It alone sets a future's `end`, and
+        completes the future outside the lock, so a callback may publish again.
     """
 
     def __init__(self, publisher: Publisher, confirmations: ConfirmationsFile) -> None:
@@ -88,6 +89,7 @@ class Receipts:
         self._new: list[Pledge] = []
         self._closing = False
         self._is_idle = True
+        self._is_told = False  # that more is confirmed
         self._errors = {level: partial(self._late, level) for level in Level}
         self._waiting: dict[Level, deque[Pledge]] = {level: deque() for level in _OF_NODES}
         self._drops: tuple[DroppedSpan, ...] = ()  # spans whose futures have failed
@@ -128,6 +130,13 @@ class Receipts:
         known = self._confirmations.read()
         return max((each for each in _OF_NODES if known.reached(each) >= end), default=here)
 
+    def heard(self) -> None:
+        """Look at the confirmations: there are more."""
+        if not self._is_idle:
+            with self._news:
+                self._is_told = True
+                self._news.notify_all()
+
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no future is open; False if the time ran out first."""
         with self._news:
@@ -167,11 +176,12 @@ class Receipts:
     def _next(self, pause_s: float) -> list[Pledge] | None:
         """Wait for futures, or for the next check; None once closed."""
         with self._news:
-            if not self._new and not self._closing:
+            if not (self._new or self._closing or self._is_told):
                 self._is_idle = not any(self._waiting.values())
                 if self._is_idle:
                     self._news.notify_all()
                 self._news.wait(None if self._is_idle else pause_s)
+            self._is_told = False
             if self._closing:
                 return None
             new, self._new = self._new, []

@@ -7,6 +7,7 @@ import pytest
 
 import rt
 from rt.client import aio
+from rt.client import client as client_module
 from rt.client import publisher as publisher_module
 from rt.errors import Misuse, Stopped
 from rt.log.write.writer import SessionWriter
@@ -156,12 +157,16 @@ def test_a_publisher_that_cannot_write_its_last_messages_is_released(
         client.close(0)
 
 
-@pytest.mark.parametrize("part", ["PushClient", "Receipts"])
-def test_a_publisher_that_cannot_be_made_is_released(certs, closed, tmp_path, monkeypatch, part):
+@pytest.mark.parametrize(
+    ("module", "part"), [(client_module, "PushClient"), (publisher_module, "Receipts")]
+)
+def test_a_publisher_that_cannot_be_made_is_released(
+    certs, closed, tmp_path, monkeypatch, module, part
+):
     """A process without a descriptor left was refused its own session ever after."""
     with connected(certs, closed, tmp_path, "jfk") as client:
         with monkeypatch.context() as full:
-            full.setattr(publisher_module, part, fail)
+            full.setattr(module, part, fail)
             with pytest.raises(OSError, match="the disk is full"):
                 client.publisher("jfk")
         client.publisher("jfk")

@@ -5,6 +5,8 @@ import os
 import threading
 import time
 
+import pytest
+
 from replicator.push import session_watcher as watcher_module
 from replicator.push.progress import Release
 from replicator.push.session_book import SessionBook
@@ -15,6 +17,7 @@ from rt.log.notify import in_process_notify as news_module
 from rt.log.notify.in_process_notify import Announcer, NewsPlace, local_news, place_of
 from rt.log.notify.watch import Watch
 from rt.names import parse_glob
+from rt.net.loop.event_loop import EventLoop
 from rt.position import Position
 
 PATIENCE_S = 60.0
@@ -57,12 +60,20 @@ def wait_for(ready):
         time.sleep(0.001)
 
 
-def watching(root, gather=None):
+@pytest.fixture
+def loop():
+    """An event loop, which ends with the test."""
+    loop = EventLoop()
+    yield loop
+    loop.stop()
+
+
+def watching(root, loop, gather=None):
     """Return a started watcher of stream `s`, and the connection that it announces to."""
     book = SessionBook(str(root), "s", [parse_glob("*")], 1, Release.MERGED)
     connection = Connection()
     watcher = SessionWatcher(book, [connection], gather or GatherWindow(1))
-    watcher.start()
+    watcher.start(loop)
     return watcher, connection
 
 
@@ -106,23 +117,23 @@ def test_a_listener_that_is_gone_is_not_kept(tmp_path):
     assert str(tmp_path) not in local_news._readers
 
 
-def test_a_lone_message_is_announced_by_the_thread_that_publishes_it(tmp_path):
-    """Waking a thread for it would cost as much as sending it; a lock would stop the others."""
-    watcher, connection = watching(tmp_path)
+def test_a_small_message_is_announced_with_its_frame(tmp_path, loop):
+    """No connection has to read the log for it; and no thread that publishes sends anything."""
+    watcher, connection = watching(tmp_path, loop)
     try:
         with Publisher(tmp_path, stream="s", session="jfk") as publisher:
             wait_for(lambda: is_announced(watcher, "jfk"))
             connection.offers.clear()
             connection.frames.clear()
-            publisher._alone_after_ns = 0  # as after a pause
-            publisher.publish(b"x")
-            publisher._alone_after_ns = 0
-            publisher.publish_many([b"y", b"z"])
-            assert connection.offers == [("jfk", threading.get_ident())] * 2
             path = tmp_path / "s" / "jfk" / "log.0.0"
-            assert path.read_bytes() == b"".join(each.data for each in connection.frames)
-            assert [each.messages for each in connection.frames] == [1, 2]
-            assert connection.frames[1].position == len(connection.frames[0].data)
+            for payloads in ([b"x"], [b"y", b"z"]):
+                publisher._alone_after_ns = 0  # as after a pause
+                publisher.publish_many(payloads)
+                wait_for(
+                    lambda: b"".join(each.data for each in connection.frames) == path.read_bytes()
+                )
+            assert sum(each.messages for each in connection.frames) == 3
+            assert threading.get_ident() not in {thread for _, thread in connection.offers}
     finally:
         watcher.stop()
 
@@ -132,10 +143,10 @@ def sessions(connection):
     return [session for session, _ in connection.offers]
 
 
-def test_a_session_that_is_made_is_announced_and_the_others_are_not_looked_at(tmp_path):
+def test_a_session_that_is_made_is_announced_and_the_others_are_not_looked_at(tmp_path, loop):
     """A thousand that are made one after another would each cost a look at all before it."""
     (tmp_path / "s").mkdir()
-    watcher, connection = watching(tmp_path)
+    watcher, connection = watching(tmp_path, loop)
     try:
         wait_for(lambda: connection.looks)
         for number in range(5):
@@ -156,11 +167,11 @@ def test_a_session_that_is_made_is_announced_and_the_others_are_not_looked_at(tm
         watcher.stop()
 
 
-def test_a_directory_in_the_place_of_one_that_was_moved_away_is_watched(tmp_path):
+def test_a_directory_in_the_place_of_one_that_was_moved_away_is_watched(tmp_path, loop):
     """A session may be restored beside the copy of it that is kept for people to look at."""
     session = tmp_path / "s" / "jfk"
     session.mkdir(parents=True)
-    watcher, connection = watching(tmp_path)
+    watcher, connection = watching(tmp_path, loop)
     try:
         wait_for(lambda: connection.looks)
         session.rename(tmp_path / "old")
@@ -173,39 +184,10 @@ def test_a_directory_in_the_place_of_one_that_was_moved_away_is_watched(tmp_path
         watcher.stop()
 
 
-def test_what_comes_right_after_another_message_is_left_to_the_watcher(tmp_path):
-    """Many small calls in a row are a flood too, which it sends as few large updates."""
-    watcher, connection = watching(tmp_path)
-    try:
-        with Publisher(tmp_path, stream="s", session="jfk") as publisher:
-            wait_for(lambda: is_announced(watcher, "jfk"))
-            publisher._alone_after_ns = 1 << 62
-            connection.offers.clear()
-            publisher.publish_many([b"x"])
-            wait_for(lambda: connection.offers)
-            assert threading.get_ident() not in {thread for _, thread in connection.offers}
-    finally:
-        watcher.stop()
-
-
-def test_messages_of_a_flood_are_announced_by_the_watcher(tmp_path):
-    """They are written with the publisher's lock held, which other threads wait for."""
-    watcher, connection = watching(tmp_path)
-    try:
-        with Publisher(tmp_path, stream="s", session="jfk") as publisher:
-            wait_for(lambda: is_announced(watcher, "jfk"))
-            connection.offers.clear()
-            publisher.publish_many([bytes(1000)] * 9)
-            wait_for(lambda: connection.offers)
-            assert threading.get_ident() not in {thread for _, thread in connection.offers}
-    finally:
-        watcher.stop()
-
-
-def test_while_the_nodes_do_not_keep_up_a_lone_message_is_left_to_the_watcher(tmp_path):
-    """It sends several as one, where each alone would cost every node as much."""
-    gather = GatherWindow(1)
-    watcher, connection = watching(tmp_path, gather)
+def test_while_the_nodes_do_not_keep_up_messages_are_gathered(tmp_path, loop):
+    """Several are sent as one, where each alone would cost every node as much."""
+    gather = GatherWindow(3)
+    watcher, connection = watching(tmp_path, loop, gather)
     try:
         with Publisher(tmp_path, stream="s", session="jfk") as publisher:
             wait_for(lambda: is_announced(watcher, "jfk"))
@@ -216,7 +198,6 @@ def test_while_the_nodes_do_not_keep_up_a_lone_message_is_left_to_the_watcher(tm
             for _ in range(3):
                 publisher._alone_after_ns = 0
                 publisher.publish(b"x")
-            assert ("jfk", threading.get_ident()) not in connection.offers
             path = tmp_path / "s" / "jfk" / "log.0.0"
             wait_for(
                 lambda: (
@@ -227,9 +208,9 @@ def test_while_the_nodes_do_not_keep_up_a_lone_message_is_left_to_the_watcher(tm
         watcher.stop()
 
 
-def test_a_session_is_watched_again_when_its_publisher_here_is_closed(tmp_path):
+def test_a_session_is_watched_again_when_its_publisher_here_is_closed(tmp_path, loop):
     """Another process may publish it next, and announces nothing here."""
-    watcher, connection = watching(tmp_path)
+    watcher, connection = watching(tmp_path, loop)
     try:
         with Publisher(tmp_path, stream="s", session="jfk"):
             wait_for(lambda: is_announced(watcher, "jfk"))
@@ -296,11 +277,13 @@ def test_a_subscriber_is_abandoned_in_a_child_though_a_thread_held_the_registry(
             assert not abandoning.is_alive()
 
 
-def test_a_look_at_all_is_urgent_only_where_a_change_may_have_been_missed(tmp_path, monkeypatch):
+def test_a_look_at_all_is_urgent_only_where_a_change_may_have_been_missed(
+    tmp_path, loop, monkeypatch
+):
     """At the start; later each is looked at in its turn, at leisure, and a new one is announced."""
     monkeypatch.setattr(watcher_module, "_SWEEP_S", 0.01)
     (tmp_path / "s").mkdir()
-    watcher, connection = watching(tmp_path)
+    watcher, connection = watching(tmp_path, loop)
     try:
         wait_for(lambda: connection.looks[-2:] == [False, False])
         assert connection.looks[0]
@@ -312,10 +295,10 @@ def test_a_look_at_all_is_urgent_only_where_a_change_may_have_been_missed(tmp_pa
         watcher.stop()
 
 
-def test_every_look_is_urgent_where_the_file_system_says_nothing(tmp_path, monkeypatch):
+def test_every_look_is_urgent_where_the_file_system_says_nothing(tmp_path, loop, monkeypatch):
     """Looking is the only way there to learn of a message."""
     monkeypatch.setattr(Watch, "fileno", lambda _self: -1)
-    watcher, connection = watching(tmp_path)
+    watcher, connection = watching(tmp_path, loop)
     try:
         wait_for(lambda: len(connection.looks) >= 3)
         assert all(connection.looks)

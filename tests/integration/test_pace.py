@@ -1,9 +1,10 @@
 """Sessions without number are looked at again and again, and no message waits for that."""
 
-import threading
+import errno
+import os
 import time
 
-from replicator.push.pace import SessionSweep, paced
+from replicator.push.pace import SessionRounds, SessionSweep
 from rt.log.notify.confirmations import Level
 from rt.log.notify.shipping import FRESH_S
 from tests.archive_cluster import ArchiveCluster
@@ -11,23 +12,44 @@ from tests.archive_cluster import ArchiveCluster
 NAMES = [f"s{number}" for number in range(50)]
 
 
-def test_a_paced_look_is_at_all_of_them_and_rests(monkeypatch):
-    """It gives the interpreter to others now and then; when it is to stop it goes on at once."""
-    rests = []
-    stopping = threading.Event()
-    monkeypatch.setattr(stopping, "wait", rests.append)
-    assert list(paced(NAMES, stopping)) == NAMES
-    assert len(rests) == 3
-    assert sum(rests) < 0.5
+def looked_at(names):
+    """Return what one look at all sessions looks at, and how long it rests meanwhile."""
+    seen, rests_s = [], []
+    rounds = SessionRounds(lambda: names, seen.append)
+    while len(seen) < len(names):
+        rests_s.append(rounds.turn())
+    assert rests_s.pop() == 1.0, "then it rests for longer"
+    return seen, rests_s
 
 
-def test_looking_at_very_many_does_not_take_long_for_its_rests(monkeypatch):
+def test_a_look_at_all_sessions_rests_now_and_then():
+    """It gives the interpreter to others meanwhile."""
+    seen, rests_s = looked_at(NAMES)
+    assert seen == NAMES
+    assert len(rests_s) == 3
+    assert sum(rests_s) < 0.5
+
+
+def test_looking_at_very_many_does_not_take_long_for_its_rests():
     """A reader of the notes calls one stale that was not renewed for ten seconds."""
-    rests = []
-    stopping = threading.Event()
-    monkeypatch.setattr(stopping, "wait", rests.append)
-    assert len(list(paced(range(100_000), stopping))) == 100_000
-    assert sum(rests) < FRESH_S / 2
+    names = [str(number) for number in range(100_000)]
+    seen, rests_s = looked_at(names)
+    assert seen == names
+    assert sum(rests_s) < FRESH_S / 2
+
+
+def test_a_look_without_a_free_descriptor_is_repeated():
+    """A pusher runs for months; what it misses once may not leave its disk to fill from then on."""
+    seen, answers = [], [OSError(errno.EMFILE, os.strerror(errno.EMFILE)), NAMES[:3]]
+
+    def names():
+        if isinstance(answer := answers.pop(0), OSError):
+            raise answer
+        return answer
+
+    rounds = SessionRounds(names, seen.append)
+    assert rounds.turn() == rounds.turn() == 1.0
+    assert seen == NAMES[:3]
 
 
 def begun(names, *, urgent, new=()):

@@ -40,6 +40,7 @@ from rt.log.files.disk import OsDisk
 from rt.log.files.identity import new_identity
 from rt.log.notify.watch import Wake
 from rt.log.write.appender import Appender
+from rt.net.loop.event_loop import EventLoop
 from rt.net.tls import connect
 from rt.position import START, Position
 
@@ -114,18 +115,34 @@ def test_only_progress_shortens_the_pause_before_the_next_dial(tmp_path, progres
     server.start()
     dialled = []
 
-    def serve(_link):
-        dialled.append(time.monotonic())
-        if progresses:
-            dialer.progressed()
-        raise PeerError("it broke")
+    class Breaks:
+        """Ends each connection at once."""
 
-    dialer = Dialer(Destination([server.address], publisher, PUSH, STREAM), serve)
-    dialer.start()
+        def is_wanted(self):
+            """Always."""
+            return True
+
+        def avoids(self, _node):
+            """There is only one."""
+            return False
+
+        def begin(self, _link):
+            """Break."""
+            dialled.append(time.monotonic())
+            if progresses:
+                dialer.progressed()
+            raise PeerError("it broke")
+
+        def end(self):
+            """Nothing is held."""
+
+    loop = EventLoop()
+    dialer = Dialer(Destination([server.address], publisher, PUSH, STREAM), Breaks())
+    dialer.start(loop)
     assert eventually(lambda: len(dialled) >= (16 if progresses else 6))
     dialer.stop()
     assert dialer.join(60)
-    server.stop(), host.stop()
+    loop.stop(), server.stop(), host.stop()
     pauses_s = [later - earlier for earlier, later in pairwise(dialled[4:])]
     least_s = FIRST_S * 2**4 / 2  # half of a pause is random
     assert (min(pauses_s) < least_s) is progresses  # a busy machine may prolong some

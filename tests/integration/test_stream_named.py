@@ -183,10 +183,12 @@ def test_a_node_of_an_earlier_version_is_asked_about_the_stream_that_it_serves(s
     with socket.create_server(("localhost", 0)) as listening:
 
         def answer():
-            for _ in range(2):
+            for is_named in (True, False):  # it is asked what it serves, and then on a plain one
                 taken, _ = listening.accept()
                 with older.wrap_socket(taken, server_side=True) as connection:
-                    connection.sendall(json.dumps({"stream": OWN}).encode())
+                    connection.sendall(bytes(2) + json.dumps({"stream": OWN}).encode())  # welcome
+                    while connection.recv(1) != (b"\n" if is_named else b"\0"):
+                        pass
 
         answering = threading.Thread(target=answer)
         answering.start()

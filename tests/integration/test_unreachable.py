@@ -9,7 +9,7 @@ import pytest
 from faulty import FaultyDisk
 
 import rt
-from replicator.push import shipping_notes
+from replicator.push import pace
 from rt.client import aio
 from rt.client.receipts import Receipts
 from rt.errors import FlushTimeout, Stopped
@@ -34,7 +34,7 @@ def certs(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch):
     """Have what sessions wait for noted at once."""
-    monkeypatch.setattr(shipping_notes, "_LOOK_S", 0.02)
+    monkeypatch.setattr(pace, "_LOOK_S", 0.02)
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """Archived: the line, then the bytes; whatever happens in between, the next life finishes it."""
 
-import errno
 import os
-import threading
 from contextlib import suppress
 from types import SimpleNamespace
 
@@ -139,22 +137,6 @@ def test_a_thousand_empty_files_are_not_checked_again(tmp_path):
     assert seen.count("truncate") == 0
 
 
-def test_a_check_without_a_free_descriptor_is_repeated(tmp_path, monkeypatch):
-    """A pusher runs for months; what it misses once may not leave its disk to fill from then on."""
-    monkeypatch.setattr(releaser_module, "_LOOK_S", 0.001)
-    looks = threading.Semaphore(0)
-
-    class Book(SessionBook):
-        def names(self):
-            looks.release()
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    releaser = Releaser(Book(str(tmp_path), "flights", ["*"]), Release.MERGED)
-    releaser.start()
-    assert all(looks.acquire(timeout=10) for _ in range(3))
-    releaser.stop()
-
-
 def test_a_session_that_is_being_merged_is_locked_only_where_more_may_go(tmp_path, monkeypatch):
     """At a thousand sessions that publish, all looks found the lock taken by a live publisher."""
     tried, said = [], SimpleNamespace(released=Position.of(0, 0, 8))
@@ -171,7 +153,7 @@ def test_a_session_that_is_being_merged_is_locked_only_where_more_may_go(tmp_pat
     steps = [(0, 8), (0, 16), (0, 24), (0, 24), (0, 32), (1, 8), (1, 16), (1, 16), (1, 16)]
     for roll, offset in steps:
         said.released = Position.of(0, roll, offset)
-        releaser.look()
+        releaser.look_at("jfk")
     assert [(each.roll, each.offset) for each in tried] == [
         (0, 8),
         (0, 24),
@@ -180,8 +162,7 @@ def test_a_session_that_is_being_merged_is_locked_only_where_more_may_go(tmp_pat
         (1, 16),
     ]
     said.released = Position.of(0, 1, 24)
-    releaser._stopping.set()
-    releaser._run()
+    releaser.look_at("jfk", last=True)
     assert len(tried) == 6, "the last look is at all"
 
 

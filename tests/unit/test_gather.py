@@ -130,9 +130,9 @@ def test_what_the_connections_own_thread_sends_is_on_its_way_too():
     for end in (END, Position(END + 1)):
         connection._hints.update(("jfk", "lga"))
         turn = partial(setattr, jfk, "position", end)
-        connection._take_turn(SimpleNamespace(mark=lambda _channel: None, turn=turn, busy=False))
+        connection._side = SimpleNamespace(mark=lambda _channel: None, turn=turn, busy=False)
+        connection.turn()
         assert gather.keeps_up == (end == END), "of lga nothing was sent"
-    connection.dialer.join(0)
 
 
 def frame(position, data=b"12345678", log="a", messages=1):

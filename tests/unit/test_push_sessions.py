@@ -10,7 +10,7 @@ from replicator.source.gather_window import GatherWindow
 from replicator.wire.codec import VERSION
 from replicator.wire.dialer import Destination
 from replicator.wire.hello import PUSH
-from replicator.wire.messages import Ack, Standing
+from replicator.wire.messages import CHANNELS_MAX, Ack, Standing
 from rt import Publisher
 from rt.log.notify.confirmations import ConfirmationsFile
 from rt.names import parse_glob
@@ -65,10 +65,10 @@ def connection(tmp_path):
 def connected(connection):
     """Connect, and take some turns; return the line and the sessions that were opened on it."""
     line = Line()
-    side = connection._begin(line)
+    connection.begin(line)
     for _ in range(3):
-        connection._take_turn(side)
-    return line, side
+        connection.turn()
+    return line, connection._side
 
 
 def opened(side):
@@ -83,13 +83,13 @@ def test_a_note_that_cannot_be_read_ends_the_channel_of_its_session_only(connect
     numbers = opened(side)
     line.answers = [Standing(number, START) for number in numbers]
     for _ in range(2):
-        connection._take_turn(side)
+        connection.turn()
     for number, name in numbers.items():
         end = side._channels[number].position
         assert end
         line.answers.append(Ack(number, end, end, end, end, Position(8)))
         assert name in connection._channels
-    connection._take_turn(side)
+    connection.turn()
     assert sorted(connection._channels) == ["lga"]
     assert "not a regular file" in connection.error("jfk")
     assert connection._book.progress("lga").known.merged
@@ -111,7 +111,17 @@ def test_the_next_connection_opens_all_sessions_though_the_note_of_one_is_out_of
             raise OSError(122, "Disk quota exceeded")
 
         monkeypatch.setattr(ConfirmationsFile, "close", refuse)
-    connection._end()
+    connection.end()
     monkeypatch.undo()
     _, side = connected(connection)
     assert sorted(opened(side).values()) == ["jfk", "lga"]
+
+
+def test_a_connection_whose_channels_are_used_up_is_closed_and_dialled_again(connection):
+    """A program that opens a publisher for each request would be hung up on at 4,096."""
+    _, side = connected(connection)
+    assert connection.is_wanted()
+    side._opened = CHANNELS_MAX
+    assert not connection.is_wanted()
+    connection.end()
+    assert connection.is_wanted()

@@ -183,8 +183,8 @@ class StreamCopy:
         """Return the id of the merged log, once the copy has begun.
 
         Raises:
-            TimeoutError: it has not.
-            WriterFailed: it has ended.
+            TimeoutError: The copy has not begun in time.
+            WriterFailed: The copy has ended.
         """
         end_s = time.monotonic() + timeout_s
         with closing(LogDirectory(self.directory)) as log:

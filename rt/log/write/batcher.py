@@ -1,4 +1,4 @@
-"""Batcher: a thread that writes pending messages when their linger time is over."""
+"""Batcher: writes messages after they have waited long enough for others."""
 
 import atexit
 import threading
@@ -12,10 +12,12 @@ from weakref import WeakSet
 from rt.errors import Misuse, RtError, WriterFailed
 from rt.limits import FRAME_BYTES_DEFAULT, KIB, MESSAGE_BYTES_MAX, MIB
 from rt.log.write.pending import PendingFrame
+from rt.log.write.sync_threads import batch_threads
 
 _FRAME_BYTES_MAX: Final = 8 * MIB  # plus one message of 16 MiB, still within the 32 MiB of a body
 _RETRY_S: Final = 0.1  # after an error such as a full disk
-_EXIT_S: Final = 1.0  # how long a publisher's thread may delay the end of the process
+_AGE_S: Final = 1.0  # between two looks whether a file is old enough to be rolled
+_EXIT_S: Final = 1.0  # how long another thread may delay the end of the process
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +52,16 @@ class Batching:
 class Batcher:
     """Writes a publisher's pending frame `linger_s` after its first message arrived.
 
+    It is a job of threads that all publishers of a process share (`batch_threads`).
+
     Threads:
-        `lock`, which is the publisher's, guards everything here and the pending frame. The thread
-        holds it while writing and releases it while waiting. `is_idle` lets the publisher skip
-        the wake-up call, which costs 1 us, if the thread already waits for the right moment.
+        `lock`, which is the publisher's, guards everything here and the pending frame; `turn` takes
+        it. `is_idle` lets the publisher skip `rouse` if a turn is planned already.
     """
 
     __slots__ = (
-        "__weakref__", "_closing", "_linger_s", "_pending", "_roll_if_old", "_thread", "_wake",
-        "_write", "_written_s", "is_idle",
+        "__weakref__", "_closing", "_linger_s", "_lock", "_pending", "_roll_if_old", "_roused_s",
+        "_threads", "_write", "_written_s", "is_idle",
     )  # fmt: skip
 
     def __init__(
@@ -69,78 +72,83 @@ class Batcher:
         write: Callable[[], object],
         roll_if_old: Callable[[], None] | None = None,
     ) -> None:
-        """Start the thread.
+        """Begin.
 
         Args:
-            lock: held by every caller of a method here, except `stop`.
+            lock: held by every caller of a method here, except `turn` and `stop`.
             pending: the messages that wait.
             linger_s: how long a message waits for others.
             write: writes the pending frame and clears it; called again after an `OSError`.
             roll_if_old: called about once a second while nothing waits, if files roll by age.
+
+        Raises:
+            RuntimeError: the system allows no further thread.
         """
         self.is_idle = True
         self._closing = False
+        self._lock = lock
         self._pending = pending
         self._linger_s = linger_s
         self._write = write
         self._roll_if_old = roll_if_old
+        self._roused_s = 0.0  # when the first message came for which a turn is planned
         self._written_s = 0.0  # when a frame was last written; pending messages are newer
-        self._wake = threading.Condition(lock)
-        self._thread = threading.Thread(target=self._run, name="batch", daemon=True)
-        self._thread.start()
+        self._threads = batch_threads()
+        self._threads.join(self)
+        if roll_if_old is not None:
+            self._threads.ask(self, linger_s + _AGE_S)
         _running.add(self)
 
     def rouse(self) -> None:
-        """Wake the thread if it has not seen a waiting message."""
+        """Plan to write a waiting message for which no turn is planned."""
         self.is_idle = False
-        self._wake.notify()
+        self._roused_s = time.monotonic()
+        self._threads.ask(self, self._linger_s)
 
     def written(self) -> None:
         """Record that the pending frame was just written."""
         self._written_s = time.monotonic()
 
     def stop(self) -> None:
-        """End the thread. Call it without the lock, after the last message."""
+        """End. Call it without the lock, after the last message."""
         _running.discard(self)
-        with self._wake:
+        with self._lock:
             self._closing = True
-            self._wake.notify()
-        self._thread.join()
+        self._threads.leave(self)
 
     def write_last(self) -> None:
-        """Write what is pending, at process exit; in a forked child nothing is pending."""
-        if self._pending.payloads and self._wake.acquire(timeout=_EXIT_S):
+        """Write what waits, at process exit; in a forked child nothing waits."""
+        if self._pending.payloads and self._lock.acquire(timeout=_EXIT_S):
             try:
                 with suppress(RtError, OSError):  # no caller is left to handle an error
                     self._write()
             finally:
-                self._wake.release()
+                self._lock.release()
 
-    def _run(self) -> None:
-        with self._wake:
-            while not self._closing:
-                try:
-                    self._turn()
-                except WriterFailed:
-                    return  # the publisher's next call raises the error
-                except OSError:
-                    self._wake.wait(_RETRY_S)
+    def turn(self) -> float | None:
+        """Write what has waited long enough; return the seconds until the next turn."""
+        with self._lock:
+            if self._closing:
+                return None
+            try:
+                return self._take_turn()
+            except WriterFailed:
+                return None  # the publisher's next call raises it
+            except OSError:
+                return _RETRY_S
 
-    def _turn(self) -> None:
-        pending, linger_s = self._pending, self._linger_s
-        if not pending.payloads:
-            self.is_idle = True
-            self._wake.wait(linger_s + 1 if self._roll_if_old else None)
-            if self._roll_if_old:
-                self._roll_if_old()
-            return
-        oldest, due_s = pending.payloads[0], time.monotonic() + linger_s
-        while pending.payloads and not self._closing and (left_s := due_s - time.monotonic()) > 0:
-            self._wake.wait(left_s)
-            # the frame filled up and was written
-            if pending.payloads and pending.payloads[0] is not oldest:
-                oldest, due_s = pending.payloads[0], self._written_s + linger_s
-        self._write()
+    def _take_turn(self) -> float | None:
+        if self._pending.payloads:
+            # if the frame filled up and was written, what waits now came after that
+            waits_since_s = max(self._roused_s, self._written_s)
+            left_s = waits_since_s + self._linger_s - time.monotonic()
+            if left_s > 0:
+                return left_s
+            self._write()
+        elif self._roll_if_old is not None:
+            self._roll_if_old()
+        self.is_idle = True
+        return None if self._roll_if_old is None else self._linger_s + _AGE_S
 
 
 _running: Final[WeakSet[Batcher]] = WeakSet()

@@ -38,8 +38,13 @@ class SyncThreads:
         a job that was since planned for an earlier time: `_due_s` decides.
     """
 
-    def __init__(self) -> None:
-        """Start without sessions and without threads."""
+    def __init__(self, verb: str = "sync") -> None:
+        """Start without sessions and without threads.
+
+        Args:
+            verb: what the threads do, for their names.
+        """
+        self._verb = verb
         lock = threading.RLock()  # reentrant: a signal handler may publish
         self._changed = threading.Condition(lock)
         self._ended = threading.Condition(lock)
@@ -95,7 +100,7 @@ class SyncThreads:
                 self._start_thread()
 
     def _start_thread(self) -> None:
-        name = f"sync sessions {self._threads}"
+        name = f"{self._verb} sessions {self._threads}"
         threading.Thread(target=self._run, name=name, daemon=True).start()
         self._threads += 1
 
@@ -174,12 +179,18 @@ class SyncThreads:
             self._alarm_s = _INFINITE
 
 
+_BATCHES: Final = -1  # in place of a disk's number
 _by_disk: Final[dict[int, SyncThreads]] = {}
 
 
 def sync_threads(directory: str) -> SyncThreads:
     """Return the threads for the disk that holds a directory."""
     return _by_disk.setdefault(os.stat(directory).st_dev, SyncThreads())
+
+
+def batch_threads() -> SyncThreads:
+    """Return the threads that write batches, which must not wait for the syncs of any disk."""
+    return _by_disk.setdefault(_BATCHES, SyncThreads("batch"))
 
 
 os.register_at_fork(after_in_child=_by_disk.clear)  # a child has none of its parent's threads

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Protocol
 
 from rt.about import carried
+from rt.log.notify.fork_guard import ForkGuard
 from rt.net.loop.deadlines import Deadlines
 from rt.net.loop.readiness import Readiness
 
@@ -47,8 +48,8 @@ class EventLoop:
     A turn serves first what other nodes sent, then connections for `_SERVE_S`, then what is due,
     and last the duties of the streams that have news, once for all that has arrived.
 
-    Threads: `post`, `call`, `away`, `mark_last` and `add_failing` may be called by any thread; all
-        else, and all fields but these, belong to the loop's own.
+    Threads: `post`, `rouse`, `call`, `away`, `mark_last` and `add_failing` may be called by any
+        thread; all else, and all fields but these, belong to the loop's own.
         _posted: a deque, to which any thread appends.
         _is_rung: set before the bell is written, and cleared after it was read and before `_posted`
             is: a call that was posted later rings again.
@@ -56,15 +57,21 @@ class EventLoop:
         longest_s, longest_ran_s: read by any thread.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, *, pool_threads: int = _POOL_THREADS
+    ) -> None:
         """Start the thread; it waits for something to do.
 
         Args:
             clock: a clock that only goes forward.
+            pool_threads: how many threads may wait for disks at once; each is started when needed.
+
+        Raises:
+            RuntimeError: the system allows no further thread.
         """
         self.longest_s = self.longest_ran_s = 0.0  # the longest turn so far
         self.deadlines: Deadlines[Party] = Deadlines()
-        self._pool = ThreadPoolExecutor(_POOL_THREADS, "pool")
+        self._pool = ThreadPoolExecutor(pool_threads, "pool")
         self._clock = clock
         self._epoll = select.epoll()
         self._watched: dict[int, tuple[Party, bool]] = {}  # with whether it is urgent
@@ -75,8 +82,13 @@ class EventLoop:
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_rung = self._is_over = False
         self._epoll.register(self._bell, READABLE)
+        self._guard = ForkGuard("an event loop", self._abandon)
         self._thread = threading.Thread(target=self._run, name="loop", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # the system allows no further thread
+            self._abandon()
+            raise
 
     @property
     def is_own_thread(self) -> bool:
@@ -104,6 +116,13 @@ class EventLoop:
         while not done.wait(_ALIVE_S):
             if not self._thread.is_alive():
                 return
+
+    def rouse(self, party: Party) -> None:
+        """Call a party soon. Any thread may ask."""
+        if self.is_own_thread:
+            self._ready.mark(party)
+        else:
+            self.post(lambda: self._ready.mark(party))
 
     def mark_last(self, party: Party) -> None:
         """Call a party at the end of this turn, or of the next one. Any thread may ask."""
@@ -167,7 +186,7 @@ class EventLoop:
 
     def stop(self) -> None:
         """End the thread once it has done what was posted, and release everything; idempotent."""
-        if self._is_over:
+        if self._is_over or self._guard.is_copy:
             return
         self._is_over = True
         self.post(lambda: None)
@@ -176,9 +195,19 @@ class EventLoop:
         if not self._thread.is_alive():
             words = "the longest turn of the event loop took %.0f ms, and ran for %.0f of them"
             _log.info(words, self.longest_s * 1000, self.longest_ran_s * 1000)
-            self._epoll.close()
-            os.close(self._bell)
-            self._is_rung = True  # whatever is still posted must not write there
+            self._release()
+
+    def _abandon(self) -> None:
+        """In a forked child: release the descriptors, which the parent still uses."""
+        self._is_over = True
+        self._release()
+
+    def _release(self) -> None:
+        self._is_rung = True  # whatever is still posted must not write there
+        self._epoll.close()
+        bell, self._bell = self._bell, -1  # its number may soon be another file's
+        if bell >= 0:
+            os.close(bell)
 
     def _run(self) -> None:
         try:

@@ -142,7 +142,7 @@ class HostSite:
         return {"result": result}
 
     def history(self) -> tuple[int, list[str]]:
-        """Return as `NodeSite.history`, one log after another; the time is the oldest one."""
+        """Return the streams' histories, one log after another, with the oldest one's time."""
         found = [site.history() for site in self._served().values()]
         at_ns = min((looked_ns for looked_ns, _ in found), default=time.time_ns())
         return at_ns, [each for _, rows in found for each in rows]

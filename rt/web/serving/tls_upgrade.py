@@ -80,7 +80,7 @@ class TlsUpgrade(asyncio.Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether no request is being answered."""
+        """Return whether the connection is idle: no request is being answered."""
         return not self._serves or self._http.is_waiting
 
     def end(self) -> None:

@@ -1,0 +1,73 @@
+"""A client ships the sessions of all its publishers over one connection to each node."""
+
+import os
+import shutil
+import threading
+
+import pytest
+from archive_cluster import STREAM, ArchiveCluster, connect
+
+from rt.errors import FlushTimeout
+
+PATIENCE_S = 60
+_OF_A_PUBLISHER = 1  # it resolves the futures
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """Return a cluster of one node that all tests share; each uses sessions of its own."""
+    with ArchiveCluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture
+def client(cluster, tmp_path):
+    """Return a client of it."""
+    with connect(cluster, tmp_path) as client:
+        yield client
+
+
+def sockets():
+    """Return how many sockets this process has."""
+    fds = [f"/proc/self/fd/{each}" for each in os.listdir("/proc/self/fd")]
+    return sum(os.readlink(each).startswith("socket:") for each in fds if os.path.lexists(each))
+
+
+def test_ten_publishers_take_no_connection_and_no_pusher_more_than_one(client):
+    """Each had three connections and six threads: a program with ten had 85 threads."""
+    client.publisher("one").publish(b"x", confirm="merged", timeout_s=PATIENCE_S)
+    threads, connections = threading.active_count(), sockets()
+    for number in range(9):
+        more = client.publisher(f"more{number}")
+        more.publish(b"x", confirm="merged", timeout_s=PATIENCE_S)
+    assert sockets() == connections
+    assert threading.active_count() - threads <= 9 * _OF_A_PUBLISHER
+
+
+def test_a_session_that_is_refused_stops_no_other(client, tmp_path):
+    """They share a connection; what is wrong with one log ends its channel and nothing else."""
+    with client.publisher("lost") as publisher:
+        publisher.publish(b"x", confirm="merged", timeout_s=PATIENCE_S)
+    shutil.rmtree(tmp_path / STREAM / "lost")
+    other, again = client.publisher("sound"), client.publisher("lost")
+    with pytest.raises(FlushTimeout):
+        again.publish(b"another log of the same name", confirm="merged", timeout_s=2)
+    for _ in range(3):
+        other.publish(b"x", confirm="merged", timeout_s=5)
+    assert not again.close(0)
+    assert other.close()
+
+
+def test_a_closed_session_may_be_shipped_by_another_while_the_client_goes_on(
+    client, cluster, tmp_path
+):
+    """A node takes a session from one connection at a time, and this one stays for the others."""
+    stays = client.publisher("stays")
+    with client.publisher("moves") as publisher:
+        publisher.publish(b"here", confirm="merged", timeout_s=PATIENCE_S)
+    elsewhere = tmp_path / "elsewhere"
+    shutil.move(tmp_path / STREAM / "moves", elsewhere / STREAM / "moves")
+    with connect(cluster, elsewhere) as other:
+        moved = other.publisher("moves")
+        assert moved.publish(b"there", confirm="merged", timeout_s=PATIENCE_S) == 1
+        stays.publish(b"x", confirm="merged", timeout_s=PATIENCE_S)
