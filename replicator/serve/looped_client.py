@@ -46,6 +46,7 @@ class LoopedClient:
         self._pause_s = 0.0  # what the last turn of a puller said
         self._hold: Hold | None = None
         self._held_to_s = 0.0
+        self._woken = _Woken(served.wake, self)
 
     def begin(self) -> None:
         """Have the loop serve it from now on."""
@@ -65,8 +66,7 @@ class LoopedClient:
         self._end(None)
 
     def _begin(self) -> None:
-        wake = self._served.wake
-        self._loop.watch(wake.fileno(), _Woken(wake, self))
+        self._loop.watch(self._served.wake.fileno(), self._woken)
         self._loop.mark(self)
 
     def _turn(self) -> None:
@@ -196,6 +196,7 @@ class LoopedClient:
         self._is_over = True
         self._watch(0)
         self._loop.ignore(self._served.wake.fileno())
+        self._loop.forget(self._woken)  # it may be marked in this very turn
         self._loop.forget(self)
 
         def end() -> None:  # it says why to the peer, and waits until that was read
