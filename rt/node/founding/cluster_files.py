@@ -35,11 +35,11 @@ from rt.net.authority.identity import CertificateRole, identity_of
 from rt.net.authority.renewal import hosts_of
 from rt.net.awaited import awaiting
 from rt.net.exchange import decode_fields, receive_all
-from rt.net.question import connect_about
+from rt.net.question import STATUS_ALPN, connect_about
 from rt.net.tls import Contexts
 from rt.node.founding.from_copy import read_founding
 from rt.node.founding.layout import HERE, ClusterLayout
-from rt.node.observe.status import STATUS_ALPN, STATUS_S
+from rt.node.observe.status import STATUS_S
 from rt.node.settings.node import PORT, parse_address
 from rt.position import FILE_BYTES_MAX
 from rt.text import printable

@@ -1,0 +1,116 @@
+"""The event loop of a pusher: what one node or one attempt does wrong costs the others nothing."""
+
+import os
+import socket
+import threading
+import time
+from contextlib import suppress
+from itertools import count
+
+import pytest
+
+from replicator.push.client import PushClient
+from replicator.wire.codec import VERSION, encode
+from replicator.wire.link import Link
+from replicator.wire.messages import PUSH, Hello, Open, Standing
+from rt import Publisher
+from rt.errors import RtError
+from rt.log.notify.watch import Wake
+from rt.net.authority.certificates import certificate_files
+from rt.net.loop.event_loop import EventLoop
+from rt.net.tls import Contexts, accept, client_context, server_context
+from rt.node.founding.cluster_files import init_local_cluster
+from rt.position import START
+from tests.replicator_host import eventually
+
+STREAM = "flights"
+_MESSAGES = 16  # of a megabyte that cannot be compressed: more than two sockets hold
+
+
+@pytest.fixture
+def contexts(tmp_path):
+    """Return a publisher's contexts."""
+    init_local_cluster(str(tmp_path), STREAM, 1)
+    return Contexts(certificate_files(str(tmp_path / "certs"), "publisher"), client_context)
+
+
+class DeafNode:
+    """Welcomes sessions on one connection, and reads nothing more until it is told to end."""
+
+    def __init__(self, root):
+        files = certificate_files(os.path.join(root, "certs"), "n1")
+        self._context = server_context(files.ca, files.cert, files.key)
+        self._listening = socket.create_server(("localhost", 0))
+        self.address = self._listening.getsockname()[:2]
+        self.is_deaf, self._ended = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self):
+        plain, _ = self._listening.accept()
+        with suppress(RtError, OSError):
+            sock, _ = accept(plain, self._context)
+            link = Link(sock, Wake(), "pusher")
+            link.expect(Hello)
+            link.send(encode(Hello(VERSION, VERSION, PUSH, STREAM, "deaf")))
+            while not self.is_deaf.is_set():
+                for message in link.receive():
+                    if isinstance(message, Open):
+                        link.send(encode(Standing(message.channel, START)))
+                        self.is_deaf.set()
+                        break
+                link.wait(1)
+            self._ended.wait()
+            link.close()
+
+    def close(self):
+        """End."""
+        self._ended.set()
+        self._thread.join()
+        self._listening.close()
+
+
+def test_a_node_that_takes_nothing_keeps_no_loop_turning(tmp_path, contexts):
+    """A slow line is full most of the time; the loop turned round and round until it had room."""
+    with Publisher(tmp_path, stream=STREAM, session="jfk") as publisher:
+        publisher.publish_many(os.urandom(1 << 20) for _ in range(_MESSAGES))
+    looks = count()
+
+    def clock():
+        next(looks)
+        return time.monotonic()
+
+    loop, node = EventLoop(clock), DeafNode(tmp_path)
+    push = PushClient(str(tmp_path), STREAM, [node.address], contexts, loop=loop)
+    push.start()
+    try:
+        assert node.is_deaf.wait(60)
+        sent, began = [], []
+
+        def is_stuck():
+            sent.append(push.traffic()[f"{node.address[0]}:{node.address[1]}"].bytes)
+            began.append(next(looks))
+            return len(sent) > 100 and sent[-1] == sent[-100] > 0
+
+        assert eventually(is_stuck, 60)
+        assert began[-1] - began[-100] < 1000, "in about a second"
+    finally:
+        push.stop()
+        node.close()
+        loop.stop()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_attempt_that_meets_an_unexpected_error_is_followed_by_another(
+    tmp_path, contexts, caplog
+):
+    """The dialer waited for ever for a thread that had ended. No host has such a name."""
+    push = PushClient(str(tmp_path), STREAM, [(f"{'a' * 64}.example", 1)], contexts, None)
+    push.start()
+    try:
+        push.ship("jfk")
+        assert eventually(lambda: "internal error" in caplog.text, 30)
+    finally:
+        began_s = time.monotonic()
+        push.stop(wait_s=30)
+    assert time.monotonic() - began_s < 15
