@@ -13,8 +13,9 @@ from rt.net.tls_errors import describe_tls_error
 # Passed to TLS at once, and again as a whole if there was no room: 8 records, so that a megabyte
 # takes eight calls, and a line of 9 kB/s sends one part within 15 s.
 _PART_BYTES: Final = 128 * KIB
-# What may be queued for one peer. A turn of a source writes about 1 MiB, and none begins while
-# something is queued; a sink answers each message of a turn, 1,000 at most, with less than 1 KiB.
+# What may be queued for one peer besides its longest message, of up to 32 MiB. A turn of a source
+# writes 1 MiB or one message, and none begins while something is queued; a sink answers each
+# message of a turn, 1,000 at most, with less than 1 KiB.
 QUEUED_BYTES_MAX: Final = 8 * MIB
 
 
@@ -78,10 +79,11 @@ class Outlet:
 class OutputQueue:
     """OutputQueue: what one peer has not accepted yet, in parts; bounded."""
 
-    __slots__ = ("_parts", "bytes")
+    __slots__ = ("_longest", "_parts", "bytes")
 
     def __init__(self) -> None:
         self.bytes = 0
+        self._longest = 0  # of what was put since it was empty
         self._parts: deque[bytes] = deque()
 
     def put(self, data: bytes | memoryview) -> None:
@@ -90,7 +92,8 @@ class OutputQueue:
         Raises:
             PeerError: too much is waiting.
         """
-        if self.bytes + len(data) > QUEUED_BYTES_MAX:
+        self._longest = max(len(data), self._longest if self.bytes else 0)
+        if self.bytes + len(data) > QUEUED_BYTES_MAX + self._longest:
             raise PeerError(f"it has not read {self.bytes} bytes that wait for it")
         self.bytes += len(data)
         self._parts.extend(

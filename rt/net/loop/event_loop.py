@@ -151,9 +151,14 @@ class EventLoop:
             work: called by a thread of the pool.
             back: called by the loop, with the error that ended `work`, if one did.
             pool: another pool, for what the tasks of this one wait for.
+
+        Raises:
+            RuntimeError: the system allows no further thread; `work` may be done later.
         """
 
         def report(done: Future[None]) -> None:
+            if done.cancelled():
+                return  # the loop has stopped
             error = done.exception()
             if error is not None and not isinstance(error, Exception):
                 raise error
