@@ -6,6 +6,7 @@ import time
 from collections import deque
 from typing import Final
 
+from replicator.wire.codec import LARGE_BYTES
 from rt.errors import PeerError
 from rt.limits import KIB, MIB
 from rt.net.tls_errors import describe_tls_error
@@ -13,8 +14,9 @@ from rt.net.tls_errors import describe_tls_error
 # Passed to TLS at once, and again as a whole if there was no room: 8 records, so that a megabyte
 # takes eight calls, and a line of 9 kB/s sends one part within 15 s.
 _PART_BYTES: Final = 128 * KIB
-# What may be queued for one peer. A turn of a source writes about 1 MiB, and none begins while
-# something is queued; a sink answers each message of a turn, 1,000 at most, with less than 1 KiB.
+# What may be queued for one peer, beside one frame of up to 32 MiB. A turn of a source writes such
+# a frame or about 1 MiB, and none begins while something is queued; a sink answers each message of
+# a turn, 1,000 at most, with less than 1 KiB.
 QUEUED_BYTES_MAX: Final = 8 * MIB
 
 
@@ -78,10 +80,11 @@ class Outlet:
 class OutputQueue:
     """OutputQueue: what one peer has not accepted yet, in parts; bounded."""
 
-    __slots__ = ("_parts", "bytes")
+    __slots__ = ("_large", "_parts", "bytes")
 
     def __init__(self) -> None:
         self.bytes = 0
+        self._large = 0  # of a large frame that was put there since it was last empty
         self._parts: deque[bytes] = deque()
 
     def put(self, data: bytes | memoryview) -> None:
@@ -90,8 +93,10 @@ class OutputQueue:
         Raises:
             PeerError: too much is waiting.
         """
-        if self.bytes + len(data) > QUEUED_BYTES_MAX:
+        is_large = len(data) > LARGE_BYTES
+        if self._large if is_large else self.bytes - self._large + len(data) > QUEUED_BYTES_MAX:
             raise PeerError(f"it has not read {self.bytes} bytes that wait for it")
+        self._large += len(data) * is_large
         self.bytes += len(data)
         self._parts.extend(
             bytes(data[at : at + _PART_BYTES]) for at in range(0, len(data), _PART_BYTES)
@@ -105,6 +110,7 @@ class OutputQueue:
     def sent(self) -> None:
         """Remove the first part, which was sent."""
         self.bytes -= len(self._parts.popleft())
+        self._large = min(self._large, self.bytes)
 
 
 class QueuedOutlet(Outlet):
