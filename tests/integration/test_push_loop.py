@@ -15,6 +15,7 @@ from replicator.wire.link import Link
 from replicator.wire.messages import PUSH, Hello, Open, Standing
 from rt import Publisher
 from rt.errors import RtError
+from rt.log.notify.shipping import ShippingNote
 from rt.log.notify.watch import Wake
 from rt.net.authority.certificates import certificate_files
 from rt.net.loop.event_loop import EventLoop
@@ -114,3 +115,22 @@ def test_an_attempt_that_meets_an_unexpected_error_is_followed_by_another(
         began_s = time.monotonic()
         push.stop(wait_s=30)
     assert time.monotonic() - began_s < 15
+
+
+def test_a_session_that_was_left_is_not_looked_at_any_more(tmp_path, contexts):
+    """The look at all that was under way noted what it waits for, and remembered it for ever."""
+    names = [f"s{number:02}" for number in range(40)]
+    for name in names:
+        Publisher(tmp_path, stream=STREAM, session=name).close()
+    notes = {name: ShippingNote(str(tmp_path / STREAM / name)) for name in names}
+    push = PushClient(str(tmp_path), STREAM, [("localhost", 1)], contexts, None)
+    for name in names:
+        push.ship(name)
+    push.start()
+    try:
+        assert eventually(notes[names[0]].read, 30)
+        push.leave(names[-1])
+        assert eventually(notes[names[-2]].read, 30)
+        assert not eventually(notes[names[-1]].read, 0.1)
+    finally:
+        push.stop()

@@ -85,3 +85,11 @@ def test_a_publisher_that_was_closed_is_not_kept(client):
     client.publisher("closed").publish(b"x", confirm="merged", timeout_s=PATIENCE_S)
     gc.collect()
     assert gone() is None
+
+
+def test_the_largest_message_ends_no_connection(client, caplog):
+    """The rest of it that the socket did not take was more than a connection might keep."""
+    publisher = client.publisher("large")
+    for _ in range(2):
+        publisher.publish(os.urandom((16 << 20) - 100), confirm="merged", timeout_s=PATIENCE_S)
+    assert not [each for each in caplog.records if "has not read" in each.getMessage()]

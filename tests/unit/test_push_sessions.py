@@ -125,3 +125,32 @@ def test_a_connection_whose_channels_are_used_up_is_closed_and_dialled_again(con
     assert not connection.is_wanted()
     connection.end()
     assert connection.is_wanted()
+
+
+def test_no_channel_is_opened_that_a_node_would_hang_up_for(connection, tmp_path):
+    """Sixteen are opened in a turn, and the last of them may be one too many for all the others."""
+    _, side = connected(connection)
+    side._opened = CHANNELS_MAX - 1
+    for name in ("bos", "ewr"):
+        Publisher(tmp_path, stream=STREAM, session=name).close()
+    connection.look()
+    connection.turn()
+    assert side._opened == CHANNELS_MAX
+    assert not connection.is_wanted()
+
+
+def test_sessions_that_no_connection_could_carry_end_none(connection, tmp_path):
+    """It was closed and dialled again without end, and those left over were not shipped."""
+    book = SessionBook(str(tmp_path), STREAM, None)
+    for name in ("jfk", "lga", "bos", *map(str, range(CHANNELS_MAX))):
+        book.choose(name, lambda: None)
+    nodes = Destination([("localhost", 1)], Contexts(), PUSH, STREAM)
+    connection = PushConnection(nodes, book, GatherWindow(1))
+    _, side = connected(connection)
+    side._opened = CHANNELS_MAX
+    Publisher(tmp_path, stream=STREAM, session="bos").close()
+    connection.look()
+    connection.turn()
+    assert connection.is_wanted()
+    assert "4,096 sessions at most" in connection.error("bos")
+    assert sorted(opened(side).values()) == ["jfk", "lga"]
