@@ -19,7 +19,7 @@ from sequencer.ledger.session_facts import Ownership
 from sequencer.member import Member
 
 from .mutants_merge import merging
-from .mutation import Patch
+from .mutation import Patch, noticed_by
 
 LAST = 1 << 62  # greater than every position and every instruction
 
@@ -60,6 +60,9 @@ def next_copy_removed_by_the_last_owner() -> list[Patch]:
 
 
 @merging
+@noticed_by(
+    "unit/test_sequencing.py::test_a_repeated_instruction_leaves_the_copy_of_the_log_that_follows_alone"
+)
 def next_copy_compared_with_the_last_log() -> list[Patch]:
     """After a crash, a repeated instruction finds the next log's copy to differ from its own."""
     right = Executor._compare_copy

@@ -41,7 +41,7 @@ _RARE = {  # by seed % 64
     55: "rotten", 63: "replaced",
 }  # fmt: skip
 _FIRST_TRIED = {  # seeds that notice mistakes which a hunt would hardly find
-    "next-copy-compared-with-the-last-log": 20578,
+    "live-owner-displaced": 322,
     "next-copy-removed-by-the-last-owner": 20578,
     "older-announcements-vouch": 31000447,
 }
