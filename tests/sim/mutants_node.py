@@ -204,6 +204,7 @@ def complete_without_what_was_decided() -> list[Patch]:
 
 
 @merging
+@noticed_by("integration/test_node_pipeline.py::test_a_puller_is_complete_only_where_the_node_is")
 def complete_while_it_learns() -> list[Patch]:
     """A node that was wiped takes pullers, and calls them complete."""
     return [(NodeView, "_is_learning", property(lambda self: False))]

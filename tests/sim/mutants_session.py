@@ -49,6 +49,9 @@ def ended_copies_dropped_before_the_sync() -> list[Patch]:
 
 
 @merging
+@noticed_by(
+    "unit/test_node_inbox.py::test_a_copy_begun_after_an_instruction_that_is_to_be_repeated_is_kept"
+)
 def next_copy_removed_by_the_last_owner() -> list[Patch]:
     """After a crash, a name is bound to its last log again, and the next log's copy is removed."""
     right = Inboxes.bind

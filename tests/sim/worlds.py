@@ -42,8 +42,9 @@ _RARE = {  # by seed % 64
 }  # fmt: skip
 _FIRST_TRIED = {  # seeds that notice mistakes which a hunt would hardly find
     "live-owner-displaced": 322,
-    "next-copy-removed-by-the-last-owner": 20578,
+    "longer-log-wins": 91,
     "older-announcements-vouch": 31000447,
+    "state-taken-over-drops-all-that-waits": 254,
 }
 WORLDS: dict[str, type[Cluster]] = {
     "members": MemberCluster,
