@@ -417,7 +417,6 @@ class Server:
             link, schedule, claim, columns=columns, settle=host.settle,
             refused=lambda why: served.record.refuse(why.code),
             headers=None if peer.is_node else host.why_no_headers,
-            is_looped=True,
         )  # fmt: skip
 
     def _held(self, link: Link, peer: PeerIdentity, served: ServedStream) -> Hold:

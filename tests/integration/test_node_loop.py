@@ -326,7 +326,7 @@ class Looped(Dialogue):
         super().__init__(source, sink)
         self.aside = 0
         self.sink = SinkConnection(
-            self.sink_pipe, AckSchedule(NoWake()), self.claim, is_looped=True,
+            self.sink_pipe, AckSchedule(NoWake()), self.claim,
             refused=lambda why: self.refusals.append(("sink", why.code, str(why))),
         )  # fmt: skip
 
