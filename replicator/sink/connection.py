@@ -53,10 +53,10 @@ Claim = Callable[[LogIdentity, Bell], Inbox]
 class SinkConnection:
     """SinkConnection: a connection's channels that are filled, each acknowledged when it has news.
 
-    Threads: the loop, and what it has a thread do meanwhile, call everything except `acknowledge`, which any other thread
-        may call. The schedule's `turn` is held during a turn and tried by `acknowledge`; it guards
-        `_channels`, what they hold, the schedule and sending on `_link`. The rest belongs to the
-        connection's thread, or is set once.
+    Threads: the loop, or the thread that works for it meanwhile, calls everything except
+        `acknowledge`, which any other thread may call. The schedule's `turn` is held during a turn
+        and tried by `acknowledge`; it guards `_channels`, what they hold, the schedule and sending
+        on `_link`. The rest belongs to the loop, or is set once.
     """
 
     def __init__(
