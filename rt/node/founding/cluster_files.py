@@ -48,7 +48,6 @@ from sequencer.raft.consensus import MEMBERS_ALLOWED
 
 CLIENTS_NAME: Final = "clients.toml"
 _NODES: Final = re.compile(r"^nodes = \[[^\]\n]*\]$", re.MULTILINE)  # as `_clients_toml` writes
-_CONNECT_S: Final = 2.0
 _PORTS: Final = 20  # ports tried, from the usual one on, before any free port
 _STATUS_BYTES_MAX: Final = 32 << 20  # of 100,000 sessions
 
