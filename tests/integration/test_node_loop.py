@@ -15,9 +15,8 @@ from replicator.sink.connection import SinkConnection
 from replicator.wire.codec import encode
 from replicator.wire.link import Link
 from replicator.wire.messages import Data
-from replicator.wire.outlet import QueuedOutlet
+from replicator.wire.outlet import Outlet
 from rt.errors import PeerError
-from rt.log.notify.watch import Wake
 from rt.net.loop.event_loop import EventLoop
 from rt.net.tls import accept, connect
 from rt.node.agree.duties import Stepped
@@ -264,7 +263,7 @@ def test_a_deadline_calls_a_party_once_when_it_is_due(loop):
 def test_a_peer_that_reads_nothing_holds_no_one_up_and_has_it_all_in_the_end(ends):
     """A thread could wait for it; a loop that did would wait with every client of the process."""
     ours, theirs = ends
-    outlet, wanted, got = QueuedOutlet(ours), bytearray(), bytearray()
+    outlet, wanted, got = Outlet(ours), bytearray(), bytearray()
     while len(wanted) % 7 or not outlet.has_left:
         part = bytes([len(wanted) % 251]) * 100_001
         outlet.send(memoryview(part), 60)
@@ -286,7 +285,7 @@ def test_a_peer_that_reads_nothing_holds_no_one_up_and_has_it_all_in_the_end(end
 
 def test_a_peer_that_reads_nothing_for_too_long_is_given_up(ends):
     """Or it would keep what waits for it, and a copy of its session, for ever."""
-    outlet = QueuedOutlet(ends[0])
+    outlet = Outlet(ends[0])
     while not outlet.has_left:
         outlet.send(bytes(100_000), 60)
     with pytest.raises(PeerError, match="read nothing for 0 s"):
@@ -295,17 +294,13 @@ def test_a_peer_that_reads_nothing_for_too_long_is_given_up(ends):
 
 def test_a_loop_learns_when_a_link_has_to_be_looked_at_again(ends):
     """It polls the socket itself, and would else never send a heartbeat."""
-    wake = Wake()
-    try:
-        link = Link(ends[0], wake, "publisher")
-        assert link.fileno() == ends[0].fileno()
-        assert 0 < link.pause_s <= 5
-        list(link.receive())
-        assert not link.has_more
-        link.arrived()
-        assert link.has_more
-    finally:
-        wake.close()
+    link = Link(ends[0], "publisher")
+    assert link.fileno() == ends[0].fileno()
+    assert 0 < link.pause_s <= 5
+    list(link.receive())
+    assert not link.has_more
+    link.arrived()
+    assert link.has_more
 
 
 def test_nodes_whose_disks_are_nearly_full_take_nothing_and_go_on_when_there_is_room(tmp_path):
@@ -336,7 +331,7 @@ class Looped(Dialogue):
         super().__init__(source, sink)
         self.aside = 0
         self.sink = SinkConnection(
-            self.sink_pipe, AckSchedule(NoWake()), self.claim, is_looped=True,
+            self.sink_pipe, AckSchedule(NoWake()), self.claim,
             refused=lambda why: self.refusals.append(("sink", why.code, str(why))),
         )  # fmt: skip
 

@@ -49,7 +49,6 @@ from sequencer.raft.consensus import MEMBERS_ALLOWED
 
 CLIENTS_NAME: Final = "clients.toml"
 _NODES: Final = re.compile(r"^nodes = \[[^\]\n]*\]$", re.MULTILINE)  # as `_clients_toml` writes
-_CONNECT_S: Final = 2.0
 _PORTS: Final = 20  # ports tried, from the usual one on, before any other
 # Below those that Linux gives to outgoing connections: one of these would take the port of a node
 # that is being restarted.
