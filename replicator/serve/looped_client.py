@@ -49,7 +49,6 @@ class LoopedClient:
         self._pause_s = 0.0  # what the last turn of a puller said
         self._hold: Hold | None = None
         self._held_to_s = 0.0
-        self._woken = _Woken(served.wake, self)
 
     def begin(self) -> None:
         """Have the loop serve it from now on."""
@@ -203,7 +202,6 @@ class LoopedClient:
         self._loop.ignore(self._served.wake.fileno())
         self._loop.forget(self._woken)  # it may be marked in this very turn
         self._loop.forget(self)
-        self._loop.forget(self._woken)
 
         def end() -> None:  # it says why to the peer, and waits until that was read
             try:

@@ -17,6 +17,7 @@ from replicator.wire.link import Link
 from replicator.wire.messages import Data
 from replicator.wire.outlet import Outlet
 from rt.errors import PeerError
+from rt.log.notify.watch import Wake
 from rt.net.loop.event_loop import EventLoop
 from rt.net.tls import accept, connect
 from rt.node.agree.duties import Stepped
@@ -431,7 +432,7 @@ class Served:
 
     def __init__(self, loop, sock, *, fills=None, feeds=None):
         self.wake, self.is_ended, self.over = Wake(), False, Future()
-        link = Link(sock, self.wake, "peer", None, QueuedOutlet(sock))
+        link = Link(sock, "peer")
         if feeds is not None:
             feeds.link = link
         served = LoopedConnection(
@@ -495,7 +496,7 @@ def test_a_connection_that_ends_in_the_turn_in_which_its_bell_rings_is_called_no
 def test_a_message_that_is_longer_than_the_bound_of_what_waits_is_sent_to_a_puller(ends):
     """A subscriber on a slow line was hung up on at each message of over 8 MiB, for ever."""
     ours, theirs = ends
-    outlet, got = QueuedOutlet(ours), bytearray()
+    outlet, got = Outlet(ours), bytearray()
     message = bytes(range(256)) * (32 << 12)  # as long as a body may be
     outlet.send(message, 60)
     outlet.send(b"caught up", 60)
