@@ -16,7 +16,6 @@ from replicator.wire.messages import PUSH, Hello, Open, Standing
 from rt import Publisher
 from rt.errors import RtError
 from rt.log.notify.shipping import ShippingNote
-from rt.log.notify.watch import Wake
 from rt.net.authority.certificates import certificate_files
 from rt.net.loop.event_loop import EventLoop
 from rt.net.tls import Contexts, accept, client_context, server_context
@@ -51,16 +50,11 @@ class DeafNode:
         plain, _ = self._listening.accept()
         with suppress(RtError, OSError):
             sock, _ = accept(plain, self._context)
-            link = Link(sock, Wake(), "pusher")
+            link = Link(sock, "pusher")
             link.expect(Hello)
             link.send(encode(Hello(VERSION, VERSION, PUSH, STREAM, "deaf")))
-            while not self.is_deaf.is_set():
-                for message in link.receive():
-                    if isinstance(message, Open):
-                        link.send(encode(Standing(message.channel, START)))
-                        self.is_deaf.set()
-                        break
-                link.wait(1)
+            link.send(encode(Standing(link.expect(Open).channel, START)))
+            self.is_deaf.set()
             self._ended.wait()
             link.close()
 
