@@ -36,7 +36,7 @@ def contexts(tmp_path):
 
 
 class DeafNode:
-    """Welcomes sessions on one connection, and reads nothing more until it is told to end."""
+    """Welcomes the first session of all, and reads nothing more until it is told to end."""
 
     def __init__(self, root):
         files = certificate_files(os.path.join(root, "certs"), "n1")
@@ -44,11 +44,14 @@ class DeafNode:
         self._listening = socket.create_server(("localhost", 0))
         self.address = self._listening.getsockname()[:2]
         self.is_deaf, self._ended = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
+        threading.Thread(target=self._listen).start()
 
-    def _serve(self):
-        plain, _ = self._listening.accept()
+    def _listen(self):
+        with suppress(OSError):  # until it is closed
+            while True:
+                threading.Thread(target=self._serve, args=self._listening.accept()[:1]).start()
+
+    def _serve(self, plain):
         with suppress(RtError, OSError):
             sock, _ = accept(plain, self._context)
             link = Link(sock, Wake(), "pusher")
@@ -67,7 +70,7 @@ class DeafNode:
     def close(self):
         """End."""
         self._ended.set()
-        self._thread.join()
+        self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
 
 
@@ -134,3 +137,26 @@ def test_a_session_that_was_left_is_not_looked_at_any_more(tmp_path, contexts):
         assert not eventually(notes[names[-1]].read, 0.1)
     finally:
         push.stop()
+
+
+def test_a_connection_that_ends_because_no_session_is_left_is_dialled_again_at_once(
+    tmp_path, contexts
+):
+    """It was taken for one that had failed: the next publisher waited for up to five seconds."""
+    names = [f"s{number}" for number in range(9)]
+    for name in names:
+        Publisher(tmp_path, stream=STREAM, session=name).close()
+    node = DeafNode(tmp_path)
+    push = PushClient(str(tmp_path), STREAM, [node.address], contexts, None)
+    push.start()
+    try:
+        began_s, dialer = time.monotonic(), push._connections[0].dialer
+        for name in names:
+            push.ship(name)
+            assert eventually(lambda: dialer.node, 60)
+            push.leave(name)
+            assert eventually(lambda: not dialer.node, 60)
+        assert time.monotonic() - began_s < 4
+    finally:
+        push.stop()
+        node.close()
