@@ -348,6 +348,9 @@ class Dialer:
                 is_behind = isinstance(error, Refused) and error.code == BEHIND
                 level = logging.INFO if is_behind else logging.WARNING  # it will catch up
                 self._complaint(node).say(self._reason(node), level=level)
+        else:  # it was not needed, and the next one is not kept waiting for that
+            self._rotation = Rotation(self._destination.nodes)
+            self._backoff.reset()
         # one that lasted longer than the longest pause is not part of a loop that hammers a node
         if time.monotonic() - self._began_s > LAST_S:
             self._backoff.reset()

@@ -1,10 +1,11 @@
 """The event loop of a pusher: what one node or one attempt does wrong costs the others nothing."""
 
 import os
+import select
 import socket
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import count
 
 import pytest
@@ -14,7 +15,7 @@ from replicator.wire.codec import VERSION, encode
 from replicator.wire.link import Link
 from replicator.wire.messages import PUSH, Hello, Open, Standing
 from rt import Publisher
-from rt.errors import RtError
+from rt.errors import PeerError
 from rt.log.notify.shipping import ShippingNote
 from rt.net.authority.certificates import certificate_files
 from rt.net.loop.event_loop import EventLoop
@@ -34,34 +35,46 @@ def contexts(tmp_path):
     return Contexts(certificate_files(str(tmp_path / "certs"), "publisher"), client_context)
 
 
-class DeafNode:
-    """Welcomes sessions on one connection, and reads nothing more until it is told to end."""
+class FakeNode:
+    """Welcomes sessions; a deaf one reads nothing after the first, until it is closed."""
 
-    def __init__(self, root):
+    def __init__(self, root, *, is_deaf=False):
         files = certificate_files(os.path.join(root, "certs"), "n1")
         self._context = server_context(files.ca, files.cert, files.key)
         self._listening = socket.create_server(("localhost", 0))
         self.address = self._listening.getsockname()[:2]
-        self.is_deaf, self._ended = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
+        self._is_deaf, self.has_heard, self._ended = is_deaf, threading.Event(), threading.Event()
+        self.has_ended = threading.Event()  # a connection has
+        threading.Thread(target=self._listen).start()
 
-    def _serve(self):
-        plain, _ = self._listening.accept()
-        with suppress(RtError, OSError):
-            sock, _ = accept(plain, self._context)
-            link = Link(sock, "pusher")
+    def _listen(self):
+        with suppress(OSError):  # until it is closed
+            while True:
+                threading.Thread(target=self._serve, args=self._listening.accept()[:1]).start()
+
+    def _serve(self, plain):
+        sock, _ = accept(plain, self._context)
+        link = Link(sock, "pusher")
+        with closing(link), suppress(PeerError):
             link.expect(Hello)
-            link.send(encode(Hello(VERSION, VERSION, PUSH, STREAM, "deaf")))
-            link.send(encode(Standing(link.expect(Open).channel, START)))
-            self.is_deaf.set()
+            link.send(encode(Hello(VERSION, VERSION, PUSH, STREAM, "fake")))
+            while not self._ended.is_set():
+                for message in link.receive():
+                    if isinstance(message, Open):
+                        self._welcome(link, message.channel)
+                select.select([link.fileno()], [], [], 1)
+        self.has_ended.set()
+
+    def _welcome(self, link, channel):
+        link.send(encode(Standing(channel, START)))
+        self.has_heard.set()
+        if self._is_deaf:
             self._ended.wait()
-            link.close()
 
     def close(self):
         """End."""
         self._ended.set()
-        self._thread.join()
+        self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
 
 
@@ -75,11 +88,11 @@ def test_a_node_that_takes_nothing_keeps_no_loop_turning(tmp_path, contexts):
         next(looks)
         return time.monotonic()
 
-    loop, node = EventLoop(clock), DeafNode(tmp_path)
+    loop, node = EventLoop(clock), FakeNode(tmp_path, is_deaf=True)
     push = PushClient(str(tmp_path), STREAM, [node.address], contexts, loop=loop)
     push.start()
     try:
-        assert node.is_deaf.wait(60)
+        assert node.has_heard.wait(60)
         sent, began = [], []
 
         def is_stuck():
@@ -95,20 +108,17 @@ def test_a_node_that_takes_nothing_keeps_no_loop_turning(tmp_path, contexts):
         loop.stop()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_an_attempt_that_meets_an_unexpected_error_is_followed_by_another(
-    tmp_path, contexts, caplog
-):
-    """The dialer waited for ever for a thread that had ended. No host has such a name."""
-    push = PushClient(str(tmp_path), STREAM, [(f"{'a' * 64}.example", 1)], contexts, None)
+def test_a_name_that_no_host_can_have_is_dialled_again_and_again(tmp_path, contexts):
+    """The dialer waited without end for a thread that had ended with an error of its own."""
+    push = PushClient(str(tmp_path), STREAM, [(f"{'a' * 64}.example", 1)], contexts)
     push.start()
+    Publisher(tmp_path, stream=STREAM, session="jfk").close()
     try:
-        push.ship("jfk")
-        assert eventually(lambda: "internal error" in caplog.text, 30)
+        assert eventually(lambda: "no host name" in push.status()[0].error, 60)
     finally:
         began_s = time.monotonic()
-        push.stop(wait_s=30)
-    assert time.monotonic() - began_s < 15
+        push.stop(wait_s=60)
+    assert time.monotonic() - began_s < 30
 
 
 def test_a_session_that_was_left_is_not_looked_at_any_more(tmp_path, contexts):
@@ -128,3 +138,28 @@ def test_a_session_that_was_left_is_not_looked_at_any_more(tmp_path, contexts):
         assert not eventually(notes[names[-1]].read, 0.1)
     finally:
         push.stop()
+
+
+def test_a_connection_that_ends_because_no_session_is_left_is_dialled_again_at_once(
+    tmp_path, contexts
+):
+    """It was taken for one that had failed: the next publisher waited for up to five seconds."""
+    names = [f"s{number}" for number in range(9)]
+    for name in names:
+        Publisher(tmp_path, stream=STREAM, session=name).close()
+    node = FakeNode(tmp_path)
+    push = PushClient(str(tmp_path), STREAM, [node.address], contexts, None)
+    push.start()
+    try:
+        began_s = time.monotonic()
+        for name in names:
+            push.ship(name)
+            assert node.has_heard.wait(60)
+            node.has_heard.clear()
+            push.leave(name)
+            assert node.has_ended.wait(60)
+            node.has_ended.clear()
+        assert time.monotonic() - began_s < 4
+    finally:
+        push.stop()
+        node.close()
