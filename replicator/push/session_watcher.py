@@ -43,7 +43,6 @@ class SessionWatcher:
         self._stopping = False
         self._stream = os.path.realpath(book.directory)
         self._watch: Watch | None = None
-        self._events: _Events | None = None
         self._is_lacking = False  # some change may have been missed
         self._sweep_at_s = 0.0
         self._watched: set[str] = set()

@@ -17,7 +17,6 @@ from replicator.wire.backoff import LAST_S, Backoff, Complaint
 from replicator.wire.hello import send_hello
 from replicator.wire.link import Link, shut
 from replicator.wire.messages import BEHIND, PUSH
-from replicator.wire.outlet import QueuedOutlet
 from replicator.wire.rotation import Rotation
 from rt.about import carried
 from rt.errors import PeerError, Refused, RtError, spoken
@@ -247,7 +246,7 @@ class Dialer:
         where, text = self._destination, address_text(node)
         sock, identity = connect(node, where.contexts.current(), roles=where.roles)
         with ExitStack() as undo:
-            link = Link(sock, None, text, outlet=QueuedOutlet(sock))
+            link = Link(sock, text)
             undo.callback(link.close)
             if where.member and not (identity.is_node and identity.name == where.member):
                 raise PeerError(f"{identity.name!r} answers at {text}, not {where.member!r}")

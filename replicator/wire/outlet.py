@@ -1,12 +1,10 @@
-"""Outlet: the sending half of a TLS connection, which may or may not wait for the peer."""
+"""Outlet: the sending half of a TLS connection, which never waits for the peer."""
 
-import select
 import ssl
 import time
 from collections import deque
 from typing import Final
 
-from replicator.wire.codec import LARGE_BYTES
 from rt.errors import PeerError
 from rt.limits import KIB, MIB
 from rt.net.tls_errors import describe_tls_error
@@ -14,77 +12,20 @@ from rt.net.tls_errors import describe_tls_error
 # Passed to TLS at once, and again as a whole if there was no room: 8 records, so that a megabyte
 # takes eight calls, and a line of 9 kB/s sends one part within 15 s.
 _PART_BYTES: Final = 128 * KIB
-# What may be queued for one peer, beside one frame of up to 32 MiB. A turn of a source writes such
-# a frame or about 1 MiB, and none begins while something is queued; a sink answers each message of
-# a turn, 1,000 at most, with less than 1 KiB.
+# What may be queued for one peer besides its longest message, of up to 32 MiB. A turn of a source
+# writes 1 MiB or one message, and none begins while something is queued; a sink answers each
+# message of a turn, 1,000 at most, with less than 1 KiB.
 QUEUED_BYTES_MAX: Final = 8 * MIB
-
-
-class Outlet:
-    """Outlet: sends on a non-blocking socket; one thread at a time uses it."""
-
-    __slots__ = ("_left", "_sock", "_writable")
-
-    def __init__(self, sock: ssl.SSLSocket) -> None:
-        self._sock = sock
-        self._left = b""  # posted bytes that the socket had no room for
-        self._writable = select.poll()
-        self._writable.register(sock.fileno(), select.POLLOUT)
-
-    @property
-    def has_left(self) -> bool:
-        """Whether something posted is not sent yet."""
-        return bool(self._left)
-
-    def can_send(self) -> bool:
-        """Whether something short can be sent without waiting for the peer."""
-        return not self._left and bool(self._writable.poll(0))
-
-    def send(self, data: bytes | memoryview, patience_s: float) -> None:
-        """Send everything posted, and all of `data`; the peer may pause for `patience_s`.
-
-        Raises:
-            PeerError: the peer reads nothing, or the connection is broken.
-        """
-        left, self._left = self._left, b""
-        rest = memoryview(left + bytes(data) if left else data)
-        while rest:
-            count = self._sent(rest)
-            rest = rest[count:]
-            if not count and not self._writable.poll(patience_s * 1000):
-                raise PeerError(f"it read nothing for {patience_s:g} s")
-
-    def post(self, data: bytes | memoryview) -> None:
-        """Send what the socket accepts at once; the rest precedes whatever is sent next.
-
-        Raises:
-            PeerError: the connection is broken.
-        """
-        if self._left:
-            self._left += data
-            return
-        count = self._sent(data)
-        if count < len(data):
-            self._left = bytes(data[count:])  # TLS demands the same bytes again
-
-    def _sent(self, data: bytes | memoryview) -> int:
-        """Send as much as the socket accepts; return the number of bytes."""
-        try:
-            return self._sock.send(data)
-        except ssl.SSLWantWriteError:
-            return 0
-        except OSError as error:
-            raise broken(error) from error
 
 
 class OutputQueue:
     """OutputQueue: what one peer has not accepted yet, in parts; bounded."""
 
-    __slots__ = ("_large", "_parts", "bytes")
+    __slots__ = ("_longest", "_parts", "bytes")
 
     def __init__(self) -> None:
         self.bytes = 0
-        self._large = 0  # of a large frame that was put there since it was last empty
+        self._longest = 0  # of what was put since it was empty
         self._parts: deque[bytes] = deque()
 
     def put(self, data: bytes | memoryview) -> None:
@@ -93,10 +34,9 @@ class OutputQueue:
         Raises:
             PeerError: too much is waiting.
         """
-        is_large = len(data) > LARGE_BYTES
-        if self._large if is_large else self.bytes - self._large + len(data) > QUEUED_BYTES_MAX:
+        self._longest = max(len(data), self._longest if self.bytes else 0)
+        if self.bytes + len(data) > QUEUED_BYTES_MAX + self._longest:
             raise PeerError(f"it has not read {self.bytes} bytes that wait for it")
-        self._large += len(data) * is_large
         self.bytes += len(data)
         self._parts.extend(
             bytes(data[at : at + _PART_BYTES]) for at in range(0, len(data), _PART_BYTES)
@@ -110,19 +50,18 @@ class OutputQueue:
     def sent(self) -> None:
         """Remove the first part, which was sent."""
         self.bytes -= len(self._parts.popleft())
-        self._large = min(self._large, self.bytes)
 
 
-class QueuedOutlet(Outlet):
-    """QueuedOutlet: never waits; what the socket does not accept is queued for a later call.
+class Outlet:
+    """Outlet: never waits; what the socket does not accept is queued for a later call.
 
     Its owner calls `send(b"")` when the socket has room again.
     """
 
-    __slots__ = ("_moved_s", "_queue")
+    __slots__ = ("_moved_s", "_queue", "_sock")
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
-        super().__init__(sock)
+        self._sock = sock
         self._queue = OutputQueue()
         self._moved_s = 0.0  # when the peer last accepted something, or the queue began
 
@@ -171,6 +110,15 @@ class QueuedOutlet(Outlet):
         while queue.bytes and self._sent(queue.first):
             queue.sent()
             self._moved_s = time.monotonic()
+
+    def _sent(self, data: bytes | memoryview) -> int:
+        """Send as much as the socket accepts; return the number of bytes."""
+        try:
+            return self._sock.send(data)
+        except ssl.SSLWantWriteError:
+            return 0
+        except OSError as error:
+            raise broken(error) from error
 
 
 def broken(error: OSError) -> PeerError:

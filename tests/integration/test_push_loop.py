@@ -1,6 +1,7 @@
 """The event loop of a pusher: what one node or one attempt does wrong costs the others nothing."""
 
 import os
+import select
 import socket
 import threading
 import time
@@ -16,7 +17,6 @@ from replicator.wire.messages import PUSH, Hello, Open, Standing
 from rt import Publisher
 from rt.errors import PeerError
 from rt.log.notify.shipping import ShippingNote
-from rt.log.notify.watch import Wake
 from rt.net.authority.certificates import certificate_files
 from rt.net.loop.event_loop import EventLoop
 from rt.net.tls import Contexts, accept, client_context, server_context
@@ -54,7 +54,7 @@ class FakeNode:
 
     def _serve(self, plain):
         sock, _ = accept(plain, self._context)
-        link = Link(sock, Wake(), "pusher")
+        link = Link(sock, "pusher")
         with closing(link), suppress(PeerError):
             link.expect(Hello)
             link.send(encode(Hello(VERSION, VERSION, PUSH, STREAM, "fake")))
@@ -62,7 +62,7 @@ class FakeNode:
                 for message in link.receive():
                     if isinstance(message, Open):
                         self._welcome(link, message.channel)
-                link.wait(1)
+                select.select([link.fileno()], [], [], 1)
         self.has_ended.set()
 
     def _welcome(self, link, channel):
