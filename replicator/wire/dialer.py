@@ -177,8 +177,11 @@ class Dialer:
     def _fail(self, error: Exception) -> None:
         _log.error("internal error while a connection was served; it ends", exc_info=error)
         self._rest_to_s = time.monotonic() + LAST_S
+        self._is_away = False  # or no thread could be begun for what was put aside
         if self._link is not None:
             self._end(PeerError(f"internal error: {type(error).__name__}"))
+        else:
+            self.set()
 
     def _turn(self) -> None:
         if self._next is not None:
@@ -234,9 +237,13 @@ class Dialer:
             connected = self._connect(node)
         except (RtError, OSError) as error:  # its frames would keep the certificates
             self._next = partial(self._arrived, error.with_traceback(None))
+        except Exception as error:
+            self._next = partial(self._arrived, PeerError(f"internal error: {spoken(error)}"))
+            raise
         else:
             self._next = partial(self._arrived, connected)
-        loop.rouse(self)
+        finally:
+            loop.rouse(self)
 
     def _connect(self, node: Address) -> tuple[Link, str]:
         """Return a connection on which both sides have greeted, and whom it is with."""
@@ -294,10 +301,10 @@ class Dialer:
     def _go_away(self, loop: EventLoop, work: Callable[[], None]) -> None:
         """Have a thread do what waits for a disk; meanwhile the socket is not looked at."""
         self._is_away = True
-        if self._link is not None:
-            self._watch(loop, self._link, 0)
+        if (link := self._link) is not None:
+            self._watch(loop, link, 0)
         loop.deadlines.clear(self)
-        loop.away(work, self._returned)
+        loop.away(lambda: work() if self._link is link else None, self._returned)
 
     def _returned(self, error: Exception | None) -> None:
         self._next = partial(self._go_on, error)

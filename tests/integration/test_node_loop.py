@@ -13,8 +13,9 @@ from replicator.serve.looped_client import LoopedClient
 from replicator.sink.ack_schedule import AckSchedule
 from replicator.sink.connection import SinkConnection
 from replicator.wire.codec import encode
+from replicator.wire.dialer import Destination, Dialer
 from replicator.wire.link import Link
-from replicator.wire.messages import Data
+from replicator.wire.messages import PULL, Data
 from replicator.wire.outlet import QueuedOutlet
 from rt.errors import PeerError
 from rt.log.notify.watch import Wake
@@ -539,6 +540,53 @@ def test_a_node_is_dialled_again_after_an_attempt_that_met_a_bug(loop):
     out.nudge()
     assert eventually(lambda: len(tried) > 2, 30), out.problem
     loop.call(out.retire)
+
+
+class Wanting:
+    """A client whose connection is wanted, once it has met a bug where a test has one."""
+
+    def __init__(self, bugs):
+        self.bugs, self.asked = bugs, 0
+
+    def current(self):
+        raise ZeroDivisionError("a bug") if "context" in self.bugs else OSError
+
+    def is_wanted(self):
+        self.asked += 1
+        if "wanted" in self.bugs:
+            raise ZeroDivisionError
+        return True
+
+    def avoids(self, node):
+        return False
+
+
+def dialler(loop, client):
+    """Return what dials for a client, and goes on."""
+    made = Dialer(Destination([("127.0.0.1", 1)], client, PULL, "s"), client)
+    made.start(loop)
+    return made
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_client_dials_again_after_an_attempt_that_met_a_bug(loop):
+    """Its messages were shipped no more, and its owner waited for it to end."""
+    client = Wanting(["context"])
+    made = dialler(loop, client)
+    assert eventually(lambda: "a bug" in made.error, 60)
+    client.bugs.clear()
+    assert eventually(lambda: made.error and "a bug" not in made.error, 60)
+    made.stop()
+    assert made.join(60)
+
+
+def test_a_client_that_meets_a_bug_between_two_dials_goes_on_later(loop):
+    """No one would have called it again."""
+    made = dialler(loop, client := Wanting(["wanted"]))
+    assert eventually(lambda: client.asked, 60)
+    assert eventually(lambda: len(loop.deadlines), 60), "it is called no more"
+    made.stop()
+    assert made.join(60)
 
 
 def test_a_node_is_dialled_again_after_no_thread_was_left_to_dial_it(loop, no_threads):
