@@ -25,7 +25,7 @@ from rt.node.agree.duties import Stepped
 from rt.node.agree.duty_turns import DutyTurns
 from rt.node.agree.sequencer import NodeSequencer
 from rt.position import START
-from sequencer.peers.connections import PeerOut
+from sequencer.peers.connections import PeerIn, PeerOut
 from sequencer.peers.dialling import PeerDialer
 from tests.archive_cluster import ArchiveCluster
 from tests.dialogue import Dialogue, Log, NoWake, assert_equal
@@ -642,3 +642,33 @@ def test_a_loop_that_stops_while_its_pool_has_more_to_do_logs_no_error(caplog):
     gate.set()
     stopping.join(60)
     assert "exception calling callback" not in caplog.text
+
+
+class Hearing:
+    """A node that counts the messages it hears of another, at once and in all."""
+
+    def __init__(self, loop):
+        self.loop, self.heard, self.over = loop, [], Future()
+
+    def joined(self, _reading):
+        return True
+
+    def take(self, _reading, reader):
+        self.heard.append(len(reader.take()))
+
+    def lost(self, _reading):
+        self.over.set_result(sum(self.heard))
+
+
+def test_a_node_that_sends_a_flood_of_tiny_messages_is_heard_a_thousand_at_a_time(loop, ends):
+    """A megabyte of them would hold up every stream of the process for seconds."""
+    ours, theirs = ends
+    hearing = Hearing(loop)
+    theirs.settimeout(60)
+    theirs.sendall(bytes(4 * 4_500))
+    PeerIn(hearing, ours, SimpleNamespace(name="n2")).keep(lambda: None)
+    assert eventually(lambda: sum(hearing.heard) == 4_500, 60)
+    theirs.sendall(bytes(4 * 4_500))
+    theirs.close()
+    assert hearing.over.result(60) == 9_000, "all that it said before it hung up"
+    assert max(hearing.heard) <= 1_000
