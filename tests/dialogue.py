@@ -222,13 +222,20 @@ class Dialogue:
             for _ in range(turns):
                 self.source.mark(self.outlet)
                 self.source.turn()
-                self.sink.turn()
+                self.take()
                 if not (self.source.busy or self.source_pipe.came or self.sink_pipe.came):
                     break
         except HungUp:
             with_the_rest(self.source.turn)
-            with_the_rest(self.sink.turn)
+            with_the_rest(self.take)
         return self
+
+    def take(self):
+        """Let the sink take what has come, and the disk work that it leaves to a thread."""
+        self.sink.turn()
+        while self.sink.has_aside:
+            self.sink.take_aside()
+            self.sink.turn()
 
     def close(self):
         self.source.close()

@@ -14,10 +14,10 @@ from replicator.wire.link import Link
 from replicator.wire.messages import PUSH, Ack, Data, Hello, Open, RolledNotice, Standing
 from rt.errors import RtError
 from rt.format.frame import parse_header
-from rt.log.notify.watch import Wake
 from rt.net.authority.certificates import certificate_files
 from rt.net.tls import accept, server_context
 from rt.position import START, Position
+from tests.links import arrives
 
 IMPOSSIBLE = Position((1 << 63) - 1)
 
@@ -40,7 +40,7 @@ def listen(listening, context, lie):
         plain, _ = listening.accept()
         with suppress(RtError, OSError):
             sock, _ = accept(plain, context)
-            serve(Link(sock, Wake(), "pusher"), lie)
+            serve(Link(sock, "pusher"), lie)
 
 
 def serve(link, lie):
@@ -52,7 +52,7 @@ def serve(link, lie):
             for message in link.receive():
                 answer(link, message, lie)
             link.beat()
-            link.wait(1)
+            arrives(link, 1)
     finally:
         link.close()
 

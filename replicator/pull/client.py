@@ -267,7 +267,7 @@ class PullClient:
         self._refused = []
         self._side = SinkConnection(
             link, AckSchedule(self._dialer), self._claim, caught_up=self._take_caught_up,
-            refused=self._refused.append, start=self._start_at, is_looped=True,
+            refused=self._refused.append, start=self._start_at,
         )  # fmt: skip
         self._began = self._next_place()
         self._connected(self._dialer.node)

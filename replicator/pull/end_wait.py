@@ -65,12 +65,6 @@ class EndWait:
         """Whether the wait has ended: the copy is complete, or asking has failed for good."""
         return self._is_over.is_set()
 
-    @property
-    def is_hopeless(self) -> bool:
-        """Whether no node can ever answer where the stream ends."""
-        with self._lock:
-            return self._question.is_hopeless
-
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the copy is complete; False if it is not in time, or no node can answer.
 

@@ -43,7 +43,6 @@ class SessionWatcher:
         self._stopping = False
         self._stream = os.path.realpath(book.directory)
         self._watch: Watch | None = None
-        self._events: _Events | None = None
         self._is_lacking = False  # some change may have been missed
         self._sweep_at_s = 0.0
         self._watched: set[str] = set()
@@ -84,12 +83,11 @@ class SessionWatcher:
         """Leave to the loop what has grown; meanwhile more of it is gathered."""
         if self._stopping or self._loop is None:
             return
-        if name in self._due:
-            self._gathered.add(name, news.frame)
-        elif name in self._announcing or self._book.ships(name):
-            self._gathered.add(name, news.frame)
-            self._due.add(name)
-            self._loop.rouse(self)
+        if name in self._due or name in self._announcing or self._book.ships(name):
+            self._gathered.add(name, news.frame)  # before the look: the loop may take both now
+            if name not in self._due:
+                self._due.add(name)
+                self._loop.rouse(self)
 
     def ready(self) -> None:
         """Announce what has grown, or look at all sessions where that is due."""

@@ -200,8 +200,8 @@ class LoopedClient:
         self._is_over = True
         self._watch(0)
         self._loop.ignore(self._served.wake.fileno())
+        self._loop.forget(self._woken)  # it may be marked in this very turn
         self._loop.forget(self)
-        self._loop.forget(self._woken)
 
         def end() -> None:  # it says why to the peer, and waits until that was read
             try:

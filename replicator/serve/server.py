@@ -28,7 +28,6 @@ from replicator.wire.hello import check_log
 from replicator.wire.large_messages import LargeMessages
 from replicator.wire.link import HungUp, Link, Passed, pause, shut
 from replicator.wire.messages import PUSH
-from replicator.wire.outlet import QueuedOutlet
 from rt.about import speak_of
 from rt.errors import PeerError, Refused, RtError
 from rt.format.manifest import LogIdentity
@@ -298,7 +297,7 @@ class Server:
             return handler(sock, peer)
         memory = self._large.of(peer.title)
         name = _named(peer, connection)
-        link = Link(sock, connection.wake, name, memory, QueuedOutlet(sock))
+        link = Link(sock, name, memory)
         kept = None
         try:
             kept = self._replicate(connection, link, peer)
@@ -418,7 +417,6 @@ class Server:
             link, schedule, claim, columns=columns, settle=host.settle,
             refused=lambda why: served.record.refuse(why.code),
             headers=None if peer.is_node else host.why_no_headers,
-            is_looped=True,
         )  # fmt: skip
 
     def _held(self, link: Link, peer: PeerIdentity, served: ServedStream) -> Hold:

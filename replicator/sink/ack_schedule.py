@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from threading import Lock, get_ident
+from threading import Lock
 from typing import Final
 
 from replicator.host import Bell
@@ -21,35 +21,31 @@ class ChannelBell:
     Threads: any thread may ring it.
     """
 
-    __slots__ = ("_acknowledge", "_channel", "_schedule", "_thread")
+    __slots__ = ("_acknowledge", "_channel", "_schedule")
 
     def __init__(
         self,
         channel: int,
         schedule: "AckSchedule",
         acknowledge: Callable[[int], bool],
-        thread: int | None = None,
     ) -> None:
         """Ring for a channel.
 
         Args:
             channel: its number.
             schedule: the connection's schedule.
-            acknowledge: acknowledges the channel from another thread, or returns False.
-            thread: id of the connection's own thread, which checks before it waits; the current
-                thread if not given, 0 if there is none.
+            acknowledge: acknowledges the channel at once, or returns False.
         """
         self._channel = channel
         self._schedule = schedule
         self._acknowledge = acknowledge
-        self._thread = get_ident() if thread is None else thread
 
     def set(self) -> None:
         """Acknowledge the channel, or wake the connection to do so."""
         schedule = self._schedule
-        if not schedule.note(self._channel) or get_ident() == self._thread:
-            return  # the connection's own thread checks before it waits
-        if schedule.is_woken or self._acknowledge(self._channel):
+        if not schedule.note(self._channel) or schedule.is_woken:
+            return
+        if self._acknowledge(self._channel):
             return
         schedule.is_woken = True
         schedule.wake.set()

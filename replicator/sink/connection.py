@@ -53,10 +53,10 @@ Claim = Callable[[LogIdentity, Bell], Inbox]
 class SinkConnection:
     """SinkConnection: a connection's channels that are filled, each acknowledged when it has news.
 
-    Threads: the connection's thread calls everything except `acknowledge`, which any other thread
-        may call. The schedule's `turn` is held during a turn and tried by `acknowledge`; it guards
-        `_channels`, what they hold, the schedule and sending on `_link`. The rest belongs to the
-        connection's thread, or is set once.
+    Threads: the loop, or the thread that works for it meanwhile, calls everything except
+        `acknowledge`, which any other thread may call. The schedule's `turn` is held during a turn
+        and tried by `acknowledge`; it guards `_channels`, what they hold, the schedule and sending
+        on `_link`. The rest belongs to the loop, or is set once.
     """
 
     def __init__(
@@ -71,7 +71,6 @@ class SinkConnection:
         refused: Callable[[Refused], None] = lambda _why: None,
         start: str | None = None,
         headers: Callable[[], str] | None = None,
-        is_looped: bool = False,
     ) -> None:
         """Start without a channel.
 
@@ -87,8 +86,6 @@ class SinkConnection:
                 copies.
             headers: returns why messages may not have headers, or ""; None for copies of accepted
                 logs.
-            is_looped: whether an event loop calls `turn`; work that waits for the disk is then
-                left to a thread that calls `take_aside`.
         """
         self._link = link
         self._schedule = schedule
@@ -101,7 +98,6 @@ class SinkConnection:
         self._headers = headers
         self._headers_told: str | None = None  # the last answer that was sent
         self._begun_s = time.monotonic()
-        self._is_looped = is_looped
         self._aside: Callable[[], None] | None = None
         self._channels: dict[int, SinkChannel] = {}
         self._opened = -1  # number of the last opened channel
@@ -111,13 +107,15 @@ class SinkConnection:
     def turn(self) -> None:
         """Handle what has arrived, and send due acknowledgements.
 
+        An event loop calls it; work that waits for the disk is left to `take_aside`.
+
         Raises:
             PeerError: the peer broke the protocol, or has gone.
             Refused: the peer refuses the connection.
         """
         with self._schedule.turn:
             for message in self._link.receive():
-                if self._is_looped and type(message) in _SLOW:
+                if type(message) in _SLOW:
                     self._aside = partial(self._take, message)
                 else:
                     self._take(message)
@@ -236,8 +234,7 @@ class SinkConnection:
         number = self._opened = message.channel
         self._link.charge(_OPEN_MESSAGES)
         try:
-            thread = 0 if self._is_looped else None
-            bell = ChannelBell(number, self._schedule, self.acknowledge, thread)
+            bell = ChannelBell(number, self._schedule, self.acknowledge)
             inbox = self._claim(message.identity, bell)
             channel = SinkChannel(number, inbox, self._start, self._columns, self._headers)
             self._channels[number] = channel
@@ -277,7 +274,7 @@ class SinkConnection:
             fail = partial(
                 self._fail, channel, error, by_source=isinstance(message, messages.Refusal)
             )
-            if self._is_looped and _is_divergence(error):
+            if _is_divergence(error):
                 self._aside = fail  # it reads all of the copy
             else:
                 fail()

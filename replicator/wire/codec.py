@@ -5,7 +5,7 @@ Little endian. A message is a u32, the length of its body; a u8, its type; and t
 
 import struct
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from replicator.wire.messages import (
     PULL,
@@ -74,7 +74,8 @@ FROM_SINK: Final = frozenset(
 
 def encode(message: Message) -> bytes:
     """Return the bytes of a message; for `Data`, `put_data_head` avoids copying the payload."""
-    kind, body = _ENCODERS[type(message)](message)
+    kind, encode_body = _ENCODERS[type(message)]
+    body = encode_body(message)
     return _PREFIX.pack(len(body), kind) + body
 
 
@@ -139,10 +140,10 @@ def decode_body(kind: int, body: memoryview) -> Message:
     return _DECODERS[kind][0](body)
 
 
-def _encode_hello(m: Hello) -> tuple[int, bytes]:
+def _encode_hello(m: Hello) -> bytes:
     stream, software = m.stream.encode(), m.software.encode()
     head = _HELLO.pack(m.version_min, m.version_max, m.direction, len(stream))
-    return _HELLO_T, head + stream + software
+    return head + stream + software
 
 
 def _decode_hello(body: memoryview) -> Hello:
@@ -154,20 +155,16 @@ def _decode_hello(body: memoryview) -> Hello:
     return Hello(version_min, version_max, direction, stream, software)
 
 
-def _encode_open(m: Open) -> tuple[int, bytes]:
-    return _OPEN_T, _CHANNEL.pack(m.channel) + manifest.encode_entry(m.identity)
-
-
 def _decode_open(body: memoryview) -> Open:
     channel, [line] = _lines(body, 1)
     return Open(channel, _entry(manifest.LogIdentity, line))
 
 
-def _encode_standing(m: Standing) -> tuple[int, bytes]:
+def _encode_standing(m: Standing) -> bytes:
     head = _STANDING.pack(m.channel, m.end, m.archived_to, m.crc, len(m.spans))
     spans = b"".join(_SPAN.pack(*span) for span in m.spans)
     line = b"" if m.rolled is None else manifest.encode_entry(m.rolled)
-    return _STANDING_T, head + spans + line + m.start.encode()
+    return head + spans + line + m.start.encode()
 
 
 def _decode_standing(body: memoryview) -> Standing:
@@ -206,10 +203,6 @@ def _check_proof(standing: Standing) -> None:
         raise PeerError(f"nothing proves what its copy holds before {end}")
 
 
-def _encode_data(m: Data) -> tuple[int, bytes]:
-    return _DATA_T, _PLACE.pack(m.channel, m.position) + m.payload
-
-
 def _decode_data(body: memoryview) -> Data:
     channel, place = _PLACE.unpack_from(body)
     position, payload = _position(place), body[_PLACE.size :]
@@ -218,18 +211,9 @@ def _decode_data(body: memoryview) -> Data:
     return Data(channel, position, payload)
 
 
-def _encode_rolled(m: RolledNotice) -> tuple[int, bytes]:
-    return _ROLLED_T, _CHANNEL.pack(m.channel) + manifest.encode_entry(m.line)
-
-
 def _decode_rolled(body: memoryview) -> RolledNotice:
     channel, [line] = _lines(body, 1)
     return RolledNotice(channel, _entry(manifest.Rolled, line))
-
-
-def _encode_archived(m: ArchivedNotice) -> tuple[int, bytes]:
-    lines = manifest.encode_entry(m.rolled) + manifest.encode_entry(m.line)
-    return _ARCHIVED_T, _CHANNEL.pack(m.channel) + lines
 
 
 def _decode_archived(body: memoryview) -> ArchivedNotice:
@@ -240,18 +224,9 @@ def _decode_archived(body: memoryview) -> ArchivedNotice:
     return ArchivedNotice(channel, rolled, line)
 
 
-def _encode_caught_up(m: CaughtUpNotice) -> tuple[int, bytes]:
-    return _CAUGHT_UP_T, _PLACE.pack(m.channel, m.position)
-
-
 def _decode_caught_up(body: memoryview) -> CaughtUpNotice:
     channel, position = _PLACE.unpack(body)
     return CaughtUpNotice(channel, _position(position))
-
-
-def _encode_ack(m: Ack) -> tuple[int, bytes]:
-    fields = (m.channel, m.received, m.durable, m.replicated, m.merged, m.merged_at)
-    return _ACK_T, _ACK.pack(*fields)
 
 
 def _decode_ack(body: memoryview) -> Ack:
@@ -261,18 +236,9 @@ def _decode_ack(body: memoryview) -> Ack:
     return Ack(channel, *map(Position, positions))
 
 
-def _encode_heartbeat(_m: Heartbeat) -> tuple[int, bytes]:
-    return _HEARTBEAT_T, b""
-
-
-def _decode_heartbeat(_body: memoryview) -> Heartbeat:
-    return _HEARTBEAT
-
-
-def _encode_refused(m: Refusal) -> tuple[int, bytes]:
+def _encode_refused(m: Refusal) -> bytes:
     code = m.code.encode()
-    words = m.words.encode(errors="replace")[:WORDS_BYTES_MAX].decode(errors="ignore").encode()
-    return _REFUSED_T, _CODE.pack(m.channel, len(code)) + code + words
+    return _CODE.pack(m.channel, len(code)) + code + _words(m.words)
 
 
 def _decode_refused(body: memoryview) -> Refusal:
@@ -283,32 +249,34 @@ def _decode_refused(body: memoryview) -> Refusal:
     return Refusal(channel, _text(text[:length]), _text(text[length:]))
 
 
-def _encode_headers(m: HeadersNotice) -> tuple[int, bytes]:
-    words = m.why_not.encode(errors="replace")[:WORDS_BYTES_MAX].decode(errors="ignore").encode()
-    return _HEADERS_T, words
-
-
-def _decode_headers(body: memoryview) -> HeadersNotice:
-    return HeadersNotice(_text(bytes(body)))
-
-
 _HEARTBEAT: Final = Heartbeat()
 _LINE_MOST: Final = _CHANNEL.size + MANIFEST_LINE_BYTES_MAX
 _STANDING_MOST: Final = (
     _STANDING.size + SPANS_MAX * _SPAN.size + MANIFEST_LINE_BYTES_MAX + START_BYTES_MAX
 )
-_ENCODERS: Final[dict[type, Callable[..., tuple[int, bytes]]]] = {
-    Hello: _encode_hello,
-    Open: _encode_open,
-    Standing: _encode_standing,
-    Data: _encode_data,
-    RolledNotice: _encode_rolled,
-    ArchivedNotice: _encode_archived,
-    CaughtUpNotice: _encode_caught_up,
-    Ack: _encode_ack,
-    Heartbeat: _encode_heartbeat,
-    Refusal: _encode_refused,
-    HeadersNotice: _encode_headers,
+# type of the message: its number, and what encodes its body
+_ENCODERS: Final[dict[type, tuple[int, Callable[[Any], bytes]]]] = {
+    Hello: (_HELLO_T, _encode_hello),
+    Open: (_OPEN_T, lambda m: _CHANNEL.pack(m.channel) + manifest.encode_entry(m.identity)),
+    Standing: (_STANDING_T, _encode_standing),
+    Data: (_DATA_T, lambda m: _PLACE.pack(m.channel, m.position) + m.payload),
+    RolledNotice: (_ROLLED_T, lambda m: _CHANNEL.pack(m.channel) + manifest.encode_entry(m.line)),
+    ArchivedNotice: (
+        _ARCHIVED_T,
+        lambda m: (
+            _CHANNEL.pack(m.channel)
+            + manifest.encode_entry(m.rolled)
+            + manifest.encode_entry(m.line)
+        ),
+    ),
+    CaughtUpNotice: (_CAUGHT_UP_T, lambda m: _PLACE.pack(m.channel, m.position)),
+    Ack: (
+        _ACK_T,
+        lambda m: _ACK.pack(m.channel, m.received, m.durable, m.replicated, m.merged, m.merged_at),
+    ),
+    Heartbeat: (_HEARTBEAT_T, lambda _m: b""),
+    Refusal: (_REFUSED_T, _encode_refused),
+    HeadersNotice: (_HEADERS_T, lambda m: _words(m.why_not)),
 }
 # type: (decode, least and most bytes of the body)
 _DECODERS: Final[dict[int, tuple[Callable[[memoryview], Message], int, int]]] = {
@@ -320,11 +288,11 @@ _DECODERS: Final[dict[int, tuple[Callable[[memoryview], Message], int, int]]] = 
     _ARCHIVED_T: (_decode_archived, _CHANNEL.size, _LINE_MOST + MANIFEST_LINE_BYTES_MAX),
     _CAUGHT_UP_T: (_decode_caught_up, _PLACE.size, _PLACE.size),
     _ACK_T: (_decode_ack, _ACK.size, _ACK.size),
-    _HEARTBEAT_T: (_decode_heartbeat, 0, 0),
+    _HEARTBEAT_T: (lambda _body: _HEARTBEAT, 0, 0),
     _REFUSED_T: (_decode_refused, _CODE.size, _CODE.size + _NAME_BYTES_MAX + WORDS_BYTES_MAX),
-    _HEADERS_T: (_decode_headers, 0, WORDS_BYTES_MAX),
+    _HEADERS_T: (lambda body: HeadersNotice(_text(bytes(body))), 0, WORDS_BYTES_MAX),
 }
-_UNKNOWN: Final = (_decode_heartbeat, 1, 0)  # no length is right
+_UNKNOWN: Final = (None, 1, 0)  # no length is right
 
 _EntryType = TypeVar("_EntryType", bound=manifest.Entry)
 
@@ -333,6 +301,12 @@ def _position(value: int) -> Position:
     if value >> 63:
         raise PeerError(f"{value} is not a position")
     return Position(value)
+
+
+def _words(text: str) -> bytes:
+    """Return the beginning of a text, in whole characters."""
+    cut = text.encode(errors="replace")[:WORDS_BYTES_MAX]
+    return cut.decode(errors="ignore").encode()
 
 
 def _text(data: bytes) -> str:

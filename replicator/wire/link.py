@@ -67,47 +67,37 @@ class HungUp(PeerError):  # noqa: N818 - an ending, not always an error
 
 
 class Link:
-    """Link: a connection read without blocking, so that an unfinished message delays nothing.
+    """Link: a connection that never blocks, whether a message is unfinished or the peer is slow.
 
-    Writes block for up to `DEAD_S`. A side that is about to write much must read first; otherwise
-    both could wait for each other. One thread at a time uses a link; `replicator.push.connection`,
-    `replicator.serve.pull_connection` and `replicator.sink.connection` do so in turns.
+    One thread at a time uses a link.
     """
 
     def __init__(
         self,
         sock: ssl.SSLSocket,
-        wake: Wake | None,
         name: str,
         large: HeldMemory | None = None,
-        outlet: Outlet | None = None,
     ) -> None:
         """Take over a connection after its handshake.
 
         Args:
             sock: from `rt.net.tls.connect` or `accept`.
-            wake: ends a wait; None where an event loop waits.
             name: of the peer, for messages.
             large: the memory that its messages may take; unlimited if not given.
-            outlet: sends on the socket; if not given, one that waits for the peer.
         """
         self.name = name
         self.memory = large
         self.version = 0  # protocol version; like `software`, known once greeted
         self.software = ""
         self._sock = sock
-        self._outlet = outlet or Outlet(sock)
-        self._wake = wake
+        self._outlet = Outlet(sock)
         self._decoder = Decoder(greeting=True, large=large)
         self._began_s: float | None = None  # when the arriving message began
         self._passed = Passed()
         self._more = True  # whether there may be bytes to receive
-        self._is_behind = True  # whether more arrived while the last message was handled
         self._heard_s = self._spoke_s = time.monotonic()
         self._poller = select.poll()
         self._poller.register(sock.fileno(), select.POLLIN)
-        if wake is not None:
-            self._poller.register(wake.fileno(), select.POLLIN)
         sock.settimeout(0)
 
     @property
@@ -130,26 +120,20 @@ class Link:
         self._passed.messages += messages
         self._passed.charged += messages
 
-    def listen(self, fd: int) -> None:
-        """Let this descriptor end a wait as well."""
-        if fd >= 0:
-            self._poller.register(fd, select.POLLIN)
-
     def send(self, data: bytes | memoryview) -> None:
-        """Send all of `data`.
+        """Send what the socket accepts, and queue the rest.
 
         Raises:
-            PeerError: the peer reads nothing, or the connection is broken.
+            PeerError: the peer has accepted nothing for `DEAD_S`, or the connection is broken.
         """
         self._outlet.send(data, DEAD_S)
         self._passed.bytes += len(data)
         self._spoke_s = time.monotonic()
 
     def post(self, data: bytes | memoryview) -> None:
-        """Send what the socket accepts at once; the rest precedes whatever is sent next.
+        """Send as `send` does, but leave it to the loop to notice that the peer reads nothing.
 
-        For a thread that must not wait for the peer. `beat` sends the rest at the latest, so the
-        connection's own thread must be woken if `has_left`.
+        `beat` sends the rest at the latest, so the loop must be woken if `has_left`.
 
         Raises:
             PeerError: the connection is broken.
@@ -171,7 +155,7 @@ class Link:
         """Yield what has arrived; the payload of `Data` is valid until the next message.
 
         Args:
-            most: how many messages to yield, counting charged ones; any rest ends the next wait.
+            most: how many messages to yield, counting charged ones; the next call yields the rest.
             last_acks: whether to skip acknowledgements that a later one replaces.
 
         Raises:
@@ -193,8 +177,8 @@ class Link:
             if left <= 0 or not self._more:
                 return
             count = self._receive_into(decoder.space())
-            if not count or not (self._is_behind or count == _RECORD_BYTES or self._sock.pending()):
-                self._more = False  # if there is more, the next wait ends at once
+            if not count or not (count == _RECORD_BYTES or self._sock.pending()):
+                self._more = False  # if there is more, polling the socket reports it
             if count:
                 left -= count
                 self._passed.bytes += count
@@ -215,12 +199,12 @@ class Link:
         return count
 
     def fileno(self) -> int:
-        """The socket's descriptor, for an event loop that polls it instead of calling `wait`."""
+        """The socket's descriptor, for an event loop that polls it."""
         return self._sock.fileno()
 
     def arrived(self) -> None:
         """Have the next `receive` read the socket, which an event loop found readable."""
-        self._more, self._is_behind = True, False
+        self._more = True
 
     @property
     def has_more(self) -> bool:
@@ -231,25 +215,6 @@ class Link:
     def pause_s(self) -> float:
         """How long until `beat` must be called."""
         return min(self._spoke_s + HEARTBEAT_S, self._heard_s + DEAD_S) - time.monotonic()
-
-    def wait(self, timeout_s: float) -> set[int]:
-        """Wait until something has arrived, the wake was set, or the time is over.
-
-        Returns:
-            The descriptors that ended the wait, for callers that `listen` to others.
-        """
-        return self._wait(min(timeout_s, self.pause_s))
-
-    def _wait(self, timeout_s: float) -> set[int]:
-        timeout_s = 0.0 if self._more else max(0.0, timeout_s)
-        ready = dict(self._poller.poll(0))
-        self._is_behind = self._more or self._sock.fileno() in ready
-        if not ready and timeout_s:
-            ready = dict(self._poller.poll(timeout_s * 1000 + 0.999))
-        self._more = self._more or self._sock.fileno() in ready
-        if self._wake is not None and self._wake.fileno() in ready:
-            self._wake.clear()
-        return set(ready)
 
     def beat(self) -> None:
         """Send a heartbeat if one is due, and enforce the peer's deadlines.
@@ -276,8 +241,8 @@ class Link:
         if now - self._spoke_s >= HEARTBEAT_S:
             self.send(_HEARTBEAT)
 
-    def _has_come(self) -> bool:
-        return self._sock.fileno() in dict(self._poller.poll(0))
+    def _has_come(self, timeout_s: float = 0.0) -> bool:
+        return bool(self._poller.poll(timeout_s * 1000))
 
     def expect(self, kind: type[_MessageType]) -> _MessageType:
         """Wait for the next message, which must be of this kind.
@@ -296,7 +261,7 @@ class Link:
                     raise PeerError(f"{kind.__name__} was expected, not {found}")
                 self._decoder.greeting = False
                 return message
-            self._wait(left)  # no heartbeat is due before the greeting
+            self._more = self._has_come(left)  # no heartbeat is due before the greeting
         raise PeerError(f"no {kind.__name__} came within {GREETING_S:g} s")
 
     def refuse(self, code: str, words: str) -> None:

@@ -1,6 +1,5 @@
-"""Outlet: the sending half of a TLS connection, which may or may not wait for the peer."""
+"""Outlet: the sending half of a TLS connection, which never waits for the peer."""
 
-import select
 import ssl
 import time
 from collections import deque
@@ -17,63 +16,6 @@ _PART_BYTES: Final = 128 * KIB
 # writes 1 MiB or one message, and none begins while something is queued; a sink answers each
 # message of a turn, 1,000 at most, with less than 1 KiB.
 QUEUED_BYTES_MAX: Final = 8 * MIB
-
-
-class Outlet:
-    """Outlet: sends on a non-blocking socket; one thread at a time uses it."""
-
-    __slots__ = ("_left", "_sock", "_writable")
-
-    def __init__(self, sock: ssl.SSLSocket) -> None:
-        self._sock = sock
-        self._left = b""  # posted bytes that the socket had no room for
-        self._writable = select.poll()
-        self._writable.register(sock.fileno(), select.POLLOUT)
-
-    @property
-    def has_left(self) -> bool:
-        """Whether something posted is not sent yet."""
-        return bool(self._left)
-
-    def can_send(self) -> bool:
-        """Whether something short can be sent without waiting for the peer."""
-        return not self._left and bool(self._writable.poll(0))
-
-    def send(self, data: bytes | memoryview, patience_s: float) -> None:
-        """Send everything posted, and all of `data`; the peer may pause for `patience_s`.
-
-        Raises:
-            PeerError: the peer reads nothing, or the connection is broken.
-        """
-        left, self._left = self._left, b""
-        rest = memoryview(left + bytes(data) if left else data)
-        while rest:
-            count = self._sent(rest)
-            rest = rest[count:]
-            if not count and not self._writable.poll(patience_s * 1000):
-                raise PeerError(f"it read nothing for {patience_s:g} s")
-
-    def post(self, data: bytes | memoryview) -> None:
-        """Send what the socket accepts at once; the rest precedes whatever is sent next.
-
-        Raises:
-            PeerError: the connection is broken.
-        """
-        if self._left:
-            self._left += data
-            return
-        count = self._sent(data)
-        if count < len(data):
-            self._left = bytes(data[count:])  # TLS demands the same bytes again
-
-    def _sent(self, data: bytes | memoryview) -> int:
-        """Send as much as the socket accepts; return the number of bytes."""
-        try:
-            return self._sock.send(data)
-        except ssl.SSLWantWriteError:
-            return 0
-        except OSError as error:
-            raise broken(error) from error
 
 
 class OutputQueue:
@@ -110,16 +52,16 @@ class OutputQueue:
         self.bytes -= len(self._parts.popleft())
 
 
-class QueuedOutlet(Outlet):
-    """QueuedOutlet: never waits; what the socket does not accept is queued for a later call.
+class Outlet:
+    """Outlet: never waits; what the socket does not accept is queued for a later call.
 
     Its owner calls `send(b"")` when the socket has room again.
     """
 
-    __slots__ = ("_moved_s", "_queue")
+    __slots__ = ("_moved_s", "_queue", "_sock")
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
-        super().__init__(sock)
+        self._sock = sock
         self._queue = OutputQueue()
         self._moved_s = 0.0  # when the peer last accepted something, or the queue began
 
@@ -168,6 +110,15 @@ class QueuedOutlet(Outlet):
         while queue.bytes and self._sent(queue.first):
             queue.sent()
             self._moved_s = time.monotonic()
+
+    def _sent(self, data: bytes | memoryview) -> int:
+        """Send as much as the socket accepts; return the number of bytes."""
+        try:
+            return self._sock.send(data)
+        except ssl.SSLWantWriteError:
+            return 0
+        except OSError as error:
+            raise broken(error) from error
 
 
 def broken(error: OSError) -> PeerError:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
 
+from rt.client.tracing import TracedPublisher
 from rt.errors import NO_HEADERS, Refused, RtError, Stopped
 from rt.format.headers import Headers
 from rt.log.notify.confirmations import Confirmed, Level
@@ -16,18 +17,8 @@ _EXTRAS_MAX, _NAME_MAX, _VALUE_BYTES_MAX = 40, 64, 256
 _USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-class RecordPublisher(Protocol):
+class RecordPublisher(TracedPublisher, Protocol):
     """The publisher that the handler needs: `rt.Publisher` or `ClientPublisher`."""
-
-    def publish(
-        self,
-        payload: bytes,
-        key: bytes | None = None,
-        time_ns: int | None = None,
-        *,
-        headers: Headers | None = None,
-    ) -> int:
-        """Publish one message."""
 
     def flush(self, level: Level, timeout_s: float) -> Confirmed:
         """Wait for a level."""

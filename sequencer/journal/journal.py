@@ -198,7 +198,7 @@ class Journal:
         recovered: Recovered,
         cut_bytes: int,
     ) -> None:
-        self._disk, self._path, self._identity = disk, path, identity
+        self._disk, self._path = disk, path
         self._cut_bytes = cut_bytes
         self._failed = ""
         scan = recovered.scan
@@ -208,11 +208,6 @@ class Journal:
             base = recovered.snapshot.index, recovered.snapshot.term
         self._log.settle(scan.is_proven and not recovered.is_behind, *base)
         self._ballots = Ballots(disk, path, identity.directory, recovered.ballot)
-
-    @property
-    def identity(self) -> StateIdentity:
-        """The identity of the directory."""
-        return self._identity
 
     @property
     def size(self) -> int:

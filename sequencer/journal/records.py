@@ -25,7 +25,6 @@ _FILE: Final = struct.Struct("<8sIQIQQ")
 _RECORD: Final = struct.Struct("<4sIIQQQ")
 _MARK: Final = struct.Struct("<IIQ")  # CRC-32 of the rest, generation, durable end
 _CRC_END: Final = 8  # the checksum covers a record from this offset on
-FILE_BYTES: Final = _FILE.size
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,6 +125,9 @@ class PeerOut:
             self._loop.post(partial(self._run, self._missed, f"internal error: {spoken(error)}"))
             raise
         else:
+            if self._is_retired:  # the loop may be over, and would not close it
+                sock.close()
+                return
             self._loop.post(partial(self._run, self._connected, sock))
 
     def _missed(self, problem: str, pause_s: float | None = None) -> None:

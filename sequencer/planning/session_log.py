@@ -181,18 +181,17 @@ class SessionLog:
 class SessionLogs:
     """SessionLogs: the copies of sessions on a node; those read lately stay open."""
 
-    def __init__(self, disk: Disk, root: str, *, open_max: int = _OPEN_MAX) -> None:
+    def __init__(self, disk: Disk, root: str) -> None:
         """Read below `root`, where each session has a directory of its name."""
         self._disk = disk
         self._root = root
-        self._open_max = open_max
         self._damaged = DamagedFiles()  # empty: the sequencer may read every file
         self._logs: dict[str, SessionLog] = {}  # least recently read first
 
     def __getitem__(self, session: str) -> SessionLog:
         log = self._logs.pop(session, None)
         if log is None:
-            if len(self._logs) >= self._open_max:
+            if len(self._logs) >= _OPEN_MAX:
                 self.forget(next(iter(self._logs)))
             log = SessionLog(self._disk, os.path.join(self._root, session), self._damaged)
         self._logs[session] = log

@@ -10,7 +10,7 @@ need not meet. A node that joined later founded nothing, and its digest, 0, fits
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from rt.errors import PeerError
 from rt.format.checksum import crc32
@@ -48,6 +48,7 @@ _INSTALL_SNAPSHOT: Final = struct.Struct("<QQQQQ")
 _SNAPSHOT_REPLY: Final = struct.Struct("<QQQ")
 _READ_INDEX: Final = struct.Struct("<Q")
 _READ_INDEX_REPLY: Final = struct.Struct("<QQ")
+_EMPTY: Final = struct.Struct("<")  # of messages that are only a header
 _FLAG_1: Final = 1  # pre_vote, success, heartbeat
 _FLAG_2: Final = 2  # transfer, granted, no_reply
 
@@ -182,10 +183,6 @@ def _encode_request_vote(codec: MessageCodec, m: RequestVote) -> _Encoded:
     return _TAG_REQUEST_VOTE, m.pre_vote * _FLAG_1 | m.transfer * _FLAG_2, body
 
 
-def _encode_vote_reply(_: MessageCodec, m: VoteReply) -> _Encoded:
-    return 2, m.pre_vote * _FLAG_1 | m.granted * _FLAG_2, b""
-
-
 def _encode_append_entries(codec: MessageCodec, m: AppendEntries) -> _Encoded:
     body = _APPEND_ENTRIES.pack(m.prev_index, m.prev_term, m.commit, m.round, len(m.entries))
     if m.heartbeat:
@@ -195,45 +192,24 @@ def _encode_append_entries(codec: MessageCodec, m: AppendEntries) -> _Encoded:
     return _TAG_APPEND_ENTRIES, m.heartbeat * _FLAG_1 | m.no_reply * _FLAG_2, body
 
 
-def _encode_append_reply(_: MessageCodec, m: AppendReply) -> _Encoded:
-    return (
+_ENCODERS: Final[dict[type, Callable[[MessageCodec, Any], _Encoded]]] = {
+    RequestVote: _encode_request_vote,
+    VoteReply: lambda _, m: (2, m.pre_vote * _FLAG_1 | m.granted * _FLAG_2, b""),
+    AppendEntries: _encode_append_entries,
+    AppendReply: lambda _, m: (
         _TAG_APPEND_REPLY,
         m.success * _FLAG_1,
         _APPEND_REPLY.pack(m.index, m.round, m.hint_index, m.hint_term),
-    )
-
-
-def _encode_install_snapshot(_: MessageCodec, m: InstallSnapshot) -> _Encoded:
-    fields = (m.last_index, m.last_term, m.offset, m.total, m.round)
-    return 5, 0, _INSTALL_SNAPSHOT.pack(*fields) + m.data
-
-
-def _encode_snapshot_reply(_: MessageCodec, m: SnapshotReply) -> _Encoded:
-    return 6, 0, _SNAPSHOT_REPLY.pack(m.last_index, m.offset, m.round)
-
-
-def _encode_timeout_now(_: MessageCodec, _message: TimeoutNow) -> _Encoded:
-    return 7, 0, b""
-
-
-def _encode_read_index(_: MessageCodec, m: ReadIndex) -> _Encoded:
-    return 8, 0, _READ_INDEX.pack(m.ticket)
-
-
-def _encode_read_index_reply(_: MessageCodec, m: ReadIndexReply) -> _Encoded:
-    return 9, 0, _READ_INDEX_REPLY.pack(m.ticket, m.index)
-
-
-_ENCODERS: Final[dict[type, Callable[..., _Encoded]]] = {
-    RequestVote: _encode_request_vote,
-    VoteReply: _encode_vote_reply,
-    AppendEntries: _encode_append_entries,
-    AppendReply: _encode_append_reply,
-    InstallSnapshot: _encode_install_snapshot,
-    SnapshotReply: _encode_snapshot_reply,
-    TimeoutNow: _encode_timeout_now,
-    ReadIndex: _encode_read_index,
-    ReadIndexReply: _encode_read_index_reply,
+    ),
+    InstallSnapshot: lambda _, m: (
+        5,
+        0,
+        _INSTALL_SNAPSHOT.pack(m.last_index, m.last_term, m.offset, m.total, m.round) + m.data,
+    ),
+    SnapshotReply: lambda _, m: (6, 0, _SNAPSHOT_REPLY.pack(m.last_index, m.offset, m.round)),
+    TimeoutNow: lambda _, _m: (7, 0, b""),
+    ReadIndex: lambda _, m: (8, 0, _READ_INDEX.pack(m.ticket)),
+    ReadIndexReply: lambda _, m: (9, 0, _READ_INDEX_REPLY.pack(m.ticket, m.index)),
 }
 
 
@@ -242,7 +218,7 @@ def _fields(layout: struct.Struct, data: bytes, tail: int = 0) -> tuple[int, ...
     fields: tuple[int, ...] = layout.unpack_from(data, _HEADER.size)
     if len(data) != _HEADER.size + layout.size + tail:
         raise ValueError("a length that does not fit the kind")
-    if max(fields) > NUMBER_MAX:
+    if max(fields, default=0) > NUMBER_MAX:
         raise ValueError("a number out of range")
     return fields
 
@@ -267,8 +243,7 @@ def _decode_request_vote(codec: MessageCodec, flags: int, term: int, data: bytes
 
 
 def _decode_vote_reply(_: MessageCodec, flags: int, term: int, data: bytes) -> VoteReply:
-    if len(data) != _HEADER.size:
-        raise ValueError("a length that does not fit the kind")
+    _fields(_EMPTY, data)
     return VoteReply(term, bool(flags & _FLAG_2), bool(flags & _FLAG_1))
 
 
@@ -306,34 +281,14 @@ def _decode_install_snapshot(
     return InstallSnapshot(term, index, index_term, offset, total, round_, body)
 
 
-def _decode_snapshot_reply(_: MessageCodec, _flags: int, term: int, data: bytes) -> SnapshotReply:
-    return SnapshotReply(term, *_fields(_SNAPSHOT_REPLY, data))
-
-
-def _decode_timeout_now(_: MessageCodec, _flags: int, term: int, data: bytes) -> TimeoutNow:
-    if len(data) != _HEADER.size:
-        raise ValueError("a length that does not fit the kind")
-    return TimeoutNow(term)
-
-
-def _decode_read_index(_: MessageCodec, _flags: int, term: int, data: bytes) -> ReadIndex:
-    return ReadIndex(term, *_fields(_READ_INDEX, data))
-
-
-def _decode_read_index_reply(
-    _: MessageCodec, _flags: int, term: int, data: bytes
-) -> ReadIndexReply:
-    return ReadIndexReply(term, *_fields(_READ_INDEX_REPLY, data))
-
-
 _DECODERS: Final[dict[int, Callable[[MessageCodec, int, int, bytes], AnyMessage]]] = {
     _TAG_REQUEST_VOTE: _decode_request_vote,
     2: _decode_vote_reply,
     _TAG_APPEND_ENTRIES: _decode_append_entries,
     _TAG_APPEND_REPLY: _decode_append_reply,
     5: _decode_install_snapshot,
-    6: _decode_snapshot_reply,
-    7: _decode_timeout_now,
-    8: _decode_read_index,
-    9: _decode_read_index_reply,
+    6: lambda _, _flags, term, data: SnapshotReply(term, *_fields(_SNAPSHOT_REPLY, data)),
+    7: lambda _, _flags, term, data: TimeoutNow(term, *_fields(_EMPTY, data)),
+    8: lambda _, _flags, term, data: ReadIndex(term, *_fields(_READ_INDEX, data)),
+    9: lambda _, _flags, term, data: ReadIndexReply(term, *_fields(_READ_INDEX_REPLY, data)),
 }

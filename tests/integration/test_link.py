@@ -15,9 +15,9 @@ from replicator.wire.codec import encode
 from replicator.wire.link import Link
 from replicator.wire.messages import Data, Heartbeat, Hello
 from rt.errors import PeerError
-from rt.log.notify.watch import Wake
 from rt.net.tls import accept, connect
 from rt.position import START
+from tests.links import arrives
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +43,7 @@ def ends(contexts):
         thread.join(60)
         links = []
         for sock, name in ((accepted[0], "publisher"), (theirs, "node")):
-            wake = Wake()
-            undo.callback(wake.close)
-            links.append(Link(sock, wake, name))
+            links.append(Link(sock, name))
             undo.callback(links[-1].close)
         yield links
 
@@ -71,7 +69,7 @@ def test_a_message_that_trickles_in_ends_the_connection(ends, monkeypatch):
             list(ours.receive())
             ours._heard_s = time.monotonic()  # as if another byte had come
             ours.beat()
-            ours.wait(0.02)
+            arrives(ours, 0.02)
 
     with pytest.raises(PeerError, match="22 bytes did not arrive within"):
         take()
@@ -86,7 +84,7 @@ def test_a_message_that_arrives_in_time_may_be_followed_by_others(ends, monkeypa
     for _ in range(5):
         theirs.send(beat[3:] + beat[:3])
         while not list(ours.receive()):
-            assert ours.wait(60)
+            assert arrives(ours, 60)
         now_s += link_module.DEAD_S * 2 / 3
         ours.beat()
 
@@ -120,6 +118,7 @@ def test_a_side_that_was_sending_for_long_receives_before_it_calls_the_peer_dead
     assert lines.poll(60_000)
     ours._heard_s -= 20  # the last send took that long
     ours.beat()
+    ours.arrived()
     assert Heartbeat() in list(ours.receive())
     ours._heard_s -= 20
     with pytest.raises(PeerError, match="nothing was received"):
@@ -140,11 +139,13 @@ def test_what_is_posted_to_a_peer_that_reads_nothing_waits_without_its_thread(en
     def take():
         while len(received) < sent + 1:
             received.extend(bytes(each.payload) for each in ours.receive())
-            ours.wait(0.1)
+            arrives(ours, 0.1)
 
     thread = threading.Thread(target=take, daemon=True)
     thread.start()
-    theirs.beat()  # the connection's own thread sends the rest
+    while theirs.has_left:
+        select.select([], [theirs.fileno()], [], 60)
+        theirs.beat()  # the connection's own loop sends the rest
     thread.join(60)
     assert received == [bytes(range(256)) * 64] * (sent + 1)
     assert not theirs.has_left

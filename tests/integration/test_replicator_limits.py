@@ -38,11 +38,11 @@ from rt.format.manifest import MERGED, SESSION, Archived, LogIdentity, Rolled
 from rt.limits import MIB
 from rt.log.files.disk import OsDisk
 from rt.log.files.identity import new_identity
-from rt.log.notify.watch import Wake
 from rt.log.write.appender import Appender
 from rt.net.loop.event_loop import EventLoop
 from rt.net.tls import connect
 from rt.position import START, Position
+from tests.links import arrives
 
 
 def refusal(link):
@@ -51,7 +51,7 @@ def refusal(link):
         for message in link.receive():
             if isinstance(message, Refusal):
                 return message
-        link.wait(60)
+        arrives(link, 60)
 
 
 def test_unfinished_large_messages_are_refused_beyond_a_bound_and_others_are_served(tmp_path):
@@ -94,15 +94,14 @@ def test_a_subscriber_has_no_frames_to_send(tmp_path):
     server = Server(("localhost", 0), certs.server(), only(host))
     server.start()
     sock, _ = connect(server.address, certs.subscriber().current())
-    wake = Wake()
-    link = Link(sock, wake, "node")
+    link = Link(sock, "node")
     try:
         link.send(encode(Hello(VERSION, VERSION, PULL, STREAM, "hoarder")))
         link.expect(Hello)
         link.send(encode(Data(0, START, memoryview(bytes(1 << 20))))[:100])
         assert refusal(link).words == "a sink does not send messages of type 4"
     finally:
-        link.close(), wake.close()
+        link.close()
         server.stop(), host.stop()
 
 
@@ -268,8 +267,8 @@ def test_a_session_is_counted_as_the_messages_that_it_costs_and_a_new_one_as_mor
 
 def test_what_is_charged_for_messages_ends_a_turn():
     """Others of the name are held back only between two turns."""
-    given, wake = Given(encode(Heartbeat()) * 100, 200), Wake()
-    link = Link(given, wake, "test")
+    given = Given(encode(Heartbeat()) * 100, 200)
+    link = Link(given, "test")
     link._decoder.greeting = False
     count = 0
     for _ in link.receive(1000):
@@ -277,7 +276,7 @@ def test_what_is_charged_for_messages_ends_a_turn():
         count += 1
     assert count == 10
     assert link.take_passed().messages == 1000
-    wake.close(), given.ours.close(), given.theirs.close()
+    given.ours.close(), given.theirs.close()
 
 
 class Given:
@@ -306,14 +305,14 @@ class Given:
 
 def received(data, part, **options):
     """Return what a link receives of bytes that come in parts, and how many messages it counts."""
-    given, wake = Given(data, part), Wake()
-    link, found, count = Link(given, wake, "test"), [], 0
+    given = Given(data, part)
+    link, found, count = Link(given, "test"), [], 0
     link._decoder.greeting = False
     while given.data or link._more:
         found += link.receive(100, **options)
         count += link.take_passed().messages
         link._more = bool(given.data) or link._more
-    wake.close(), given.ours.close(), given.theirs.close()
+    given.ours.close(), given.theirs.close()
     return found, count
 
 

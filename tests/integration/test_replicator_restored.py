@@ -166,7 +166,7 @@ def test_frames_for_a_place_that_cannot_take_them_end_their_channel_only(tmp_pat
         log.roll()
     dialogue = Dialogue(log.directory, tmp_path / "sink").talk()
     dialogue.source_pipe.send(encode(Data(0, at, memoryview(bytes(64)))))
-    dialogue.sink.turn()
+    dialogue.take()
     assert [(side, code) for side, code, _ in dialogue.refusals] == [("sink", code)]
     dialogue.close()
     assert_equal(log.directory, tmp_path / "sink")
@@ -179,7 +179,7 @@ def test_a_log_has_a_bounded_number_of_files_without_a_frame(tmp_path):
     for roll in range(1, 2000):
         line = Rolled(Position.of(0, roll, 0), 0, 1, 1, 1, 1, 7)
         dialogue.source_pipe.send(encode(RolledNotice(0, line)))
-        dialogue.sink.turn()
+        dialogue.take()
         if dialogue.refusals:
             break
     assert roll == EMPTY_FILES_MAX + 1

@@ -56,7 +56,7 @@ def test_news_that_comes_while_the_peer_has_no_room_is_looked_at_again(tmp_path)
     dialogue.inbox.merged = dialogue.outlet.position
     ring.start()
     ring.join()
-    dialogue.sink.turn()
+    dialogue.take()
     assert not schedule.is_woken
     assert dialogue.sink.pause_s < 0.1
     dialogue.close()

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replicator.wire.codec import FRAME_BYTES_MAX
 from replicator.wire.outlet import QUEUED_BYTES_MAX, OutputQueue
 from rt.errors import PeerError
 from rt.net.loop.deadlines import NEVER_S, Deadlines
@@ -155,3 +156,14 @@ def test_a_peer_that_reads_nothing_takes_no_more_memory_than_its_bound():
     with pytest.raises(PeerError, match="has not read 9437184 bytes"):
         queue.put(b"x")
     assert queue.bytes == QUEUED_BYTES_MAX + (1 << 20)
+
+
+def test_the_largest_frame_waits_for_a_peer_that_takes_it_slowly():
+    """What the socket did not take at once of more than 8 MiB ended the connection, every time."""
+    queue = OutputQueue()
+    queue.put(b"the notice of an archived file")
+    queue.put(bytes(FRAME_BYTES_MAX))
+    queue.put(b"a session that is closed meanwhile")
+    assert queue.bytes > FRAME_BYTES_MAX
+    with pytest.raises(PeerError, match="has not read"):
+        queue.put(bytes(FRAME_BYTES_MAX))

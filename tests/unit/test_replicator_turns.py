@@ -16,7 +16,7 @@ def test_a_turn_sends_the_little_of_several_logs_and_no_more_than_a_turn_may(tmp
         log = LogDirectory(str(tmp_path / f"s{number}"))
         log.refresh()
         channels.append(dialogue.source.open(log))
-        dialogue.sink.turn()
+        dialogue.take()
 
     def turns():
         for channel in channels:
@@ -33,7 +33,7 @@ def test_a_turn_sends_the_little_of_several_logs_and_no_more_than_a_turn_may(tmp
     for log in logs[3:7]:
         log.write(200_000)
     assert [count for count in turns() if count] == [5, 2]
-    dialogue.sink.turn()
+    dialogue.take()
     dialogue.close()
     for number in range(len(logs)):
         assert log_bytes(tmp_path / f"t{number}") == log_bytes(tmp_path / f"s{number}")

@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 from rt.client.groups.group import Group
 from rt.client.groups.member_claims import HeldClaim, MemberClaims
-from rt.client.readers.registered import Asking
 from rt.errors import RtError, Stopped
 from rt.events import RangeLost
-from rt.net.admin import reading_answers
+from rt.net.admin import AdminClient, reading_answers
 from rt.position import Position
 
 
@@ -22,7 +21,13 @@ class Claims:
     """
 
     def __init__(
-        self, nodes: Asking, group: Group, member: str, *, position: Position, follow: bool = True
+        self,
+        nodes: AdminClient,
+        group: Group,
+        member: str,
+        *,
+        position: Position,
+        follow: bool = True,
     ) -> None:
         """Begin to ask.
 

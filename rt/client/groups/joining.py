@@ -7,13 +7,12 @@ from functools import partial
 from rt.client.groups.claims import Claims
 from rt.client.groups.group import Group, made_up_member
 from rt.client.groups.group_subscriber import GroupSubscriber, MemberReading
-from rt.client.readers.registered import Asking
 from rt.client.readers.stream_copy import StreamCopy
 from rt.errors import Misuse
 from rt.log.files.disk import make_private_directory
 from rt.log.notify.watch import Watch
 from rt.log.read.start import Start, start_text
-from rt.net.admin import reading_answers
+from rt.net.admin import AdminClient, reading_answers
 from rt.position import Position
 
 Letters = Callable[[str, bytes, bytes], object]
@@ -24,7 +23,7 @@ def join(
     begin: Start,
     wanted: MemberReading,
     copy: StreamCopy,
-    nodes: tuple[Asking, Letters],
+    nodes: tuple[AdminClient, Letters],
 ) -> GroupSubscriber:
     """Join a group, or create it.
 
@@ -69,7 +68,7 @@ def join(
     return member_of
 
 
-def _latest_end(asking: Asking, name: str) -> Position:
+def _latest_end(asking: AdminClient, name: str) -> Position:
     """Return where the stream ends now; with a node of an earlier version, a moment ago."""
     answer = asking.ask({"do": "groups", "name": name, "latest": True})
     with reading_answers():

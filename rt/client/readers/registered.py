@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 from rt.client.readers.cursor import CursorState
 from rt.client.readers.held_cursor import HeldCursor
 from rt.errors import Fenced, Misuse, Refused, RtError, Stopped, spoken
 from rt.names import parse_cursor
-from rt.net.admin import reading_answers
+from rt.net.admin import AdminClient, reading_answers
 from rt.position import START, Position
 
 _log: Final = logging.getLogger("rt.client")
@@ -23,16 +23,6 @@ _SIGNS: Final = 3  # signs of life in the time after which a holder counts as de
 
 Takeover = Literal["refuse", "fence", "wait"]
 _TAKEOVERS: Final = ("refuse", "fence", "wait")
-
-
-class Asking(Protocol):
-    """Sends requests to the leader, one at a time; see `rt.net.admin.AdminClient`."""
-
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Make a request; `RtError` or `OSError` if it is refused, or no node answers."""
-
-    def close(self) -> None:
-        """Hang up. Idempotent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +63,7 @@ class RegisteredReader:
         `lost` is set once, before the cursor can be lost.
     """
 
-    def __init__(self, nodes: Asking, cursor: Registered, share: str = "") -> None:
+    def __init__(self, nodes: AdminClient, cursor: Registered, share: str = "") -> None:
         """Take the cursor.
 
         Args:
@@ -197,7 +187,7 @@ class RegisteredReader:
                         self._held.take(request)
 
 
-def _taken(nodes: Asking, request: dict[str, Any], wait_s: float | None) -> dict[str, Any]:
+def _taken(nodes: AdminClient, request: dict[str, Any], wait_s: float | None) -> dict[str, Any]:
     """Open the cursor; waits for its holder to end, if the settings say so."""
     end_s = None if wait_s is None else time.monotonic() + wait_s
     while True:

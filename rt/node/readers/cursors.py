@@ -20,7 +20,7 @@ from rt.node.notes.registered_cursor import (
     parse_registered,
 )
 from rt.node.notes.registered_room import demand_room
-from rt.node.readers.changed_notes import ChangedNotes, Decide
+from rt.node.readers.changed_notes import Decide
 from rt.node.readers.cursor_lag import lag_of
 from rt.node.readers.reader_notes import ReaderNotes
 from rt.position import Position
@@ -30,7 +30,7 @@ _MERGED_S: Final = 1.0  # the leader may execute later than the node a reader pu
 _MS_NS: Final = 1_000_000
 
 
-class NodeCursors:
+class NodeCursors(ReaderNotes[RegisteredCursor]):
     """NodeCursors: the cursors of a stream, on the leading node.
 
     Every change is a compare-and-set in the ledger, so even if two nodes believe that they lead,
@@ -52,29 +52,12 @@ class NodeCursors:
         steady_s: Callable[[], float] = time.monotonic,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """Prepare.
-
-        Args:
-            view: returns the node's latest view.
-            decide: has a note agreed on, and waits until the view shows the outcome.
-            latest: waits until this node has executed all that any may have confirmed.
-            stream: returns the stream's name.
-            log: opens the merged log.
-            steady_s: a clock that never goes back.
-            now_ns: the time, ns since the epoch.
-        """
-        self._view = view
-        self._cursors = ReaderNotes(
-            CURSOR_NOTE,
-            parse_registered,
-            ChangedNotes(view, decide, now_ns),
-            latest=latest,
-            log=log,
+        """Prepare; see `ReaderNotes`. `stream` returns the stream's name."""
+        super().__init__(
+            CURSOR_NOTE, parse_registered, view, decide, latest=latest, log=log, now_ns=now_ns
         )
         self._stream = stream
-        self._log = log
         self._steady_s = steady_s
-        self._now_ns = now_ns
         self._lock = threading.Lock()
         self._heard: dict[str, tuple[int, float]] = {}  # epoch and time by name
 
@@ -108,7 +91,7 @@ class NodeCursors:
                 pin_bytes=int(_number(request, "pin_bytes", cursor.pin_bytes)), share=share,
             )  # fmt: skip
 
-        cursor, _ = yield from self._cursors.change(name, change)
+        cursor, _ = yield from self.change(name, change)
         self._hear(name, cursor.epoch if cursor else 0)
         return _facts(cursor)
 
@@ -119,7 +102,7 @@ class NodeCursors:
         is_last = bool(request.get("release"))
 
         def change(known: RegisteredCursor | None) -> RegisteredCursor:
-            cursor = self._cursors.existing(known, name)
+            cursor = self.existing(known, name)
             _demand_owner(cursor, identity)
             if cursor.epoch != epoch:
                 holder = cursor.holder or "an operator"
@@ -127,23 +110,23 @@ class NodeCursors:
             moved = replace(cursor, position=max(cursor.position, position))
             return replace(moved, holder="") if is_last else moved
 
-        cursor, _ = yield from self._cursors.change(name, change, may_repeat=True)
+        cursor, _ = yield from self.change(name, change, may_repeat=True)
         self._hear(name, int(epoch))
         return _facts(cursor)
 
     def reset(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
         """Move a cursor to any place of the stream; its holder, if any, is fenced."""
         name = str(request.get("name"))
-        position = yield from self._cursors.resolved(request)
+        position = yield from self.resolved(request)
 
         def change(known: RegisteredCursor | None) -> RegisteredCursor:
-            cursor = self._cursors.existing(known, name)
+            cursor = self.existing(known, name)
             _demand_owner(cursor, identity, or_operator=True)
             return replace(
                 cursor, position=position, epoch=cursor.epoch + 1, holder="", share=None
             )  # fmt: skip
 
-        cursor, _ = yield from self._cursors.change(name, change)
+        cursor, _ = yield from self.change(name, change)
         return _facts(cursor)
 
     def forget(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
@@ -151,15 +134,15 @@ class NodeCursors:
         name = str(request.get("name"))
 
         def change(known: RegisteredCursor | None) -> None:
-            _demand_owner(self._cursors.existing(known, name), identity, or_operator=True)
+            _demand_owner(self.existing(known, name), identity, or_operator=True)
 
-        yield from self._cursors.change(name, change)
+        yield from self.change(name, change)
         return {"forgotten": name}
 
     def show(self, request: Fields, _identity: PeerIdentity) -> Fields:
         """Return all cursors, or the named one, with lag; any node answers."""
         view = self._view()
-        cursors = self._cursors.wanted(view.notes, request)
+        cursors = self.wanted(view.notes, request)
         with closing(self._log()) as log:
             rows = [_facts(each) | lag_of(log, each.position, view) for each in cursors]
         return {"cursors": rows, "end": str(view.end)}

@@ -23,7 +23,7 @@ from rt.node.notes.reading_group import (
     parse_reading_group,
 )
 from rt.node.notes.registered_room import demand_room
-from rt.node.readers.changed_notes import ChangedNotes, Decide
+from rt.node.readers.changed_notes import Decide
 from rt.node.readers.claims_heard import ClaimsHeard
 from rt.node.readers.cursor_lag import lag_of
 from rt.node.readers.reader_notes import ReaderNotes
@@ -66,7 +66,7 @@ class Worked(NamedTuple):
     is_agreed: bool
 
 
-class NodeGroups:
+class NodeGroups(ReaderNotes[ReadingGroup]):
     """NodeGroups: the groups of a stream, on the leading node.
 
     A range is handed out by a compare-and-set in the ledger, so even if two nodes believe that they
@@ -92,30 +92,12 @@ class NodeGroups:
         steady_s: Callable[[], float] = time.monotonic,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """Prepare.
-
-        Args:
-            view: returns the node's latest view.
-            decide: has a note agreed on, and waits until the view shows the outcome.
-            latest: waits until this node has executed all that any may have confirmed.
-            log: opens the merged log.
-            may_lease: whether a peer may hold files of the stream.
-            steady_s: a clock that never goes back.
-            now_ns: the time, ns since the epoch.
-        """
-        self._view = view
-        self._groups = ReaderNotes(
-            GROUP_NOTE,
-            parse_reading_group,
-            ChangedNotes(view, decide, now_ns),
-            latest=latest,
-            log=log,
+        """Prepare; see `ReaderNotes`. `may_lease`: whether a peer may hold files of the stream."""
+        super().__init__(
+            GROUP_NOTE, parse_reading_group, view, decide, latest=latest, log=log, now_ns=now_ns
         )
-        self._latest = latest
-        self._log = log
         self._may_lease = may_lease
         self._heard = ClaimsHeard(steady_s)
-        self._now_ns = now_ns
 
     def join(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
         """Create a group at `start`, or join it if these are its settings."""
@@ -131,7 +113,7 @@ class NodeGroups:
         if wanted.pin_bytes and not self._may_lease(identity):
             raise Refused("role", f"{identity.title} is not granted leases, and so may not pin")
         # As of the latest: a member without `follow` stops at the end of the log.
-        begin = yield from self._groups.resolved(request, "earliest")
+        begin = yield from self.resolved(request, "earliest")
         begin = min(begin, self._view().end)
 
         def change(known: ReadingGroup | None) -> ReadingGroup:
@@ -152,7 +134,7 @@ class NodeGroups:
         What this node does not know yet is not refused here, but in `work`.
         """
         name, said = str(request.get("name")), _work(request)
-        group = self._groups.get(name)
+        group = self.get(name)
         if group is None or not group.belongs_to(identity):
             return
         for number in said.held:
@@ -183,7 +165,7 @@ class NodeGroups:
     def _is_done(self, name: str, said: Work) -> Steps[bool]:
         """Whether a group has handled everything merged anywhere by now."""
         yield from self._latest()
-        group = self._groups.existing(self._groups.get(name), name)
+        group = self.existing(self.get(name), name)
         return not group.claims and self._range_end(group.next, said, 1) <= group.next
 
     def _worked(self, name: str, said: Work, identity: PeerIdentity) -> Steps[Worked]:
@@ -192,7 +174,7 @@ class NodeGroups:
         freed: list[tuple[int, float]] = []
 
         def change(known: ReadingGroup | None) -> ReadingGroup:
-            group = self._groups.existing(known, name)
+            group = self.existing(known, name)
             _demand_member(group, identity)
             handed_out.clear()
             freed.clear()
@@ -211,11 +193,11 @@ class NodeGroups:
     def reset(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
         """Move a group to any place of the stream; its members lose their claims."""
         name = str(request.get("name"))
-        position = yield from self._groups.resolved(request)
+        position = yield from self.resolved(request)
         position = min(position, self._view().end)
 
         def change(known: ReadingGroup | None) -> ReadingGroup:
-            group = self._groups.existing(known, name)
+            group = self.existing(known, name)
             _demand_member(group, identity, or_operator=True)
             return group.moved_to(position)
 
@@ -227,16 +209,16 @@ class NodeGroups:
         name = str(request.get("name"))
 
         def change(known: ReadingGroup | None) -> None:
-            _demand_member(self._groups.existing(known, name), identity, or_operator=True)
+            _demand_member(self.existing(known, name), identity, or_operator=True)
 
-        yield from self._groups.change(name, change)
+        yield from self.change(name, change)
         self._heard.forget(name)
         return {"forgotten": name}
 
     def show(self, request: Fields, _identity: PeerIdentity) -> Fields:
         """Return all groups, or the named one, with lag and claims; any node answers."""
         view = self._view()
-        groups = self._groups.wanted(view.notes, request)
+        groups = self.wanted(view.notes, request)
         with closing(self._log()) as log:
             rows = [
                 {
@@ -255,8 +237,8 @@ class NodeGroups:
         may_repeat: bool = False,
     ) -> Steps[tuple[ReadingGroup, bool]]:
         """Change a group that must exist afterwards; see `ReaderNotes.change`."""
-        group, is_agreed = yield from self._groups.change(name, change, may_repeat=may_repeat)
-        return self._groups.existing(group, name), is_agreed
+        group, is_agreed = yield from self.change(name, change, may_repeat=may_repeat)
+        return self.existing(group, name), is_agreed
 
     def _taken(
         self, group: ReadingGroup, said: Work, freed: list[tuple[int, float]]

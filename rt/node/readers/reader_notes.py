@@ -10,11 +10,12 @@ from rt.log.files.directory import LogDirectory
 from rt.log.read.start import parse_start, resolve
 from rt.net.exchange import Fields
 from rt.node.agree.steps import Steps
+from rt.node.agree.view import NodeView
 from rt.node.notes.pins import is_due
 from rt.node.notes.readable_notes import readable
 from rt.node.notes.reading_group import GROUP_NOTE, ReadingGroup
 from rt.node.notes.registered_cursor import CURSOR_NOTE, RegisteredCursor
-from rt.node.readers.changed_notes import ChangedNotes
+from rt.node.readers.changed_notes import ChangedNotes, Decide
 from rt.position import Position
 
 Record = TypeVar("Record", RegisteredCursor, ReadingGroup)
@@ -31,21 +32,32 @@ class ReaderNotes(Generic[Record]):
         self,
         kind: str,
         parse: Callable[[str], Record],
-        notes: ChangedNotes,
+        view: Callable[[], NodeView],
+        decide: Decide,
         *,
         latest: Callable[[], Steps[None]],
         log: Callable[[], LogDirectory],
+        now_ns: Callable[[], int],
     ) -> None:
-        """Prepare; `kind` is the prefix of the notes' names, and `parse` raises `Misuse`.
+        """Prepare.
 
-        The other arguments are those of `NodeCursors`.
+        Args:
+            kind: prefix of the notes' names.
+            parse: parses a note; raises `Misuse`.
+            view: returns the node's latest view.
+            decide: has a note agreed on, and waits until the view shows the outcome.
+            latest: waits until this node has executed all that any may have confirmed.
+            log: opens the merged log.
+            now_ns: the time, ns since the epoch.
         """
-        self._kind, self._notes, self._latest, self._log = kind, notes, latest, log
+        self._kind, self._view, self._latest, self._log = kind, view, latest, log
         self._parse: Callable[[str], Record] = parse
+        self._notes = ChangedNotes(view, decide, now_ns)
+        self._now_ns = now_ns
 
     def get(self, name: str) -> Record | None:
         """Return a record, as far as this node knows; None if there is none."""
-        note = self._notes.view().notes.get(self._kind + name, "")
+        note = self._view().notes.get(self._kind + name, "")
         return self._parse(note) if note else None
 
     def wanted(self, notes: Mapping[str, str], request: Fields) -> list[Record]:

@@ -3,9 +3,9 @@
 import math
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from prometheus_client.core import Metric
 
@@ -38,11 +38,6 @@ class ShownProgram:
     events: RecentEvents
     began_ns: int
 
-    def demand(self, stream: str) -> None:
-        """Raise `Misuse` unless `stream` is this program's stream or ""."""
-        if stream not in ("", self.stream):
-            raise Misuse(f"this rt {self.kind} has no stream {shown(stream)}")
-
     def metrics(self) -> Iterator[Metric]:
         """Yield the metrics that every such program has."""
         version = (__version__, platform.python_version(), self.kind, "", "")
@@ -57,6 +52,43 @@ class ShownProgram:
         """Return the fields of the overview that every such program has."""
         overview = no_flow_overview(self.kind, self.stream, level, words, self.began_ns)
         return overview | {"events": self.events.latest(60)}
+
+
+class ProgramSite:
+    """ProgramSite: what is the same in each program's site (`rt.web.serving.site.Site`)."""
+
+    def __init__(self, kind: str, stream: Callable[[], str]) -> None:
+        """Show a program of this kind, which has one stream."""
+        self._kind = kind
+        self._stream = stream
+
+    def start(self) -> None:
+        """Do nothing: the command watches its client with or without an HTTP port."""
+
+    def stop(self) -> None:
+        """Do nothing: there is nothing to stop."""
+
+    def part(self, stream: str) -> Self:
+        """Return this site, for its own stream or ""."""
+        if stream not in ("", self._stream()):
+            raise Misuse(f"this rt {self._kind} has no stream {shown(stream)}")
+        return self
+
+    def sessions(self, _search: str, _limit: int) -> Fields:
+        """Return none."""
+        return {"total": 0, "found": 0, "rows": []}
+
+    def clients(self) -> Fields:
+        """Return none: clients connect to nodes."""
+        return {"result": {"node": "", "publishers": {}, "subscribers": {}}}
+
+    def history(self) -> tuple[int, list[str]]:
+        """Return none: it has no merged log."""
+        return time.time_ns(), []
+
+    def files(self) -> list[Fields]:
+        """Return none: it has no merged log."""
+        return []
 
 
 def no_flow_overview(kind: str, stream: str, level: str, words: str, began_ns: int) -> Fields:

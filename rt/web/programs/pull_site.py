@@ -14,13 +14,13 @@ from rt.text import counted, printable, size_text
 from rt.web.nodes.files import MergedFiles, planned
 from rt.web.nodes.metrics import scrub_metrics
 from rt.web.nodes.verdict import BROKEN, DEGRADED, OK
-from rt.web.programs.program import ShownProgram, tile
+from rt.web.programs.program import ProgramSite, ShownProgram, tile
 from rt.web.programs.pull_watch import PullWatch
 from rt.web.serving.collector import counter, gauge
-from rt.web.serving.site import Fields, Site, SiteHealth
+from rt.web.serving.site import Fields, SiteHealth
 
 
-class PullSite:
+class PullSite(ProgramSite):
     """A puller (`rt.web.serving.site.Site`); any thread may call any method.
 
     The node that it copies from measures its lag (`rt_pull_lag_seconds`), because a puller cannot
@@ -36,22 +36,12 @@ class PullSite:
         scrubber: Scrubber | None = None,
     ) -> None:
         """Show a client that copies into `directory`, with its watch and its scrubber."""
+        super().__init__(program.kind, lambda: program.stream)
         self._watch = watch
         self._client = client
         self._scrubber = scrubber
         self._program = program
         self._files = MergedFiles(directory)
-
-    def start(self) -> None:
-        """Do nothing: there is nothing to start."""
-
-    def stop(self) -> None:
-        """Do nothing: there is nothing to stop."""
-
-    def part(self, stream: str) -> Site:
-        """Return this site, for its own stream or ""."""
-        self._program.demand(stream)
-        return self
 
     def metrics(self) -> Iterable[Metric]:
         """Yield all metrics."""
@@ -130,14 +120,6 @@ class PullSite:
                 tile("From", status.node or "no node", "", 0),
             ],
         }  # fmt: skip
-
-    def sessions(self, _search: str, _limit: int) -> Fields:
-        """Return none: a copy does not list its sessions."""
-        return {"total": 0, "found": 0, "rows": []}
-
-    def clients(self) -> Fields:
-        """Return none: clients connect to nodes."""
-        return {"result": {"node": "", "publishers": {}, "subscribers": {}}}
 
     def history(self) -> tuple[int, list[str]]:
         """Return when the files were read, and JSON for each file of the copy."""

@@ -11,34 +11,24 @@ from replicator.push.progress import SessionStatus
 from rt.text import printable, size_text
 from rt.traffic import Traffic
 from rt.web.nodes.verdict import BROKEN, DEGRADED, OK
-from rt.web.programs.program import ShownProgram, tile
+from rt.web.programs.program import ProgramSite, ShownProgram, tile
 from rt.web.programs.push_watch import PUSH, PushWatch
 from rt.web.serving.collector import counter, gauge
-from rt.web.serving.site import Fields, Site, SiteHealth
+from rt.web.serving.site import Fields, SiteHealth
 
 SERIES_MAX: Final = 20  # as on a node: the sessions with the most lag
 _ROWS_MAX: Final = 50
 
 
-class PushSite:
+class PushSite(ProgramSite):
     """A pusher (`rt.web.serving.site.Site`); any thread may call any method."""
 
     def __init__(self, client: PushClient, program: ShownProgram, watch: PushWatch) -> None:
         """Show a client, from what `watch` sees of it."""
+        super().__init__(program.kind, lambda: program.stream)
         self._client = client
         self._program = program
         self._watch = watch
-
-    def start(self) -> None:
-        """Do nothing: the command watches its client with or without an HTTP port."""
-
-    def stop(self) -> None:
-        """Do nothing: there is nothing to stop."""
-
-    def part(self, stream: str) -> Site:
-        """Return this site, for its own stream or ""."""
-        self._program.demand(stream)
-        return self
 
     def metrics(self) -> Iterable[Metric]:
         """Yield all metrics."""
@@ -135,18 +125,6 @@ class PushSite:
         rows = self._rows(search)
         total = len({each.session for each in self._watch.status})
         return {"total": total, "found": len(rows), "rows": rows[:limit]}
-
-    def clients(self) -> Fields:
-        """Return none: clients connect to nodes."""
-        return {"result": {"node": "", "publishers": {}, "subscribers": {}}}
-
-    def history(self) -> tuple[int, list[str]]:
-        """Return nothing: a pusher has no merged log."""
-        return time.time_ns(), []
-
-    def files(self) -> list[Fields]:
-        """Return nothing: a pusher has no merged log."""
-        return []
 
     def _rows(self, search: str) -> list[Fields]:
         by_session: dict[str, list[SessionStatus]] = {}

@@ -6,39 +6,26 @@ from collections.abc import Iterable
 
 from prometheus_client.core import Metric
 
-from rt.errors import Misuse
-from rt.names import shown
 from rt.spark.tables.follow import TableFollower
 from rt.text import printable
 from rt.version import __version__
 from rt.web.nodes.verdict import DEGRADED, OK
-from rt.web.programs.program import no_flow_overview, tile
+from rt.web.programs.program import ProgramSite, no_flow_overview, tile
 from rt.web.serving.collector import counter, gauge
 from rt.web.serving.recent import RecentEvents
-from rt.web.serving.site import Fields, Site, SiteHealth
+from rt.web.serving.site import Fields, SiteHealth
 
 
-class TableSite:
+class TableSite(ProgramSite):
     """A follower (`rt.web.serving.site.Site`); any thread may call any method."""
 
     def __init__(self, follower: TableFollower, table: str, events: RecentEvents) -> None:
         """Show a follower that adds to `table`."""
+        super().__init__("export", lambda: follower.status.stream)
         self._follower = follower
         self._table = table
         self._events = events
         self._began_ns = time.time_ns()
-
-    def start(self) -> None:
-        """Do nothing: there is nothing to start."""
-
-    def stop(self) -> None:
-        """Do nothing: there is nothing to stop."""
-
-    def part(self, stream: str) -> Site:
-        """Return this site, for its own stream or ""."""
-        if stream not in ("", self._follower.status.stream):
-            raise Misuse(f"this rt export has no stream {shown(stream)}")
-        return self
 
     def metrics(self) -> Iterable[Metric]:
         """Yield all metrics."""
@@ -91,19 +78,3 @@ class TableSite:
                 tile("Dead letters", f"{status.dead:,}", "since the start", status.dead),
             ],
         }  # fmt: skip
-
-    def sessions(self, _search: str, _limit: int) -> Fields:
-        """Return none: a table does not list its sessions."""
-        return {"total": 0, "found": 0, "rows": []}
-
-    def clients(self) -> Fields:
-        """Return none: clients connect to nodes."""
-        return {"result": {"node": "", "publishers": {}, "subscribers": {}}}
-
-    def history(self) -> tuple[int, list[str]]:
-        """Return nothing: `rt log-history` reads the log."""
-        return time.time_ns(), []
-
-    def files(self) -> list[Fields]:
-        """Return none: the log belongs to another program."""
-        return []
