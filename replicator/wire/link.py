@@ -148,8 +148,8 @@ class Link:
         return self._outlet.has_left
 
     def can_send(self) -> bool:
-        """Whether something short can be sent without waiting for the peer."""
-        return self._outlet.can_send()
+        """Whether the peer has accepted everything, so that more is worth sending."""
+        return not self._outlet.has_left
 
     def receive(self, most: int = _TURN_MESSAGES, *, last_acks: bool = False) -> Iterator[Message]:
         """Yield what has arrived; the payload of `Data` is valid until the next message.
