@@ -144,12 +144,8 @@ class Link:
 
     @property
     def has_left(self) -> bool:
-        """Whether something posted is not sent yet."""
+        """Whether something is not sent yet, because the peer has no room."""
         return self._outlet.has_left
-
-    def can_send(self) -> bool:
-        """Whether the peer has accepted everything, so that more is worth sending."""
-        return not self._outlet.has_left
 
     def receive(self, most: int = _TURN_MESSAGES, *, last_acks: bool = False) -> Iterator[Message]:
         """Yield what has arrived; the payload of `Data` is valid until the next message.
