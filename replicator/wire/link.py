@@ -18,6 +18,7 @@ from rt import errors
 from rt.errors import PeerError
 from rt.limits import KIB, MIB
 from rt.log.notify.watch import Wake
+from rt.text import printable
 
 HEARTBEAT_S: Final = 5.0
 DEAD_S: Final = 15.0  # three heartbeats were missed
@@ -286,7 +287,7 @@ class Link:
 def refusal_of(message: Refusal) -> errors.Refused:
     """Return a peer's refusal, with its text escaped: it cannot forge a line of a log."""
     return errors.Refused(
-        _printable(message.code), f"the other side says: {_printable(message.words)}"
+        printable(message.code), f"the other side says: {printable(message.words)}"
     )
 
 
@@ -302,7 +303,3 @@ def pause(wake: Wake, seconds: float) -> None:
     poller.register(wake.fileno(), select.POLLIN)
     if poller.poll(seconds * 1000):
         wake.clear()
-
-
-def _printable(text: str) -> str:
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

@@ -478,8 +478,8 @@ def test_what_a_peer_says_is_one_line(source, sink, side, channel):
     except Refused as error:
         said = [error.code, str(error)]
     dialogue.close()
-    words = "the other side says: gone \u00e0\\n2026 CRITICAL \\x1b[2J\\x9b2J\\u2028"
-    assert (said or [*dialogue.refusals[0][1:]]) == ["x\\r", words]
+    words = "the other side says: gone \u00e0\\x0a2026 CRITICAL \\x1b[2J\\x9b2J\\u2028"
+    assert (said or [*dialogue.refusals[0][1:]]) == ["x\\x0d", words]
 
 
 def test_one_refused_channel_leaves_the_others_alone(tmp_path, sink):
