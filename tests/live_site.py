@@ -13,8 +13,8 @@ from rt.net.authority.granting import write_grant
 from rt.net.authority.grants import GRANTS_NAME
 from rt.net.authority.identity import CertificateRole, PeerIdentity
 from rt.net.loop.event_loop import EventLoop
+from rt.net.question import STATUS_ALPN
 from rt.net.tls import Contexts, offering, server_context
-from rt.node.observe.status import STATUS_ALPN
 from sequencer.peers.connections import Peers
 from sequencer.peers.versions import alpn_of
 from tests.control_fuzz import node_admin

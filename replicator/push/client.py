@@ -256,8 +256,9 @@ class PushClient:
         return self._book.names()
 
     def _look_at(self, session: str) -> None:
-        self._notes.look_at(session)
-        self._releaser.look_at(session)
+        if self._book.ships(session):  # it may have been left since the look at all began
+            self._notes.look_at(session)
+            self._releaser.look_at(session)
 
     def _stop_late(self, loop: EventLoop) -> None:
         for connection in self._connections:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from replicator.push.channel_errors import ChannelErrors
 from replicator.push.pace import SessionSweep
@@ -14,7 +14,7 @@ from replicator.source.gather_window import GatherWindow
 from replicator.wire.codec import HEADERS_VERSION
 from replicator.wire.dialer import Address, Destination, Dialer, address_text
 from replicator.wire.link import HEARTBEAT_S, Link
-from replicator.wire.messages import Ack
+from replicator.wire.messages import CHANNELS_MAX, Ack
 from rt.errors import CorruptLog, Refused, spoken
 from rt.log.files.archived import last_archived
 from rt.log.files.directory import LogDirectory
@@ -22,6 +22,10 @@ from rt.log.notify.headers_note import CANNOT_READ
 from rt.log.notify.in_process_notify import WrittenFrame
 from rt.position import START, Position
 from rt.traffic import Traffic
+
+_NO_CHANNEL: Final = (
+    f"a connection carries {CHANNELS_MAX:,} sessions at most; let another program ship some of them"
+)
 
 
 class ShippedSessions(Protocol):
@@ -157,8 +161,12 @@ class PushConnection:
     # What the dialer calls (`replicator.wire.dialer.Served`)
 
     def is_wanted(self) -> bool:
-        """Whether the book wants a connection, and this one has a channel left to open."""
-        return self._book.is_wanted() and not (self._side is not None and self._side.is_used_up)
+        """Whether the book wants a connection, and another one could not carry more sessions."""
+        side = self._side
+        is_used_up = side is not None and side.is_used_up
+        return self._book.is_wanted() and not (
+            is_used_up and len(self._book.names()) < CHANNELS_MAX
+        )
 
     def avoids(self, _node: Address) -> bool:
         """There is only one."""
@@ -253,9 +261,13 @@ class PushConnection:
         log, end = found
         try:
             if log.refresh():
+                if side.is_used_up:
+                    raise Refused("sessions", _NO_CHANNEL)
                 self._channels[session] = side.open(log, end)
                 self._errors.note(session, "")
                 return
+        except Refused as why:
+            self._refuse(session, why)
         except (CorruptLog, OSError) as error:
             self._refuse(session, Refused("corrupt", str(error)))
         log.close()

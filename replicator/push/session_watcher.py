@@ -83,12 +83,11 @@ class SessionWatcher:
         """Leave to the loop what has grown; meanwhile more of it is gathered."""
         if self._stopping or self._loop is None:
             return
-        if name in self._due:
-            self._gathered.add(name, news.frame)
-        elif name in self._announcing or self._book.ships(name):
-            self._gathered.add(name, news.frame)
-            self._due.add(name)
-            self._loop.rouse(self)
+        if name in self._due or name in self._announcing or self._book.ships(name):
+            self._gathered.add(name, news.frame)  # before the look: the loop may take both now
+            if name not in self._due:
+                self._due.add(name)
+                self._loop.rouse(self)
 
     def ready(self) -> None:
         """Announce what has grown, or look at all sessions where that is due."""

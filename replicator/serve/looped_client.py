@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import copy_context
 from typing import Final
 
@@ -43,6 +44,8 @@ class LoopedClient:
         self._watched = 0  # which events of the socket
         self._run = copy_context().run  # its log lines name the stream
         self._is_away = self._is_over = False
+        self._is_woken = False  # while it was away
+        self._woken = _Woken(served.wake, self)
         self._pause_s = 0.0  # what the last turn of a puller said
         self._hold: Hold | None = None
         self._held_to_s = 0.0
@@ -65,12 +68,12 @@ class LoopedClient:
         self._end(None)
 
     def _begin(self) -> None:
-        wake = self._served.wake
-        self._loop.watch(wake.fileno(), _Woken(wake, self))
+        self._loop.watch(self._served.wake.fileno(), self._woken)
         self._loop.mark(self)
 
     def _turn(self) -> None:
         if self._is_away or self._is_over:
+            self._is_woken = True
             return
         if self._served.is_ended():
             self._end(None)
@@ -161,10 +164,10 @@ class LoopedClient:
     # A turn that waits for the disk
 
     def _go_away(self, work: Callable[[], None]) -> None:
-        self._is_away = True
+        self._is_away, self._is_woken = True, False
         self._watch(0)
         self._loop.deadlines.clear(self)
-        self._loop.away(work, self._back)
+        self._loop.away(lambda: None if self._is_over else work(), self._back)
 
     def _back(self, error: Exception | None) -> None:
         self._run(self._come_back, error)
@@ -175,10 +178,11 @@ class LoopedClient:
             self._fail(error)
         elif error is not None:
             self._end(error)
-        elif self._served.feeds is not None:
-            self._fed()
         else:
-            self._turn()
+            if self._served.feeds is not None:
+                self._fed()
+            if self._served.feeds is None or self._is_woken:
+                self._loop.mark(self)  # not here, where an error would end the loop
 
     def _watch(self, events: int) -> None:
         """Watch the socket for these events, or not at all, not even for its end."""
@@ -196,6 +200,7 @@ class LoopedClient:
         self._is_over = True
         self._watch(0)
         self._loop.ignore(self._served.wake.fileno())
+        self._loop.forget(self._woken)  # it may be marked in this very turn
         self._loop.forget(self)
 
         def end() -> None:  # it says why to the peer, and waits until that was read
@@ -204,7 +209,11 @@ class LoopedClient:
             finally:
                 self._over(error)
 
-        threading.Thread(target=carried(end), name="end", daemon=True).start()
+        try:
+            threading.Thread(target=carried(end), name="end", daemon=True).start()
+        except RuntimeError:  # no thread is left: the pool does it, in its turn
+            with suppress(RuntimeError):
+                self._loop.away(end, lambda _error: None)
 
 
 class _Woken:

@@ -176,8 +176,11 @@ class Dialer:
     def _fail(self, error: Exception) -> None:
         _log.error("internal error while a connection was served; it ends", exc_info=error)
         self._rest_to_s = time.monotonic() + LAST_S
+        why = PeerError(f"internal error: {type(error).__name__}")
         if self._link is not None:
-            self._end(PeerError(f"internal error: {type(error).__name__}"))
+            self._end(why)
+        else:
+            self._over(why)
 
     def _turn(self) -> None:
         if self._next is not None:
@@ -229,13 +232,14 @@ class Dialer:
             self.set()
 
     def _attempt(self, loop: EventLoop, node: Address) -> None:
+        result: tuple[Link, str] | Exception = PeerError("internal error while it was dialled")
         try:
-            connected = self._connect(node)
+            result = self._connect(node)
         except (RtError, OSError) as error:  # its frames would keep the certificates
-            self._next = partial(self._arrived, error.with_traceback(None))
-        else:
-            self._next = partial(self._arrived, connected)
-        loop.rouse(self)
+            result = error.with_traceback(None)
+        finally:  # the loop waits for this thread, even if that has met an internal error
+            self._next = partial(self._arrived, result)
+            loop.rouse(self)
 
     def _connect(self, node: Address) -> tuple[Link, str]:
         """Return a connection on which both sides have greeted, and whom it is with."""
@@ -285,6 +289,8 @@ class Dialer:
 
     def _rest(self, loop: EventLoop, link: Link, pause_s: float) -> None:
         """Wait until something arrives, there is room to send, or the time is over."""
+        if link.has_left:  # nothing more is sent before there is room
+            pause_s = link.pause_s
         if link.has_more or not pause_s:
             loop.mark(self)
         self._watch(loop, link, READABLE | WRITABLE * link.has_left)
@@ -325,6 +331,8 @@ class Dialer:
         self._watch(self._loop, link, 0)
         try:
             self._served.end()
+        except (RtError, OSError) as failed:
+            error = error or failed
         finally:
             link.close()
             self._over(error)
@@ -340,6 +348,9 @@ class Dialer:
                 is_behind = isinstance(error, Refused) and error.code == BEHIND
                 level = logging.INFO if is_behind else logging.WARNING  # it will catch up
                 self._complaint(node).say(self._reason(node), level=level)
+        else:  # it was not needed, and the next one is not kept waiting for that
+            self._rotation = Rotation(self._destination.nodes)
+            self._backoff.reset()
         # one that lasted longer than the longest pause is not part of a loop that hammers a node
         if time.monotonic() - self._began_s > LAST_S:
             self._backoff.reset()

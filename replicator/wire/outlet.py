@@ -12,8 +12,9 @@ from rt.net.tls_errors import describe_tls_error
 # Passed to TLS at once, and again as a whole if there was no room: 8 records, so that a megabyte
 # takes eight calls, and a line of 9 kB/s sends one part within 15 s.
 _PART_BYTES: Final = 128 * KIB
-# What may be queued for one peer. A turn of a source writes about 1 MiB, and none begins while
-# something is queued; a sink answers each message of a turn, 1,000 at most, with less than 1 KiB.
+# What may be queued for one peer besides its longest message, of up to 32 MiB. A turn of a source
+# writes 1 MiB or one message, and none begins while something is queued; a sink answers each
+# message of a turn, 1,000 at most, with less than 1 KiB.
 QUEUED_BYTES_MAX: Final = 8 * MIB
 
 
@@ -23,13 +24,14 @@ class Outlet:
     Its owner calls `send(b"")` when the socket has room again.
     """
 
-    __slots__ = ("_moved_s", "_parts", "_queued_bytes", "_sock")
+    __slots__ = ("_longest", "_moved_s", "_parts", "_queued_bytes", "_sock")
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
         self._sock = sock
         # Each is sent whole, from the same object: TLS demands the same bytes again.
         self._parts: deque[bytes] = deque()
         self._queued_bytes = 0
+        self._longest = 0  # of what was queued since nothing was
         self._moved_s = 0.0  # when the peer last accepted something, or the queue began
 
     @property
@@ -59,7 +61,8 @@ class Outlet:
                 return
             data = data[sent:]
             self._moved_s = time.monotonic()
-        if self._queued_bytes + len(data) > QUEUED_BYTES_MAX:
+        self._longest = max(len(data), self._longest if self._parts else 0)
+        if self._queued_bytes + len(data) > QUEUED_BYTES_MAX + self._longest:
             raise PeerError(f"it has not read {self._queued_bytes} bytes that wait for it")
         self._queued_bytes += len(data)
         self._parts.extend(

@@ -106,6 +106,7 @@ class Client:
         """
         with self._lock:
             self._demand_open()
+            self._open = [each for each in self._open if not _is_closed(each)]
             publisher = ClientPublisher(
                 self._publishing, self._pusher(), session, ask=self._ask,
                 confirm=confirm, group=group, writer=writer, batching=batching,
@@ -318,7 +319,7 @@ class Client:
         """Publish a dead letter; the session is opened with the first one."""
         with self._lock:
             known = [each for each in self._open if isinstance(each, ClientPublisher)]
-        found = next((each for each in known if each.name == session), None)
+        found = next((each for each in known if each.name == session and not each.is_closed), None)
         (found or self.publisher(session)).publish(payload, key, confirm=Level.MERGED)
 
     def _opened(self, reader: Handed) -> Handed:
@@ -343,6 +344,10 @@ class Client:
     def _demand_open(self) -> None:
         if self._is_closed:
             raise Stopped(_closed_words(self.stream))
+
+
+def _is_closed(opened: object) -> bool:
+    return isinstance(opened, ClientPublisher) and opened.is_closed
 
 
 def _closed_words(stream: str) -> str:

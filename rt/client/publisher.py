@@ -124,6 +124,11 @@ class ClientPublisher:
         return self._publisher.name
 
     @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called, in which case nothing more can be published."""
+        return self._closing.locked()
+
+    @property
     def next_sequence(self) -> int:
         """The sequence number that the next message gets."""
         return self._publisher.next_sequence
@@ -347,7 +352,7 @@ class ClientPublisher:
 
     def _merged(self) -> Position:
         """Return up to where it is merged; raises `Stopped` if closed while waiting for room."""
-        if self._closing.locked():
+        if self.is_closed:
             raise Stopped(f"publisher {self.name!r} is closed")
         return self._confirmations.read().merged
 

@@ -11,10 +11,12 @@ from rt.errors import PeerError, Refused
 from rt.names import shown
 from rt.net.authority.identity import CertificateRole
 from rt.net.contexts import Contexts, asking, offering
-from rt.net.exchange import decode_fields, receive_all, send_all
+from rt.net.exchange import Fields, decode_fields, receive_all, send_all
 from rt.net.tls import connect
 
+STATUS_ALPN: Final = "rt-status/1"  # which any version of a node answers with its status
 CONNECT_S: Final = 3.0
+_KNOWING: Final = ("stopping", "stream")  # codes of nodes that name the stream they refuse
 _REFUSAL_S: Final = 10.0
 _REFUSAL_BYTES_MAX: Final = 16 << 20  # a sentence, or the status of a node with many sessions
 
@@ -57,30 +59,46 @@ def connect_about(
         if not contexts.stream or sock.selected_alpn_protocol() == f"{protocol}/{contexts.stream}":
             undo.pop_all()
             return sock
-        if (refusal := _refusal(sock, address, contexts.stream)) is not None:
-            raise refusal
+        answer = _policy(sock, contexts.stream)
+    if answer and "stream" not in answer and answer.get("code") not in _KNOWING:
+        # an earlier version's policy, or its refusal to tell a subscriber: its status names it
+        context = offering(contexts.current(), STATUS_ALPN)
+        with connect(address, context, timeout_s, roles)[0] as sock:
+            answer = _answer(sock, time.monotonic() + _REFUSAL_S)
+    if (refusal := _refusal(answer, address, contexts.stream)) is not None:
+        raise refusal
     return connect(address, offering(contexts.current(), protocol), timeout_s, roles)[0]
 
 
-def _refusal(sock: ssl.SSLSocket, address: Address, stream: str) -> Refused | PeerError | None:
-    """Return why a node does not serve a stream: its own sentence, if it is of this version.
-
-    None if it does, and is of an earlier version, whose connections name no stream.
-    """
-    where, end_s = f"{address[0]}:{address[1]}", time.monotonic() + _REFUSAL_S
+def _policy(sock: ssl.SSLSocket, stream: str) -> Fields | None:
+    """Return the answer to a question that may be about another stream; None if there is none."""
+    end_s = time.monotonic() + _REFUSAL_S
     # a query that any version answers without changing anything
     request = {"do": "policy", "stream": stream}
     try:
         send_all(sock, json.dumps(request).encode() + b"\n", end_s)
-        answer = decode_fields(receive_all(sock, _REFUSAL_BYTES_MAX, end_s))
+    except OSError:
+        return None
+    return _answer(sock, end_s)
+
+
+def _answer(sock: ssl.SSLSocket, end_s: float) -> Fields | None:
+    try:
+        return decode_fields(receive_all(sock, _REFUSAL_BYTES_MAX, end_s))
     except (OSError, PeerError):
-        answer = None
+        return None
+
+
+def _refusal(answer: Fields | None, address: Address, stream: str) -> Refused | PeerError | None:
+    """Return why a node does not serve a stream: its own sentence, if it is of this version.
+
+    None if it does, and is of an earlier version, whose connections name no stream.
+    """
+    where = f"{address[0]}:{address[1]}"
     if not answer:  # it is stopping, or its version answers no such question
         return PeerError(f"{where}: it does not answer about the stream {shown(stream)} now")
-    if answer.get("code") == "stopping":
-        return Refused("stopping", f"{where}: {answer.get('error')}")
-    if answer.get("code") == "stream":
-        return Refused("stream", f"{where}: {answer.get('error')}")
+    if (code := answer.get("code")) in _KNOWING:
+        return Refused(str(code), f"{where}: {answer.get('error')}")
     if (own := answer.get("stream")) == stream:
         return None
     if isinstance(own, str):  # a status

@@ -117,6 +117,8 @@ def _dial(address: tuple[str, int], timeout_s: float) -> socket.socket:
     except OSError as error:
         words = f"no answer from {address[0]}:{address[1]} ({spoken(error)})"
         raise OSError(error.errno or errno.ETIMEDOUT, words) from error
+    except UnicodeError as error:  # a label of a name has 63 characters at most
+        raise PeerError(f"no answer from {address[0]}:{address[1]} (no host name)") from error
 
 
 def accept(

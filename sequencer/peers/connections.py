@@ -7,6 +7,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Final, Protocol
@@ -60,7 +61,10 @@ class PeerOut:
             return
         self._is_dialling, self.dialer.is_due = True, False
         name = f"dial {self.name}"
-        threading.Thread(target=carried(self._dial), name=name, daemon=True).start()
+        try:
+            threading.Thread(target=carried(self._dial), name=name, daemon=True).start()
+        except RuntimeError as error:  # no thread is left now
+            self._missed(spoken(error))
 
     def nudge(self) -> None:
         """Dial again now, if the member is not connected. Any thread may ask."""
@@ -117,7 +121,13 @@ class PeerOut:
             self._loop.post(partial(self._run, self._missed, spoken(error), _PAUSE_SCOUTED_S))
         except (OSError, PeerError, Refused) as error:
             self._loop.post(partial(self._run, self._missed, spoken(error)))
+        except Exception as error:
+            self._loop.post(partial(self._run, self._missed, f"internal error: {spoken(error)}"))
+            raise
         else:
+            if self._is_retired:  # the loop may be over, and would not close it
+                sock.close()
+                return
             self._loop.post(partial(self._run, self._connected, sock))
 
     def _missed(self, problem: str, pause_s: float | None = None) -> None:
@@ -488,7 +498,8 @@ class Peers:
             if out.dialer.is_refused() and not self._is_over:
                 self._gone(name)
 
-        threading.Thread(target=carried(ask), name=f"gone {name}", daemon=True).start()
+        with suppress(RuntimeError):  # no thread is left; an election begins by itself
+            threading.Thread(target=carried(ask), name=f"gone {name}", daemon=True).start()
 
     def stop(self) -> None:
         """End all connections."""

@@ -24,8 +24,8 @@ from rt.format.frame import encode_frame, session_tag
 from rt.format.manifest import SESSION, LogIdentity, Rolled
 from rt.net.admin import ADMIN_ALPN
 from rt.net.authority.certificates import certificate_files
+from rt.net.question import STATUS_ALPN
 from rt.net.tls import client_context, connect, offering
-from rt.node.observe.status import STATUS_ALPN
 from rt.position import START, Position
 
 HELD = 600

@@ -17,8 +17,8 @@ from replicator.wire.decoder import Decoder
 from rt.errors import PeerError, Refused
 from rt.net.admin import ADMIN_ALPN
 from rt.net.authority.revocation import revoke
+from rt.net.question import STATUS_ALPN
 from rt.net.tls import client_context, connect, offering
-from rt.node.observe.status import STATUS_ALPN
 from tests.forged_certificates import CLIENT, LOCAL, SERVER, Authority
 from tests.live_site import PEER_ALPN, Site
 from tests.replicator_host import STREAM

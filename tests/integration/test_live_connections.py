@@ -30,9 +30,9 @@ from rt.net.authority.renewal import renew
 from rt.net.authority.revocation import revoke
 from rt.net.authority.trust import trust_of
 from rt.net.certificate_watch import live_connections
+from rt.net.question import STATUS_ALPN
 from rt.net.repeated import RepeatedLines
 from rt.net.tls import Contexts, client_context, connect, offering, server_context
-from rt.node.observe.status import STATUS_ALPN
 from tests.forged_certificates import CLIENT, LOCAL, SERVER, Authority
 from tests.live_site import PEER_ALPN, Site
 from tests.replicator_host import STREAM, HostEnd, Merge, eventually

@@ -208,6 +208,31 @@ def test_while_the_nodes_do_not_keep_up_messages_are_gathered(tmp_path, loop):
         watcher.stop()
 
 
+def test_a_message_that_comes_while_the_loop_announces_the_one_before_is_announced_too(
+    tmp_path, loop
+):
+    """It was sent with the next look at all sessions only, a second later or more."""
+    watcher, connection = watching(tmp_path, loop)
+    place = place_of(str(tmp_path / "s" / "jfk"))
+
+    class News:
+        """Its publisher has begun to announce it when the loop takes a turn."""
+
+        @property
+        def frame(self):
+            watcher.ready()
+            connection.offers.clear()
+
+    try:
+        with Publisher(tmp_path, stream="s", session="jfk"):
+            wait_for(lambda: is_announced(watcher, "jfk") and connection.offers)
+            loop.call(lambda: (local_news.grown(place), local_news.grown(place, News())))
+            wait_for(lambda: "jfk" in sessions(connection))
+            assert len(connection.looks) < 3, "a look at all sessions has found it"
+    finally:
+        watcher.stop()
+
+
 def test_a_session_is_watched_again_when_its_publisher_here_is_closed(tmp_path, loop):
     """Another process may publish it next, and announces nothing here."""
     watcher, connection = watching(tmp_path, loop)

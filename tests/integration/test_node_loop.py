@@ -3,10 +3,13 @@
 import socket
 import threading
 from concurrent.futures import Future
+from contextvars import copy_context
 from types import SimpleNamespace
 
 import pytest
 
+from replicator.serve.looped import Hold, LoopedConnection
+from replicator.serve.looped_client import LoopedClient
 from replicator.sink.ack_schedule import AckSchedule
 from replicator.sink.connection import SinkConnection
 from replicator.wire.codec import encode
@@ -14,12 +17,15 @@ from replicator.wire.link import Link
 from replicator.wire.messages import Data
 from replicator.wire.outlet import Outlet
 from rt.errors import PeerError
+from rt.log.notify.watch import Wake
 from rt.net.loop.event_loop import EventLoop
 from rt.net.tls import accept, connect
 from rt.node.agree.duties import Stepped
 from rt.node.agree.duty_turns import DutyTurns
 from rt.node.agree.sequencer import NodeSequencer
 from rt.position import START
+from sequencer.peers.connections import PeerOut
+from sequencer.peers.dialling import PeerDialer
 from tests.archive_cluster import ArchiveCluster
 from tests.dialogue import Dialogue, Log, NoWake, assert_equal
 from tests.replicator_host import Certificates, eventually, log_bytes
@@ -375,3 +381,212 @@ def test_a_loop_lets_a_copy_be_checked_in_the_pool_when_other_bytes_come(tmp_pat
     talk.take_aside()
     assert doubted == [False]
     assert [code for _, code, _ in talk.refusals] == ["diverged"]
+
+
+class Fed:
+    """A puller's half of a connection; what it does in the pool waits for a test."""
+
+    def __init__(self):
+        self.is_catching_up, self.is_over, self.turns = True, False, 0
+        self.began, self.gate = threading.Event(), threading.Event()
+
+    def turn(self):
+        self.turns += 1
+        list(self.link.receive())
+        self.began.set()
+        if self.is_catching_up:
+            assert self.gate.wait(60)
+            self.is_catching_up = False
+        return 3600.0  # nothing to do unless the bell rings
+
+    def beat(self):
+        """Nothing is due."""
+
+    def close(self):
+        """Nothing is held."""
+
+
+class Filled:
+    """A pusher's half of a connection: an open is put aside, and what follows it is not right."""
+
+    def __init__(self):
+        self.has_aside, self.pause_s, self.turns = True, 60.0, 0
+
+    def turn(self):
+        self.turns += 1
+        if self.turns > 1:
+            raise ZeroDivisionError
+
+    def take_aside(self):
+        self.has_aside = False
+
+    def beat(self):
+        """Nothing is due."""
+
+    def close(self):
+        """Nothing is held."""
+
+
+class Served:
+    """A connection that a loop serves, with a half that a test gives."""
+
+    def __init__(self, loop, sock, *, fills=None, feeds=None):
+        self.wake, self.is_ended, self.over = Wake(), False, Future()
+        link = Link(sock, "peer")
+        if feeds is not None:
+            feeds.link = link
+        served = LoopedConnection(
+            link, self.wake, fills, feeds, lambda: Hold(0.0), lambda: self.is_ended,
+            lambda: None, None,
+        )  # fmt: skip
+        LoopedClient(loop, served, self.end).begin()
+
+    def end(self, error):
+        self.wake.close()
+        self.over.set_result(error)
+
+
+def test_a_bell_that_rings_while_a_puller_is_read_for_in_the_pool_is_heard_afterwards(loop, ends):
+    """What was merged just after the pool had looked was sent up to a second later."""
+    feeds = Fed()
+    served = Served(loop, ends[0], feeds=feeds)
+    assert feeds.began.wait(60)
+    served.wake.set()
+    loop.call(lambda: None)
+    loop.call(lambda: None)  # the bell was heard, and there was nothing to do about it yet
+    feeds.gate.set()
+    assert eventually(lambda: feeds.turns > 1, 0.9), "it waits for the next look"
+    served.is_ended = True
+    served.wake.set()
+    assert served.over.result(60) is None
+
+
+def test_an_internal_error_after_a_turn_in_the_pool_ends_that_connection_and_no_other(loop, ends):
+    """What follows an open was handled where an error ends every stream of the process."""
+    told = Future()
+    loop.add_failing(told.set_result)
+    served = Served(loop, ends[0], fills=Filled())
+    assert served.over.result(60) is None
+    loop.call(lambda: None)
+    assert not told.done()
+
+
+def test_a_connection_that_ends_in_the_turn_in_which_its_bell_rings_is_called_no_more(
+    loop, ends, caplog
+):
+    """Its bell is closed by then, and the number may be another file's: a read would take that."""
+    feeds = Fed()
+    feeds.is_catching_up = False
+    served = Served(loop, ends[0], feeds=feeds)
+    assert feeds.began.wait(60)
+
+    class Ends(Counter):
+        def ready(self):
+            ends[0].shutdown(socket.SHUT_RDWR)
+            served.is_ended = True
+            served.wake.set()
+
+    loop.call(lambda: loop.mark(Ends()))
+    assert served.over.result(60) is None
+    loop.call(lambda: None)
+    loop.call(lambda: None)
+    assert "internal error" not in caplog.text
+
+
+def test_a_message_that_is_longer_than_the_bound_of_what_waits_is_sent_to_a_puller(ends):
+    """A subscriber on a slow line was hung up on at each message of over 8 MiB, for ever."""
+    ours, theirs = ends
+    outlet, got = Outlet(ours), bytearray()
+    message = bytes(range(256)) * (32 << 12)  # as long as a body may be
+    outlet.send(message, 60)
+    outlet.send(b"caught up", 60)
+    assert outlet.has_left
+
+    def look():
+        outlet.send(b"", 60)
+        while True:
+            try:
+                got.extend(theirs.read(1 << 20))
+            except OSError:
+                return len(got) == len(message) + 9
+
+    assert eventually(look, 60)
+    assert got == message + b"caught up"
+
+
+@pytest.fixture
+def no_threads():
+    """A system that allows no further thread; call it to have one that does."""
+    before = threading.stack_size(1 << 46)  # more than there are addresses
+    yield lambda: threading.stack_size(before)
+    threading.stack_size(before)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_node_is_dialled_again_after_an_attempt_that_met_a_bug(loop):
+    """Its messages were queued from then on, and never sent."""
+    tried = []
+
+    def context():
+        tried.append(1)
+        raise ZeroDivisionError if len(tried) == 1 else OSError
+
+    out = PeerOut(loop, "n2", PeerDialer("n2", [("127.0.0.1", 1)], context), copy_context())
+    out.nudge()
+    assert eventually(lambda: len(tried) > 2, 30), out.problem
+    loop.call(out.retire)
+
+
+def test_a_node_is_dialled_again_after_no_thread_was_left_to_dial_it(loop, no_threads):
+    """It ended every stream of the process."""
+    dialer = PeerDialer("n2", [("127.0.0.1", 1)], lambda: None)
+    out = PeerOut(loop, "n2", dialer, copy_context())
+    out.nudge()
+    assert eventually(lambda: "thread" in out.problem, 30)
+    no_threads()
+    assert eventually(lambda: "no answer" in out.problem or "refused" in out.problem, 30)
+    loop.call(out.retire)
+
+
+def test_a_node_whose_steps_no_thread_can_be_begun_for_ends_and_says_so(loop, no_threads):
+    """It would take part in nothing from then on, without a word."""
+    told = Future()
+    sequencer = NodeSequencer(Steady())
+    turns = DutyTurns(loop, sequencer, lambda work: work(), told.set_result)
+    turns.is_slow = True
+    turns.join()
+    assert "start new thread" in str(told.result(60))
+    sequencer.stop()
+    no_threads()
+    turns.leave()
+
+
+def test_a_connection_ends_although_no_thread_is_left_to_end_it(loop, ends, no_threads):
+    """Its descriptor, its session and its share of the limits would be kept for ever."""
+    no_threads()
+    feeds = Fed()
+    served = Served(loop, ends[0], feeds=feeds)
+    assert feeds.began.wait(60)  # the pool has a thread now
+    threading.stack_size(1 << 46)
+    feeds.gate.set()
+    served.is_ended = True
+    served.wake.set()
+    assert served.over.result(60) is None
+
+
+def test_a_loop_that_stops_while_its_pool_has_more_to_do_logs_no_error(caplog):
+    """An operator who stops a busy node would look for a fault in it."""
+    loop, gate, begun = EventLoop(pool_threads=1), threading.Event(), threading.Event()
+
+    def wait():
+        begun.set()
+        gate.wait(60)
+
+    loop.call(lambda: [loop.away(wait, lambda _error: None) for _ in range(3)])
+    assert begun.wait(60)
+    stopping = threading.Thread(target=loop.stop)
+    stopping.start()
+    assert eventually(lambda: not any(t.name == "loop" for t in threading.enumerate()), 60)
+    gate.set()
+    stopping.join(60)
+    assert "exception calling callback" not in caplog.text

@@ -15,11 +15,11 @@ from rt.net.admin import ADMIN_ALPN, ask_any
 from rt.net.authority.certificates import AUTHORITY, certificate_files, copy_authority, issue
 from rt.net.authority.identity import CertificateRole
 from rt.net.authority.renewal import renew
+from rt.net.question import STATUS_ALPN
 from rt.net.tls import Contexts, client_context, connect, offering
 from rt.node.agree.idle_heartbeat import PULSE_ALPN
 from rt.node.founding.cluster_files import ask_status, free_addresses
 from rt.node.host.door import CERTIFICATES_NOTE
-from rt.node.observe.status import STATUS_ALPN
 from rt.node.retain.retention import LEASE_NOTE, POLICY_NOTE
 from rt.version import SOFTWARE
 from sequencer.ledger.instruction import Note, encode_instruction

@@ -1,8 +1,10 @@
 """A client ships the sessions of all its publishers over one connection to each node."""
 
+import gc
 import os
 import shutil
 import threading
+from weakref import ref
 
 import pytest
 from archive_cluster import STREAM, ArchiveCluster, connect
@@ -71,3 +73,23 @@ def test_a_closed_session_may_be_shipped_by_another_while_the_client_goes_on(
         moved = other.publisher("moves")
         assert moved.publish(b"there", confirm="merged", timeout_s=PATIENCE_S) == 1
         stays.publish(b"x", confirm="merged", timeout_s=PATIENCE_S)
+
+
+def test_a_publisher_that_was_closed_is_not_kept(client):
+    """A program may open one for each request; its client kept them all, and what they had open."""
+    closed = client.publisher("closed")
+    closed.publish(b"x", confirm="merged", timeout_s=PATIENCE_S)
+    gone = ref(closed)
+    closed.close()
+    del closed
+    client.publisher("closed").publish(b"x", confirm="merged", timeout_s=PATIENCE_S)
+    gc.collect()
+    assert gone() is None
+
+
+def test_the_largest_message_ends_no_connection(client, caplog):
+    """The rest of it that the socket did not take was more than a connection might keep."""
+    publisher = client.publisher("large")
+    for _ in range(2):
+        publisher.publish(os.urandom((16 << 20) - 100), confirm="merged", timeout_s=PATIENCE_S)
+    assert not [each for each in caplog.records if "has not read" in each.getMessage()]

@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 import time
+from contextlib import suppress
 
 import click
 import pytest
@@ -14,13 +15,13 @@ from rt.config.settings import load
 from rt.errors import Misuse, Refused
 from rt.net.admin import ADMIN_ALPN, ask
 from rt.net.authority.certificates import certificate_files
-from rt.net.exchange import decode_fields, receive_all, send_all
+from rt.net.exchange import decode_fields, receive_all, receive_line, send_all
 from rt.net.persistent_connection import PersistentConnection
+from rt.net.question import STATUS_ALPN
 from rt.net.tls import Contexts, client_context, connect, offering, server_context
 from rt.node.founding.cluster_files import ask_status, init_local_cluster
 from rt.node.host.headers_gate import HEADERS_NOTE
 from rt.node.host.node import Node
-from rt.node.observe.status import STATUS_ALPN
 from rt.node.settings.node import NodeSettings
 from rt.publisher import Publisher
 from tests.commands import run
@@ -170,31 +171,68 @@ def test_a_node_of_an_earlier_version_is_not_sent_a_request_about_another_stream
     monkeypatch.setattr("rt.node.admin.node_admin.demand_stream", lambda *_, **__: None)
     before = site.notes
     for verb in site.verbs():
-        with pytest.raises(Refused, match="does not serve the stream 'trains'") as caught:
+        with pytest.raises(Refused, match="'flights', and not 'trains'") as caught:
             ask(site.node.address, site.contexts(), {**POLICY, "do": verb})
         assert caught.value.code == "stream"
     assert site.notes == before
 
 
-def test_a_node_of_an_earlier_version_is_asked_about_the_stream_that_it_serves(site):
+class EarlierNode:
+    """Answers as nodes did whose connections and answers about the policy named no stream."""
+
+    def __init__(self, site, stream):
+        files = certificate_files(os.path.join(site.root, "certs"), "n1")
+        context = Contexts(files, server_context).current()
+        self.context = offering(context, STATUS_ALPN, ADMIN_ALPN)
+        self.stream, self.asked = stream, []
+        self.answers = {"roll": {"rolled": "0.0.8"}}
+        self.listening = socket.create_server(("localhost", 0))
+        self.address = self.listening.getsockname()[:2]
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        """Answer one connection after another."""
+        with suppress(OSError):  # until it is closed
+            while True:
+                taken, _ = self.listening.accept()
+                with self.context.wrap_socket(taken, server_side=True) as connection:
+                    connection.sendall(bytes(2))  # welcome
+                    assert connection.recv(2) == bytes(2)
+                    connection.sendall(self.answer(connection))
+
+    def answer(self, connection):
+        """Return the status, or what an operator asks for."""
+        if connection.selected_alpn_protocol() == STATUS_ALPN:
+            return json.dumps({"stream": self.stream}).encode()
+        request = json.loads(receive_line(connection, 1 << 20, time.monotonic() + 60))
+        self.asked.append(request["do"])
+        return json.dumps(self.answers[request["do"]]).encode() + b"\n"
+
+
+@pytest.fixture
+def earlier(site):
+    """Return a node of an earlier version that serves one stream."""
+    node = EarlierNode(site, OWN)
+    yield node
+    node.listening.close()
+
+
+def test_a_node_of_an_earlier_version_is_asked_about_the_stream_that_it_serves(site, earlier):
     """Its connections name no stream: `rt status` said that it serves flights and not flights."""
-    node = certificate_files(os.path.join(site.root, "certs"), "n1")
-    older = offering(Contexts(node, server_context).current(), STATUS_ALPN)
-    with socket.create_server(("localhost", 0)) as listening:
+    own = site.contexts(OWN, who="subscriber")
+    assert ask_status(earlier.address, own) == {"stream": OWN}
 
-        def answer():
-            for is_named in (True, False):  # it is asked what it serves, and then on a plain one
-                taken, _ = listening.accept()
-                with older.wrap_socket(taken, server_side=True) as connection:
-                    connection.sendall(bytes(2) + json.dumps({"stream": OWN}).encode())  # welcome
-                    while connection.recv(1) != (b"\n" if is_named else b"\0"):
-                        pass
 
-        answering = threading.Thread(target=answer)
-        answering.start()
-        own = site.contexts(OWN, who="subscriber")
-        assert ask_status(listening.getsockname()[:2], own) == {"stream": OWN}
-        answering.join()
+@pytest.mark.parametrize(
+    "policy", [{"policy": {}, "leases": []}, {"error": "for operators", "code": "role"}]
+)
+def test_a_node_of_an_earlier_version_carries_out_what_is_about_its_stream(site, earlier, policy):
+    """Its policy names no stream, which was taken for a refusal: no change before the update."""
+    earlier.answers["policy"] = policy
+    assert ask(earlier.address, site.contexts(OWN), {"do": "roll"}) == {"rolled": "0.0.8"}
+    with pytest.raises(Refused, match="'flights', and not 'trains'"):
+        ask(earlier.address, site.contexts(OTHER), {"do": "roll"})
+    assert earlier.asked.count("roll") == 1
 
 
 def asking_commands():

@@ -7,6 +7,8 @@ import sys
 import time
 
 from .mutants import MUTANTS, switched_on
+from .mutation import TESTED
+from .noticing import is_noticed
 from .sweep import sweep
 from .worlds import HUNT_WORLDS, WORLDS, hunt, seeds_of, world
 
@@ -23,6 +25,13 @@ def _hunt_all(mutants: list[str]) -> int:
     alive = 0
     for mutant in mutants:
         begin = time.perf_counter()
+        if mutant in TESTED:
+            is_killed = is_noticed(mutant)
+            alive += not is_killed
+            print(
+                f"{mutant:34} {'killed' if is_killed else 'ALIVE'} by {TESTED[mutant]}", flush=True
+            )
+            continue
         found = hunt(mutant)
         took = time.perf_counter() - begin
         if found is None:

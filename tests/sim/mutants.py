@@ -13,6 +13,8 @@ and an earlier copy of a member that is promoted again; in
 `tests/integration/test_node_duties.py` tests that a planned snapshot is dropped before a file it
 covers is set aside, and that an order is proposed in no later term than
 its own.
+
+A mistake here that worlds show too rarely names the test that notices it: see `noticed_by`.
 """
 
 from . import (

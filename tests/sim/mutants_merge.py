@@ -23,7 +23,7 @@ from sequencer.planning.planner import Planner
 from sequencer.planning.session_log import SessionLog
 from sequencer.planning.wants import Wants
 
-from .mutation import MUTANTS, Patch, mutant
+from .mutation import MUTANTS, Patch, mutant, noticed_by
 
 MERGING: set[str] = set()
 
@@ -228,6 +228,9 @@ def lacking_and_not_asking() -> list[Patch]:
 
 
 @merging
+@noticed_by(
+    "unit/test_node_inbox.py::test_a_copy_that_its_source_doubts_is_checked_and_its_damage_named"
+)
 def doubted_and_believed() -> list[Patch]:
     """A copy whose source has different bytes is not checked, so both keep theirs for ever."""
     return [(NodeInbox, "doubted", lambda self, why="": None)]
@@ -249,6 +252,7 @@ def plans_what_it_received_without_its_bytes() -> list[Patch]:
 
 
 @merging
+@noticed_by("unit/test_carried.py::test_a_copy_that_was_not_compared_is_not_carried_from")
 def carries_from_a_copy_that_may_differ() -> list[Patch]:
     """A leader carries from a copy that was not compared with what was merged of its session."""
     right = Carrier.ends
@@ -261,6 +265,9 @@ def carries_from_a_copy_that_may_differ() -> list[Patch]:
 
 
 @merging
+@noticed_by(
+    "unit/test_carried.py::test_a_node_without_a_copy_merges_what_is_carried_and_vouches_for_nothing"
+)
 def what_was_carried_vouches_for_the_copy() -> list[Patch]:
     """A copy counts as verified because an instruction carried the same bytes."""
     right = Executor._write
@@ -276,12 +283,16 @@ def what_was_carried_vouches_for_the_copy() -> list[Patch]:
 
 
 @merging
+@noticed_by("unit/test_carried.py::test_a_copy_that_differs_from_what_is_carried_is_found")
 def a_copy_of_the_next_log_is_read() -> list[Patch]:
     """A copy is read without checking that it is of the log that an instruction names."""
     return [(Executor, "copy_end", lambda self, session: self._received(session))]
 
 
 @merging
+@noticed_by(
+    "unit/test_node_inbox.py::test_a_flush_makes_what_copies_received_durable_and_reports_nothing"
+)
 def snapshot_before_the_copies_are_synced() -> list[Patch]:
     """Instructions are dropped that carried what copies hold only in memory."""
     return [(Inboxes, "flush", lambda self: None)]

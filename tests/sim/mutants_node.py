@@ -1,5 +1,7 @@
 """Mistakes in what a node decides around sequencing: only worlds with merged logs see them."""
 
+from weakref import WeakKeyDictionary
+
 from replicator.push import progress
 from replicator.wire.messages import Ack
 from rt.log.files.disk import File
@@ -27,7 +29,7 @@ from sequencer.raft.leader import Leader
 from sequencer.raft.progress import Progress
 
 from .mutants_merge import merging
-from .mutation import Patch, mutant
+from .mutation import Patch, mutant, noticed_by
 
 # only a rolled-back node shows these
 RESTORING = {"older-copies-speak", "start-needs-no-confirmation"}
@@ -114,12 +116,20 @@ def hold_survives_its_copy() -> list[Patch]:
 
 
 @merging
+@noticed_by(
+    "integration/test_node_duties.py::test_a_log_that_was_copied_is_served_though_no_instruction_follows"
+)
 def copied_and_not_served() -> list[Patch]:
     """A node that copied the merged log serves it only from the next instruction on."""
     right = Duties._serve
+    last_lacked = WeakKeyDictionary[Duties, int]()
 
     def serve(self: Duties) -> None:
-        if self._member.executor.ledger.end <= self._served or self._served == START:
+        executor = self._member.executor
+        index = executor.ledger.index
+        if executor.lacks_log:
+            last_lacked[self] = index
+        if executor.lacks_log or last_lacked.get(self) != index:
             right(self)
 
     return [(Duties, "_serve", serve)]
@@ -194,6 +204,7 @@ def complete_without_what_was_decided() -> list[Patch]:
 
 
 @merging
+@noticed_by("integration/test_node_pipeline.py::test_a_puller_is_complete_only_where_the_node_is")
 def complete_while_it_learns() -> list[Patch]:
     """A node that was wiped takes pullers, and calls them complete."""
     return [(NodeView, "_is_learning", property(lambda self: False))]

@@ -15,7 +15,7 @@ from sequencer.raft.engine import Raft
 from sequencer.raft.leader import Leader
 from sequencer.raft.messages import AppendEntries, AppendReply, VoteReply
 
-from .mutation import Patch, mutant
+from .mutation import Patch, mutant, noticed_by
 
 # Elections
 
@@ -229,6 +229,7 @@ def older_terms_committed_by_count() -> list[Patch]:
 
 
 @mutant
+@noticed_by("unit/test_raft.py::test_entries_of_a_deposed_leader_are_refused_and_not_appended")
 def stale_append_taken() -> list[Patch]:
     """Entries of a deposed leader are appended."""
     right = Raft._reject_stale

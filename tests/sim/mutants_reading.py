@@ -8,11 +8,13 @@ again (`tests/unit/test_member_claims.py`).
 from collections.abc import Callable
 from typing import Any
 
+from archiver.lease import parse_lease
 from rt.client.groups.claim_reading import ClaimReading
 from rt.client.groups.member_claims import HeldClaim, MemberClaims
 from rt.client.readers.held_cursor import HeldCursor
 from rt.errors import Fenced, Refused
 from rt.node.admin import asked_stream
+from rt.node.notes.readable_notes import readable
 from rt.node.readers import changed_notes
 from rt.node.retain import retention
 from rt.node.retain.retention import LEASE_NOTE, Retention
@@ -22,7 +24,7 @@ from sequencer.proposals import Proposals
 from sequencer.reading import LatestReads
 
 from . import asking, group_member
-from .mutation import Patch, mutant, rewritten
+from .mutation import Patch, mutant, noticed_by, rewritten
 
 READING: set[str] = set()
 
@@ -107,11 +109,12 @@ def notes_are_changed_unconditionally() -> list[Patch]:
 
 
 @reading
+@noticed_by("unit/test_archiver.py::test_a_lease_whose_renewal_is_decided_elsewhere_is_kept")
 def a_lease_is_forgotten_unconditionally() -> list[Patch]:
     """Removing a lease also removes its renewal, which this leader has not executed yet."""
 
     def _forget_old_leases(self: Retention) -> None:
-        for lease in self.leases:
+        for lease in readable(self._ledger.notes, LEASE_NOTE, parse_lease)[0]:
             if self.now_ns >= lease.until_ns:
                 note = Note(self._machine.now_ns(), LEASE_NOTE + lease.holder, "")
                 self._member.order(note, first=True)

@@ -19,7 +19,7 @@ from sequencer.ledger.session_facts import Ownership
 from sequencer.member import Member
 
 from .mutants_merge import merging
-from .mutation import Patch
+from .mutation import Patch, noticed_by
 
 LAST = 1 << 62  # greater than every position and every instruction
 
@@ -49,6 +49,9 @@ def ended_copies_dropped_before_the_sync() -> list[Patch]:
 
 
 @merging
+@noticed_by(
+    "unit/test_node_inbox.py::test_a_copy_begun_after_an_instruction_that_is_to_be_repeated_is_kept"
+)
 def next_copy_removed_by_the_last_owner() -> list[Patch]:
     """After a crash, a name is bound to its last log again, and the next log's copy is removed."""
     right = Inboxes.bind
@@ -60,6 +63,9 @@ def next_copy_removed_by_the_last_owner() -> list[Patch]:
 
 
 @merging
+@noticed_by(
+    "unit/test_sequencing.py::test_a_repeated_instruction_leaves_the_copy_of_the_log_that_follows_alone"
+)
 def next_copy_compared_with_the_last_log() -> list[Patch]:
     """After a crash, a repeated instruction finds the next log's copy to differ from its own."""
     right = Executor._compare_copy

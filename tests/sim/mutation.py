@@ -8,12 +8,23 @@ from typing import Any
 
 Patch = tuple[Any, str, Any]
 MUTANTS: dict[str, Callable[[], list[Patch]]] = {}
+TESTED: dict[str, str] = {}  # by mistake, the test that notices it
 
 
 def mutant(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
     """Register a mistake under its function's name; the docstring says what it is."""
     MUTANTS[make.__name__.replace("_", "-")] = make
     return make
+
+
+def noticed_by(test: str) -> Callable[[Callable[[], list[Patch]]], Callable[[], list[Patch]]]:
+    """Name the test that notices a mistake which worlds show too rarely to look for it there."""
+
+    def note(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
+        TESTED[make.__name__.replace("_", "-")] = test
+        return make
+
+    return note
 
 
 def rewritten(owner: Any, name: str, right: str, wrong: str) -> Patch:

@@ -384,6 +384,33 @@ def test_a_copy_that_instructions_carry_is_synced_all_the_same(clock):
     assert written.durable == 500
 
 
+def test_while_a_disk_is_slow_no_connection_waits_for_it(clock):
+    """An event loop serves it: each lone message kept the other streams and nodes waiting."""
+    took_s, written = [0.005, 0.4], copy_of("jfk", 500)
+
+    def sync():
+        clock.s += took_s.pop(0)
+        return Durable(Position(500))
+
+    written.appender.sync = sync
+    syncer, synced = syncer_of(written), threading.Event()
+
+    def settles():
+        syncer.mark(written)
+        return syncer.settle()
+
+    assert [settles(), settles(), settles()] == [True, True, False]
+    worker = threading.Thread(target=syncer.run, args=(synced.set,), daemon=True)
+    took_s.append(0.005)
+    worker.start()
+    assert synced.wait(10), "it is left to the thread"
+    clock.s += 1.0
+    took_s.append(0.005)
+    assert settles(), "the disk was quick for a second"
+    syncer.stop()
+    worker.join(10)
+
+
 def test_a_little_is_synced_later():
     """An instruction is to carry it."""
     assert put_off() == []

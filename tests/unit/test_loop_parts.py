@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replicator.wire.codec import FRAME_BYTES_MAX
 from replicator.wire.outlet import QUEUED_BYTES_MAX, Outlet
 from rt.errors import PeerError
 from rt.net.loop.deadlines import NEVER_S, Deadlines
@@ -167,7 +168,18 @@ def test_what_waits_for_a_peer_leaves_in_order_and_in_parts_that_stay_the_same()
 def test_a_peer_that_reads_nothing_takes_no_more_memory_than_its_bound():
     """One that asks and never reads would have the node keep every answer."""
     outlet = Outlet(Full())
-    for _ in range(QUEUED_BYTES_MAX >> 20):
+    for _ in range((QUEUED_BYTES_MAX >> 20) + 1):
         outlet.send(bytes(1 << 20), 60)
-    with pytest.raises(PeerError, match="has not read 8388608 bytes"):
+    with pytest.raises(PeerError, match="has not read 9437184 bytes"):
         outlet.send(b"x", 60)
+
+
+def test_the_largest_frame_waits_for_a_peer_that_takes_it_slowly():
+    """What the socket did not take at once of more than 8 MiB ended the connection, every time."""
+    outlet = Outlet(Full())
+    outlet.send(b"the notice of an archived file", 60)
+    outlet.send(bytes(FRAME_BYTES_MAX), 60)
+    outlet.send(b"a session that is closed meanwhile", 60)
+    assert outlet.has_left
+    with pytest.raises(PeerError, match="has not read"):
+        outlet.send(bytes(FRAME_BYTES_MAX), 60)

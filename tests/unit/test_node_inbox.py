@@ -26,6 +26,7 @@ from rt.publisher import Publisher
 from sequencer.ledger.instruction import decode_instruction, encode_instruction
 from sequencer.ledger.life import ANY_LOG, Life
 from sequencer.ledger.session_facts import Ownership
+from tests.logs import make_frame
 
 PATIENCE_S = 60
 
@@ -442,6 +443,25 @@ def test_each_inbox_of_a_batch_is_synced_once_and_reported(tmp_path):
     inboxes.syncer.run(lambda: None)
     assert len(syncs) == len(names)
     assert sorted(told) == sorted(names)
+
+
+def test_a_flush_makes_what_copies_received_durable_and_reports_nothing(tmp_path):
+    """The instructions that carried these bytes are dropped next; no other node may have them."""
+    disk, syncs = FaultyDisk(), []
+    inboxes, told = synced_together(tmp_path, disk, ["jfk", "lga"])
+    for inbox in inboxes.every():
+        frame, after = (
+            make_frame(START, [b"one"], session=inbox.session),
+            inbox.appender.walk.copy(),
+        )
+        after.step(frame.header)
+        inbox.appender.append(frame.parts, [frame.header], after)
+    disk.step = lambda call: syncs.append(call) if call == "sync" else None
+    inboxes.flush()
+    assert (syncs, told) == (["sync", "sync"], {})
+    inboxes.syncer.stop()
+    inboxes.syncer.run(lambda: None)
+    assert sorted(told) == ["jfk", "lga"], "the syncer reports them in its own time"
 
 
 @pytest.mark.parametrize("nth", [1, 2, 9, 30])

@@ -71,6 +71,11 @@ def connected(connection):
     return line, connection._side
 
 
+def use_up(side, left=0):
+    """Have all channels of a connection opened but so many."""
+    side._opened = CHANNELS_MAX - left
+
+
 def opened(side):
     """Return the sessions with a channel, by their numbers."""
     return {number: os.path.basename(each.log.path) for number, each in side._channels.items()}
@@ -121,7 +126,36 @@ def test_a_connection_whose_channels_are_used_up_is_closed_and_dialled_again(con
     """A program that opens a publisher for each request would be hung up on at 4,096."""
     _, side = connected(connection)
     assert connection.is_wanted()
-    side._opened = CHANNELS_MAX
+    use_up(side)
     assert not connection.is_wanted()
     connection.end()
     assert connection.is_wanted()
+
+
+def test_no_channel_is_opened_that_a_node_would_hang_up_for(connection, tmp_path):
+    """Sixteen are opened in a turn, and the last of them may be one too many for all the others."""
+    _, side = connected(connection)
+    use_up(side, left=1)
+    for name in ("bos", "ewr"):
+        Publisher(tmp_path, stream=STREAM, session=name).close()
+    connection.look()
+    connection.turn()
+    assert max(opened(side)) == CHANNELS_MAX - 1
+    assert not connection.is_wanted()
+
+
+def test_sessions_that_no_connection_could_carry_end_none(connection, tmp_path):
+    """It was closed and dialled again without end, and those left over were not shipped."""
+    book = SessionBook(str(tmp_path), STREAM, None)
+    for name in ("jfk", "lga", "bos", *map(str, range(CHANNELS_MAX))):
+        book.choose(name, lambda: None)
+    nodes = Destination([("localhost", 1)], Contexts(), PUSH, STREAM)
+    connection = PushConnection(nodes, book, GatherWindow(1))
+    _, side = connected(connection)
+    use_up(side)
+    Publisher(tmp_path, stream=STREAM, session="bos").close()
+    connection.look()
+    connection.turn()
+    assert connection.is_wanted()
+    assert "4,096 sessions at most" in connection.error("bos")
+    assert sorted(opened(side).values()) == ["jfk", "lga"]

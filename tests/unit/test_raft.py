@@ -339,6 +339,17 @@ def test_a_second_leader_in_one_term_is_refused() -> None:
         node.step("n3", CODEC.encode(AppendEntries(3, 0, 0, 0, 0)))
 
 
+def test_entries_of_a_deposed_leader_are_refused_and_not_appended() -> None:
+    """A later leader may have put other entries there; these were never agreed on."""
+    node = a_node()
+    node.step("n2", CODEC.encode(AppendEntries(3, 0, 0, 0, 0)))
+    settle(node)
+    stale = (Entry(1, 2, b"", EntryKind.NO_OP),)
+    node.step("n3", CODEC.encode(AppendEntries(2, 0, 0, 0, 0, stale)))
+    assert settle(node) == [AppendReply(3, False, 0, 0)]
+    assert node.status().last == 0
+
+
 def test_other_members_are_refused_with_both_lists() -> None:
     """A typo in one node's configuration is found by reading one line."""
     theirs = MessageCodec("", ("n1", "n2", "n4"), 0)

@@ -151,9 +151,14 @@ class EventLoop:
             work: called by a thread of the pool.
             back: called by the loop, with the error that ended `work`, if one did.
             pool: another pool, for what the tasks of this one wait for.
+
+        Raises:
+            RuntimeError: the system allows no further thread; `work` may be done later.
         """
 
         def report(done: Future[None]) -> None:
+            if done.cancelled():
+                return  # the loop has stopped
             error = done.exception()
             if error is not None and not isinstance(error, Exception):
                 raise error
@@ -233,7 +238,7 @@ class EventLoop:
         self.longest_s, self.longest_ran_s = took_s, ran_s
         if took_s > _LONG_TURN_S:
             words = "a turn of the event loop took %.0f ms, and ran for %.0f of them"
-            _log.warning(words, took_s * 1000, ran_s * 1000)
+            _log.info(words, took_s * 1000, ran_s * 1000)
 
     def _pause_s(self) -> float:
         if self._ready or self._last or self._posted:

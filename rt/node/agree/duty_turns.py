@@ -82,13 +82,14 @@ class DutyTurns:
             self._act()
             self._step_later()
 
-    def failed(self, _error: Exception) -> bool:
-        """The node has ended because of it already."""
+    def failed(self, error: Exception) -> bool:
+        """End the node; it has ended already, unless no thread could be begun for a step."""
+        self._fail(error)
         return True
 
     def _begin(self) -> None:
         self._has_joined = True
-        self.ready()
+        self.ring()
 
     def _end(self) -> None:
         self._has_joined = False

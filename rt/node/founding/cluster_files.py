@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
+from random import choice
 from typing import Any, Final
 
 from rt.config.settings import FILE_BYTES_MAX as SETTINGS_BYTES_MAX
@@ -34,11 +35,11 @@ from rt.net.authority.identity import CertificateRole, identity_of
 from rt.net.authority.renewal import hosts_of
 from rt.net.awaited import awaiting
 from rt.net.exchange import decode_fields, receive_all
-from rt.net.question import connect_about
+from rt.net.question import STATUS_ALPN, connect_about
 from rt.net.tls import Contexts
 from rt.node.founding.from_copy import read_founding
 from rt.node.founding.layout import HERE, ClusterLayout
-from rt.node.observe.status import STATUS_ALPN, STATUS_S
+from rt.node.observe.status import STATUS_S
 from rt.node.settings.node import PORT, parse_address
 from rt.position import FILE_BYTES_MAX
 from rt.text import printable
@@ -48,7 +49,10 @@ from sequencer.raft.consensus import MEMBERS_ALLOWED
 
 CLIENTS_NAME: Final = "clients.toml"
 _NODES: Final = re.compile(r"^nodes = \[[^\]\n]*\]$", re.MULTILINE)  # as `_clients_toml` writes
-_PORTS: Final = 20  # ports tried, from the usual one on, before any free port
+_PORTS: Final = 20  # ports tried, from the usual one on, before any other
+# Below those that Linux gives to outgoing connections: one of these would take the port of a node
+# that is being restarted.
+_OTHER_PORTS: Final = range(10_000, 32_000)
 _STATUS_BYTES_MAX: Final = 32 << 20  # of 100,000 sessions
 
 
@@ -357,7 +361,8 @@ def free_addresses(count: int) -> list[str]:
     """
     _check_count(count)
     addresses: list[str] = []
-    ports = chain(range(PORT, PORT + _PORTS), repeat(0))  # 0: any that is free
+    others = (choice(_OTHER_PORTS) for _ in repeat(None))
+    ports = chain(range(PORT, PORT + _PORTS), others)
     while len(addresses) < count:
         if free := _free_port(next(ports)):
             addresses.append(f"localhost:{free}")

@@ -41,7 +41,9 @@ class Ending:
             raise
 
     def fail(self, error: Exception) -> None:
-        """Stop the node because of this error."""
+        """Stop the node because of this error, unless another one has."""
+        if self.failure is not None:
+            return
         is_internal = not isinstance(error, RtError | OSError)
         kind = f"internal error: {type(error).__name__}: " if is_internal else ""
         _log.critical("%sthis node stops: %s%s", self._about, kind, spoken(error))

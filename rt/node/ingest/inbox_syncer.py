@@ -19,6 +19,10 @@ _SYNC_THREADS: Final = 8  # with the one that syncs the batch
 # Up to this much is synced by the connection that wrote it: for a lone message, waking the syncer
 # and being woken costs as much as the sync. With more, the connection keeps receiving.
 _SETTLE_BYTES: Final = 64 * KIB
+# After a sync that took longer, all are left to the syncer for a second: a connection is served by
+# the event loop, which all streams and nodes wait for.
+_SLOW_S: Final = 0.01
+_SLOW_HOLD_S: Final = 1.0
 # Carried updates are synced later, many at once; those not carried within this time are synced.
 _CARRIED_WITHIN_S: Final = 0.02
 _CARRIED_SYNC_S: Final = 1.0
@@ -61,7 +65,7 @@ class InboxSyncer:
     """Syncs inboxes in batches, one batch at a time. A failed sync ends it and is never retried.
 
     Threads:
-        `_lock` guards `_dirty`, `_put_off`, `_syncing`, `_stopping` and `_has_failed`,
+        `_lock` guards `_dirty`, `_put_off`, `_syncing`, `_stopping`, `_has_failed` and `_quick_s`,
         and is not held during a sync or while `_synced` is called; `_changed` is its condition.
         Connections call `mark`, `settle` and `put_off`, one thread calls `run`, and any thread may
         call `forget` and `stop`. Whichever thread sets `_syncing` syncs the batch. After a failure
@@ -81,6 +85,7 @@ class InboxSyncer:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._stopping = self._syncing = self._has_failed = False
+        self._quick_s = float("-inf")  # until then the disk counts as slow
         self._pool = ThreadPoolExecutor(_SYNC_THREADS - 1, "sync")
 
     def mark(self, inbox: NodeInbox) -> None:
@@ -131,7 +136,8 @@ class InboxSyncer:
                 return False
             self._put_off = None
             [first, *others] = self._dirty.values()
-            if self._syncing or others or first.unsynced > _SETTLE_BYTES:
+            is_slow = self._quick_s > time.monotonic()
+            if self._syncing or others or is_slow or first.unsynced > _SETTLE_BYTES:
                 self._changed.notify()
                 return False
             batch = self._begin_sync()
@@ -200,6 +206,7 @@ class InboxSyncer:
         return batch
 
     def _sync_and_end(self, batch: list[NodeInbox]) -> None:
+        began_s = time.monotonic()
         try:
             self._sync(batch)
         except OSError:
@@ -207,8 +214,11 @@ class InboxSyncer:
                 self._has_failed = True
                 self._changed.notify()
             raise
+        now_s = time.monotonic()
         with self._lock:
             self._syncing = False
+            if now_s - began_s > _SLOW_S:
+                self._quick_s = now_s + _SLOW_HOLD_S
             if self._dirty or self._stopping:
                 self._changed.notify()
 

@@ -27,7 +27,6 @@ from sequencer.peers.versions import PEER_VERSIONS
 from sequencer.planning.group_join_check import Stuck
 
 _DIRECTORIES: Final = re.compile(r"""(?<=["'(\s])/(?:[^\s/"'\\]+/)+""")  # in JSON, or quoted in it
-STATUS_ALPN: Final = "rt-status/1"
 STATUS_S: Final = 10.0  # to send a whole answer: 32 MiB for 100,000 sessions, at 3 MiB/s
 
 
