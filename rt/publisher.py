@@ -123,8 +123,9 @@ class Publisher:
             frame_bytes = min(frame_bytes, disk_limit.frame_bytes_max)
         self._pending = PendingFrame(frame_bytes)
         self._batcher = Batcher(
-            self._lock, self._pending, batching.linger_s, self._write_pending,
-            self._writer.roll_if_old if self._writer.settings.file_age_s else None,
+            self._writer.directory, self._lock, self._pending, batching.linger_s,
+            self._write_pending,
+            roll_if_old=self._writer.roll_if_old if self._writer.settings.file_age_s else None,
         )  # fmt: skip
         self._gate = self._gate_of(disk_limit)
         self._guard = ForkGuard("a Publisher", self._abandon)

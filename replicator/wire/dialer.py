@@ -176,6 +176,7 @@ class Dialer:
     def _fail(self, error: Exception) -> None:
         _log.error("internal error while a connection was served; it ends", exc_info=error)
         self._rest_to_s = time.monotonic() + LAST_S
+        self._is_away = False  # or no thread could be begun for what was put aside
         why = PeerError(f"internal error: {type(error).__name__}")
         if self._link is not None:
             self._end(why)
@@ -299,10 +300,10 @@ class Dialer:
     def _go_away(self, loop: EventLoop, work: Callable[[], None]) -> None:
         """Have a thread do what waits for a disk; meanwhile the socket is not looked at."""
         self._is_away = True
-        if self._link is not None:
-            self._watch(loop, self._link, 0)
+        if (link := self._link) is not None:
+            self._watch(loop, link, 0)
         loop.deadlines.clear(self)
-        loop.away(work, self._returned)
+        loop.away(lambda: work() if self._link is link else None, self._returned)
 
     def _returned(self, error: Exception | None) -> None:
         self._next = partial(self._go_on, error)

@@ -47,6 +47,11 @@ class AsyncPublisher:
         return self._publisher.name
 
     @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called, in which case nothing more can be published."""
+        return self._publisher.is_closed
+
+    @property
     def next_sequence(self) -> int:
         """The sequence number that the next message gets."""
         return self._publisher.next_sequence

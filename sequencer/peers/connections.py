@@ -304,14 +304,16 @@ class PeerIn:
         if self._is_over:
             return
         try:
-            is_open, has_more = self._receive()
+            is_open, has_more = (True, True) if self._reader.has_more else self._receive()
             self._listener.take(self, self._reader)
+            while self._reader.has_more and not is_open:  # all that it said before it hung up
+                self._listener.take(self, self._reader)
         except (RtError, OSError) as error:
             _log.warning("node %s: %s", self.peer.name, error)
             is_open = has_more = False
         if not is_open:
             self.end()
-        elif has_more:
+        elif has_more or self._reader.has_more:
             self._listener.loop.mark(self, urgent=True)
 
     def _receive(self) -> tuple[bool, bool]:

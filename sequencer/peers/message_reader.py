@@ -8,6 +8,7 @@ from sequencer.peers.send_queue import MESSAGE_BYTES_MAX
 from sequencer.peers.versions import INTRODUCED, PEER_VERSIONS, PeerVersion, decode_software
 
 _LENGTH: Final = struct.Struct("<I")
+_TURN_MESSAGES: Final = 1000  # a megabyte of empty ones would hold up an event loop for seconds
 
 
 class MessageReader:
@@ -24,6 +25,7 @@ class MessageReader:
         self._sender, self._most = sender, most
         self._protocol = protocol or PEER_VERSIONS[-1]
         self._data = bytearray()
+        self.has_more = False  # whether `take` has left messages that may be complete
         is_silent = self._protocol < INTRODUCED
         self.version = PeerVersion(self._protocol) if is_silent else None  # once it is known
 
@@ -33,8 +35,9 @@ class MessageReader:
         return len(self._data)
 
     def take(self) -> list[bytes]:
-        """Return the messages that are complete; `PeerError` if one is too long."""
+        """Return the messages that are complete, 1,000 at most; `PeerError` if one is too long."""
         messages = _cut(self._data, self._sender, self._most)
+        self.has_more = len(messages) == _TURN_MESSAGES
         if messages and self.version is None:
             self.version = PeerVersion(self._protocol, decode_software(messages.pop(0)))
         return messages
@@ -47,8 +50,8 @@ def framed(message: bytes) -> bytes:
 
 def _cut(data: bytearray, sender: str, most: int) -> list[bytes]:
     """Remove the complete messages from the front of the received data."""
-    messages, offset, there = [], 0, len(data)
-    while there - offset >= _LENGTH.size:
+    messages, offset, there = list[bytes](), 0, len(data)
+    while there - offset >= _LENGTH.size and len(messages) < _TURN_MESSAGES:
         [length] = _LENGTH.unpack_from(data, offset)
         if length > most:
             raise PeerError(f"node {sender} announces a message of {length} bytes")

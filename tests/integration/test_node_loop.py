@@ -13,8 +13,9 @@ from replicator.serve.looped_client import LoopedClient
 from replicator.sink.ack_schedule import AckSchedule
 from replicator.sink.connection import SinkConnection
 from replicator.wire.codec import encode
+from replicator.wire.dialer import Destination, Dialer
 from replicator.wire.link import Link
-from replicator.wire.messages import Data
+from replicator.wire.messages import PULL, Data
 from replicator.wire.outlet import Outlet
 from rt.errors import PeerError
 from rt.log.notify.watch import Wake
@@ -24,7 +25,7 @@ from rt.node.agree.duties import Stepped
 from rt.node.agree.duty_turns import DutyTurns
 from rt.node.agree.sequencer import NodeSequencer
 from rt.position import START
-from sequencer.peers.connections import PeerOut
+from sequencer.peers.connections import PeerIn, PeerOut
 from sequencer.peers.dialling import PeerDialer
 from tests.archive_cluster import ArchiveCluster
 from tests.dialogue import Dialogue, Log, NoWake, assert_equal
@@ -537,6 +538,53 @@ def test_a_node_is_dialled_again_after_an_attempt_that_met_a_bug(loop):
     loop.call(out.retire)
 
 
+class Wanting:
+    """A client whose connection is wanted, once it has met a bug where a test has one."""
+
+    def __init__(self, bugs):
+        self.bugs, self.asked = bugs, 0
+
+    def current(self):
+        raise ZeroDivisionError if "context" in self.bugs else OSError
+
+    def is_wanted(self):
+        self.asked += 1
+        if "wanted" in self.bugs:
+            raise ZeroDivisionError
+        return True
+
+    def avoids(self, node):
+        return False
+
+
+def dialler(loop, client):
+    """Return what dials for a client, and goes on."""
+    made = Dialer(Destination([("127.0.0.1", 1)], client, PULL, "s"), client)
+    made.start(loop)
+    return made
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_client_dials_again_after_an_attempt_that_met_a_bug(loop):
+    """Its messages were shipped no more, and its owner waited for it to end."""
+    client = Wanting(["context"])
+    made = dialler(loop, client)
+    assert eventually(lambda: "internal error" in made.error, 60)
+    client.bugs.clear()
+    assert eventually(lambda: made.error and "internal error" not in made.error, 60)
+    made.stop()
+    assert made.join(60)
+
+
+def test_a_client_that_meets_a_bug_between_two_dials_goes_on_later(loop):
+    """No one would have called it again."""
+    made = dialler(loop, client := Wanting(["wanted"]))
+    assert eventually(lambda: client.asked, 60)
+    assert eventually(lambda: len(loop.deadlines), 60), "it is called no more"
+    made.stop()
+    assert made.join(60)
+
+
 def test_a_node_is_dialled_again_after_no_thread_was_left_to_dial_it(loop, no_threads):
     """It ended every stream of the process."""
     dialer = PeerDialer("n2", [("127.0.0.1", 1)], lambda: None)
@@ -590,3 +638,33 @@ def test_a_loop_that_stops_while_its_pool_has_more_to_do_logs_no_error(caplog):
     gate.set()
     stopping.join(60)
     assert "exception calling callback" not in caplog.text
+
+
+class Hearing:
+    """A node that counts the messages it hears of another, at once and in all."""
+
+    def __init__(self, loop):
+        self.loop, self.heard, self.over = loop, [], Future()
+
+    def joined(self, _reading):
+        return True
+
+    def take(self, _reading, reader):
+        self.heard.append(len(reader.take()))
+
+    def lost(self, _reading):
+        self.over.set_result(sum(self.heard))
+
+
+def test_a_node_that_sends_a_flood_of_tiny_messages_is_heard_a_thousand_at_a_time(loop, ends):
+    """A megabyte of them would hold up every stream of the process for seconds."""
+    ours, theirs = ends
+    hearing = Hearing(loop)
+    theirs.settimeout(60)
+    theirs.sendall(bytes(4 * 4_500))
+    PeerIn(hearing, ours, SimpleNamespace(name="n2")).keep(lambda: None)
+    assert eventually(lambda: sum(hearing.heard) == 4_500, 60)
+    theirs.sendall(bytes(4 * 4_500))
+    theirs.close()
+    assert hearing.over.result(60) == 9_000, "all that it said before it hung up"
+    assert max(hearing.heard) <= 1_000

@@ -62,7 +62,9 @@ class FakeNode:
                 for message in link.receive():
                     if isinstance(message, Open):
                         self._welcome(link, message.channel)
+                link.beat()
                 select.select([link.fileno()], [], [], 1)
+                link.arrived()
         self.has_ended.set()
 
     def _welcome(self, link, channel):

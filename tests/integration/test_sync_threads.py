@@ -7,7 +7,7 @@ import pytest
 
 from rt import Fsync, Publisher, WriterSettings
 from rt.log.write import sync_threads as module
-from rt.log.write.sync_threads import SyncThreads, sync_threads
+from rt.log.write.sync_threads import SyncThreads, batch_threads, sync_threads
 from tests.replicator_host import eventually
 
 LONG_S = 3600.0
@@ -213,6 +213,13 @@ def test_a_hundred_publishers_share_a_few_threads(tmp_path, fsync):
     for publisher in publishers:
         publisher.close()
     assert eventually(lambda: not sync_threads(str(tmp_path))._threads)
+
+
+@pytest.mark.parametrize("threads_of", [sync_threads, batch_threads])
+def test_a_disk_that_hangs_holds_up_no_other_disk(tmp_path, threads_of):
+    """Eight publishers on a hanging share kept the batches of all others from being written."""
+    assert threads_of("/proc") is not threads_of(str(tmp_path))
+    assert threads_of(str(tmp_path)) is threads_of(str(tmp_path.parent))
 
 
 def test_a_forked_child_has_threads_of_its_own(tmp_path):

@@ -52,7 +52,7 @@ class Batching:
 class Batcher:
     """Writes a publisher's pending frame `linger_s` after its first message arrived.
 
-    It is a job of threads that all publishers of a process share (`batch_threads`).
+    It is a job of threads that all publishers on a disk share in a process (`batch_threads`).
 
     Threads:
         `lock`, which is the publisher's, guards everything here and the pending frame; `turn` takes
@@ -66,15 +66,18 @@ class Batcher:
 
     def __init__(
         self,
+        directory: str,
         lock: threading.Lock,
         pending: PendingFrame,
         linger_s: float,
         write: Callable[[], object],
+        *,
         roll_if_old: Callable[[], None] | None = None,
     ) -> None:
         """Begin.
 
         Args:
+            directory: where it writes.
             lock: held by every caller of a method here, except `turn` and `stop`.
             pending: the messages that wait.
             linger_s: how long a message waits for others.
@@ -93,7 +96,7 @@ class Batcher:
         self._roll_if_old = roll_if_old
         self._roused_s = 0.0  # when the first message came for which a turn is planned
         self._written_s = 0.0  # when a frame was last written; pending messages are newer
-        self._threads = batch_threads()
+        self._threads = batch_threads(directory)
         self._threads.join(self)
         if roll_if_old is not None:
             self._threads.ask(self, linger_s + _AGE_S)

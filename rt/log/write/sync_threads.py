@@ -179,18 +179,21 @@ class SyncThreads:
             self._alarm_s = _INFINITE
 
 
-_BATCHES: Final = -1  # in place of a disk's number
-_by_disk: Final[dict[int, SyncThreads]] = {}
+_by_disk: Final[dict[tuple[int, str], SyncThreads]] = {}  # and by what they do
 
 
 def sync_threads(directory: str) -> SyncThreads:
     """Return the threads for the disk that holds a directory."""
-    return _by_disk.setdefault(os.stat(directory).st_dev, SyncThreads())
+    return _threads(directory, "sync")
 
 
-def batch_threads() -> SyncThreads:
-    """Return the threads that write batches, which must not wait for the syncs of any disk."""
-    return _by_disk.setdefault(_BATCHES, SyncThreads("batch"))
+def batch_threads(directory: str) -> SyncThreads:
+    """Return those that write batches to the disk, which must not wait for its syncs."""
+    return _threads(directory, "batch")
+
+
+def _threads(directory: str, verb: str) -> SyncThreads:
+    return _by_disk.setdefault((os.stat(directory).st_dev, verb), SyncThreads(verb))
 
 
 os.register_at_fork(after_in_child=_by_disk.clear)  # a child has none of its parent's threads
