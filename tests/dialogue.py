@@ -166,9 +166,6 @@ class Pipe:
     has_left = False
     post = send
 
-    def can_send(self):
-        return True
-
     def receive(self, _most=0, *, last_acks=False):
         decoder = self.decoder
         while True:

@@ -124,7 +124,7 @@ class SinkConnection:
             self._tell_headers()
             self._settle_written()
             self._link.beat()  # first: posted bytes must be sent before there is room for more
-            if self._schedule.look() and self._link.can_send():
+            if self._schedule.look() and not self._link.has_left:
                 due = map(self._acknowledgement, self._schedule.due(self._channels))
                 if acks := b"".join(due):
                     self._link.send(acks)
@@ -162,7 +162,7 @@ class SinkConnection:
             return False
         try:
             channel, link = self._channels.get(number), self._link
-            if channel is None or channel.inbox.leave is not None or not link.can_send():
+            if channel is None or channel.inbox.leave is not None or link.has_left:
                 return False
             if not self._schedule.take(channel):
                 return False

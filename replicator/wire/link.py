@@ -18,6 +18,7 @@ from rt import errors
 from rt.errors import PeerError
 from rt.limits import KIB, MIB
 from rt.log.notify.watch import Wake
+from rt.text import printable
 
 HEARTBEAT_S: Final = 5.0
 DEAD_S: Final = 15.0  # three heartbeats were missed
@@ -144,12 +145,8 @@ class Link:
 
     @property
     def has_left(self) -> bool:
-        """Whether something posted is not sent yet."""
+        """Whether something is not sent yet, because the peer has no room."""
         return self._outlet.has_left
-
-    def can_send(self) -> bool:
-        """Whether something short can be sent without waiting for the peer."""
-        return self._outlet.can_send()
 
     def receive(self, most: int = _TURN_MESSAGES, *, last_acks: bool = False) -> Iterator[Message]:
         """Yield what has arrived; the payload of `Data` is valid until the next message.
@@ -290,7 +287,7 @@ class Link:
 def refusal_of(message: Refusal) -> errors.Refused:
     """Return a peer's refusal, with its text escaped: it cannot forge a line of a log."""
     return errors.Refused(
-        _printable(message.code), f"the other side says: {_printable(message.words)}"
+        printable(message.code), f"the other side says: {printable(message.words)}"
     )
 
 
@@ -306,7 +303,3 @@ def pause(wake: Wake, seconds: float) -> None:
     poller.register(wake.fileno(), select.POLLIN)
     if poller.poll(seconds * 1000):
         wake.clear()
-
-
-def _printable(text: str) -> str:
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

@@ -6,7 +6,7 @@ from typing import Final
 
 from rt.errors import Misuse
 from rt.format.message import Batch
-from rt.log.files.absent import no_log
+from rt.inspect.verify import open_log
 from rt.log.files.directory import LogDirectory
 from rt.log.read.reader import Reader
 from rt.log.read.start import at_number, end_of, readable_at
@@ -107,10 +107,7 @@ def ends_at(directory: str) -> Position:
 
 
 def _opened(directory: str, *, merged: bool) -> LogDirectory:
-    log = LogDirectory(directory)
-    log.refresh()
-    if not log.is_there:
-        raise no_log(directory)
+    log = open_log(directory)
     if log.merged != merged:
         kind = "a merged log" if log.merged else "a session's log"
         raise Misuse(f"{directory}: it is {kind}")

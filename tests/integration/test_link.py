@@ -133,7 +133,7 @@ def test_what_is_posted_to_a_peer_that_reads_nothing_waits_without_its_thread(en
         theirs.post(message)
         sent += 1
     theirs.post(message)  # it queues up behind
-    assert not theirs.can_send()
+    assert theirs.has_left
     received = []
 
     def take():

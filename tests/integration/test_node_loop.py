@@ -270,7 +270,7 @@ def test_a_peer_that_reads_nothing_holds_no_one_up_and_has_it_all_in_the_end(end
         part = bytes([len(wanted) % 251]) * 100_001
         outlet.send(memoryview(part), 60)
         wanted += part
-    assert not outlet.can_send()
+    assert outlet.has_left
 
     def look():
         outlet.send(b"", 60)
@@ -282,7 +282,7 @@ def test_a_peer_that_reads_nothing_holds_no_one_up_and_has_it_all_in_the_end(end
 
     assert eventually(look, 60)
     assert got == wanted
-    assert outlet.can_send()
+    assert not outlet.has_left
 
 
 def test_a_peer_that_reads_nothing_for_too_long_is_given_up(ends):

@@ -52,7 +52,7 @@ def test_news_that_comes_while_the_peer_has_no_room_is_looked_at_again(tmp_path)
     """What was noted before the look, and not sent in it, needs no second wake."""
     dialogue = Dialogue(Log(tmp_path / "log").write(100).directory, tmp_path / "copy").talk()
     schedule, ring = dialogue.sink._schedule, threading.Thread(target=dialogue.inbox.bell.set)
-    dialogue.sink_pipe.can_send = lambda: False
+    dialogue.sink_pipe.has_left = True
     dialogue.inbox.merged = dialogue.outlet.position
     ring.start()
     ring.join()

@@ -478,8 +478,8 @@ def test_what_a_peer_says_is_one_line(source, sink, side, channel):
     except Refused as error:
         said = [error.code, str(error)]
     dialogue.close()
-    words = "the other side says: gone \u00e0\\n2026 CRITICAL \\x1b[2J\\x9b2J\\u2028"
-    assert (said or [*dialogue.refusals[0][1:]]) == ["x\\r", words]
+    words = "the other side says: gone \u00e0\\x0a2026 CRITICAL \\x1b[2J\\x9b2J\\u2028"
+    assert (said or [*dialogue.refusals[0][1:]]) == ["x\\x0d", words]
 
 
 def test_one_refused_channel_leaves_the_others_alone(tmp_path, sink):
@@ -720,9 +720,9 @@ def test_the_thread_that_merges_acknowledges_unless_something_is_in_its_way(sour
     if obstacle == "its turn":
         schedule.turn.acquire()
     elif obstacle == "no room":
-        pipe.can_send = lambda: False
-    elif obstacle == "part sent":
         pipe.has_left = True
+    elif obstacle == "part sent":
+        pipe.post = lambda data: setattr(pipe, "has_left", True) or pipe.send(data)
     elif obstacle == "asked to leave":
         dialogue.inbox.leave = Refused("busy", "this session is left to another connection")
     sets = schedule.wake.sets
@@ -733,8 +733,7 @@ def test_the_thread_that_merges_acknowledges_unless_something_is_in_its_way(sour
     assert (dialogue.acks[-1].merged == end) == is_sent
     if obstacle == "its turn":
         schedule.turn.release()
-    elif obstacle == "no room":
-        del pipe.can_send
+    pipe.has_left = False
     dialogue.talk()
     if obstacle == "asked to leave":
         assert dialogue.refusals[-1][1] == "busy"
@@ -749,7 +748,6 @@ def test_a_turn_that_sends_the_rest_of_what_was_posted_also_acknowledges(source,
     pipe, end = dialogue.sink_pipe, dialogue.outlet.position
     dialogue.inbox.merged = end
     pipe.has_left = True
-    pipe.can_send = lambda: not pipe.has_left
     pipe.beat = lambda: setattr(pipe, "has_left", False)
     in_another_thread(dialogue.inbox.bell.set)
     dialogue.take()
@@ -777,11 +775,11 @@ def test_what_is_due_waits_for_a_peer_that_reads_nothing(source, sink, monkeypat
     monkeypatch.setattr(ack_schedule, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
     dialogue = Dialogue(source, sink, patience_s=0.01, is_first=lambda: False).talk()
     clock.now_s += 1
-    dialogue.sink_pipe.can_send = lambda: False
+    dialogue.sink_pipe.has_left = True
     dialogue.talk()
     assert dialogue.acks == []
     assert dialogue.sink.pause_s > 0
-    del dialogue.sink_pipe.can_send
+    dialogue.sink_pipe.has_left = False
     dialogue.talk().close()
     assert len(dialogue.acks) == 1
 
@@ -791,11 +789,11 @@ def test_an_acknowledgement_that_found_no_room_is_sent_once_there_is_some(tmp_pa
     dialogue = Dialogue(Log(tmp_path / "log").write(100).directory, tmp_path / "copy").talk()
     acked = len(dialogue.acks)
     dialogue.inbox.merged = Position(64)
-    dialogue.sink_pipe.can_send = lambda: False
+    dialogue.sink_pipe.has_left = True
     dialogue.inbox.bell.set()
     dialogue.take()
     assert dialogue.sink.pause_s < 0.1, "or it would not look again"
-    del dialogue.sink_pipe.can_send
+    dialogue.sink_pipe.has_left = False
     dialogue.take()
     assert dialogue.sink.pause_s > 10
     assert len(dialogue.talk().acks) == acked + 1

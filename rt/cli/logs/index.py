@@ -8,7 +8,7 @@ from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.console import ProgressBar, note, print_json, say
 from rt.cli.common.options import json_option
 from rt.errors import FrameError
-from rt.log.files.absent import no_log
+from rt.inspect.verify import open_log
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import OsDisk
 from rt.log.files.indexing import IndexState, check_index, rebuild_index
@@ -44,7 +44,7 @@ def rebuild(*, directory: str, active: bool, as_json: bool) -> None:
 
     Each index is replaced in one step: if the command is killed, the old or the new one is there.
     """  # noqa: D301 - click reads the backspace character
-    log = _open(directory)
+    log = open_log(directory)
     files = _files(log, active=active)
     total = 0
     with ProgressBar(len(files)) as progress:
@@ -68,7 +68,7 @@ def check(context: click.Context, *, directory: str, active: bool, as_json: bool
     \b
     rt index check rt-data/flights/out
     """  # noqa: D301 - click reads the backspace character
-    log = _open(directory)
+    log = open_log(directory)
     states: dict[str, str] = {}
     for start in _files(log, active=active):
         try:
@@ -83,14 +83,6 @@ def check(context: click.Context, *, directory: str, active: bool, as_json: bool
     if any(state != IndexState.GOOD for state in states.values()):
         note(f"rebuild with: rt index rebuild {directory}")
         context.exit(1)
-
-
-def _open(directory: str) -> LogDirectory:
-    log = LogDirectory(directory)
-    log.refresh()
-    if not log.is_there:
-        raise no_log(directory)
-    return log
 
 
 def _files(log: LogDirectory, *, active: bool) -> list[Position]:

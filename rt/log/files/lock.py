@@ -27,7 +27,7 @@ def take_lock(directory: str, refusal: str, name: str = LOCK_NAME, *, wait_s: fl
     fd = os.open(os.path.join(directory, name), _FLAGS, 0o600)
     try:
         end_s = time.monotonic() + wait_s
-        while not _locked(fd):
+        while not locked(fd):
             if time.monotonic() >= end_s:
                 raise Misuse(refusal)
             time.sleep(_POLL_S)
@@ -37,7 +37,8 @@ def take_lock(directory: str, refusal: str, name: str = LOCK_NAME, *, wait_s: fl
     return fd
 
 
-def _locked(fd: int) -> bool:
+def locked(fd: int) -> bool:
+    """Lock an open file for this process; return False if another one has it."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

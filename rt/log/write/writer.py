@@ -263,11 +263,7 @@ class SessionWriter:
         """Roll the active file if it holds messages; errors as for `roll_if_old`."""
         self._check()
         if self._appender.facts.frames:
-            try:
-                self._roll()
-            except OSError as error:
-                raise self._syncer.failed_or_full(error) from error
-            self.news.grown()
+            self._roll_early()
 
     def roll_if_old(self) -> None:
         """Roll the active file if it has reached its age, even without a new message.
@@ -278,11 +274,15 @@ class SessionWriter:
         """
         self._check()
         if self._appender.is_open and time.monotonic() >= self._rolls_at_s:
-            try:
-                self._roll()
-            except OSError as error:
-                raise self._syncer.failed_or_full(error) from error
-            self.news.grown()
+            self._roll_early()
+
+    def _roll_early(self) -> None:
+        """Roll before a message needs it, and tell readers."""
+        try:
+            self._roll()
+        except OSError as error:
+            raise self._syncer.failed_or_full(error) from error
+        self.news.grown()
 
     def sync(self, timeout_s: float | None = None) -> bool:
         """Wait until everything written so far is durable; False if the time ran out first."""

@@ -236,6 +236,14 @@ def load_certificate(path: str) -> x509.Certificate:
         raise Misuse(f"{path}: not a certificate in PEM form; issue it again") from error
 
 
+def expires_s(path: str) -> float:
+    """Return when a certificate expires, in seconds since the epoch; NaN if it cannot be read."""
+    try:
+        return load_certificate(path).not_valid_after_utc.timestamp()
+    except (Misuse, OSError):
+        return float("nan")
+
+
 def check_own(files: CertificateFiles, roles: Collection[CertificateRole], name: str = "") -> None:
     """Check our own certificate at startup, so that a bad one is noticed before a peer sees it.
 

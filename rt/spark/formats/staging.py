@@ -6,7 +6,6 @@ one killed after it continues with the recorded files, whatever rows, order and 
 a replay of the batch brings.
 """
 
-import fcntl
 import json
 import os
 import shutil
@@ -23,6 +22,7 @@ import pyarrow.compute as pc
 
 from rt.errors import Misuse
 from rt.log.files.disk import make_private_directory, sync_directory
+from rt.log.files.lock import locked
 from rt.offload.private import create_private
 
 DIRECTORY: Final = ".spark"  # below the root; no stream's name begins with a dot
@@ -103,7 +103,7 @@ class StagingArea:
         fd = os.open(self._file(_LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + timeout_s
         try:
-            while not _locked(fd):
+            while not locked(fd):
                 if time.monotonic() >= deadline:
                     raise Misuse(f"another driver still publishes from {self._path}; end it first")
                 time.sleep(_POLL_S)
@@ -146,11 +146,3 @@ class StagingArea:
 
     def _file(self, name: str) -> str:
         return os.path.join(self._path, name)
-
-
-def _locked(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -6,14 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from cryptography import x509
 from prometheus_client.core import Metric
 
 from replicator.serve.client_record import PULLS, PUSHES, ClientView
 from rt.errors import Misuse
 from rt.inspect.history import Row
 from rt.names import shown
-from rt.net.authority.certificates import certificate_files, load_certificate
+from rt.net.authority.certificates import certificate_files, expires_s
 from rt.net.contexts import Contexts, client_context
 from rt.node.host.node import STUCK_S, Node
 from rt.node.observe.sample import NodeSample, SessionView
@@ -194,18 +193,9 @@ class NodeSite:
         looked_s, expiry = self._expiry
         if time.monotonic() - looked_s > _CERTIFICATE_S:
             files = self._certificates
-            expiry = {use: _end_of(path) for use, path in (("own", files.cert), ("ca", files.ca))}
+            expiry = {use: expires_s(path) for use, path in (("own", files.cert), ("ca", files.ca))}
             self._expiry = time.monotonic(), expiry
         return expiry
-
-
-def _end_of(path: str) -> float:
-    """Return when a certificate expires, in seconds since the epoch; NaN if it cannot be read."""
-    try:
-        certificate: x509.Certificate = load_certificate(path)
-    except (Misuse, OSError):
-        return float("nan")
-    return certificate.not_valid_after_utc.timestamp()
 
 
 def _is_recent(session: SessionView, sample: NodeSample) -> bool:

@@ -1,6 +1,5 @@
 """ShownProgram: what the HTTP pages of a pusher and a puller have in common."""
 
-import math
 import platform
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ from prometheus_client.core import Metric
 
 from rt.errors import Misuse
 from rt.names import shown
-from rt.net.authority.certificates import CertificateFiles, load_certificate
+from rt.net.authority.certificates import CertificateFiles, expires_s
 from rt.version import __version__
 from rt.web.serving.collector import gauge
 from rt.web.serving.recent import RecentEvents
@@ -44,7 +43,7 @@ class ShownProgram:
         labels = ("version", "python", "kind", "cluster", "node")
         words = "Always 1; the labels say what runs here."
         yield gauge("rt_build_info", words, {version: 1}, labels)
-        ends = {("own",): _end_of(self.certificate.cert), ("ca",): _end_of(self.certificate.ca)}
+        ends = {("own",): expires_s(self.certificate.cert), ("ca",): expires_s(self.certificate.ca)}
         words = "When a certificate of this program expires."
         yield gauge("rt_certificate_expiry_timestamp_seconds", words, ends, ("use",))
 
@@ -106,10 +105,3 @@ def no_flow_overview(kind: str, stream: str, level: str, words: str, began_ns: i
 def tile(name: str, value: str, note: str, rate: float) -> Fields:
     """Return one of the figures at the top of the page."""
     return {"name": name, "value": value, "note": note, "rate": rate}
-
-
-def _end_of(path: str) -> float:
-    try:
-        return load_certificate(path).not_valid_after_utc.timestamp()
-    except (Misuse, OSError):
-        return math.nan
