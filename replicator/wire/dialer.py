@@ -241,6 +241,8 @@ class Dialer:
         finally:  # the loop waits for this thread, even if that has met an internal error
             self._next = partial(self._arrived, result)
             loop.rouse(self)
+            if loop.has_ended and isinstance(result, tuple):
+                result[0].close()  # it was stopped meanwhile, and nothing else would
 
     def _connect(self, node: Address) -> tuple[Link, str]:
         """Return a connection on which both sides have greeted, and whom it is with."""

@@ -95,6 +95,11 @@ class EventLoop:
         """Whether the caller is the loop."""
         return threading.get_ident() == self._thread.ident
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the thread is over, so that nothing is called any more."""
+        return not self._thread.is_alive()
+
     def post(self, act: Act) -> None:
         """Have the loop call this soon. Any thread may ask."""
         self._posted.append(act)
@@ -114,7 +119,7 @@ class EventLoop:
 
         self.post(do)
         while not done.wait(_ALIVE_S):
-            if not self._thread.is_alive():
+            if self.has_ended:
                 return
 
     def rouse(self, party: Party) -> None:
