@@ -42,10 +42,13 @@ _RARE = {  # by seed % 64
 }  # fmt: skip
 _FIRST_TRIED = {  # seeds that notice mistakes which a hunt would hardly find
     "deaf-leader-leads-on": 743,
+    "lines-synced-again": 102,
     "live-owner-displaced": 322,
     "longer-log-wins": 91,
     "older-announcements-vouch": 31000447,
+    "rests-with-a-lagging-follower": 4911,
     "state-taken-over-drops-all-that-waits": 254,
+    "voters-consult-their-own-role": 385,
 }
 WORLDS: dict[str, type[Cluster]] = {
     "members": MemberCluster,
