@@ -72,7 +72,7 @@ def status(
             raise
         return
     if not report.answering:
-        refused = all(each.is_refusal for each in asked)
+        refused = any(each.is_refusal for each in asked)
         advice = "what each says is shown above" if refused else (
             "are they running, and are the addresses right?"
         )  # fmt: skip

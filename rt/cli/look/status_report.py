@@ -222,9 +222,10 @@ class ClusterReport:
             return Problem(f"{node.title} does not answer", advice)
         return Problem(
             f"{node.title} does not answer, and {listed(missed)} cannot reach it",
-            f"start it on its machine: rt node --config {node.name}.toml (or rt up, if that began "
-            "it); if the machine is lost: rt cluster add NEW --address HOST:PORT --no-wait, start "
-            f"NEW, then rt cluster replace {node.name} NEW --address HOST:PORT",
+            f"start it on its machine: rt node --config {node.name}.toml (or rt up --start "
+            f"{node.name}, if rt up began it); if the machine is lost: rt cluster add NEW "
+            "--address HOST:PORT --no-wait, start NEW, then rt cluster replace "
+            f"{node.name} NEW --address HOST:PORT",
         )
 
     def _apart(self, name: str) -> Problem:
