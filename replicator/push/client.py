@@ -19,7 +19,7 @@ from replicator.source.gather_window import GatherWindow
 from replicator.wire.dialer import Address, Destination
 from replicator.wire.link import GREETING_S
 from replicator.wire.messages import PUSH
-from rt.errors import NAME_TAKEN, Misuse
+from rt.errors import NAME_TAKEN, Misuse, Stopped
 from rt.log.notify.fork_guard import ForkGuard
 from rt.names import parse_glob
 from rt.net.loop.event_loop import EventLoop
@@ -118,9 +118,13 @@ class PushClient:
         Args:
             session: its name.
             heard: is called by the loop, and must not wait, once more of it is confirmed.
+
+        Raises:
+            Stopped: the event loop has ended with an error.
         """
         self._guard.demand_owner()
-        self._in_loop(partial(self._book.choose, session, heard))
+        if not self._in_loop(partial(self._book.choose, session, heard)):
+            raise Stopped(f"session {session!r} is not shipped: the event loop has ended")
 
     def leave(self, session: str) -> None:
         """Ship a chosen session no more; another program may, once this returns."""
@@ -134,8 +138,8 @@ class PushClient:
         with suppress(OSError):
             self._book.forget(session)
 
-    def _in_loop(self, change: Callable[[], None]) -> None:
-        """Change which sessions are shipped."""
+    def _in_loop(self, change: Callable[[], None]) -> bool:
+        """Change which sessions are shipped; False if the loop has ended."""
 
         def do() -> None:
             change()
@@ -143,10 +147,10 @@ class PushClient:
             for connection in self._connections:
                 connection.dialer.set()
 
-        if self._loop is None:
-            change()
-        else:
-            self._loop.call(do)
+        if self._loop is not None:
+            return self._loop.call(do)
+        change()
+        return True
 
     def _leave(self, session: str) -> None:
         self._book.leave(session)
@@ -215,11 +219,8 @@ class PushClient:
 
         They were shipped to another cluster before, or this one has lost its state.
         """
-        now_s, lacking = (
-            time.monotonic(),
-            [each for each in self._book.names() if self._lacks(each)],
-        )
-        since = self._blocked_since_s
+        lacking = [each for each in self._book.names() if self._lacks(each)]
+        now_s, since = time.monotonic(), self._blocked_since_s
         self._blocked_since_s = {each: since.get(each, now_s) for each in lacking}
         return [each for each in lacking if now_s - self._blocked_since_s[each] >= _BLOCKED_S]
 

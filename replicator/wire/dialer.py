@@ -132,6 +132,7 @@ class Dialer:
         if self._loop is None:
             self._run = copy_context().run  # its log lines name the stream
             self._loop = loop
+            loop.add_failing(self._lost)
             self.set()
 
     def set(self) -> None:
@@ -196,9 +197,17 @@ class Dialer:
         else:
             self._dial_if_due(self._loop)
 
+    def _lost(self, error: Exception) -> None:
+        """Say that nothing is sent any more, as the loop has ended; a restart mends it."""
+        self.node, self.error = "", f"{spoken(error)}; the program has to be started again"
+        self._ended.set()
+        if (sock := self._sock) is not None:
+            sock.close()
+
     def _finish(self, loop: EventLoop) -> None:
         if not self._ended.is_set():
             loop.forget(self)
+            loop.drop_failing(self._lost)
             del self._destination  # the certificates may be removed now without a warning
             self._ended.set()
 

@@ -404,10 +404,7 @@ class Peers:
 
     def follow(self, addresses: Mapping[str, Sequence[Address]]) -> None:
         """Dial these members and no others; one that moved, at its next attempt."""
-        if self.loop.is_own_thread:
-            self._follow(addresses)
-        else:
-            self.loop.call(lambda: self._follow(addresses))
+        self.loop.call(partial(self._follow, addresses))
 
     def _follow(self, addresses: Mapping[str, Sequence[Address]]) -> None:
         if self._is_over:

@@ -121,6 +121,13 @@ def test_an_internal_error_ends_the_connection_that_met_it_and_no_other(loop):
     assert eventually(lambda: good.turns >= 2, 60)
 
 
+def test_what_a_caller_has_done_in_the_loop_raises_at_the_caller_and_ends_nothing(loop):
+    """It ended the loop, and the caller went on as if it had been done."""
+    with pytest.raises(ZeroDivisionError):
+        loop.call(lambda: 1 // 0)
+    assert loop.call(lambda: loop.call(lambda: None)), "also from the loop itself"
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_an_error_that_belongs_to_no_connection_ends_every_stream_of_the_process(loop):
     """A loop that has gone would leave a node that answers no one, and says nothing of it."""
@@ -130,7 +137,7 @@ def test_an_error_that_belongs_to_no_connection_ends_every_stream_of_the_process
     bad.fails = True
     loop.mark_last(bad)
     assert "event loop of this process has ended" in str(told.result(60))
-    loop.call(lambda: None)  # returns, although no one is there to do it
+    assert not loop.call(lambda: None)  # no one is there to do it
 
 
 def test_what_is_posted_from_other_threads_is_done_by_the_loop_in_order(loop):

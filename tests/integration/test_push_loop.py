@@ -15,7 +15,7 @@ from replicator.wire.codec import VERSION, encode
 from replicator.wire.link import Link
 from replicator.wire.messages import PUSH, Hello, Open, Standing
 from rt import Publisher
-from rt.errors import PeerError
+from rt.errors import PeerError, Stopped
 from rt.log.notify.shipping import ShippingNote
 from rt.net.authority.certificates import certificate_files
 from rt.net.loop.event_loop import EventLoop
@@ -121,6 +121,25 @@ def test_a_name_that_no_host_can_have_is_dialled_again_and_again(tmp_path, conte
         began_s = time.monotonic()
         push.stop(wait_s=60)
     assert time.monotonic() - began_s < 30
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_pusher_whose_loop_has_ended_says_so_and_takes_no_further_session(tmp_path, contexts):
+    """It went on to say that it was connected, while nothing was shipped any more."""
+    loop, node = EventLoop(), FakeNode(tmp_path)
+    push = PushClient(str(tmp_path), STREAM, [node.address], contexts, loop=loop)
+    push.start()
+    try:
+        Publisher(tmp_path, stream=STREAM, session="jfk").close()
+        assert node.has_heard.wait(60)
+        loop.post(lambda: 1 // 0)
+        assert eventually(lambda: "event loop" in push.status()[0].error, 60)
+        with pytest.raises(Stopped, match="event loop has ended"):
+            push.ship("lga")
+    finally:
+        push.stop()
+        node.close()
+        loop.stop()
 
 
 def test_a_session_that_was_left_is_not_looked_at_any_more(tmp_path, contexts):

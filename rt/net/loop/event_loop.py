@@ -7,7 +7,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import Final, Protocol
 
 from rt.about import carried
@@ -21,9 +22,8 @@ WRITABLE: Final = select.EPOLLOUT
 # How long a turn serves connections before the duties have theirs: less than the 20 ms of a tick. A
 # connection that was begun goes on, with at most 2 MiB: another 5 ms.
 _SERVE_S: Final = 0.01
-_LONG_TURN_S: Final = (
-    0.25  # half an election time; a leader that says nothing for longer is replaced
-)
+# Half an election time; a leader that says nothing for longer is replaced.
+_LONG_TURN_S: Final = 0.25
 _POOL_THREADS: Final = 4  # each waits for the disk: opens, claims, rolls, reads of old files
 _WAIT_S_MAX: Final = 60.0
 _STOP_S: Final = 5.0
@@ -107,20 +107,22 @@ class EventLoop:
             self._is_rung = True
             os.eventfd_write(self._bell, 1)
 
-    def call(self, act: Act) -> None:
-        """Call this in the loop and wait until that is done; does nothing once the loop is over."""
-        done = threading.Event()
+    def call(self, act: Act) -> bool:
+        """Call this in the loop and wait until that is done; raises what it raises.
 
-        def do() -> None:
-            try:
-                act()
-            finally:
-                done.set()
-
-        self.post(do)
-        while not done.wait(_ALIVE_S):
+        Returns:
+            False once the loop is over: it was not called, and never will be.
+        """
+        if self.is_own_thread:
+            act()
+            return True
+        called = _Called(act)
+        self.post(partial(self._serve, called))
+        while not wait([called.done], _ALIVE_S).done:
             if self.has_ended:
-                return
+                return False
+        called.done.result()
+        return True
 
     def rouse(self, party: Party) -> None:
         """Call a party soon. Any thread may ask."""
@@ -137,7 +139,7 @@ class EventLoop:
             self.post(lambda: self._last.setdefault(party))
 
     def add_failing(self, failing: Callable[[Exception], None]) -> None:
-        """Have this called if the thread ends with an error. Any thread may ask."""
+        """Have this called if an error ends the thread. Any thread may ask."""
         self._failing.append(failing)
 
     def drop_failing(self, failing: Callable[[Exception], None]) -> None:
@@ -224,7 +226,7 @@ class EventLoop:
             self._turns()
         finally:
             if not self._is_over:
-                for failing in self._failing:
+                for failing in self._failing.copy():
                     failing(RuntimeError("the event loop of this process has ended"))
 
     def _turns(self) -> None:
@@ -277,3 +279,21 @@ class EventLoop:
             if party.failed(error):
                 return
             raise
+
+
+class _Called:
+    """What another thread waits for; an error is that thread's, and ends nothing here."""
+
+    def __init__(self, act: Act) -> None:
+        self.done: Future[None] = Future()
+        self._act = act
+
+    def ready(self) -> None:
+        """Do it."""
+        self._act()
+        self.done.set_result(None)
+
+    def failed(self, error: Exception) -> bool:
+        """Have the caller raise it."""
+        self.done.set_exception(error)
+        return True
