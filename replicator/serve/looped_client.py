@@ -5,21 +5,20 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from contextvars import copy_context
 from typing import Final
 
 from replicator.serve.looped import Hold, LoopedConnection, Over
 from rt.about import carried
 from rt.errors import RtError
 from rt.log.notify.watch import Wake
-from rt.net.loop.event_loop import READABLE, WRITABLE, EventLoop
+from rt.net.loop.event_loop import READABLE, WRITABLE, ContextParty, EventLoop
 
-_log: Final = logging.getLogger("rt.node")
+_log: Final = logging.getLogger(__name__)
 _LOOK_S: Final = 0.5  # between two looks at a connection that is held back
 _PAUSE_LEAST_S: Final = 0.001  # so that nothing that is due keeps the loop from waiting
 
 
-class LoopedClient:
+class LoopedClient(ContextParty):
     """Takes a client's turns: what it sends is taken, and it is sent what is new.
 
     What waits for a disk is done in the pool: a message that opens a copy or ends a file, and the
@@ -36,13 +35,13 @@ class LoopedClient:
             served: the connection.
             over: called in a thread of its own with why it has ended, if not because it was to.
         """
+        super().__init__()
         self._loop = loop
         self._served = served
         self._over = over
         self._link = served.link
         self._fd = served.link.fileno()
         self._watched = 0  # which events of the socket
-        self._run = copy_context().run  # its log lines name the stream
         self._is_away = self._is_over = False
         self._is_woken = False  # while it was away
         self._woken = _Woken(served.wake, self)
@@ -53,15 +52,6 @@ class LoopedClient:
     def begin(self) -> None:
         """Have the loop serve it from now on."""
         self._loop.post(self._begin)
-
-    def ready(self) -> None:
-        """Take a turn."""
-        self._run(self._turn)
-
-    def failed(self, error: Exception) -> bool:
-        """End this connection, and no other, with what its peer may have made it do."""
-        self._run(self._fail, error)
-        return True
 
     def _fail(self, error: Exception) -> None:
         _log.error("internal error while a connection was served; it ends", exc_info=error)

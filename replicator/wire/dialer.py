@@ -21,7 +21,7 @@ from replicator.wire.rotation import Rotation
 from rt.about import carried
 from rt.errors import PeerError, Refused, RtError, spoken
 from rt.net.authority.identity import SERVING, CertificateRole
-from rt.net.loop.event_loop import READABLE, WRITABLE, EventLoop
+from rt.net.loop.event_loop import READABLE, WRITABLE, ContextParty, EventLoop
 from rt.net.tls import Contexts, connect
 
 Address = tuple[str, int]
@@ -87,7 +87,7 @@ class Served(Protocol):
         """Release what the connection used."""
 
 
-class Dialer:
+class Dialer(ContextParty):
     """Dials and greets, has a connection served by the turns of a loop, and dials again.
 
     It is a `replicator.host.Bell`: `set` has the connection take a turn.
@@ -106,6 +106,7 @@ class Dialer:
             destination: what to connect to.
             served: uses the connection.
         """
+        super().__init__()
         self.node = ""  # connected to it now
         self.holder = ""  # the name in the certificate of the last node that answered
         self.error = _NOT_YET  # why there is no connection; "" while there is one
@@ -117,7 +118,6 @@ class Dialer:
         self._backoff = Backoff(Random())
         self._complaints: dict[Address, Complaint] = {}
         self._loop: EventLoop | None = None
-        self._run = copy_context().run
         self._ended = threading.Event()
         self._sock: socket.socket | None = None
         self._link: Link | None = None
@@ -164,15 +164,6 @@ class Dialer:
         if self._complaints:
             for complaint in self._complaints.copy().values():
                 complaint.reset()
-
-    def ready(self) -> None:
-        """Take a turn."""
-        self._run(self._turn)
-
-    def failed(self, error: Exception) -> bool:
-        """End this connection, and no other."""
-        self._run(self._fail, error)
-        return True
 
     def _fail(self, error: Exception) -> None:
         _log.error("internal error while a connection was served; it ends", exc_info=error)

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from rt.about import carried
 from rt.errors import PeerError, Refused, RtError, spoken
 from rt.net.authority.identity import NodeObjection, PeerIdentity
-from rt.net.loop.event_loop import READABLE, WRITABLE, EventLoop
+from rt.net.loop.event_loop import READABLE, WRITABLE, ContextParty, EventLoop
 from rt.net.tls_errors import describe_tls_error
 from rt.version import SOFTWARE
 from sequencer.peers.dialling import UNACKNOWLEDGED_MS, Address, PeerDialer, UnansweredError
@@ -32,7 +32,7 @@ _PAUSE_LAST_S: Final = 0.5  # a node that returns is reached within an election 
 _PAUSE_SCOUTED_S: Final = 20.0  # while another stream tries as often as that
 
 
-class PeerOut:
+class PeerOut(ContextParty):
     """Messages to one member; a short-lived thread dials it.
 
     Threads: any thread may call `nudge` and read `connected`, `problem` and `sent_bytes`; the loop
@@ -40,12 +40,12 @@ class PeerOut:
         and `is_due`, which are replaced whole.
     """
 
-    def __init__(self, loop: EventLoop, name: str, dialer: PeerDialer, run: Context) -> None:
-        """Prepare; `dial` connects. What it logs names the stream of the context."""
+    def __init__(self, loop: EventLoop, name: str, dialer: PeerDialer, about: Context) -> None:
+        """Prepare; `dial` connects."""
+        super().__init__(about)
         self.name, self.dialer = name, dialer
         self.connected, self.problem, self.sent_bytes = False, "", 0
         self._loop = loop
-        self._run = run.run
         self._queue = SendQueue()
         self._record = b""  # what goes next: TLS demands the same bytes again
         self._rest = memoryview(b"")  # of what was taken from the queue
@@ -85,11 +85,8 @@ class PeerOut:
         if self._sock is not None:
             self._flush()
 
-    def ready(self) -> None:
-        """Send what there was no room for; the member may have hung up, too."""
-        self._run(self._turn)
-
     def _turn(self) -> None:
+        """Send what there was no room for; the member may have hung up, too."""
         if self._sock is None:
             self.dial()  # the pause is over
             return
@@ -100,11 +97,9 @@ class PeerOut:
             return
         self._look()
 
-    def failed(self, error: Exception) -> bool:
-        """Dial again."""
-        _log.error("node %s: internal error", self.name, exc_info=error)
+    def _fail(self, error: Exception) -> None:
+        _log.error("node %s: internal error; it is dialled again", self.name, exc_info=error)
         self._lose(f"internal error: {spoken(error)}")
-        return True
 
     def retire(self) -> None:
         """Send no more; what waits is dropped."""
@@ -258,7 +253,7 @@ class Listener(Protocol):
         """The connection has ended."""
 
 
-class PeerIn:
+class PeerIn(ContextParty):
     """What one node sends; the loop calls every method but `keep`."""
 
     def __init__(
@@ -269,6 +264,7 @@ class PeerIn:
         most: int = MESSAGE_BYTES_MAX,
     ) -> None:
         """Prepare; nothing is read before `keep`. No message has more than `most` bytes."""
+        super().__init__()
         sock.settimeout(0)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # it may be silent for long
         self.sock, self.peer = sock, peer
@@ -276,7 +272,6 @@ class PeerIn:
         self._left: Callable[[], None] = lambda: None
         self._reader = MessageReader(peer.name, version_of(sock.selected_alpn_protocol()), most)
         self._is_over = False
-        self._run = copy_context().run
 
     def keep(self, left: Callable[[], None]) -> None:
         """Have the loop read from now on; `left` is called when the connection has ended."""
@@ -290,17 +285,12 @@ class PeerIn:
         self._listener.loop.watch(self.sock.fileno(), self, READABLE, urgent=True)
         self._listener.loop.mark(self, urgent=True)
 
-    def ready(self) -> None:
-        """Read what has arrived, and have it heard."""
-        self._run(self._turn)
-
-    def failed(self, error: Exception) -> bool:
-        """Hang up on a member whose message has met an internal error."""
-        _log.error("node %s: internal error", self.peer.name, exc_info=error)
+    def _fail(self, error: Exception) -> None:
+        _log.error("node %s: internal error; it is hung up on", self.peer.name, exc_info=error)
         self.end()
-        return True
 
     def _turn(self) -> None:
+        """Read what has arrived, and have it heard."""
         if self._is_over:
             return
         try:

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Final, Protocol
 
@@ -16,7 +17,7 @@ from rt.log.notify.fork_guard import ForkGuard
 from rt.net.loop.deadlines import Deadlines
 from rt.net.loop.readiness import Readiness
 
-_log: Final = logging.getLogger("rt.node")
+_log: Final = logging.getLogger(__name__)
 READABLE: Final = select.EPOLLIN
 WRITABLE: Final = select.EPOLLOUT
 # How long a turn serves connections before the duties have theirs: less than the 20 ms of a tick. A
@@ -40,6 +41,32 @@ class Party(Protocol):
 
     def failed(self, error: Exception) -> bool:
         """End what has met an internal error, and nothing else; False if the process has to end."""
+
+
+class ContextParty:
+    """A party that acts in the context of the thread that made it: its log lines name the stream.
+
+    Subclasses say what a turn does, and how what has met an internal error ends.
+    """
+
+    def __init__(self, about: Context | None = None) -> None:
+        """Act in a context; that of this thread if none is given."""
+        self._run = (about or copy_context()).run
+
+    def ready(self) -> None:
+        """Take a turn."""
+        self._run(self._turn)
+
+    def failed(self, error: Exception) -> bool:
+        """End what has met an internal error, and nothing else."""
+        self._run(self._fail, error)
+        return True
+
+    def _turn(self) -> None:
+        raise NotImplementedError
+
+    def _fail(self, error: Exception) -> None:
+        raise NotImplementedError
 
 
 class EventLoop:
