@@ -5,6 +5,7 @@ import os
 import select
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -43,7 +44,7 @@ class Party(Protocol):
         """End what has met an internal error, and nothing else; False if the process has to end."""
 
 
-class ContextParty:
+class ContextParty(ABC):
     """A party that acts in the context of the thread that made it: its log lines name the stream.
 
     Subclasses say what a turn does, and how what has met an internal error ends.
@@ -62,11 +63,13 @@ class ContextParty:
         self._run(self._fail, error)
         return True
 
+    @abstractmethod
     def _turn(self) -> None:
-        raise NotImplementedError
+        """Do what there is to do now."""
 
+    @abstractmethod
     def _fail(self, error: Exception) -> None:
-        raise NotImplementedError
+        """End, or begin again."""
 
 
 class EventLoop:
