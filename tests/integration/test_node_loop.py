@@ -228,6 +228,29 @@ def test_while_a_disk_is_slow_a_streams_steps_leave_the_loop_free(loop):
     assert duties.steps == steps
 
 
+def test_a_node_that_stops_waits_for_the_step_that_is_under_way(loop):
+    """The last snapshot reads the state, and writes the journal, that the step is changing."""
+    gate, done = threading.Event(), []
+    duties = Waiting(gate)
+    sequencer = NodeSequencer(duties)
+    turns = DutyTurns(loop, sequencer, lambda work: work(), lambda _error: None, slow_s=0.0)
+    turns.join()
+    assert eventually(lambda: duties.underway, 60)
+
+    def leave():
+        turns.leave()
+        done.append(duties.underway)
+
+    leaving = threading.Thread(target=leave)
+    leaving.start()
+    for _ in range(2):  # the loop has heard of it, and the thread may go on if it does not wait
+        loop.call(lambda: None)
+    assert not done
+    gate.set()
+    leaving.join(60)
+    assert done == [0]
+
+
 def test_after_a_step_that_was_quick_again_the_loop_steps_itself(loop):
     """A hand-over costs two wake-ups, for each lone message."""
     threads = []
