@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/compiled
 PYTEST := $(BIN)/pytest -n $(WORKERS)
 
-.PHONY: demo test check faults bench bench-peers docs audit clean
+.PHONY: demo test check faults conformance bench bench-peers docs audit clean
 
 demo: .venv/demo
 	$(BIN)/rt demo
@@ -34,6 +34,10 @@ check: .venv/dev .venv/raftos
 
 faults: .venv/dev
 	$(BIN)/pytest -q -m "faults"
+
+# What `rt gateway` serves, by the public suite of the Durable Streams protocol; needs npm.
+conformance: .venv/dev
+	$(BIN)/python -m tests.conformance
 
 bench: .venv/dev
 	$(BIN)/python -m benchmarks

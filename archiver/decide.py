@@ -87,36 +87,22 @@ def decide(
         leases: readers' leases, which hold files against the rules time and limit, but not disk.
         nodes: how many nodes the stream has; the rule disk needs reports from a majority.
     """
-    wants = wanted(policy, files, active_bytes, disks, now_ns=now_ns, leases=leases, nodes=nodes)
-    return [
-        Decision(file.start, wants.reason(place)) for place, file in enumerate(files[: wants.count])
-    ]
-
-
-def wanted(
-    policy: Policy,
-    files: Sequence[RolledFile],
-    active_bytes: int,
-    disks: Sequence[DiskReport],
-    *,
-    now_ns: int,
-    leases: Sequence[Lease] = (),
-    nodes: int = 1,
-) -> Demands:
-    """Return how many of the oldest files each rule asks for; arguments as for `decide`."""
     # bytes freed by archiving the oldest n files
     freed = [0, *accumulate(file.bytes for file in files)]
     over = 0 if policy.limit is None else freed[-1] + active_bytes - policy.limit
     excess = agreed_excess(disks, policy.disk, nodes)
     held = [(lease, lease.first_held(files, now_ns)) for lease in leases]
     first = min((place for _, place in held), default=len(files))
-    return Demands(
+    wants = Demands(
         time=_aged(policy, files, now_ns),
         limit=_least(freed, over),
         disk=_least(freed, excess),
         leased_from=first,
         holders=", ".join(sorted(lease.holder for lease, place in held if place < len(files))),
     )
+    return [
+        Decision(file.start, wants.reason(place)) for place, file in enumerate(files[: wants.count])
+    ]
 
 
 def agreed_excess(disks: Sequence[DiskReport], percent: int, nodes: int) -> int:

@@ -72,18 +72,7 @@ class Prospect(NamedTuple):
 
     def plan(self, at_ns: int) -> list[Planned]:
         """Return what would happen to each file at a time."""
-        return _planned(self.policy, self.kept, self.decisions(at_ns))
-
-
-def plan(policy: Policy, manifest: Manifest, decisions: Sequence[Decision]) -> list[Planned]:
-    """Return every file that is not archived, oldest first, with what will happen to it.
-
-    Args:
-        policy: the rules that the decisions follow.
-        manifest: the merged log's manifest.
-        decisions: from `archiver.decide.decide`.
-    """
-    return _planned(policy, kept_files(manifest), decisions)
+        return planned(self.policy, self.kept, self.decisions(at_ns))
 
 
 def kept_files(manifest: Manifest) -> list[tuple[RolledFile, int]]:
@@ -92,9 +81,10 @@ def kept_files(manifest: Manifest) -> list[tuple[RolledFile, int]]:
     return [(file, manifest.rolled[file.start].messages) for file in files]
 
 
-def _planned(
+def planned(
     policy: Policy, kept: Sequence[tuple[RolledFile, int]], decisions: Sequence[Decision]
 ) -> list[Planned]:
+    """Return what decisions mean for each file of `kept_files`, by the policy they follow."""
     reasons = {each.start: each.reason for each in decisions}
     age_ns = policy.time * MINUTE_NS
     return [

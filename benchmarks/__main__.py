@@ -19,6 +19,7 @@ SUITES: dict[str, str] = {
     "subscribers": "benchmarks.subscribers:rows",
     "latest": "benchmarks.latest:rows",
     "http": "benchmarks.http:rows",
+    "gateway": "benchmarks.gateway:rows",
     "idle": "benchmarks.idle:rows",
     "memory": "benchmarks.memory:rows",
     "archive": "benchmarks.archive:rows",

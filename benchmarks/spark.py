@@ -79,7 +79,7 @@ class NullReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The real splits, each with the rows it has."""
-        counts = Task((self._snapshot.place,), self._options, self._task.wanted)
+        counts = Task((self._snapshot.place,), self._options, self._task.schema)
         return [
             InputPartition((parts, sum(batch.num_rows for batch in counts.read(parts))))
             for parts in splits((self._snapshot,), self._options)

@@ -22,7 +22,7 @@ from rt.position import Position
 from rt.spark import read
 from rt.spark.launch import session
 from rt.spark.reading.plan import LogView
-from rt.spark.tables.export import Export, ExportSettings, parquet_opener
+from rt.tables.export import Export, ExportSettings, parquet_opener
 
 ROUNDS: Final = 5  # after one that is not counted
 TAIL: Final = 0.005  # of the log, that the table lacks

@@ -8,6 +8,7 @@ from rt.format.manifest import Archived, LogIdentity
 from rt.log.files.damaged_files import DamagedFiles
 from rt.log.notify.confirmations import Confirmations
 from rt.log.write.appender import Appender
+from rt.log.write.recent_frames import Appended
 from rt.names import PeerName
 from rt.position import Position
 from rt.traffic import Traffic
@@ -71,6 +72,9 @@ class Feed(Protocol):
         Raises:
             Refused: nothing will be served again; the connection ends.
         """
+
+    def recent(self, first: Position, end: Position) -> Appended | None:
+        """Return frames from `first` on, up to `end` at most, if they are in memory."""
 
     def is_whole(self) -> bool:
         """Return whether, as far as this node knows, nothing is missing up to that end."""

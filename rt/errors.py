@@ -62,6 +62,10 @@ class WriterFailed(RtError):  # noqa: N818
     """A write or sync of our own log failed; the writer has ended and accepts nothing more."""
 
 
+class RemovedFromCluster(WriterFailed):
+    """This node was removed from its cluster; it has recorded that, and does not start again."""
+
+
 class DiskFailed(RtError, OSError):  # noqa: N818
     """A sync failed, or a partial write could not be removed. It is never retried.
 

@@ -153,6 +153,11 @@ def stream_directory(root: str, stream: str) -> str:
     return posixpath.join(root, parse_stream(stream))
 
 
+def merged_directory(root: str, stream: str) -> str:
+    """Return the directory of the merged log of `stream` under `root`."""
+    return posixpath.join(stream_directory(root, stream), MERGED_NAME)
+
+
 def session_directory(root: str, stream: str, session: str) -> str:
     """Return the directory of a session under `root`: the only way from a name to a path.
 

@@ -5,8 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from time import time_ns as time_ns_now
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from rt.errors import NO_HEADERS, FlushTimeout, MessagesDropped, Misuse, Refused, Stopped
 from rt.events import Dropped
@@ -43,6 +42,13 @@ _ASK_S: Final = 1.0  # as often as a pusher renews its note
 _CLOSED: Final = -1
 
 
+class Flushing(NamedTuple):
+    """Where what was published ends, and the place up to which its log must be synced."""
+
+    end: Position
+    synced_at: Position
+
+
 class Publisher:
     """Publishes to one session of a stream, by appending to a local log directory.
 
@@ -77,6 +83,7 @@ class Publisher:
         batching: Batching | None = None,
         disk_limit: DiskLimit | None = None,
         disk: Disk | None = None,
+        clock: Callable[[], int] = time.time_ns,
     ) -> None:
         """Open the session for writing, creating it if it does not exist.
 
@@ -92,6 +99,7 @@ class Publisher:
             batching: how messages are grouped into frames.
             disk_limit: how much the session's files may hold here; unlimited by default.
             disk: the file system; a test may pass one that fails.
+            clock: returns ns since the epoch.
 
         Raises:
             Misuse: a name is not valid, the session has a live writer, the limit is larger than
@@ -102,7 +110,7 @@ class Publisher:
         demand_kind("batching", batching, Batching)
         demand_kind("disk_limit", disk_limit, DiskLimit)
         batching = batching or Batching()
-        self.name = session
+        self.name, self._now_ns = session, clock
         self._writer = SessionWriter(
             os.fspath(root), stream, session, writer, disk,
             group=parse_group(group), limit=disk_limit,
@@ -179,7 +187,7 @@ class Publisher:
             key, time_ns, size = self._checked(key, time_ns, headers, size)
         if self._gate is not None and not self._pending.payloads:  # once for each frame
             self._gate.begin(size)
-        now = time_ns_now()
+        now = self._now_ns()
         with self._lock:
             if size > self._size_max:
                 raise self._refusal(size)
@@ -233,7 +241,7 @@ class Publisher:
         """
         taken = checked_list(payloads, "payload")
         with_keys = None if keys is None else checked_list(keys, "key")
-        times = [time_ns_now()] * len(taken) if times_ns is None else checked_times(times_ns)
+        times = [self._now_ns()] * len(taken) if times_ns is None else checked_times(times_ns)
         with_headers = None if headers is None else self._encoded(headers)
         columns = [each for each in (taken, with_keys, with_headers) if each is not None]
         if any(len(each) != len(times) for each in columns):
@@ -249,7 +257,7 @@ class Publisher:
                 raise self._refusal(max(sizes, default=0))
             self.demand_name()
             self._write_pending()
-            now = time_ns_now()
+            now = self._now_ns()
             self._pending.taken += size
             is_alone = now >= self._alone_after_ns and size <= SMALL_BYTES
             self._alone_after_ns = now + self._linger_ns
@@ -303,11 +311,7 @@ class Publisher:
         """
         wanted = level if isinstance(level, Level) else Level.parse(level)
         deadline = time.monotonic() + (timeout_s := checked_seconds(timeout_s, "timeout_s"))
-        with self._lock:
-            if self._size_max == _CLOSED:
-                raise self._refusal(0)
-            self._write_pending()
-            target = self._writer.end
+        target = self.begin_flush(synced=False).end
         if wanted is Level.WRITTEN:
             return Confirmed(wanted, target, None)
         if not self._writer.sync(timeout_s):
@@ -317,6 +321,49 @@ class Publisher:
         confirmed = self._await_nodes(wanted, target, deadline, timeout_s)
         self._demand_kept()
         return confirmed
+
+    def begin_flush(self, *, synced: bool) -> Flushing:
+        """Write everything published so far; with `synced`, have it synced soon.
+
+        Raises:
+            Stopped: the publisher is closed.
+            WriterFailed: the disk failed.
+            OSError: the disk is full; nothing was written.
+        """
+        with self._lock:
+            if self._size_max == _CLOSED:
+                raise self._refusal(0)
+            self._write_pending()
+            return self._flushing(synced=synced)
+
+    def begin_flush_now(self, *, synced: bool) -> Flushing | None:
+        """As `begin_flush`; None if that would wait for another thread, or for the disk."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            if self._pending.payloads:
+                return None
+            if self._size_max == _CLOSED:
+                raise self._refusal(0)
+            return self._flushing(synced=synced)
+        finally:
+            self._lock.release()
+
+    def _flushing(self, *, synced: bool) -> Flushing:
+        end = self._writer.end
+        return Flushing(end, self._writer.ask_sync() if synced else end)
+
+    def synced_to(self) -> Position:
+        """Return up to where it is on stable storage, as `Flushing.synced_at`.
+
+        Raises:
+            WriterFailed: the disk failed.
+        """
+        return self._writer.synced_to()
+
+    def hear_syncs(self, heard: Callable[[], None]) -> None:
+        """Call this, which must not wait, after each sync and when the disk has failed."""
+        self._writer.hear_syncs(heard)
 
     def demand_name(self) -> None:
         """Raise `Refused` if the nodes report that another directory uses the session's name.
@@ -345,9 +392,12 @@ class Publisher:
         return () if self._writer.dropping is None else self._writer.dropping.spans
 
     def kept(self, position: Position) -> Position:
-        """Return the end of the last messages up to a position, not counting dropped ones."""
-        with self._lock:  # with the lock, the result includes everything that `drops` has named
-            return self._writer.kept(position)
+        """Return the end of the last messages up to a position, not counting dropped ones.
+
+        The result includes everything that `drops` has named. Any thread may call this; it waits
+        for nothing, though a drop takes several syncs.
+        """
+        return self._writer.kept(position)
 
     def close(self) -> None:
         """Write and sync what was published, and release the session. Idempotent.

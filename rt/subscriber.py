@@ -19,7 +19,7 @@ from rt.log.notify.watch import POLL_S, Wake, Watch
 from rt.log.read.follower import POLICIES, Follower, OnGap, SessionFilter
 from rt.log.read.in_use import InUse
 from rt.log.read.start import Start, checked_start
-from rt.names import MERGED_NAME, session_directory, stream_directory
+from rt.names import merged_directory, session_directory
 from rt.offload.copied_log import CopiedLog
 from rt.offload.store import open_store
 from rt.position import Position
@@ -232,7 +232,7 @@ class Subscriber:
         """End every iteration, from any thread, without losing `position`."""
         self._use.stop()
         if not self._guard.is_copy:
-            self._waiter.wake()
+            self._waiter.wake.set()
 
     def close(self) -> None:
         """Stop and close the files, from any thread; `position` still works.
@@ -306,7 +306,7 @@ def _check_policies(on_event: object, **policies: str) -> None:
 
 def _directory(root: str, stream: str, session: str | None) -> str:
     if session is None:
-        return os.path.join(stream_directory(root, stream), MERGED_NAME)
+        return merged_directory(root, stream)
     return session_directory(root, stream, session)
 
 
@@ -322,7 +322,7 @@ class _Waiter:
     If a writer in this process, such as the client that pulls the log, announces its changes, no
     file watch is used.
 
-    Threads: one at a time waits or closes; any may `wake` it, and the writer's thread calls
+    Threads: one at a time waits or closes; any may set `wake`, and the writer's thread calls
     `_heard`, which sets `_end`. If the waiting thread takes an older end at that moment, the new
     one is lost, and the log is checked instead.
     """
@@ -334,7 +334,7 @@ class _Waiter:
         self._watch: Watch | None = None
         self._listens = False
         self._end: Position | None = None  # end of the log, as announced by its writer
-        self._wake = Wake()
+        self.wake = Wake()
 
     def wait(self, deadline_s: float | None) -> Position | None:
         """Wait until something may have changed, `wake` was called, or `deadline_s` has come.
@@ -348,27 +348,22 @@ class _Waiter:
             local_news.listen(self._place.stream, self._heard)
         elif self._mode != "poll" and local_news.is_written(self._place):
             self._close_watch()
-            self._wake.wait(min(POLL_S, left_s))
+            self.wake.wait(min(POLL_S, left_s))
         elif self._watch is None:
             self._watch = Watch(self._mode)
             self._watch.add(self._directory)
         else:
-            self._watch.wait(min(POLL_S, left_s), self._wake)
+            self._watch.wait(min(POLL_S, left_s), self.wake)
         end, self._end = self._end, None
         return end
 
     def _heard(self, name: str, news: News, /) -> None:
         if name == self._place.name:
             self._end = news.end
-            self._wake.set()
-
-    def wake(self) -> None:
-        """End the wait, from any thread."""
-        self._wake.set()
+            self.wake.set()
 
     def abandon(self) -> None:
         """In a forked child: close the descriptors without taking locks of the parent's threads."""
-        self._wake.renew_lock()
         self._release()
 
     def close(self) -> None:
@@ -378,7 +373,7 @@ class _Waiter:
 
     def _release(self) -> None:
         self._close_watch()
-        self._wake.close()
+        self.wake.close()
 
     def _close_watch(self) -> None:
         if self._watch is not None:

@@ -6,7 +6,7 @@ from rt.errors import Refused
 from rt.position import START, Position
 from sequencer.planning.holdings import Holdings
 from sequencer.proposals import Proposals
-from sequencer.raft.consensus import Consensus
+from sequencer.raft.engine import Raft
 
 _DOUBLED_MAX: Final = 8  # the patience of 2 s becomes 8.5 minutes
 
@@ -20,7 +20,7 @@ class HandOver:
     """
 
     def __init__(
-        self, engine: Consensus, holdings: Holdings, proposals: Proposals, patience_ticks: int
+        self, engine: Raft, holdings: Holdings, proposals: Proposals, patience_ticks: int
     ) -> None:
         """Wait `patience_ticks` before moving leadership."""
         self._engine, self._holdings, self._proposals = engine, holdings, proposals

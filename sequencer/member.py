@@ -1,12 +1,11 @@
 """Member: one node's sequencer: engine, journal, proposals and execution."""
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from rt.errors import Diverged, PeerError
 from rt.position import START, Position
-from sequencer.departed import Departed
 from sequencer.execution.execution import NO_READERS, Execution, Readers, SnapshotPlan
 from sequencer.execution.executor import Executor
 from sequencer.hand_over import HandOver
@@ -14,12 +13,14 @@ from sequencer.journal.journal import Journal
 from sequencer.ledger.digests import encode_digest
 from sequencer.ledger.instruction import Instruction
 from sequencer.membership import Dial, Membership
+from sequencer.peers.departed import Departed, RemovalVerdicts
 from sequencer.peers.notes import CONSENSUS
 from sequencer.peers.restart_check import RestartCheck
 from sequencer.planning.holdings import Holdings
 from sequencer.planning.planner import Planner
 from sequencer.proposals import Proposals
-from sequencer.raft.consensus import Consensus, Entry, PeerMessage, Ready, UnheardError
+from sequencer.raft.consensus import Entry, PeerMessage, Ready, UnheardError
+from sequencer.raft.engine import Raft
 from sequencer.raft.starts import Reach
 from sequencer.reading import LatestReads
 
@@ -51,7 +52,7 @@ class Member:
         name: str,
         members: Sequence[str],
         *,
-        engine: Consensus,
+        engine: Raft,
         journal: Journal,
         greeting: RestartCheck,
         executor: Executor,
@@ -94,6 +95,7 @@ class Member:
         self.membership = Membership(
             name, engine, self.holdings, greeting, dial, departed=departed or Departed()
         )
+        self._verdicts = RemovalVerdicts()
         self.unheard: dict[str, int] = {}  # number of refused messages by sender
         self._hand_over = HandOver(engine, self.holdings, self.proposals, hand_over_ticks)
         self._leader = ""
@@ -126,7 +128,7 @@ class Member:
 
     def lose(self, session: str) -> None:
         """Record that this node's copy of `session` was set aside, as damaged or different."""
-        self.executor.forget(session)
+        self.executor.lose(session)
         self.proposals.forget(session)
         self.execution.copies.lose(session)
         self.hold(session, START)
@@ -191,6 +193,22 @@ class Member:
         """Record that a member's process has ended; if it led, an election follows soon."""
         if self.greeting.is_over:
             self.engine.gone(member)
+
+    def take_verdicts(self, verdicts: Mapping[str, bool]) -> None:
+        """Learn which members refuse this node because it was removed.
+
+        Args:
+            verdicts: by member that was dialled since the last call, whether it does.
+
+        Raises:
+            WriterFailed: a majority does; this node has recorded it, and must stop.
+        """
+        for each, is_removed in verdicts.items():
+            self._verdicts.take(each, is_removed=is_removed)
+        if not any(verdicts.values()) or not self.engine.core.is_voter:
+            return
+        if self._verdicts.are_decisive(self.engine.last_change, self.name):
+            self._journal.persist(Ready(removed=True))
 
     def order(self, instruction: Instruction, *, first: bool = False) -> None:
         """Queue an instruction for proposal; it may get lost, so check and order it again.

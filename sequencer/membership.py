@@ -6,17 +6,17 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from rt.errors import PeerError
-from sequencer.departed import Departed
+from sequencer.peers.departed import Departed
 from sequencer.peers.restart_check import RestartCheck
 from sequencer.planning.holdings import Holdings
 from sequencer.raft.consensus import (
     FOUNDER,
     Configuration,
-    Consensus,
     Place,
     Seat,
     UnheardError,
 )
+from sequencer.raft.engine import Raft
 from sequencer.raft.entries import pack_configuration, unpack_configuration
 
 Dial = Callable[[Mapping[str, str]], None]
@@ -80,7 +80,7 @@ class Membership:
     def __init__(
         self,
         name: str,
-        engine: Consensus,
+        engine: Raft,
         holdings: Holdings,
         greeting: RestartCheck,
         dial: Dial,

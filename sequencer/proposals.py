@@ -14,7 +14,8 @@ from sequencer.planning.group_join_check import Stuck
 from sequencer.planning.holdings import Holdings
 from sequencer.planning.planner import Planner
 from sequencer.planning.waiting import WaitingSessions
-from sequencer.raft.consensus import Consensus, Entry, EntryKind
+from sequencer.raft.consensus import Entry, EntryKind
+from sequencer.raft.engine import Raft
 
 _log: Final = logging.getLogger("rt.node")
 _TIMES_KEPT: Final = 1000  # for `rt status`
@@ -29,7 +30,7 @@ class Proposals:
 
     def __init__(
         self,
-        engine: Consensus,
+        engine: Raft,
         holdings: Holdings,
         execution: Execution,
         planner: Planner,
@@ -53,6 +54,8 @@ class Proposals:
         self._planner = planner
         self._now_ns = now_ns
         self.waiting = WaitingSessions(holdings)
+        # Whether a session of which nothing is merged yet may be merged; `SessionWatch` decides.
+        self.may_begin: Callable[[str], bool] = lambda _session: True
         self.orders: deque[Instruction] = deque()
         self._order_was_last = False
         self._undecided: tuple[Entry, Instruction] | None = None
@@ -69,6 +72,11 @@ class Proposals:
         is_order = self._undecided is not None and not isinstance(self._undecided[1], Merge)
         return bool(self.orders) or is_order
 
+    def is_under_way(self, order: Instruction | None) -> bool:
+        """Whether this very order is not proposed or not executed here yet."""
+        proposed = None if self._undecided is None else self._undecided[1]
+        return order is not None and any(each is order for each in (proposed, *self.orders))
+
     @property
     def carries(self) -> bool:
         """Whether instructions carry small updates, which are then merged before they are synced.
@@ -84,7 +92,7 @@ class Proposals:
 
     def forget(self, session: str) -> None:
         """Forget a session's copy: it was set aside."""
-        self._planner.forget(session)
+        self._planner.stuck.pop(session, None)
 
     def order(self, instruction: Instruction, *, first: bool = False) -> None:
         """Queue an instruction to be proposed; `first` puts it before all others.
@@ -192,11 +200,13 @@ class Proposals:
         is_checked = self._execution.copies.is_checked
         agreed = {session: self._holdings.agreed(session) for session in self.waiting.due}
         carried = planner.carrier.ends(agreed, own, ledger.merged_to, is_checked)
-        due = dict[str, Position]()
+        due, unopened = dict[str, Position](), list[str]()
         for session, held in agreed.items():
-            end = carried.get(session, held)
-            if end > ledger.merged_to(session):
+            end, merged = carried.get(session, held), ledger.merged_to(session)
+            if end > merged:
                 due[session] = end
+                if not merged and not self.may_begin(session):
+                    unopened.append(session)  # its first slice follows its opening
             elif planner.stuck:
                 planner.stuck.pop(session, None)
         self.waiting.keep([*planner.carrier.left_over, *due])
@@ -204,6 +214,8 @@ class Proposals:
             return None
         # The planner reads headers, so it plans only what is here.
         mine = planner.readable(due, own, is_checked)
+        for session in unopened:
+            mine.pop(session, None)
         merge = planner.plan(ledger, mine, self._now_ns())
         if planner.idle:  # of others, this node waits for its copy to grow
             self.waiting.rest(each for each in planner.idle if mine[each] >= due[each])

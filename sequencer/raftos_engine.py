@@ -86,7 +86,7 @@ class RaftosRaft(Raft):
 
     def tick(self) -> None:
         """Advance time: raftos' timers do what is due."""
-        if self._candidacy.fork is not None:
+        if self.fork is not None:
             return
         if self._leader is not None:
             near = [each for each in self._leader.peers() if each.counts and not each.silent_ticks]
@@ -140,7 +140,7 @@ class RaftosRaft(Raft):
     def time_out(self) -> None:
         """The election timeout passed without a leader; a learner keeps waiting."""
         self.core.leader = ""
-        if self.core.is_voter and self._candidacy.may_campaign():
+        if self.core.is_voter and self.may_campaign():
             self._campaign(pre_vote=True)
 
     def open_election(self, *, pre_vote: bool, transfer: bool) -> None:

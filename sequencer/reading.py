@@ -3,7 +3,8 @@
 import threading
 from collections.abc import Iterable
 
-from sequencer.raft.consensus import Consensus, Read
+from sequencer.raft.consensus import Read
+from sequencer.raft.engine import Raft
 
 
 class LatestReads:
@@ -20,7 +21,7 @@ class LatestReads:
             thread may call the rest.
     """
 
-    def __init__(self, engine: Consensus, first: int = 0) -> None:
+    def __init__(self, engine: Raft, first: int = 0) -> None:
         """Start without reads.
 
         Args:

@@ -17,11 +17,17 @@ def run(*arguments, env=None, program=rt):
     return CliRunner(env=env).invoke(program, [str(each) for each in arguments])
 
 
-def start(*arguments, **options):
+def start(*arguments, prefix=(), **options):
     """Start `rt` as a process of its own, with pipes by default."""
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
-    command = [sys.executable, "-m", "rt", *(str(each) for each in arguments)]
+    command = [*prefix, sys.executable, "-m", "rt", *(str(each) for each in arguments)]
     return Process(command, env=clean_environment(), **options)
+
+
+def start_limited(file_bytes, *arguments, **options):
+    """Start `rt` as a process that may write files up to this size only, as on a full disk."""
+    limited = ["sh", "-c", f'ulimit -f {file_bytes // 512}; exec "$@"', "sh"]
+    return start(*arguments, prefix=limited, **options)
 
 
 class Process(subprocess.Popen):

@@ -1,9 +1,11 @@
 """Settings for all tests: signals, deadlines, and which worker runs what in which order."""
 
+import ast
 import faulthandler
 import functools
-import re
+import os
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,16 @@ SPARK = "tests/spark"
 ORDER = (
     SPARK, "tests/integration", "tests/faults", "tests/sim", "tests/transcripts", "tests/unit"
 )  # fmt: skip
+
+
+@pytest.fixture
+def ram_path(tmp_path):
+    """A directory whose syncs take no time, where there is one; no test cuts its power."""
+    if not os.path.isdir("/dev/shm"):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="rt-test-") as directory:
+        yield Path(directory)
 
 
 @pytest.fixture(scope="session")
@@ -59,8 +71,7 @@ def pytest_collection_modifyitems(items):
 
 
 def _place(nodeid):
-    folder = ORDER.index("/".join(nodeid.split("/")[:2]))
-    return folder, not starts_spark(nodeid.split("::")[0])
+    return ORDER.index("/".join(nodeid.split("/")[:2])), not shares_spark(nodeid)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -79,21 +90,25 @@ def pytest_runtest_protocol(item, nextitem):
         faulthandler.cancel_dump_traceback_later()
 
 
+def shares_spark(nodeid):
+    """Return whether a test uses the JVM of the fixture `spark`."""
+    path, _, test = nodeid.partition("::")
+    return path.startswith(SPARK) and test.partition("[")[0] in _with_spark(path)
+
+
 @functools.cache
-def starts_spark(path):
-    """Return whether tests of a file start a JVM, or share the one of the fixture `spark`."""
-    if not path.startswith(SPARK):
-        return False
+def _with_spark(path):
+    """Return the names of a file's functions that have the argument `spark`."""
     text = Path(__file__).parent.parent.joinpath(path).read_text(encoding="utf-8")
-    return bool(re.search(r"mark\.spark\b|^def \w+\(.*\bspark\b", text, re.MULTILINE))
+    functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+    return {each.name for each in functions if any(a.arg == "spark" for a in each.args.args)}
 
 
 class FileScheduling(LoadScopeScheduling):
-    """Runs a file on one worker, so its fixtures are made once; and all of Spark, for one JVM."""
+    """Runs a file on one worker, so its fixtures are made once; and what shares Spark's JVM."""
 
     def _split_scope(self, nodeid):
-        path = nodeid.split("::")[0]
-        return SPARK if starts_spark(path) else path
+        return SPARK if shares_spark(nodeid) else nodeid.split("::")[0]
 
     def remove_node(self, node):
         """Return the test during which a worker ended, and do not give it to another worker."""

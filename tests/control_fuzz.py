@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from archiver.plan import Prospect
 from archiver.policy import Policy
-from rt.errors import RtError
+from rt.errors import Refused, RtError
 from rt.format.checksum import crc32
 from rt.net.admin import parse_history
 from rt.net.authority.identity import CertificateRole, PeerIdentity
@@ -111,13 +111,19 @@ class Sequencer:
         return question()
 
 
-def node_admin(audit=None, archiver=None):
+def at_once(need):
+    """Refuse what does not hold now, instead of waiting for it."""
+    if not need.is_over():
+        raise Refused(need.code, need.words)
+
+
+def node_admin(audit=None, archiver=None, kind=NodeAdmin, **options):
     """Return the admin endpoint of such a leader."""
     settings = SimpleNamespace(name="n1", stream="flights")
     appender = SimpleNamespace(directory="nowhere", is_open=False)
     executor = SimpleNamespace(appender=appender)
     member = SimpleNamespace(executor=executor, reads=Confirmed())
-    return NodeAdmin(settings, Sequencer(), member, archiver or Archiver(), audit)
+    return kind(settings, Sequencer(), member, archiver or Archiver(), audit, **options)
 
 
 def fuzz_request(admin, chance):

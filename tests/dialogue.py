@@ -1,6 +1,7 @@
 """A source and a sink connected by a pipe in memory, which a test cuts, alters and repeats."""
 
 import os
+import time
 
 from logs import TIME_NS, make_frame
 from replicator_host import log_bytes, manifest_lines
@@ -188,7 +189,8 @@ class Dialogue:
 
     def __init__(
         self, source, sink, *, source_room=None, sink_room=None, end=None, patience_s=0.0,
-        is_first=lambda: True, later_s=None, start="",
+        is_first=lambda: True, later_s=None, start="", clock=time.monotonic, settle=lambda: None,
+        needed=False,
     ):  # fmt: skip
         self.source_pipe, self.sink_pipe = Pipe(source_room), Pipe(sink_room)
         self.source_pipe.other, self.sink_pipe.other = self.sink_pipe, self.source_pipe
@@ -200,16 +202,17 @@ class Dialogue:
             acked=lambda _outlet, ack: self.acks.append(ack),
             refused=lambda _outlet, why: self.refusals.append(("source", why.code, str(why))),
         )
+        self.schedule = AckSchedule(NoWake(), patience_s, is_first, later_s=later_s, clock=clock)
         self.sink = SinkConnection(
-            self.sink_pipe, AckSchedule(NoWake(), patience_s, is_first, later_s=later_s),
-            self.claim,
+            self.sink_pipe, self.schedule, self.claim, settle=settle,
             caught_up=self.caught_up.append,
             refused=lambda why: self.refusals.append(("sink", why.code, str(why))), start=start,
         )  # fmt: skip
-        self.inbox, self.outlet, self.end = None, None, end
+        self.inbox, self.outlet, self.end, self.needed = None, None, end, needed
 
     def claim(self, identity, bell):
         self.inbox = Inbox(self.sink_directory, identity, bell)
+        self.inbox.needed = self.needed
         return self.inbox
 
     def talk(self, turns=60):

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from rt.log.files.disk import OsDisk, OsFile
 
-SYNCS = ("sync", "open")  # an open with `create` syncs the directory
-
 
 class FaultyFile(OsFile):
     """A file whose calls are counted by its disk, and fail where it says."""
@@ -89,6 +87,10 @@ class FaultyDisk(OsDisk):
     def make_directory(self, path):
         self.step("make_directory")
         super().make_directory(path)
+
+    def replace(self, source, target):
+        self.step("replace")
+        super().replace(source, target)
 
     def _ours(self, file: OsFile) -> FaultyFile:
         fd = os.dup(file.fileno())

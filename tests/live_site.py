@@ -60,7 +60,8 @@ class Site:
             self.files("n1", self.there),
             lambda *paths: offering(server_context(*paths), *others),
         )
-        served = ServedStream(self.host, ServerRecord(logging.getLogger("site")), others)
+        self.record = ServerRecord(logging.getLogger("site"))
+        served = ServedStream(self.host, self.record, others)
         self.server = Server(("localhost", 0), contexts, Streams(served), loop=self.loop)
         self.server.start()
         self.address = ("localhost", self.server.address[1])

@@ -15,7 +15,6 @@ from rt.node.agree.heartbeat_codec import decode_heartbeat, encode_heartbeat, gr
 from rt.node.resources.peer_addresses import PeerAddresses
 from rt.node.retain.reports import RetentionReport, decode_retention_report
 from rt.position import START, Position
-from sequencer.departed import Departed
 from sequencer.execution.executor import Executor
 from sequencer.ledger.digests import Digests, encode_digest
 from sequencer.ledger.instruction import (
@@ -33,6 +32,7 @@ from sequencer.ledger.instruction import (
 from sequencer.ledger.ledger import Ledger, decode_ledger
 from sequencer.ledger.life import Life
 from sequencer.membership import CUT_OFF_TICKS, Membership
+from sequencer.peers.departed import Departed
 from sequencer.peers.restart_check import RestartCheck, RestartMessage, encode_restart
 from sequencer.planning.holdings import Holdings
 from sequencer.planning.presence import PresencePart, Pushed, decode_part, encode_part

@@ -8,6 +8,7 @@ from rt.net.authority.identity import CertificateRole, PeerIdentity
 from rt.node.agree.latest import confirmed
 from rt.node.agree.steps import Order, Until, perform
 from rt.node.notes.reading_group import GROUP_NOTE, parse_reading_group
+from rt.node.readers.claims_heard import ClaimsHeard
 from rt.node.readers.groups import NodeGroups
 from sequencer.ledger.instruction import decode_instruction, encode_instruction
 from sequencer.ledger.ledger import Ledger
@@ -25,6 +26,7 @@ class Nodes:
         self.directory, self.end, self.number = str(directory), end, number
         self.barriers = 0  # how often a leader waited for the latest state
         self.behind = None  # what a leader that has not executed its log knows: notes, end, number
+        self.heard = ClaimsHeard  # makes a leader's memory of signs of life
         self.between = lambda: None  # called after a leader has looked, before it decides
 
     def view(self):
@@ -58,7 +60,7 @@ class Nodes:
     def leader(self):
         groups = NodeGroups(
             self.view, self.decide, self.latest, lambda: LogDirectory(self.directory),
-            lambda identity: identity.leases, steady_s=lambda: self.now_s,
+            lambda identity: identity.leases, heard=self.heard(lambda: self.now_s),
         )  # fmt: skip
         return Leader(self, groups)
 

@@ -65,6 +65,9 @@ class Feed:
     def end(self):
         return self.host.merged_end()
 
+    def recent(self, _first, _end):
+        return None
+
     def is_whole(self):
         return True
 

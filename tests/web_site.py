@@ -142,3 +142,25 @@ def shown_streams(root):
         yield made
     finally:
         made.stop()
+
+
+@contextmanager
+def port_of(site, **options):
+    """Show a site at a port of its own until the block ends."""
+    web = WebServer(HttpSettings("127.0.0.1:0"), site, **options)
+    web.start()
+    try:
+        yield Port(web.url)
+    finally:
+        web.stop()
+
+
+@contextmanager
+def sampled(node, sample):
+    """Have the latest sample of a node be this one, until the block ends."""
+    node.lookout.stop()  # nothing replaces it
+    before, node.lookout.sample = node.lookout.sample, sample
+    try:
+        yield
+    finally:
+        node.lookout.sample = before

@@ -23,7 +23,7 @@ BUILD: Final = "setuptools>=68\nwheel\n"
 RAFTOS: Final = "raftos==0.2.6\nmsgpack\n"
 LOCKS: Final = {
     "demo": ("demo", "spark"),
-    "dev": ("dev", "arrow", "demo", "iceberg", "spark"),
+    "dev": ("dev", "arrow", "demo", "iceberg", "query", "spark"),
     "docs": ("docs",),
     "peers": ("peers",),
 }

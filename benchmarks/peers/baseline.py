@@ -32,17 +32,17 @@ def ratios(results: Results) -> dict[str, float]:
     return found
 
 
-def save(results: Results) -> None:
+def save(results: Results, path: str = PATH) -> None:
     """Keep the ratios; those of cases that were not run stay."""
-    kept = _kept() | {key: round(ratio, 3) for key, ratio in ratios(results).items()}
-    with open(PATH, "w", encoding="utf-8") as file:
+    kept = _kept(path) | {key: round(ratio, 3) for key, ratio in ratios(results).items()}
+    with open(path, "w", encoding="utf-8") as file:
         json.dump({"conditions": conditions(), "ratios": kept}, file, indent=1, sort_keys=True)
         file.write("\n")
 
 
-def check(results: Results) -> bool:
+def check(results: Results, path: str = PATH) -> bool:
     """Print every ratio that fell by more than a fifth; whether any did."""
-    before, now = _kept(), ratios(results)
+    before, now = _kept(path), ratios(results)
     fallen = [key for key in now if key in before and now[key] < (1 - _FALL) * before[key]]
     for key in fallen:
         print(f"fell: {key}: {before[key]:.2f} before, {now[key]:.2f} now")
@@ -51,9 +51,9 @@ def check(results: Results) -> bool:
     return bool(fallen)
 
 
-def _kept() -> dict[str, float]:
+def _kept(path: str) -> dict[str, float]:
     try:
-        with open(PATH, encoding="utf-8") as file:
+        with open(path, encoding="utf-8") as file:
             kept: dict[str, float] = json.load(file)["ratios"]
     except FileNotFoundError:
         return {}

@@ -119,15 +119,7 @@ class Admission:
         self._accounts: dict[str, _Account] = {}  # by holder
 
     def knock(self, key: object, host: str) -> object | None:
-        """Count a new handshake.
-
-        Args:
-            key: the connection's key, for the other methods.
-            host: the address it comes from.
-
-        Returns:
-            The key of the handshake that must end to make room, if any.
-        """
+        """Count a new handshake; return the key of the one that must end to make room, if any."""
         address = network_of(host)
         with self._lock:
             victim = self._victim(address)
@@ -163,12 +155,10 @@ class Admission:
                 self._accounts[holder].connections -= 1
 
     def spend(self, identity: PeerIdentity, size: int, messages: int) -> float:
-        """Charge for traffic; return for how many seconds to pause the connection.
+        """Charge for bytes in both directions, and messages that the peer has sent.
 
-        Args:
-            identity: the peer's identity.
-            size: bytes in both directions.
-            messages: how many messages the peer has sent.
+        Returns:
+            For how many seconds to pause the connection.
         """
         limits = self.limits
         if identity.is_node:
@@ -201,14 +191,7 @@ class Admission:
             return AnswerTurn(min(max(0.0, held_s), _ANSWER_HELD_S), expected_s)
 
     def answered(self, identity: PeerIdentity, turn: AnswerTurn, seconds: float, size: int) -> None:
-        """Charge for an answer.
-
-        Args:
-            identity: the peer's identity.
-            turn: from `ask`.
-            seconds: the processor time it took.
-            size: its size in bytes.
-        """
+        """Charge for an answer of so many bytes, and seconds of processor time."""
         cost_s = max(seconds / _ANSWER_SHARE, size / self.limits.identity_bytes_s)
         with self._lock:
             account = self._account(_holder(identity))

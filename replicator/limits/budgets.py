@@ -20,12 +20,7 @@ class Budget:
     metered_s: float = 0.0
 
     def spend(self, cost_s: float, now_s: float) -> float:
-        """Charge for traffic; return for how many seconds to pause.
-
-        Args:
-            cost_s: the traffic divided by the rate.
-            now_s: a monotonic clock, in seconds.
-        """
+        """Charge for traffic that takes `cost_s` at the rate; return how many seconds to pause."""
         left_s = self.spent_s - (now_s - self.metered_s)
         self.spent_s, self.metered_s = max(-_SAVED_S, left_s) + cost_s, now_s
         return max(0.0, self.spent_s)

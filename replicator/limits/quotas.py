@@ -64,12 +64,7 @@ class Quotas:
     def __init__(
         self, quota: Callable[[PeerName], Quota], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Prepare.
-
-        Args:
-            quota: returns a publisher's present quota; any thread may call it.
-            clock: a monotonic clock, in seconds.
-        """
+        """Prepare; any thread may call `quota`, which returns a publisher's present quota."""
         self.quota = quota
         self._clock = clock
         self._lock = threading.Lock()

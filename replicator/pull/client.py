@@ -1,8 +1,6 @@
 """PullClient: keeps a copy of a merged log, pulled from one of several nodes."""
 
-import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -20,23 +18,26 @@ from replicator.sink.connection import SinkConnection
 from replicator.wire.dialer import Address, Destination, Dialer, address_text
 from replicator.wire.link import HEARTBEAT_S, HungUp, Link
 from replicator.wire.messages import BEHIND, NO_SUCH_STREAM, PULL, CaughtUpNotice
-from rt.about import carried
-from rt.errors import CorruptLog, Misuse, PeerError, Refused
+from replicator.wire.nodes_follower import NodesFollower
+from rt.errors import CorruptLog, Misuse, PeerError, Refused, Stopped
 from rt.format.manifest import FILE_NAME, Archived, LogIdentity
 from rt.log.files.disk import Disk, OsDisk
 from rt.log.notify.fork_guard import ForkGuard
 from rt.log.read.start import Start, start_text
 from rt.log.write.appender import Appender
 from rt.names import MERGED_NAME, stream_directory
+from rt.net.authority.identity import SERVING
 from rt.net.contexts import Contexts
+from rt.net.known_nodes import KnownNodes
 from rt.net.loop.event_loop import EventLoop
+from rt.net.loop.timer import Aside, Timer
 from rt.position import START, Position
 from rt.traffic import Traffic
 
-_log: Final = logging.getLogger(__name__)
 LAGGING: Final = "lagging"  # code: this side leaves a node
 _STOP_S: Final = 2.0
 _LOOK_S: Final = 0.5  # how often to check whether a question to a node is due
+_POOL_THREADS: Final = 2  # one syncs, one opens the copy or ends one of its files
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +84,9 @@ class PullClient:
     (`replicator.pull.lag_watch`).
 
     Threads: the loop calls what the dialer does, and one thread of its pool at a time what a turn
-    puts aside; they alone set `_side`, `_refused`, `_has_all`, `_is_ahead` and `_is_accepted`. A
-    thread of its own runs `_look`; the others belong to `_copy`, and to each `EndWait`. `_watching`
-    guards `_watch`. `_complete` and `_leaving` are replaced as a whole. The public methods may be
-    called from any thread, `stop` from one at a time.
+    puts aside; they alone set `_side`, `_refused`, `_has_all`, `_is_ahead` and `_is_accepted`.
+    `_watch` and `_leaving` belong to the loop; `_complete` and `_others` are replaced as a whole.
+    The public methods may be called from any thread, `stop` from one at a time.
     """
 
     def __init__(
@@ -103,6 +103,8 @@ class PullClient:
         disk: Disk | None = None,
         asks: EndAsks | None = None,
         loop: EventLoop | None = None,
+        watch: LagWatch[str] | None = None,
+        known: KnownNodes | None = None,
     ) -> None:
         """Dial nothing before `start` is called.
 
@@ -119,23 +121,28 @@ class PullClient:
             disk: where; the real one if not given.
             asks: asks nodes where the stream ends; with `contexts` if not given.
             loop: serves the connection; one of its own if not given.
+            watch: decides when the node lags, of nodes as `host:port`.
+            known: follows the members; without it, `nodes` stay as they are.
 
         Raises:
             Misuse: a name is invalid, there is no node, or another pulls into the directory.
         """
         if not nodes:
             raise Misuse("nothing can be pulled: name at least one node, such as localhost:7700")
-        self._stream, self._nodes = stream, list(dict.fromkeys(nodes))
+        self._stream = stream
         self._start_at = "" if start == "earliest" else start_text(start)
         self._has_all = self._is_ahead = False
         self._is_accepted = False  # the node that answered last has gone on from the copy's end
-        self._nodes = list(dict.fromkeys(nodes))
+        self._nodes = list(dict.fromkeys(known.addresses if known is not None else nodes))
+        self._follower = (
+            None if known is None else NodesFollower(known, contexts, self._follow, SERVING)
+        )
         self._asks = asks or EndAsks(contexts)
         self._complete: tuple[Position | None, int] = (None, 0)
         self._leaving = ""
-        self._watch: LagWatch[str] = LagWatch(map(address_text, self._nodes))
-        self._watching = threading.Lock()
-        self._stopped = threading.Event()
+        self._watch = watch or LagWatch(map(address_text, self._nodes))
+        self._others: tuple[Position, str] = START, ""  # how far they are, and how far ours lags
+        self._looking: Timer | None = None
         directory = os.path.join(stream_directory(root, stream), MERGED_NAME)
         self._is_new = not os.path.exists(os.path.join(directory, FILE_NAME))
         destination = Destination(self._nodes, contexts, PULL, stream)
@@ -153,11 +160,14 @@ class PullClient:
         """Begin to copy; `CorruptLog` if a copy that is also served is damaged."""
         self._guard.demand_owner()
         self._copy.open()
-        self._loop = self._loop or EventLoop(pool_threads=1)
+        self._loop = self._loop or EventLoop(pool_threads=_POOL_THREADS)
         self._dialer.start(self._loop)
-        self._copy.start()
-        if len(self._nodes) > 1:
-            threading.Thread(target=carried(self._look), name="look", daemon=True).start()
+        self._copy.start(self._loop)
+        if len(self._nodes) > 1 or self._follower is not None:
+            self._looking = Timer(self._loop, self._look, lambda _error: None)
+            self._looking.set()
+        if self._follower is not None:
+            self._follower.start(self._loop)
 
     def ask_end(self, hops: int = HOPS_MAX) -> EndWait:
         """Ask where the stream ends now; the caller closes the result.
@@ -167,10 +177,18 @@ class PullClient:
 
         Returns:
             A wait that ends when the copy has everything that was merged by now.
+
+        Raises:
+            Stopped: it was not started, or its own loop has been stopped with it.
         """
         self._guard.demand_owner()
+        if self._loop is None:
+            raise Stopped(f"{self.directory} is not copied now")
         asks = partial(self._asks.latest, hops=hops)
-        return EndWait(self._nodes, asks, self._next_place, self._completed, self._is_sound)
+        return EndWait(
+            self._nodes, asks, self._next_place, self._loop, reached=self._completed,
+            is_accepted=self._is_sound,
+        )  # fmt: skip
 
     def wait_caught_up(self, timeout_s: float | None = None) -> bool:
         """Wait until the copy has everything that was merged when this was called."""
@@ -189,14 +207,17 @@ class PullClient:
         if self._guard.is_copy:
             return True
         deadline = time.monotonic() + wait_s
-        self._stopped.set()
+        if self._looking is not None:
+            self._looking.stop(0)  # a node that is silent answers no question in time
+        if self._follower is not None:
+            self._follower.stop()
         self._dialer.stop()
         has_ended = self._dialer.join(wait_s)
         has_ended &= self._copy.stop(max(0.0, deadline - time.monotonic()))
         self._copy.sync()
         if has_ended:
-            loop, self._loop = self._loop, None
-            if self._has_own_loop and loop is not None:
+            if self._has_own_loop and self._loop is not None:
+                loop, self._loop = self._loop, None
                 loop.stop()
             self._copy.close()
             self._asks.close()
@@ -237,10 +258,8 @@ class PullClient:
         """Return the status of the copy."""
         self._guard.demand_owner()
         log, node = self._copy.log, self._dialer.node
-        with self._watching:
-            known = *self._complete, self._watch.furthest, self._watch.lag(time.monotonic())
         error = self._copy.failure or self._dialer.error
-        last = self._has_all, self._is_ahead, error, *known
+        last = self._has_all, self._is_ahead, error, *self._complete, *self._others
         if log is None:
             return PullStatus(node, START, START, START, *last)
         appender = log.appender
@@ -259,8 +278,7 @@ class PullClient:
 
     def avoids(self, node: Address) -> bool:
         """Whether a node lags."""
-        with self._watching:
-            return self._watch.avoids(address_text(node), time.monotonic())
+        return self._watch.avoids(address_text(node), time.monotonic())
 
     def begin(self, link: Link) -> None:
         """Take what this node has."""
@@ -316,6 +334,23 @@ class PullClient:
         self._is_ahead = False
         self._has_all = True
 
+    # Which nodes there are
+
+    def follow(self) -> None:
+        """Follow now what `known` has become by another configuration; any thread may call it."""
+        if self._follower is not None:
+            self._follower.look()
+
+    def _follow(self, nodes: Sequence[Address]) -> None:
+        """Pull from these nodes, and leave one that is no member any more."""
+        self._nodes = list(nodes)
+        self._dialer.follow(self._nodes)
+        names = [address_text(each) for each in self._nodes]
+        self._watch.follow(names)
+        if self._dialer.node and self._dialer.node not in names:
+            self._leaving = f"{self._dialer.node} is no member of the cluster any more"
+            self._dialer.set()
+
     # How far the others are
 
     def _next_place(self) -> Position:
@@ -333,23 +368,30 @@ class PullClient:
 
     def _connected(self, node: str) -> None:
         self._leaving = ""
-        with self._watching:
-            self._watch.connected(node or None, time.monotonic())
+        self._watch.connected(node or None, time.monotonic())
+        self._note_others()
 
-    def _look(self) -> None:
-        """Ask a node when that is due, and leave the current node if it lags."""
-        by_text = {address_text(each): each for each in self._nodes}
-        while not self._stopped.wait(_LOOK_S):
-            now_s = time.monotonic()
-            with self._watching:
-                self._watch.grown(self._next_place(), now_s)
-                node = self._watch.due(now_s)
-            if node is not None:
-                end = self._asks.served(by_text[node])
-                with self._watching:
-                    self._watch.heard(node, end, now_s)
-            with self._watching:
-                why = self._watch.why_leave(now_s)
-            if why:
-                self._leaving = why
-                self._dialer.set()
+    def _note_others(self) -> None:
+        self._others = self._watch.furthest, self._watch.lag(time.monotonic())
+
+    def _look(self) -> float | Aside:
+        """Have a node asked when that is due; return when to look again."""
+        now_s = time.monotonic()
+        self._watch.grown(self._next_place(), now_s)
+        self._note_others()
+        if (name := self._watch.due(now_s)) is None:
+            return min(_LOOK_S, self._watch.look_s)
+        node = next(each for each in self._nodes if address_text(each) == name)  # as `_watch` has
+        ends: list[Position | None] = []
+        return Aside(
+            lambda: ends.append(self._asks.served(node)),
+            lambda _error: self._heard(name, next(iter(ends), None), now_s),
+        )
+
+    def _heard(self, node: str, end: Position | None, asked_s: float) -> None:
+        """Take an answer, and leave the current node if it lags."""
+        self._watch.heard(node, end, asked_s)
+        self._note_others()
+        if why := self._watch.why_leave(asked_s):
+            self._leaving = why
+            self._dialer.set()

@@ -3,12 +3,13 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from replicator.pull.end_asks import Address, NoEnd
 from replicator.pull.end_question import EndQuestion
-from rt.about import carried
-from rt.errors import RtError
+from rt.net.loop.event_loop import EventLoop
+from rt.net.loop.timer import Aside, Timer
 from rt.position import Position
 
 _ROUND_S: Final = 0.2  # after all nodes were asked in vain, as during an election
@@ -18,8 +19,10 @@ _LOOK_FIRST_S, _LOOK_S = 0.001, 0.05  # between checks of the copy's progress
 class EndWait:
     """EndWait: asks where the stream ends, and waits until the copy has reached that end.
 
-    Threads: its own thread asks and checks the copy, until `close`; any may call the rest. `_lock`
-        guards `_question`; `_error` is set before `_is_over`.
+    Threads: the loop asks and checks, until `close`; any thread may call the public methods.
+        `_question` belongs to the loop, and `end` is set by it; `_error` and `is_reached` are set
+        before `_is_over`. One thread at a time does what is put aside: it asks a node, or reads
+        where the copy is.
     """
 
     def __init__(
@@ -27,8 +30,11 @@ class EndWait:
         nodes: Sequence[Address],
         asks: Callable[[Address], Position | NoEnd],
         place: Callable[[], Position],
+        loop: EventLoop,
+        *,
         reached: Callable[[Position, int], None] = lambda _end, _asked_ns: None,
         is_accepted: Callable[[], bool] = lambda: True,
+        reads_disk: bool = False,
     ) -> None:
         """Begin to ask.
 
@@ -36,29 +42,24 @@ class EndWait:
             nodes: nodes or mirrors, asked in turn.
             asks: asks one of them, as `EndAsks.latest`.
             place: returns where the copy continues now.
+            loop: has them asked, and checks the copy.
             reached: called with the end and the time of the question once the copy has reached it.
             is_accepted: whether a node has found the copy to be a prefix of its log; without that,
                 a copy of another log, or a damaged one, could seem complete.
+            reads_disk: whether `place` reads files, so that it is left to the loop's pool.
         """
         self.asked_s, self._asked_ns = time.monotonic(), time.time_ns()
+        self.end: Position | None = None  # at some time since this began; None if unknown
+        self.is_reached = False  # whether the copy has reached that end
         self._asks, self._place, self._took = asks, place, reached
-        self._is_accepted = is_accepted
+        self._is_accepted, self._reads_disk = is_accepted, reads_disk
         self._question: EndQuestion[Address] = EndQuestion(nodes)
-        self._lock = threading.Lock()
-        self._closing, self._is_over = threading.Event(), threading.Event()
-        self._answered, self._reached = threading.Event(), threading.Event()
+        self._is_over, self._answered = threading.Event(), threading.Event()
         self._error: Exception | None = None
-        threading.Thread(target=carried(self._run), name="ask for the end", daemon=True).start()
-
-    @property
-    def end(self) -> Position | None:
-        """Where the stream ended at some time since this began; None if no node has answered."""
-        return self._question.end
-
-    @property
-    def is_reached(self) -> bool:
-        """Whether the copy has reached the end."""
-        return self._reached.is_set()
+        self._pause_s, self._look_s = 0.0, _LOOK_FIRST_S
+        self._loop = loop
+        self._timer = Timer(loop, self._turn, self._end)
+        self._timer.set()
 
     @property
     def is_over(self) -> bool:
@@ -83,47 +84,71 @@ class EndWait:
 
     def why_not(self) -> str:
         """Return what the copy still lacks, or why that is unknown."""
-        with self._lock:
-            if self._question.is_reached(self._place()) and not self._is_accepted():
-                return "no node has compared the copy with its log yet"
-            return self._question.why_not(self._place())
+        place, reasons = self._place(), []
+        if self.end is not None and place >= self.end and not self._is_accepted():
+            return "no node has compared the copy with its log yet"
+        self._loop.call(lambda: reasons.append(self._question.why_not(place)))
+        return "".join(reasons) or "the event loop has ended"
 
     def close(self) -> None:
         """Stop asking and checking. Idempotent."""
-        self._closing.set()
+        self._end()
 
-    def _run(self) -> None:
-        try:
-            if self._find():
-                self._follow()
-        except (RtError, OSError) as error:
-            self._error = error
-        finally:
-            self._answered.set()
-            self._is_over.set()
-
-    def _find(self) -> bool:
-        """Ask until a node has answered; False if none can, or the wait was closed."""
-        question = self._question
-        while not (self._closing.is_set() or question.is_hopeless):
-            answer = self._asks(question.node)
-            with self._lock:
-                if not isinstance(answer, NoEnd):
-                    question.answered(answer)
-                    return True
-                question.failed(answer.why, answer.members, for_good=answer.for_good)
-            if question.is_round_over:
-                self._closing.wait(_ROUND_S)
-        return False
-
-    def _follow(self) -> None:
-        """Check the copy until it has reached the end."""
+    def _end(self, error: Exception | None = None) -> None:
+        self._timer.stop(0)
+        self._error = self._error or error
         self._answered.set()
-        pause_s = _LOOK_FIRST_S
-        while not (self._question.is_reached(self._place()) and self._is_accepted()):
-            if self._closing.wait(pause_s):
-                return
-            pause_s = min(_LOOK_S, 1.5 * pause_s)
-        if self._question.end is not None:
-            self._took(self._question.end, self._asked_ns)
-        self._reached.set()
+        self._is_over.set()
+
+    def _turn(self) -> float | Aside | None:
+        """Return what has to be done aside, or when to look again."""
+        pause_s, self._pause_s = self._pause_s, 0.0
+        if pause_s:
+            return pause_s
+        if self._question.end is None:
+            return self._asking()
+        if self._reads_disk:
+            return Aside(self._look, self._looked, is_peer=False)
+        self._look()
+        return self._next_s()
+
+    def _asking(self) -> Aside | None:
+        """Return what asks the next node; ends if none can answer."""
+        if self._question.is_hopeless:
+            self._end()
+            return None
+        answers: list[Position | NoEnd] = []
+        ask = partial(self._asks, self._question.node)
+        return Aside(lambda: answers.append(ask()), partial(self._take, answers))
+
+    def _take(self, answers: list[Position | NoEnd], error: Exception | None) -> None:
+        question = self._question
+        for answer in answers:
+            if isinstance(answer, NoEnd):
+                question.failed(answer.why, answer.members, for_good=answer.for_good)
+                self._pause_s = _ROUND_S if question.is_round_over else 0.0
+            else:
+                question.answered(answer)
+                self.end = answer
+                self._answered.set()
+        if error is not None:
+            self._end(error)
+
+    def _look(self) -> None:
+        """Compare the copy with the answer."""
+        self.is_reached = self._question.is_reached(self._place()) and self._is_accepted()
+
+    def _looked(self, error: Exception | None) -> None:
+        if error is None:
+            self._pause_s = self._next_s() or 0.0
+        else:
+            self._end(error)
+
+    def _next_s(self) -> float | None:
+        """Return when to look again; None if the copy has reached the end."""
+        if self.is_reached and self.end is not None:
+            self._took(self.end, self._asked_ns)
+            self._end()
+            return None
+        look_s, self._look_s = self._look_s, min(_LOOK_S, 1.5 * self._look_s)
+        return look_s

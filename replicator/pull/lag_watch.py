@@ -53,7 +53,7 @@ class LagWatch(Generic[Node]):
             lag_s: how long a node may lack what another has.
         """
         self._nodes = list(dict.fromkeys(nodes))
-        self._look_s, self._lag_s = look_s, lag_s
+        self.look_s, self._lag_s = look_s, lag_s
         self._heard: dict[Node, _Heard] = {}
         self._answered: Node | None = None  # the node heard since the last `why_leave`
         self._avoided: dict[Node, tuple[Position, float]] = {}  # what it lacked, and until when
@@ -63,6 +63,13 @@ class LagWatch(Generic[Node]):
         self._target: _Target | None = None
         self._next_s = 0.0  # when to ask again
         self._turn = 0
+
+    def follow(self, nodes: Iterable[Node]) -> None:
+        """Compare these nodes from now on, and no others."""
+        self._nodes = list(dict.fromkeys(nodes))
+        self._heard = {each: self._heard[each] for each in self._nodes if each in self._heard}
+        self._avoided = {each: why for each, why in self._avoided.items() if each in self._nodes}
+        self._target = None
 
     @property
     def furthest(self) -> Position:
@@ -83,7 +90,7 @@ class LagWatch(Generic[Node]):
         """Return the node to ask now; None if it is not time."""
         if self._current is None or len(self._nodes) < 2 or now_s < self._next_s:
             return None
-        self._next_s = now_s + self._look_s
+        self._next_s = now_s + self.look_s
         is_overdue = self._is_overdue(now_s)
         if is_overdue and not self._has_answered_late():
             return self._current

@@ -1,14 +1,14 @@
-"""LocalCopy: the directory that a copy is pulled into, and the thread that syncs it."""
+"""LocalCopy: the directory that a copy is pulled into, synced about once a second."""
 
 import logging
 import os
-import threading
+import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import partial
 from typing import Final
 
 from replicator.host import Bell
-from rt.about import carried
 from rt.errors import CorruptLog, Refused, RtError, spoken
 from rt.format.index import SUFFIX
 from rt.format.manifest import Archived, LogIdentity
@@ -19,11 +19,14 @@ from rt.log.files.lock import take_lock
 from rt.log.notify.confirmations import Confirmations
 from rt.log.notify.in_process_notify import Announcer, News
 from rt.log.write.appender import Appender
+from rt.net.loop.event_loop import EventLoop
+from rt.net.loop.timer import Aside, Timer
 from rt.position import Position
 from rt.traffic import Traffic
 
 _log: Final = logging.getLogger(__name__)
 _SYNC_S: Final = 1.0  # what a copy loses in a power cut is fetched again
+_KNOWN: Final = (OSError, RtError)
 
 
 class PulledLog:
@@ -43,6 +46,7 @@ class PulledLog:
         self._keep = keep
         self._bell: Bell | None = None
         self.damage: CorruptLog | None = None  # damage at the copy's end
+        grown(appender.end)  # a mirror serves what is there before it has reached a source
 
     def claim(self, bell: Bell) -> "PulledLog":
         """Ring this bell from now on."""
@@ -92,12 +96,12 @@ class PulledLog:
 
 
 class LocalCopy:
-    """The directory of a copy, locked, and the thread that syncs it.
+    """The directory of a copy, locked, and synced by the pool of a loop.
 
     Threads: the owner calls `open` before there is another thread, and `start`, `stop` and `close`;
-    the connection's thread calls `claim` and appends to `log`; the sync thread syncs and sweeps it.
-    `log` is set when it is whole, and replaced when its end was damaged; `failure` is set by the
-    sync thread only, `suspect` before there is another thread.
+    the connection's thread calls `claim` and appends to `log`; one thread of the pool at a time
+    syncs and sweeps it. `log` is set when it is whole, and replaced when its end was damaged;
+    `failure` is set by the loop only, `suspect` before there is another thread.
     """
 
     def __init__(
@@ -136,8 +140,8 @@ class LocalCopy:
         self._lock_fd = take_lock(
             directory, f"{directory} is being pulled into already; stop that, or use another"
         )
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=carried(self._run), name="sync copy", daemon=True)
+        self._due_s = 0.0
+        self._timer: Timer | None = None
 
     def open(self) -> None:
         """Open a copy that is also served, since nodes may be away; call before any claim."""
@@ -149,9 +153,11 @@ class LocalCopy:
                 self.log = self._open(identity)
                 self.log.written()
 
-    def start(self) -> None:
+    def start(self, loop: EventLoop) -> None:
         """Begin to sync."""
-        self._thread.start()
+        self._due_s = time.monotonic() + _SYNC_S
+        self._timer = Timer(loop, self._turn, self._fail)
+        self._timer.set()
 
     def claim(self, identity: LogIdentity, bell: Bell) -> PulledLog:
         """Return the copy for a connection to fill.
@@ -173,11 +179,8 @@ class LocalCopy:
         return self.log.claim(bell)
 
     def stop(self, wait_s: float) -> bool:
-        """End the sync thread; return whether it has ended within `wait_s`."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join(wait_s)
-        return not self._thread.is_alive()
+        """Sync no more; return whether the last sync has ended within `wait_s`."""
+        return self._timer is None or self._timer.stop(wait_s)
 
     def sync(self) -> None:
         """Make everything received durable, unless that has failed before."""
@@ -224,20 +227,30 @@ class LocalCopy:
         log.news.close()
         self.log = self._open(log.appender.identity)
 
-    def _run(self) -> None:
-        while not self._stopping.wait(_SYNC_S):
-            log = self.log
-            try:
-                self.sync()
-                if log is not None:
-                    self._sweep(log.appender)
-            except (OSError, RtError) as error:
-                if log is not self.log:
-                    continue  # it was set aside meanwhile
-                self.failure = f"{self.directory}: {spoken(error)}; this copy has ended"
-                _log.critical("%s", self.failure)
-                self._failed()
-                return
+    def _turn(self) -> float | Aside:
+        """Have the copy synced, if it is due; return when to look again."""
+        if (left_s := self._due_s - time.monotonic()) > 0:
+            return left_s
+        log = self.log
+        return Aside(partial(self._sync, log), partial(self._synced, log), is_peer=False)
+
+    def _sync(self, log: PulledLog | None) -> None:
+        self.sync()
+        if log is not None:
+            self._sweep(log.appender)
+
+    def _synced(self, log: PulledLog | None, error: Exception | None) -> None:
+        self._due_s = time.monotonic() + _SYNC_S
+        if error is not None and log is self.log:  # otherwise it was set aside meanwhile
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """End the copy: what cannot be synced is not filled any further."""
+        if self._timer is not None:
+            self._timer.stop(0)
+        self.failure = f"{self.directory}: {spoken(error)}; this copy has ended"
+        _log.critical("%s", self.failure, exc_info=None if isinstance(error, _KNOWN) else error)
+        self._failed()
 
 
 def set_end_aside(copy: Appender, damage: CorruptLog) -> bool:

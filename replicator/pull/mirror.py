@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from replicator.host import Bell, Inbox
-from replicator.limits.admission import ServerLimits
 from replicator.limits.quotas import NO_QUOTA, Quota
 from replicator.pull.end_asks import HOPS_MAX
 from replicator.pull.end_question import covers
@@ -40,7 +39,7 @@ class MirrorFeed:
 
     def __init__(self, feed: LogFeed, began_s: float, proven: Callable[[float], bool]) -> None:
         self.directory, self.damaged = feed.directory, feed.damaged
-        self.end, self.release = feed.end, feed.release
+        self.end, self.recent, self.release = feed.end, feed.recent, feed.release
         self._began_s = began_s
         self._proven = proven
 
@@ -65,12 +64,7 @@ class Mirror:
     is_first = False  # nothing is merged here
 
     def __init__(
-        self,
-        address: tuple[str, int],
-        contexts: Contexts,
-        stream: str,
-        directory: str,
-        limits: ServerLimits | None = None,
+        self, address: tuple[str, int], contexts: Contexts, stream: str, directory: str
     ) -> None:
         """Listen; nothing is served before `start`.
 
@@ -79,7 +73,6 @@ class Mirror:
             contexts: contexts made by `rt.net.tls.server_context`, with a mirror's certificate.
             stream: the served stream.
             directory: directory of the copy, which another object fills.
-            limits: how much unknown peers, and holders of one certificate name, may use.
 
         Raises:
             OSError: the address is not available.
@@ -97,7 +90,7 @@ class Mirror:
         offered = Contexts(
             contexts.files, lambda *paths: offering(server_context(*paths), *streams.protocols)
         )
-        self._server = Server(address, offered, streams, limits)
+        self._server = Server(address, offered, streams)
 
     @property
     def address(self) -> tuple[str, int]:

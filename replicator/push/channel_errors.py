@@ -17,11 +17,7 @@ class ChannelErrors:
     """
 
     def __init__(self, node: str) -> None:
-        """Start without a failure.
-
-        Args:
-            node: the other side's name in log lines.
-        """
+        """Start without a failure; `node` is the other side's name in log lines."""
         self._node = node
         self._reasons: dict[str, str] = {}
         self._codes: dict[str, str] = {}  # codes of refusals

@@ -1,6 +1,5 @@
 """PushClient: ships the sessions of a stream to each of its nodes."""
 
-import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -12,18 +11,19 @@ from replicator.push.headers_news import HeadersNews
 from replicator.push.pace import SessionRounds
 from replicator.push.progress import Release, SessionStatus
 from replicator.push.releaser import Releaser
-from replicator.push.session_book import SessionBook
+from replicator.push.session_book import REFUSED_RETRY_S, SessionBook
 from replicator.push.session_watcher import SessionWatcher
 from replicator.push.shipping_notes import ShippingNotes
 from replicator.source.gather_window import GatherWindow
-from replicator.wire.dialer import Address, Destination
-from replicator.wire.link import GREETING_S
+from replicator.wire.dialer import Address, Destination, address_text
 from replicator.wire.messages import PUSH
+from replicator.wire.nodes_follower import NodesFollower
 from rt.errors import NAME_TAKEN, Misuse, Stopped
 from rt.log.notify.fork_guard import ForkGuard
 from rt.names import parse_glob
+from rt.net.known_nodes import KnownNodes
 from rt.net.loop.event_loop import EventLoop
-from rt.net.tls import TIMEOUT_S, Contexts
+from rt.net.tls import Contexts
 from rt.traffic import Traffic
 
 # Refusals that last until an operator or publisher acts.
@@ -43,7 +43,8 @@ class PushClient:
     it. So this may run in the publisher's process or in one of its own.
 
     Threads: any thread may call any method, but the owner `start` and `stop`. The loop calls
-    `_leave` and `_announce`; the threads that sync sessions call `_names` and `_look_at`.
+    `_leave`, and `_follow`, which changes `_connections` in place; the threads that sync sessions
+    call `_names` and `_look_at`.
     """
 
     def __init__(
@@ -56,6 +57,9 @@ class PushClient:
         *,
         release: Release = Release.MERGED,
         loop: EventLoop | None = None,
+        watch: str = "auto",
+        refused_retry_s: float = REFUSED_RETRY_S,
+        known: KnownNodes | None = None,
     ) -> None:
         """Dial nothing before `start`.
 
@@ -68,24 +72,26 @@ class PushClient:
                 ship only those for which `ship` is called.
             release: when the sessions' own rolled files may be archived.
             loop: serves the connections; one of its own if not given.
+            watch: how changes are noticed: a mode of `rt.log.notify.watch.Watch`.
+            refused_retry_s: when to offer a session again where something must be repaired first.
+            known: follows the members; without it, `nodes` stay as they are.
 
         Raises:
             Misuse: a name is invalid, or there is no node.
         """
         if not nodes:
             raise Misuse("nothing can be pushed: name at least one node, such as localhost:7700")
-        nodes = list(dict.fromkeys(nodes))
+        nodes = list(dict.fromkeys(known.addresses if known is not None else nodes))
         globs = None if sessions is None else [parse_glob(each) for each in sessions]
-        self._book = SessionBook(root, stream, globs, len(nodes), release)
-        gather = GatherWindow(len(nodes))
+        self._book = SessionBook(
+            root, stream, globs, len(nodes), release, refused_retry_s=refused_retry_s
+        )
+        gather = self._gather = GatherWindow(len(nodes))
         self._headers = HeadersNews(self._book.directory)
-        self._connections = [
-            PushConnection(
-                Destination([node], contexts, PUSH, stream), self._book, gather, self._headers.take
-            )
-            for node in nodes
-        ]
-        self._watcher = SessionWatcher(self._book, self._connections, gather)
+        self._made = partial(Destination, contexts=contexts, direction=PUSH, stream=stream)
+        self._connections = [self._connection(node) for node in nodes]
+        self._follower = None if known is None else NodesFollower(known, contexts, self._follow)
+        self._watcher = SessionWatcher(self._book, self._connections, gather, watch)
         self._releaser = Releaser(self._book, release)
         self._notes = ShippingNotes(self._book, self._connections, self._errors)
         self._rounds = SessionRounds(self._names, self._look_at)
@@ -102,15 +108,37 @@ class PushClient:
             connection.dialer.start(loop)
         self._watcher.start(loop)
         self._rounds.start(self._book.directory)
+        if self._follower is not None:
+            self._follower.start(loop)
 
-    def wake(self, session: str | None = None) -> None:
-        """Announce that a session, or any of them, was written to.
+    def follow(self) -> None:
+        """Follow now what `known` has become by another configuration; any thread may call it."""
+        if self._follower is not None:
+            self._follower.look()
 
-        This saves a publisher in the same process the wait for the file system's notification.
-        """
-        self._guard.demand_owner()
-        if self._loop is not None:
-            self._loop.post(partial(self._announce, session))
+    def _connection(self, node: Address) -> PushConnection:
+        return PushConnection(self._made([node]), self._book, self._gather, self._headers.take)
+
+    def _follow(self, nodes: Sequence[Address]) -> None:
+        """Ship to these nodes from now on; a node that left has no say in what is released."""
+        loop = self._loop
+        if loop is None:
+            return  # it has been stopped
+        before = {each.name: each for each in self._connections}
+        names = [address_text(each) for each in nodes]
+        begun = {
+            name: self._connection(node)
+            for name, node in zip(names, nodes, strict=True)
+            if name not in before
+        }
+        self._connections[:] = [before.get(name) or begun[name] for name in names]
+        self._book.follow(names)
+        self._gather.follow(len(names))
+        for name in before.keys() - set(names):
+            before[name].dialer.stop()
+        for connection in begun.values():
+            connection.dialer.start(loop)
+        self._watcher.look()
 
     def ship(self, session: str, heard: Callable[[], None] = lambda: None) -> None:
         """Ship this session from now on, too, if sessions are chosen.
@@ -158,46 +186,37 @@ class PushClient:
         for connection in self._connections:
             connection.drop(session)
 
-    def _announce(self, session: str | None) -> None:
-        for connection in self._connections:
-            if session is None:
-                connection.look()
-            else:
-                connection.offer(session)
-
     def stop(self, drain_s: float = 0.0, wait_s: float = _STOP_S) -> bool:
         """End all connections.
 
         Args:
             drain_s: how long to wait for a majority of the nodes to sync everything.
-            wait_s: how long to wait then for a dial that is under way.
+            wait_s: how long to wait then for a turn that is under way.
 
         Returns:
-            Whether they have; False for a copy in a forked child, which has nothing to end.
+            Whether a majority has; False for a copy in a forked child, which has nothing to end.
         """
         if self._guard.is_copy:
             return False
         deadline = time.monotonic() + drain_s
         while not (drained := self.drained()) and time.monotonic() < deadline:
             time.sleep(_DRAIN_POLL_S)
+        if self._follower is not None:
+            self._follower.stop()
         for connection in self._connections:
             connection.dialer.stop()
         self._watcher.stop()
         self._rounds.stop()
         deadline = time.monotonic() + wait_s
-        has_ended = [
-            each.dialer.join(max(0.0, deadline - time.monotonic())) for each in self._connections
-        ]
+        for connection in self._connections:
+            connection.dialer.join(max(0.0, deadline - time.monotonic()))
         with suppress(OSError):
             self._notes.withdraw_all()
         for session in self._names():
             self._releaser.look_at(session, last=True)
         loop, self._loop = self._loop, None
         if self._has_own_loop and loop is not None:
-            if all(has_ended):
-                loop.stop()
-            else:  # a dial is under way, and may be for ten seconds
-                threading.Thread(target=self._stop_late, args=(loop,), daemon=True).start()
+            loop.stop()
         return drained
 
     def drained(self, *, merged: bool = False, but: Collection[str] = ()) -> bool:
@@ -261,11 +280,6 @@ class PushClient:
             self._notes.look_at(session)
             self._releaser.look_at(session)
 
-    def _stop_late(self, loop: EventLoop) -> None:
-        for connection in self._connections:
-            connection.dialer.join(TIMEOUT_S + GREETING_S)
-        loop.stop()
-
     def _abandon(self) -> None:
         """In a forked child: close the connections that it inherited."""
         for connection in self._connections:
@@ -306,7 +320,6 @@ class PushClient:
         )
 
     def _errors(self, session: str) -> dict[str, str]:
-        """Return, by node, why a session is not shipped to it, or ""."""
         errors = {each.name: each.error(session) for each in self._connections}
         if self._lacks(session):
             for each in self._connections:

@@ -24,7 +24,7 @@ from rt.position import START, Position
 from rt.traffic import Traffic
 
 _NO_CHANNEL: Final = (
-    f"a connection carries {CHANNELS_MAX:,} sessions at most; let another program ship some of them"
+    "a connection carries {:,} sessions at most; let another program ship some of them"
 )
 
 
@@ -82,20 +82,18 @@ class PushConnection:
         book: ShippedSessions,
         gather: GatherWindow,
         headers: Callable[[str, str], None] = lambda _node, _why_not: None,
+        channels_max: int = CHANNELS_MAX,
     ) -> None:
-        """Dial nothing before `start`.
+        """Ship the book's sessions, up to `channels_max` on a connection; dial nothing yet.
 
-        Args:
-            destination: the node.
-            book: the sessions.
-            gather: is notified of what was sent and merged.
-            headers: is called with the node's name, and why it takes no messages with headers yet;
-                "" if it takes them.
+        `gather` is notified of what was sent and merged; `headers` is called with the node's name,
+        and why it takes no messages with headers yet, or "".
         """
         self.name = destination.member or address_text(destination.nodes[0])
         self._book = book
         self._gather = gather
         self._headers = headers
+        self._channels_max = channels_max
         self.dialer = Dialer(destination, self)
         self._errors = ChannelErrors(f"node {self.name}" if destination.member else self.name)
         self._channels: dict[str, SourceChannel] = {}  # by session
@@ -139,7 +137,9 @@ class PushConnection:
     def sent(self, session: str) -> tuple[Position | None, int]:
         """Return the end of what was sent, or None, and how many bytes of the file are left."""
         channel = self._channels.get(session)
-        return (None, 0) if channel is None else (channel.position, channel.bytes_left())
+        if channel is None:
+            return None, 0
+        return channel.position, channel.changes.bytes_after(channel.position)
 
     def archived_to(self, session: str) -> Position:
         """Return the end of the last file that was archived here; `START` if there is none."""
@@ -165,7 +165,7 @@ class PushConnection:
         side = self._side
         is_used_up = side is not None and side.is_used_up
         return self._book.is_wanted() and not (
-            is_used_up and len(self._book.names()) < CHANNELS_MAX
+            is_used_up and len(self._book.names()) < self._channels_max
         )
 
     def avoids(self, _node: Address) -> bool:
@@ -179,7 +179,7 @@ class PushConnection:
         self._sweep.ask(urgent=True)
         self._side = SourceConnection(
             link, acked=self._take_ack, refused=self._take_refusal, traffic=self.traffic,
-            headers=partial(self._headers, self.name),
+            headers=partial(self._headers, self.name), channels_max=self._channels_max,
         )  # fmt: skip
         if link.version < HEADERS_VERSION:
             runs = link.software or "an older version of rt"
@@ -250,7 +250,7 @@ class PushConnection:
                 self._note_whole(session, channel)
             else:
                 self._note(session, whole=True)  # the look has shown that the log is in place
-                if channel.has_idled():  # what is busy would open its files again at once
+                if channel.changes.has_idled():  # what is busy would open its files again at once
                     channel.rest()
                     self._rest(session)
 
@@ -262,7 +262,7 @@ class PushConnection:
         try:
             if log.refresh():
                 if side.is_used_up:
-                    raise Refused("sessions", _NO_CHANNEL)
+                    raise Refused("sessions", _NO_CHANNEL.format(self._channels_max))
                 self._channels[session] = side.open(log, end)
                 self._errors.note(session, "")
                 return
@@ -294,7 +294,7 @@ class PushConnection:
 
         In that case the confirmations of the old directory must not reach its publisher.
         """
-        if channel.is_in_place():
+        if channel.changes.is_in_place():
             self._note(session, whole=True)
 
     def _note_last(self, session: str, channel: SourceChannel) -> None:

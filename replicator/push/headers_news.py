@@ -13,11 +13,7 @@ class HeadersNews:
     """
 
     def __init__(self, directory: str) -> None:
-        """Begin without an answer.
-
-        Args:
-            directory: directory of the stream; it may be created later.
-        """
+        """Begin without an answer; the stream's directory may be created later."""
         self._lock = threading.Lock()
         self._file = HeadersNote(directory)
         self._said: dict[str, str] = {}  # reason against headers by node; "" is a yes

@@ -23,7 +23,6 @@ _AT_LEISURE_S: Final = (0.05, 4.0)  # well below `rt.log.notify.shipping.FRESH_S
 
 
 def _rest_s(count: int, longest: tuple[float, float]) -> float:
-    """Return how long to rest after `_AT_ONCE` of `count` sessions."""
     one_s, all_s = longest
     return min(one_s, all_s * _AT_ONCE / max(count, 1))
 
@@ -39,12 +38,7 @@ class SessionRounds:
     """
 
     def __init__(self, names: Callable[[], Sequence[str]], look_at: Callable[[str], None]) -> None:
-        """Do nothing before `start`.
-
-        Args:
-            names: returns the sessions there are now; `OSError` if that is not known.
-            look_at: looks at one of them.
-        """
+        """Do nothing before `start`; `names` raises `OSError` if they are not known now."""
         self._names = names
         self._look_at = look_at
         self._turn = threading.Lock()

@@ -1,7 +1,7 @@
 """SessionProgress: what each node has confirmed of a session, and what follows from that."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
@@ -71,27 +71,32 @@ def agreed(ends: Iterable[Position], voices: int) -> Position:
 class SessionProgress:
     """SessionProgress: each node's confirmations of a session, and the file its publisher reads.
 
-    Threads: any thread may call any method. `_lock` guards changes of `_known`, which is replaced
+    Threads: any thread may call any method. `_lock` guards changes of `known`, which is replaced
         as a whole, `_noted` and both ids. `_reached` and `_holders` are changed under it too, one
         whole entry at a time, and read without it.
     """
 
     def __init__(self, directory: str, nodes: int = 1, release: Release = Release.MERGED) -> None:
-        """Read what was written before.
-
-        Args:
-            directory: directory of the session.
-            nodes: how many nodes it is shipped to.
-            release: when its rolled files may be archived.
-        """
+        """Read what was written before in the session's directory; `nodes` nodes are shipped to."""
         self._file = ConfirmationsFile(directory)
-        self._known = self._noted = self._file.read()
+        self.known = self._noted = self._file.read()
         self._voices = release.voices(nodes)
         self._releases = release is not Release.NEVER
         self._reached: dict[str, NodeReached] = {}  # by node
         self._holders: dict[str, str] = {}  # by node, the name in its last certificate
         self._log = self._last_log = ""  # ids of the shipped log, and of the one before it
         self._lock = threading.Lock()
+
+    def follow(self, nodes: Sequence[str], release: Release) -> None:
+        """Count these nodes from now on, and forget what others have confirmed."""
+        with self._lock:
+            self._voices = release.voices(len(nodes))
+            self._reached = {each: self._reached[each] for each in nodes if each in self._reached}
+
+    def replaced(self, node: str) -> None:
+        """Forget what was confirmed at an address where another node answers now."""
+        with self._lock:
+            self._reached = {each: been for each, been in self._reached.items() if each != node}
 
     def reached(self, node: str) -> NodeReached:
         """Return how far a node has come."""
@@ -104,11 +109,6 @@ class SessionProgress:
         """
         nodes = self._reached.copy().values()
         return not end or any(max(each.replicated, each.merged) >= end for each in nodes)
-
-    @property
-    def known(self) -> Confirmations:
-        """What the nodes have confirmed, the best of each level."""
-        return self._known
 
     def lacks_beginning(self, archived_to: Position) -> bool:
         """Whether nodes hold the session but none has merged what is archived here.
@@ -124,7 +124,7 @@ class SessionProgress:
         """The end up to which the session's rolled files may be archived."""
         with self._lock:
             self._release()
-            return self._known.released
+            return self.known.released
 
     def take(self, node: str, ack: Ack, log: str = "", holder: str = "") -> bool:
         """Record a node's acknowledgement; return whether it says anything new.
@@ -147,7 +147,7 @@ class SessionProgress:
             if after == before:
                 return False
             self._reached[node], self._holders[node] = after, holder or node
-            self._known = merged_confirmations(self._known, ack)
+            self.known = merged_confirmations(self.known, ack)
         return True
 
     def _release(self) -> None:
@@ -159,8 +159,8 @@ class SessionProgress:
             holder = self._holders[node]
             by_holder[holder] = max(each.released, by_holder.get(holder, START))
         released = agreed(by_holder.values(), self._voices)
-        if released > self._known.released:
-            self._known = self._known._replace(released=released)
+        if released > self.known.released:
+            self.known = self.known._replace(released=released)
 
     def forget(self) -> None:
         """Forget all confirmations: another copy of the log was put in its place.
@@ -171,11 +171,10 @@ class SessionProgress:
             self._begin(self._log)
 
     def _begin(self, log: str) -> None:
-        """Forget all confirmations: another log is shipped."""
         if log != self._log:
             self._log, self._last_log = log, self._log
         self._file.close()  # the directory may be another one
-        self._known = self._noted = self._file.read()
+        self.known = self._noted = self._file.read()
         self._reached = {}
 
     def note(self, *, whole: bool = True) -> None:
@@ -191,7 +190,7 @@ class SessionProgress:
                 if self._file.is_replaced():  # what was written is gone too
                     self._file.close()
                     self._noted = Confirmations()
-            known, noted = self._known, self._noted
+            known, noted = self.known, self._noted
             if known != noted and (whole or known[:-1] != noted[:-1]):
                 self._file.write(known)
                 self._noted = known

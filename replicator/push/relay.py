@@ -44,30 +44,26 @@ class HeldCopy(NamedTuple):
 class RequestedSessions:
     """RequestedSessions: the sessions that another node requested, up to their durable ends here.
 
-    Threads: any thread may call any method; `_lock` guards all three dictionaries.
+    Threads: any thread may call any method; each changes one entry of one dictionary at a time.
     """
 
     look_s: float | None = _POLL_S  # no notification says that a copy became durable
 
-    def __init__(self, copy_of: Callable[[str], HeldCopy | None]) -> None:
-        """Start without a request.
-
-        Args:
-            copy_of: returns the copy of a session; None if there is none.
-        """
-        self._copy_of = copy_of
-        self._lock = threading.Lock()
+    def __init__(
+        self, copy_of: Callable[[str], HeldCopy | None], clock: Callable[[], float]
+    ) -> None:
+        """Start without a request; arguments as for `Relay`."""
+        self._copy_of, self._clock = copy_of, clock
         self._needed_s: dict[str, float] = {}  # by session, when it was last needed
         self._not_before_s: dict[str, float] = {}  # by session that was refused
         self._copies: dict[str, HeldCopy] = {}  # by session that was opened
 
     def request(self, session: str) -> bool:
         """Record a request; return False, ignoring it, if the session was refused a moment ago."""
-        now_s = time.monotonic()
-        with self._lock:
-            if now_s < self._not_before_s.get(session, 0.0):
-                return False
-            self._needed_s[session] = now_s
+        now_s = self._clock()
+        if now_s < self._not_before_s.get(session, 0.0):
+            return False
+        self._needed_s[session] = now_s
         return True
 
     def is_wanted(self) -> bool:
@@ -76,17 +72,15 @@ class RequestedSessions:
 
     def names(self) -> list[str]:
         """Return the sessions needed now: requested, or acknowledged, a short while ago."""
-        oldest_s = time.monotonic() - _IDLE_S
-        with self._lock:
-            return [each for each, at_s in self._needed_s.items() if at_s > oldest_s]
+        oldest_s = self._clock() - _IDLE_S
+        return [each for each, at_s in self._needed_s.copy().items() if at_s > oldest_s]
 
     def open(self, session: str) -> tuple[LogDirectory, Callable[[], Position] | None] | None:
         """Return the copy of a session; None if it was set aside since it was requested."""
         copy = self._copy_of(session)
         if copy is None:
             return None
-        with self._lock:
-            self._copies[session] = copy
+        self._copies[session] = copy
         return LogDirectory(copy.directory), copy.durable
 
     def answered(self, _node: str, _holder: str) -> None:
@@ -94,8 +88,7 @@ class RequestedSessions:
 
     def acked(self, session: str, _node: str, _ack: Ack, _log: str) -> bool:
         """Keep relaying a session that the other node accepts."""
-        with self._lock:
-            self._needed_s[session] = time.monotonic()
+        self._needed_s[session] = self._clock()
         return True
 
     def note(self, session: str, *, whole: bool) -> None:
@@ -107,10 +100,9 @@ class RequestedSessions:
     def refused(self, session: str, why: Refused) -> float:
         """Drop the request; the other node repeats it while it lacks the session."""
         retry_s = _BUSY_RETRY_S if why.code == "busy" else _RETRY_S
-        with self._lock:
-            self._needed_s.pop(session, None)
-            self._not_before_s[session] = time.monotonic() + retry_s
-            copy = self._copies.get(session)
+        self._needed_s.pop(session, None)
+        self._not_before_s[session] = self._clock() + retry_s
+        copy = self._copies.get(session)
         if copy is not None and why.code in _DOUBTFUL:
             copy.doubted()
         return retry_s
@@ -129,18 +121,16 @@ class Relay:
         contexts: Contexts,
         stream: str,
         copy_of: Callable[[str], HeldCopy | None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Dial nothing before `want`.
+        """Dial nothing before `want`; the node's certificate must prove its name.
 
-        Args:
-            name: the node's name, which its certificate must prove.
-            address: where it listens.
-            contexts: contexts made by `rt.net.tls.client_context`.
-            stream: name of the stream.
-            copy_of: returns the copy of a session; None if there is none.
+        `copy_of` returns the copy of a session, or None; `contexts` are made by
+        `rt.net.tls.client_context`.
         """
         self.name = name
-        self._requested = RequestedSessions(copy_of)
+        self._requested = RequestedSessions(copy_of, clock)
         destination = Destination([address], contexts, PUSH, stream, member=name)
         self._connection = PushConnection(destination, self._requested, GatherWindow(1))
         self._complaint = Complaint(_log, f"relay to node {name}")

@@ -3,6 +3,7 @@
 import logging
 import os
 import time
+from contextlib import closing
 from typing import Final
 
 from replicator.push.progress import Release
@@ -28,12 +29,7 @@ class Releaser:
     """
 
     def __init__(self, book: SessionBook, release: Release) -> None:
-        """Look at nothing yet.
-
-        Args:
-            book: the sessions.
-            release: when their files may go.
-        """
+        """Look at nothing yet; `release` says when files of the book's sessions may go."""
         self._book = book
         self._release = release
         self._disk = OsDisk()
@@ -76,19 +72,13 @@ class Releaser:
             os.close(lock)
 
     def _archive(self, path: str, released: Position) -> None:
-        log = LogDirectory(path, self._disk)
-        try:
+        with closing(LogDirectory(path, self._disk)) as log:
             log.refresh()
             identity = log.manifest.identity
-        finally:
-            log.close()
         if identity is None:
             return
-        appender = Appender(self._disk, path, identity)
-        try:
+        with closing(Appender(self._disk, path, identity)) as appender:
             finish_archiving(self._disk, path, appender.manifest)
             finish_dropping(appender)
             if gone := released_files(appender.manifest, released, time.time_ns()):
                 appender.archive_all(gone)
-        finally:
-            appender.close()

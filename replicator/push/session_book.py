@@ -15,18 +15,12 @@ from rt.format.manifest import FILE_NAME
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import OsDisk
 from rt.log.notify.subdirectories import Subdirectories
-from rt.names import (
-    NameGlob,
-    glob_matches,
-    parse_session,
-    session_directory,
-    stream_directory,
-)
+from rt.names import NameGlob, glob_matches, parse_session, session_directory, stream_directory
 from rt.position import Position, file_position
 
 _log: Final = logging.getLogger(__name__)
 _BUSY_RETRY_S: Final = 0.5  # the node may still hold the connection that we have lost
-_REFUSED_RETRY_S: Final = 30.0  # something must be repaired first
+REFUSED_RETRY_S: Final = 30.0
 _SOON: Final = frozenset({"busy", "reserve", "behind"})
 _HEADERS_RETRY_S: Final = 5.0  # nodes that were updated agree within this time that they may be
 
@@ -48,15 +42,12 @@ class SessionBook:
         globs: Sequence[NameGlob] | None,
         nodes: int = 1,
         release: Release = Release.MERGED,
+        *,
+        refused_retry_s: float = REFUSED_RETRY_S,
     ) -> None:
-        """Read nothing yet.
+        """Read nothing yet; arguments as for `PushClient`, with how many nodes there are.
 
-        Args:
-            root: directory under which streams live.
-            stream: name of the stream.
-            globs: which sessions to ship; None for those that are chosen.
-            nodes: how many nodes they are shipped to.
-            release: when the sessions' own rolled files may be archived.
+        Without `globs`, sessions are shipped that are chosen.
         """
         self.directory = stream_directory(root, stream)
         self.stream = stream
@@ -65,9 +56,19 @@ class SessionBook:
         self._chosen: Mapping[str, Callable[[], None]] = {}  # with what hears of confirmations
         self._found = Subdirectories(self.directory, self.ships)
         self._nodes = nodes
+        self._followed: frozenset[str] | None = None  # the only ones that have a say; None for any
         self._release = release
+        self._refused_retry_s = refused_retry_s
         self._progress: dict[str, SessionProgress] = {}
         self._holders: dict[str, str] = {}  # by node: whose certificate answered there last
+
+    def follow(self, nodes: Sequence[str]) -> None:
+        """Ship to these nodes from now on, as `host:port`; the loop calls it."""
+        self._nodes, self._followed = len(nodes), frozenset(nodes)
+        for each in self._progress.copy().values():
+            each.follow(nodes, self._release)
+        for node in self._holders.keys() - set(nodes):
+            del self._holders[node]
 
     def is_wanted(self) -> bool:
         """Keep connections even when there is no session, so that its first is fast.
@@ -131,7 +132,10 @@ class SessionBook:
 
     def answered(self, node: str, holder: str) -> None:
         """Record the name in the certificate at a node's address; each name has one vote."""
-        self._holders[node] = holder
+        before, self._holders[node] = self._holders.get(node, holder), holder
+        if before != holder:
+            for each in self._progress.copy().values():
+                each.replaced(node)
         others = [each for each, who in self._holders.copy().items() if who == holder]
         if len(others) > 1:
             words = "%s is one node, and counts as one: name each node once"
@@ -143,6 +147,8 @@ class SessionBook:
 
     def acked(self, session: str, node: str, ack: Ack, log: str) -> bool:
         """Record a node's acknowledgement of a log; return whether it says anything new."""
+        if self._followed is not None and node not in self._followed:
+            return False  # it was removed meanwhile
         return self.progress(session).take(node, ack, log, self.holder(node))
 
     def note(self, session: str, *, whole: bool) -> None:
@@ -163,7 +169,7 @@ class SessionBook:
             self.progress(session).forget()
         if why.code == NO_HEADERS:
             return _HEADERS_RETRY_S
-        return _BUSY_RETRY_S if why.code in _SOON else _REFUSED_RETRY_S
+        return _BUSY_RETRY_S if why.code in _SOON else self._refused_retry_s
 
     def progress(self, session: str) -> SessionProgress:
         """Return a session's progress, which is shared by all nodes."""

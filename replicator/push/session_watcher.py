@@ -32,10 +32,17 @@ class SessionWatcher:
     `_due`, which the loop empties, and read `_announcing`. The owner calls `start` and `stop`.
     """
 
+    is_urgent = False
+
     def __init__(
-        self, book: SessionBook, connections: Sequence[PushConnection], gather: GatherWindow
+        self,
+        book: SessionBook,
+        connections: Sequence[PushConnection],
+        gather: GatherWindow,
+        mode: str = "auto",
     ) -> None:
-        """Watch nothing before `start`."""
+        """Watch nothing before `start`; `mode` is one of `rt.log.notify.watch.Watch`."""
+        self._mode = mode
         self._book = book
         self._connections = connections
         self._gather = gather
@@ -136,7 +143,7 @@ class SessionWatcher:
     def _open(self, loop: EventLoop) -> Watch:
         # our own notes of what the nodes confirm and refuse lie beside the session's files
         ignored = (confirmations.FILE_NAME, shipping.FILE_NAME, shipping.DRAFT_NAME)
-        watch = self._watch = Watch(ignored=ignored)
+        watch = self._watch = Watch(self._mode, ignored)
         watch.add(self._book.directory)
         self._watched.clear()
         self._is_lacking = True
@@ -207,6 +214,8 @@ class SessionWatcher:
 
 class _Events:
     """The file system's events, for the loop."""
+
+    is_urgent = False
 
     def __init__(self, watcher: SessionWatcher) -> None:
         self._watcher = watcher

@@ -29,13 +29,7 @@ class ShippingNotes:
         connections: Sequence[PushConnection],
         errors: Callable[[str], Mapping[str, str]],
     ) -> None:
-        """Note nothing yet.
-
-        Args:
-            book: the sessions.
-            connections: to the nodes.
-            errors: returns, by node, why a session is not shipped; "" where it is.
-        """
+        """Note nothing yet; `errors` returns, by node, why a session is not shipped, or ""."""
         self._book = book
         self._errors = errors
         self._connections = connections

@@ -42,6 +42,9 @@ class FileFetch:
         contexts: Contexts,
         disk: Disk,
         is_stopping: Callable[[], bool] = lambda: False,
+        *,
+        pull: Callable[..., PullClient] = PullClient,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare, and remove what an earlier process left.
 
@@ -51,12 +54,15 @@ class FileFetch:
             contexts: contexts made by `rt.net.tls.client_context`.
             disk: the disk to write the copy to.
             is_stopping: whether to give up.
+            pull: makes a client that pulls a copy; its arguments are those of `PullClient`.
+            clock: a monotonic clock, in seconds.
         """
         self._directory = os.path.join(directory, DIRECTORY)
         self._addresses = nodes
         self._contexts = contexts
         self._disk = disk
         self._is_stopping = is_stopping
+        self._pull, self._clock = pull, clock
         self._ending: PullClient | None = None  # still ending, and holding descriptors
         self.clear()
 
@@ -77,12 +83,8 @@ class FileFetch:
             before = line_before(known, line)
             if before is not None:
                 begun.skip_archived(before, not_copied(before))
-        client = PullClient(
-            self._directory,
-            identity.stream,
-            [address],
-            self._contexts,
-            disk=self._disk,
+        client = self._pull(
+            self._directory, identity.stream, [address], self._contexts, disk=self._disk
         )
         try:
             client.start()
@@ -110,7 +112,7 @@ class FileFetch:
 
     def _wait(self, client: PullClient, line: Rolled) -> None:
         """Wait until the file is here; raise `Refused` if the node does not send it."""
-        began_s = since_s = time.monotonic()
+        began_s = since_s = self._clock()
         reached = Position(0)
         idle = client.status().error  # its text before the first dial
         while (status := client.status()).next_place <= line.file + line.end:
@@ -121,11 +123,11 @@ class FileFetch:
             if status.has_all or status.is_ahead:
                 raise Refused("behind", "it does not have the file yet")
             if status.position > reached:
-                reached, since_s = status.position, time.monotonic()
-            elif time.monotonic() - since_s > _QUIET_S:
+                reached, since_s = status.position, self._clock()
+            elif self._clock() - since_s > _QUIET_S:
                 raise Refused("quiet", f"it has sent nothing for {_QUIET_S:.0f} s")
             copied = max(0, status.position - line.file)
-            if time.monotonic() - began_s > _QUIET_S + copied / MESSAGE_BYTES_PER_S:
+            if self._clock() - began_s > _QUIET_S + copied / MESSAGE_BYTES_PER_S:
                 rate = MESSAGE_BYTES_PER_S // KIB
                 raise Refused("slow", f"it sends less than {rate} KiB a second")
             time.sleep(_LOOK_S)

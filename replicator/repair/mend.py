@@ -8,7 +8,6 @@ from typing import NamedTuple, Protocol
 from rt.errors import CorruptLog, DiskFailed, ManifestError, Misuse, Refused, spoken
 from rt.format.manifest import Rolled
 from rt.log.write.appender import Appender
-from rt.log.write.replaced import replace_rolled
 from rt.log.write.rolled_check import check_rolled
 
 
@@ -56,7 +55,7 @@ def mend_file(source: FileSource, log: Appender, line: Rolled) -> Mended | None:
         try:
             fresh = source.fetch(node, log, line)
             _demand_agreed(log, line, fresh)
-            kept = replace_rolled(log, line.file, fresh)
+            kept = log.replace_rolled(line.file, fresh)
         except (Refused, Misuse, DiskFailed, CorruptLog, ManifestError) as error:
             reasons.append(f"{node}: {spoken(error)}")
         else:

@@ -90,13 +90,10 @@ class Scrub:
     """
 
     def __init__(self, ports: ScrubPorts, record: ScrubRecord, *, every_s: float | None) -> None:
-        """Prepare.
+        """Prepare; `record` has the progress before a restart.
 
-        Args:
-            ports: what to read, and how to repair.
-            record: the progress before a restart.
-            every_s: time from the end of a round to the start of the next; None for no rounds:
-                only suspected files are read.
+        A round starts `every_s` after the last one; None for no rounds: only suspected files are
+        read.
         """
         self.state = ScrubState(record.finished_ns)
         self._ports = ports
@@ -140,7 +137,9 @@ class Scrub:
 
     def close(self) -> None:
         """Close the file being read, and save the progress."""
-        self._drop_reading()
+        if self._reading is not None:
+            self._reading.check.close()
+            self._reading = None
         self._record.save()
 
     def _next(self, now_s: float, logs: Mapping[str, Appender]) -> Place | None:
@@ -225,13 +224,9 @@ class Scrub:
             self._forget(place)  # it changed during the read
             return
         self.state = replace(self.state, files=self.state.files + 1)
-        if damage is None:
-            self._found_whole(place)
-        else:
+        if damage is not None:
             self._found_damage(place, log, line, damage, now_s)
-
-    def _found_whole(self, place: Place) -> None:
-        if place in self._bad:
+        elif place in self._bad:
             _log.warning("%s is whole again", os.path.join(place[0], place[1].file_name))
             self._forget(place, repaired=True)
 
@@ -307,8 +302,3 @@ class Scrub:
             os.path.join(place[0], place[1].file_name): bad.why for place, bad in self._bad.items()
         }
         self.state = replace(self.state, unrepaired=unrepaired)
-
-    def _drop_reading(self) -> None:
-        if self._reading is not None:
-            self._reading.check.close()
-            self._reading = None

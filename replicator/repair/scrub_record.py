@@ -5,7 +5,7 @@ import os
 from contextlib import suppress
 from typing import Any, Final
 
-from rt.log.files.disk import open_small, read_small
+from rt.log.files.disk import read_small, replace_small
 from rt.position import START, Position, file_position
 
 NAME: Final = "scrub"  # in the log's directory, where readers ignore it
@@ -51,13 +51,7 @@ class ScrubRecord:
         path = os.path.join(self._directory, NAME)
         text = json.dumps({"finished_ns": self.finished_ns, "next": self._next.file_name})
         with suppress(OSError):
-            fd = open_small(f"{path}.tmp")
-            try:
-                os.ftruncate(fd, 0)
-                os.write(fd, text.encode())
-            finally:
-                os.close(fd)
-            os.replace(f"{path}.tmp", path)
+            replace_small(path, f"{path}.tmp", text.encode())
 
 
 def _read(path: str) -> dict[str, Any]:

@@ -27,12 +27,9 @@ class Scrubber:
     """
 
     def __init__(self, scrub: Scrub, bytes_s: int, stopping: threading.Event) -> None:
-        """Prepare.
+        """Prepare to read so many bytes a second; 0 reads only suspected files.
 
-        Args:
-            scrub: decides what is read.
-            bytes_s: bytes to read per second; 0 reads only suspected files.
-            stopping: ends it, and a running repair.
+        `stopping` ends it, and a running repair.
         """
         self._scrub = scrub
         self._bytes_s = bytes_s or SCRUB_BYTES_S
@@ -80,7 +77,6 @@ class Scrubber:
             self._scrub.close()
 
     def _turn(self) -> float:
-        """Read once; return how long to pause."""
         try:
             has_read = self._scrub.turn(time.monotonic(), _TURN_BYTES)
         except OSError as error:

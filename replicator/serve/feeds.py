@@ -1,6 +1,5 @@
 """LogFeeds: the merged log as pulling connections see it, and how they learn of more."""
 
-import threading
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final
@@ -8,6 +7,7 @@ from typing import Final
 from replicator.host import Bell
 from rt.errors import Refused
 from rt.log.files.damaged_files import DamagedFiles
+from rt.log.write.recent_frames import Appended, RecentFrames
 from rt.position import START, Position
 
 # The merging thread sends to so many, in 0.1 ms each, while the publisher waits for its Ack.
@@ -33,6 +33,11 @@ class LogFeed:
         self._feeds.demand_open()
         return self._feeds.end
 
+    def recent(self, first: Position, end: Position) -> Appended | None:
+        """Return frames from `first` on, up to `end` at most, if they are in memory."""
+        recent = self._feeds.recent()
+        return None if recent is None else recent.between(first, end)
+
     def is_whole(self) -> bool:
         """Whether a copy up to the end is complete; not while more was decided than is here.
 
@@ -49,11 +54,10 @@ class LogFeeds:
     """LogFeeds: the feeds of all pulling connections of a node or mirror.
 
     Threads:
-        `open` and `forget` are called by connections and replace `_feeds` under `_lock`; `grown`,
-        `begin`, `go_on` and `refuse` are called by the one thread that appends, and read the
-        current set without the lock. `end`, `_left` and `_refusal` are written by that thread
-        alone; `end` only grows.
-        `damaged` has a lock of its own; `is_whole` and `_closed` are never replaced.
+        `open` and `forget` are called by connections, and change one entry of `_feeds`; `grown`,
+        `begin`, `go_on` and `refuse` are called by the one thread that appends, and copy it.
+        `end`, `_left` and `_refusal` are written by that thread alone; `end` only grows.
+        `damaged` has a lock of its own; `is_whole`, `recent` and `_closed` are never replaced.
     """
 
     def __init__(
@@ -61,23 +65,22 @@ class LogFeeds:
         directory: str,
         closed: Callable[[], Refused | None] = lambda: None,
         is_whole: Callable[[], bool] = lambda: True,
+        recent: Callable[[], RecentFrames | None] = lambda: None,
     ) -> None:
-        """Prepare to serve a merged log.
+        """Prepare to serve the merged log in a directory; any thread may call the others.
 
-        Args:
-            directory: the log's directory.
-            closed: returns why new connections are refused now, or None; any thread may call it.
-            is_whole: whether nothing is missing up to its end; any thread may call it.
+        `closed` returns why new connections are refused now, or None; `is_whole` whether nothing
+        is missing up to the log's end; `recent` what was merged last and is in memory.
         """
         self.directory = directory
         self.is_whole = is_whole
+        self.recent = recent
         self._closed = closed
         self.damaged = DamagedFiles()
         self.end: Position = START
         self._refusal: Refused | None = None
-        self._feeds: frozenset[LogFeed] = frozenset()
+        self._feeds: dict[LogFeed, None] = {}
         self._left: Iterable[LogFeed] = ()  # feeds not yet notified of the growth
-        self._lock = threading.Lock()
 
     @property
     def has_readers(self) -> bool:
@@ -87,23 +90,18 @@ class LogFeeds:
     def open(self, wake: Bell, *, relays: bool = False) -> LogFeed:
         """Return the feed of a new connection; `Refused` if none is served now, or ever again.
 
-        Args:
-            wake: the connection's bell.
-            relays: whether the peer is a node, which is refused only if nothing will be served
-                again.
+        A node, which `relays`, is refused only if nothing will be served again.
         """
         self.demand_open()
         if not relays and (why := self._closed()) is not None:
             raise why
         feed = LogFeed(self, wake, relays=relays)
-        with self._lock:
-            self._feeds |= {feed}
+        self._feeds[feed] = None
         return feed
 
     def forget(self, feed: LogFeed) -> None:
         """Drop a connection that has ended."""
-        with self._lock:
-            self._feeds -= {feed}
+        self._feeds.pop(feed, None)
 
     def demand_open(self) -> None:
         """Raise `Refused` if nothing will be served again."""
@@ -112,7 +110,7 @@ class LogFeeds:
 
     def refuse(self, why: Refused) -> None:
         """Turn all connections away from now on."""
-        self._refusal, self._left = why, self._feeds
+        self._refusal, self._left = why, self._feeds.copy()
         self.go_on()
 
     def grown(self, end: Position) -> None:
@@ -123,7 +121,7 @@ class LogFeeds:
     def begin(self, end: Position) -> None:
         """Notify the first few connections that there is more; `go_on` must follow soon."""
         self.end = end
-        self._left = iter(self._feeds)
+        self._left = iter(self._feeds.copy())
         for feed in islice(self._left, _AT_ONCE):
             feed.wake.set()
 

@@ -1,21 +1,68 @@
 """LoopedClient: a pusher or puller whose connection an event loop serves."""
 
 import logging
-import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
-from replicator.serve.looped import Hold, LoopedConnection, Over
-from rt.about import carried
+from replicator.serve.pull_connection import PullConnection
+from replicator.sink.connection import SinkConnection
+from replicator.wire.link import Link
 from rt.errors import RtError
 from rt.log.notify.watch import Wake
-from rt.net.loop.event_loop import READABLE, WRITABLE, ContextParty, EventLoop
+from rt.net.loop.event_loop import EventLoop
+from rt.net.loop.poller import READABLE, WRITABLE
+from rt.net.loop.turns import ContextParty
 
 _log: Final = logging.getLogger(__name__)
 _LOOK_S: Final = 0.5  # between two looks at a connection that is held back
 _PAUSE_LEAST_S: Final = 0.001  # so that nothing that is due keeps the loop from waiting
+
+
+class Hold(NamedTuple):
+    """Hold: how long to pause a connection.
+
+    Attributes:
+        seconds: how long; 0 for not at all.
+        is_over: whether the pause ends early, because the quota was changed.
+    """
+
+    seconds: float
+    is_over: Callable[[], bool] = lambda: False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoopedConnection:
+    """What an event loop needs of a connection; exactly one of `fills` and `feeds` is given.
+
+    Attributes:
+        link: it sends without waiting for the peer.
+        wake: set by any thread when the connection has something to do.
+        fills: receives what a pusher sends.
+        feeds: sends the merged log to a puller.
+        held: charges for traffic; to be called when `link.is_metered`.
+        is_ended: whether this side has ended it; any thread may ask.
+        left: records that the client has left. Called once.
+    """
+
+    link: Link
+    wake: Wake
+    fills: SinkConnection | None
+    feeds: PullConnection | None
+    held: Callable[[], Hold]
+    is_ended: Callable[[], bool]
+    left: Callable[[], None]
+
+    def close(self) -> None:
+        """Release the logs; what was appended right before the end is settled."""
+        if self.fills is not None:
+            self.fills.close()
+        if self.feeds is not None:
+            self.feeds.close()
+
+
+Over = Callable[[Exception | None], None]  # takes why a connection has ended; may wait for the peer
 
 
 class LoopedClient(ContextParty):
@@ -30,10 +77,7 @@ class LoopedClient(ContextParty):
     def __init__(self, loop: EventLoop, served: LoopedConnection, over: Over) -> None:
         """Take over a connection; `begin` does the rest.
 
-        Args:
-            loop: calls `ready`.
-            served: the connection.
-            over: called in a thread of its own with why it has ended, if not because it was to.
+        A thread of its own calls `over` with why it has ended, if not because it was to.
         """
         super().__init__()
         self._loop = loop
@@ -43,6 +87,7 @@ class LoopedClient(ContextParty):
         self._fd = served.link.fileno()
         self._watched = 0  # which events of the socket
         self._is_away = self._is_over = False
+        self._has_closed = False  # set by the thread that ends it
         self._is_woken = False  # while it was away
         self._woken = _Woken(served.wake, self)
         self._pause_s = 0.0  # what the last turn of a puller said
@@ -51,7 +96,7 @@ class LoopedClient(ContextParty):
 
     def begin(self) -> None:
         """Have the loop serve it from now on."""
-        self._loop.post(self._begin)
+        self._loop.post(self.acting(self._begin))
 
     def _fail(self, error: Exception) -> None:
         _log.error("internal error while a connection was served; it ends", exc_info=error)
@@ -101,7 +146,6 @@ class LoopedClient(ContextParty):
             self._pause_s = self._served.feeds.turn()
 
     def _fed(self) -> None:
-        """Go on after a turn of a puller."""
         if self._served.feeds is not None and self._served.feeds.is_over:
             self._end(None)
             return
@@ -123,20 +167,20 @@ class LoopedClient(ContextParty):
             self._loop.mark(self)
         self._watch(READABLE * is_reading | WRITABLE * link.has_left)
         pause_s = max(_PAUSE_LEAST_S, min(pause_s, link.pause_s))
-        self._loop.deadlines.set(self, time.monotonic() + pause_s)
+        self._loop.deadlines.set(self, self._loop.clock() + pause_s)
 
     # A connection that has had its share
 
     def _hold_back(self, hold: Hold) -> None:
         if hold.seconds > 0:
             self._hold = hold
-            self._held_to_s = time.monotonic() + hold.seconds
+            self._held_to_s = self._loop.clock() + hold.seconds
             self._watch(0)
             self._look_later()
 
     def _is_held(self) -> bool:
         hold = self._hold
-        if hold is not None and (time.monotonic() >= self._held_to_s or hold.is_over()):
+        if hold is not None and (self._loop.clock() >= self._held_to_s or hold.is_over()):
             self._hold = None
         return self._hold is not None
 
@@ -148,7 +192,7 @@ class LoopedClient(ContextParty):
         self._look_later()
 
     def _look_later(self) -> None:
-        now_s = time.monotonic()
+        now_s = self._loop.clock()
         self._loop.deadlines.set(self, min(self._held_to_s, now_s + _LOOK_S))
 
     # A turn that waits for the disk
@@ -160,7 +204,7 @@ class LoopedClient(ContextParty):
         self._loop.away(lambda: None if self._is_over else work(), self._back)
 
     def _back(self, error: Exception | None) -> None:
-        self._run(self._come_back, error)
+        self.acting(self._come_back, error)()
 
     def _come_back(self, error: Exception | None) -> None:
         self._is_away = False
@@ -171,7 +215,9 @@ class LoopedClient(ContextParty):
         else:
             if self._served.feeds is not None:
                 self._fed()
-            if self._served.feeds is None or self._is_woken:
+            elif self._link.is_metered:  # one such turn may follow another without a rest
+                self._hold_back(self._served.held())
+            if self._hold is None and (self._served.feeds is None or self._is_woken):
                 self._loop.mark(self)  # not here, where an error would end the loop
 
     def _watch(self, events: int) -> None:
@@ -194,20 +240,24 @@ class LoopedClient(ContextParty):
         self._loop.forget(self)
 
         def end() -> None:  # it says why to the peer, and waits until that was read
+            self._has_closed = True
             try:
                 self._served.close()
             finally:
                 self._over(error)
 
-        try:
-            threading.Thread(target=carried(end), name="end", daemon=True).start()
-        except RuntimeError:  # no thread is left: the pool does it, in its turn
-            with suppress(RuntimeError):
-                self._loop.away(end, lambda _error: None)
+        def back(_error: Exception | None) -> None:
+            if not self._has_closed:  # no thread is left: the pool does it, in its turn
+                with suppress(RuntimeError):
+                    self._loop.away(end, lambda _error: None)
+
+        self._loop.ask(end, back)
 
 
 class _Woken:
     """A connection's wake, which any thread sets."""
+
+    is_urgent = False
 
     def __init__(self, wake: Wake, client: LoopedClient) -> None:
         self._wake = wake

@@ -45,15 +45,9 @@ class PullConnection:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Serve what `feed` returns to the peer of `link`, which waits for `wake`.
+        """Serve what `feed` returns to the peer of `link`, which has greeted and waits for `wake`.
 
-        Args:
-            link: a link on which both sides have greeted.
-            wake: the wake that the link waits for.
-            feed: returns the log to serve.
-            damaged: as `replicator.host.Host.damaged`.
-            traffic: counts what is sent.
-            clock: a monotonic clock, in seconds.
+        `damaged` is as `replicator.host.Host.damaged`; `traffic` counts what is sent.
 
         Raises:
             Refused: the host does not serve now.
@@ -137,7 +131,9 @@ class PullConnection:
             self._demand_begun(self._channel)
             self._side.mark(self._channel)
         elif self._is_there():
-            self._channel = self._side.open(self._log, self._feed.end, is_whole=self._feed.is_whole)
+            self._channel = self._side.open(
+                self._log, self._feed.end, is_whole=self._feed.is_whole, recent=self._feed.recent
+            )  # fmt: skip
             self._begin_by_s = self._clock() + BEGIN_S
 
     def _demand_begun(self, channel: SourceChannel) -> None:
@@ -154,7 +150,6 @@ class PullConnection:
         return self._log.is_there
 
     def _report(self, error: CorruptLog) -> None:
-        """Report damage, and whether its file still grows."""
         self._damaged(error, error.position.file not in self._log.manifest.rolled)
 
     def _send_now(self) -> bool:

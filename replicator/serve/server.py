@@ -15,21 +15,19 @@ from typing import Final
 from replicator.host import Bell, Host, Inbox
 from replicator.limits.admission import Admission, ServerLimits
 from replicator.serve.client_record import PULLS, PUSHES, ServedClient
-from replicator.serve.greeting import answer_hello
-from replicator.serve.listener import listen_at
-from replicator.serve.looped import Hold, LoopedConnection
-from replicator.serve.looped_client import LoopedClient
+from replicator.serve.looped_client import Hold, LoopedClient, LoopedConnection
 from replicator.serve.pull_connection import PullConnection
 from replicator.serve.streams import Kept, ServedStream, Streams
 from replicator.sink.ack_schedule import AckSchedule
 from replicator.sink.columns_check import ColumnsCheck
 from replicator.sink.connection import SinkConnection
-from replicator.wire.hello import check_log
+from replicator.wire.codec import VERSION, VERSION_MIN, encode
+from replicator.wire.hello import check_hello, check_log, common_version
 from replicator.wire.large_messages import LargeMessages
-from replicator.wire.link import HungUp, Link, Passed, pause, shut
-from replicator.wire.messages import PUSH
+from replicator.wire.link import HungUp, Link, Passed, Patience, pause, shut
+from replicator.wire.messages import PUSH, Hello
 from rt.about import speak_of
-from rt.errors import PeerError, Refused, RtError
+from rt.errors import PeerError, Refused, RtError, spoken
 from rt.format.manifest import LogIdentity
 from rt.log.notify.watch import Wake
 from rt.net.authority.grants import Grants, grants_path
@@ -39,9 +37,11 @@ from rt.net.loop.event_loop import EventLoop
 from rt.net.repeated import RepeatedLines
 from rt.net.tls import Contexts, accept
 from rt.text import printable, size_text
+from rt.version import SOFTWARE
 
 _log: Final = logging.getLogger(__name__)
 _STOP_S: Final = 2.0
+_BACKLOG: Final = 128
 _FLUSH_S: Final = 1.0  # how often summaries of repeated log lines are written
 _NO_RESOURCE_S: Final = 0.1
 # A handshake costs a millisecond of processor time, so refusals are delayed to slow down peers that
@@ -66,25 +66,13 @@ class ServedConnection:
     about: str = ""  # what its log lines begin with from then on, if there are several streams
 
 
-@dataclass(frozen=True, slots=True)
-class Reception:
-    """Reception: what checks peers and their frames; the parts have locks of their own."""
-
-    contexts: Contexts
-    grants: Grants
-    columns: ColumnsCheck
-
-    def __post_init__(self) -> None:
-        live_connections.remind(os.path.abspath(self.grants.path), self.grants.warning)
-
-
 class Server:
     """Accepts connections, and has an event loop serve each once both sides have greeted.
 
     Threads: the acceptor begins connections; each has a thread for its handshake and greeting, and
     another for its end; `stop` may be called by any other. `_lock` guards `_connections`, and of
     each in it `sock`, `is_ended` and `stream`; `about` is its threads' own. `_gone` is its
-    condition: one was removed. `_admission`, `_streams` and `_lines` have locks of their own.
+    condition: one was removed. `admission`, `_streams` and `_lines` have locks of their own.
     `_stopping` is set once and read by all. `__init__` sets the others.
     """
 
@@ -97,6 +85,7 @@ class Server:
         columns: ColumnsCheck | None = None,
         *,
         loop: EventLoop | None = None,
+        patience: Patience | None = None,
     ) -> None:
         """Listen; nothing is served before `start`.
 
@@ -108,20 +97,21 @@ class Server:
                 streams they are about.
             columns: looks into the frames of publishers; one of its own if None.
             loop: serves them; one of its own if None.
+            patience: the deadlines of each connection.
 
         Raises:
             OSError: the address is not available.
             Misuse: the file of grants cannot be read.
         """
-        self._reception = Reception(
-            contexts, Grants(grants_path(contexts.files.ca)), columns or ColumnsCheck()
-        )
-        self._streams = streams
-        self._listener = listen_at(address, _FLUSH_S)
+        self._contexts, self._columns = contexts, columns or ColumnsCheck()
+        self._grants = Grants(grants_path(contexts.files.ca))
+        live_connections.remind(os.path.abspath(self._grants.path), self._grants.warning)
+        self._streams, self._patience = streams, patience
+        self._listener = _listen_at(address, _FLUSH_S)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         limits = limits or ServerLimits()
-        self._admission = Admission(limits)
-        self._large = LargeMessages(limits.identity_memory_bytes)
+        self.admission = Admission(limits)
+        self.memory = LargeMessages(limits.identity_memory_bytes)
         self._lines = RepeatedLines(_log)
         self._connections: dict[ServedConnection, threading.Thread] = {}
         self._lock = threading.Lock()
@@ -168,13 +158,8 @@ class Server:
 
     def use_limits(self, limits: ServerLimits) -> None:
         """Apply other limits to connections that begin from now on."""
-        self._admission.limits = limits
-        self._large.share_bytes = limits.identity_memory_bytes
-
-    @property
-    def admission(self) -> Admission:
-        """The limits of certificate names, and their use."""
-        return self._admission
+        self.admission.limits = limits
+        self.memory.share_bytes = limits.identity_memory_bytes
 
     @property
     def connections(self) -> int:
@@ -219,7 +204,7 @@ class Server:
             self._drop(connection)
             self._lines.warn("full", f"{name}: closed, all threads are taken")
             return
-        self._displace(self._admission.knock(connection, host))
+        self._displace(self.admission.knock(connection, host))
         try:
             thread.start()
         except RuntimeError as error:  # the system gives us no more threads
@@ -229,7 +214,7 @@ class Server:
     @property
     def _threads_max(self) -> int:
         """The maximum number of threads; displaced handshakes end a bit later, so count twice."""
-        limits = self._admission.limits
+        limits = self.admission.limits
         return limits.connections + 2 * limits.handshakes
 
     def _displace(self, connection: object) -> None:
@@ -240,8 +225,7 @@ class Server:
             self._lines.warn(kind, f"{connection.name}: its handshake was ended for a newer one")
 
     def _drop(self, connection: ServedConnection) -> None:
-        """Release all resources of a connection."""
-        self._admission.leave(connection)
+        self.admission.leave(connection)
         with self._gone:
             self._connections.pop(connection, None)
             connection.sock.close()
@@ -285,9 +269,9 @@ class Server:
     def _talk(self, connection: ServedConnection) -> Kept | None:
         """Serve a connection; return what takes it over, if anything does."""
         sock, peer = accept(
-            connection.sock, self._reception.contexts.current(),
-            self._admission.limits.handshake_s,
-            admit=partial(self._admit, connection), grants=self._reception.grants,
+            connection.sock, self._contexts.current(),
+            self.admission.limits.handshake_s,
+            admit=partial(self._admit, connection), grants=self._grants,
             wrapped=partial(self._take_over, connection),
             change=partial(self._has_left, connection),
         )  # fmt: skip
@@ -295,9 +279,8 @@ class Server:
             stream, handler = route
             self._is_about(connection, stream)
             return handler(sock, peer)
-        memory = self._large.of(peer.title)
-        name = _named(peer, connection)
-        link = Link(sock, name, memory)
+        name = f"{peer.name} at {connection.name}"
+        link = Link(sock, name, self.memory.of(peer.title), self._patience)
         kept = None
         try:
             kept = self._replicate(connection, link, peer)
@@ -320,7 +303,7 @@ class Server:
             connection.alpn = alpn or ""
             if peer.is_node and (why := self._streams.objection(peer, connection.alpn)):
                 raise Refused("not-a-member", why)
-            self._admission.admit(connection, peer)
+            self.admission.admit(connection, peer)
             connection.is_admitted = True
         except Refused:
             pause(connection.wake, _REFUSAL_S)
@@ -338,7 +321,7 @@ class Server:
     ) -> Kept | None:
         looped = None
         try:
-            hello, served = answer_hello(link, self._streams, peer)
+            hello, served = self._greet(link, peer)
             self._is_about(connection, hello.stream)
             connection.about = served.record.about
             link.name = f"{connection.about}{link.name}"
@@ -357,6 +340,22 @@ class Server:
             _say_why(link, error)
             raise
         return None if looped is None else partial(self._hand_over, connection, looped)
+
+    def _greet(self, link: Link, peer: PeerIdentity) -> tuple[Hello, ServedStream]:
+        """Answer a peer's greeting, if it may proceed; return it and the stream that it names.
+
+        Raises:
+            Refused: it may not proceed.
+            PeerError: it does not speak the protocol.
+        """
+        hello = link.expect(Hello)
+        link.version = common_version(hello)
+        served = self._streams.named(hello.stream, peer)
+        check_hello(hello, peer, is_own=served.is_own)
+        if peer.is_node and (why := served.objection(peer)):
+            raise Refused("not-a-member", why)
+        link.send(encode(Hello(VERSION_MIN, VERSION, hello.direction, hello.stream, SOFTWARE)))
+        return hello, served
 
     def _looped(
         self,
@@ -382,7 +381,6 @@ class Server:
             link, connection.wake, fills, feeds, held,
             is_ended=lambda: self._stopping or connection.is_ended,
             left=lambda: served.record.leave(client),
-            about=served.host,
         )  # fmt: skip
 
     def _hand_over(
@@ -412,7 +410,7 @@ class Server:
         )
         claim = partial(self._claim, peer, served)
         # What a node relays was taken by it, and may have been merged.
-        columns = None if peer.is_node else self._reception.columns
+        columns = None if peer.is_node else self._columns
         return SinkConnection(
             link, schedule, claim, columns=columns, settle=host.settle,
             refused=lambda why: served.record.refuse(why.code),
@@ -431,9 +429,9 @@ class Server:
 
     def _charge(self, peer: PeerIdentity, passed: Passed) -> float:
         """Charge for traffic; return for how many seconds to pause the connection."""
-        held_s = self._admission.spend(peer, passed.bytes, passed.messages)
+        held_s = self.admission.spend(peer, passed.bytes, passed.messages)
         if held_s:
-            limits = self._admission.limits
+            limits = self.admission.limits
             most = f"{size_text(limits.identity_bytes_s)} (identity_bytes_s)"
             most += f" and {limits.identity_messages_s} messages (identity_messages_s) a second"
             self._lines.warn(f"spent {peer.title}", f"{peer.title} is slowed down to {most}")
@@ -457,10 +455,26 @@ class Server:
     ) -> Inbox:
         host = served.host
         check_log(log, host.stream, peer)
-        self._admission.claim_session(peer, f"{host.stream}/{log.name}")
+        self.admission.claim_session(peer, f"{host.stream}/{log.name}")
         if not peer.is_node:
             served.quotas.claim_session(peer.name, log.name)
         return host.claim(log, peer.name, bell, relays=peer.is_node)
+
+
+def _listen_at(address: tuple[str, int], accept_s: float) -> socket.socket:
+    """Listen at a host and port; port 0 picks a free one. `OSError` if it is not available.
+
+    An `accept` gives up after `accept_s` seconds, with a `TimeoutError`.
+    """
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    try:
+        listener = socket.create_server(address, family=family, backlog=_BACKLOG)
+    except OSError as error:
+        words = spoken(error).partition(" (while ")[0]  # Python repeats the address
+        where = f"{address[0]}:{address[1]}"
+        raise OSError(error.errno, f"cannot listen at {where}: {words}") from error
+    listener.settimeout(accept_s)
+    return listener
 
 
 def _join(threads: Iterable[threading.Thread]) -> None:
@@ -482,7 +496,3 @@ def _say_why(link: Link, error: Refused | PeerError) -> None:
         link.refuse(error.code, str(error))
     elif not isinstance(error, HungUp):
         link.refuse("protocol", str(error))
-
-
-def _named(peer: PeerIdentity, connection: ServedConnection) -> str:
-    return f"{peer.name} at {connection.name}"

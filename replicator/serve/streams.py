@@ -54,13 +54,7 @@ class ServedStream:
         object.__setattr__(self, "quotas", Quotas(self.host.quota))
 
     def objection(self, peer: PeerIdentity, alpn: str = "", *, is_live: bool = False) -> str:
-        """Return why a node is not admitted, or "".
-
-        Args:
-            peer: the node.
-            alpn: the protocol that it speaks; "" for the replication protocol.
-            is_live: whether it was admitted before.
-        """
+        """Return why a node is not admitted, or ""; arguments as for `Streams.objection`."""
         if self.door is not None:
             return self.door(peer, greets=alpn in self.greets, is_live=is_live)
         is_known = self.host.is_member(peer.name)

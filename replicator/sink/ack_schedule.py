@@ -68,6 +68,7 @@ class AckSchedule:
         is_first: Callable[[], bool] = lambda: True,
         *,
         later_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Schedule nothing yet.
 
@@ -78,6 +79,7 @@ class AckSchedule:
             is_first: whether the source learns of merges from this node first; if not, all
                 acknowledgements wait, and one serves many merges.
             later_s: how long they wait in that case; `patience_s` if not given.
+            clock: a monotonic clock, in seconds.
         """
         self.wake = wake
         self.turn = Lock()
@@ -85,6 +87,7 @@ class AckSchedule:
         self._patience_s = patience_s
         self._later_s = patience_s if later_s is None else later_s
         self._is_first = is_first
+        self._clock = clock
         self._news: set[int] = set()
         self._waiting: dict[int, float] = {}  # latest time to acknowledge, by channel
 
@@ -102,7 +105,7 @@ class AckSchedule:
         pause_s = _PAUSE_FULL_S if self._news else float("inf")
         if not self._waiting:
             return pause_s
-        return min(pause_s, max(_PAUSE_LEAST_S, min(self._waiting.values()) - time.monotonic()))
+        return min(pause_s, max(_PAUSE_LEAST_S, min(self._waiting.values()) - self._clock()))
 
     def note(self, channel: int) -> bool:
         """Record that a channel has news; return whether the connection must be woken."""
@@ -115,7 +118,7 @@ class AckSchedule:
 
     def due(self, channels: dict[int, SinkChannel]) -> list[int]:
         """Return the channels to acknowledge now, each once."""
-        now_s, due = time.monotonic(), []
+        now_s, due = self._clock(), []
         while self._news:
             channel = self._news.pop()
             found = channels.get(channel)

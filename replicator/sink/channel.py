@@ -85,6 +85,16 @@ class SinkChannel:
         start = (self._start or "") if _holds_nothing(appender) else ""
         return Standing(self.channel, end, archived_to, rolled, spans, crc32(tail), start)
 
+    def waits_for_disk(self, message: Data | RolledNotice | ArchivedNotice) -> bool:
+        """Whether taking a message begins or ends a file, or reads one that has ended.
+
+        Appending to a file that is open, the usual case, does not wait.
+        """
+        appender = self._appender
+        if not isinstance(message, Data):
+            return True
+        return not appender.is_open or message.position < appender.end.file
+
     def take_data(self, message: Data) -> None:
         """Append frames after checking each of them.
 

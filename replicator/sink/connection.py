@@ -33,10 +33,16 @@ _log: Final = logging.getLogger(__name__)
 # What a node does for one of these, in messages of 20 us: a file is two files, lines and syncs. One
 # without a frame is left by a publisher that was killed, so few are honest. A session is opened in
 # 0.4 ms; one that is new in 3 ms, for its directory, its manifest and their syncs.
-_FILE_MESSAGES: Final = 100
+_FILE_MESSAGES: Final = 100  # at least; see `_FILE_MESSAGES_S`
 _EMPTY_FILE_MESSAGES: Final = 2000
 _OPEN_MESSAGES: Final = 20
 _BEGIN_MESSAGES: Final = 130
+
+# The end of a file is charged by the time that it took as well, in messages a second: at 10,000 of
+# them a second, one name's files occupy a tenth of the disk's time, which everyone's messages need.
+# A disk that stalls is not the peer's doing, so no file counts for longer than this.
+_FILE_MESSAGES_S: Final = 100_000
+_FILE_LONGEST_S: Final = 0.1
 
 # Nodes that have just started agree within 10 s that messages may have headers; until then this is
 # checked every 0.1 s, afterwards with each heartbeat.
@@ -44,8 +50,6 @@ _AGREED_S, _ASK_S = 10.0, 0.1
 
 _IDLE_S: Final = 60.0  # the link's own deadlines are shorter
 
-# Messages whose handling waits for syncs, or opens a copy and reads its end.
-_SLOW: Final = frozenset({Open, RolledNotice, ArchivedNotice})
 
 Claim = Callable[[LogIdentity, Bell], Inbox]
 
@@ -71,6 +75,7 @@ class SinkConnection:
         refused: Callable[[Refused], None] = lambda _why: None,
         start: str | None = None,
         headers: Callable[[], str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Start without a channel.
 
@@ -86,7 +91,9 @@ class SinkConnection:
                 copies.
             headers: returns why messages may not have headers, or ""; None for copies of accepted
                 logs.
+            clock: a clock that only goes forward, in seconds.
         """
+        self._clock = clock
         self._link = link
         self._schedule = schedule
         self._claim = claim
@@ -115,7 +122,7 @@ class SinkConnection:
         """
         with self._schedule.turn:
             for message in self._link.receive():
-                if type(message) in _SLOW:
+                if self._is_slow(message):
                     self._aside = partial(self._take, message)
                 else:
                     self._take(message)
@@ -207,6 +214,18 @@ class SinkConnection:
             self._has_written = False
             self._settle()
 
+    def _is_slow(self, message: Message) -> bool:
+        """Whether handling a message waits for the disk: it opens a copy, or begins or ends a file.
+
+        What comes for a channel that has ended is ignored here and now.
+        """
+        if isinstance(message, Open):
+            return True
+        if not isinstance(message, Data | RolledNotice | ArchivedNotice):
+            return False
+        channel = self._channels.get(message.channel)
+        return channel is not None and channel.waits_for_disk(message)
+
     def _take(self, message: Message) -> None:
         if type(message) is Data and (channel := self._channels.get(message.channel)) is not None:
             self._act(channel, message)
@@ -261,9 +280,7 @@ class SinkConnection:
                 if self._last_codes:
                     self._last_codes.pop(_name(channel), None)
             elif isinstance(message, RolledNotice):
-                is_empty = not message.line.end
-                self._link.charge(_EMPTY_FILE_MESSAGES if is_empty else _FILE_MESSAGES)
-                channel.take_rolled(message)
+                self._end_file(channel, message)
             elif isinstance(message, ArchivedNotice):
                 channel.take_archived(message)
             elif isinstance(message, CaughtUpNotice):
@@ -278,6 +295,16 @@ class SinkConnection:
                 self._aside = fail  # it reads all of the copy
             else:
                 fail()
+
+    def _end_file(self, channel: SinkChannel, message: RolledNotice) -> None:
+        """End a file, and charge for the time that it took."""
+        least = _FILE_MESSAGES if message.line.end else _EMPTY_FILE_MESSAGES
+        began_s = self._clock()
+        try:
+            channel.take_rolled(message)
+        finally:
+            took_s = min(self._clock() - began_s, _FILE_LONGEST_S)
+            self._link.charge(max(least, int(took_s * _FILE_MESSAGES_S)))
 
     def _fail(self, channel: SinkChannel, error: Exception, *, by_source: bool) -> None:
         """End a channel, and only that one; tell the source, unless the source ended it."""

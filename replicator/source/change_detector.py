@@ -56,12 +56,9 @@ class ChangeDetector:
         _, self._listed_ns = _status(self._log.path)
 
     def has_changed(self, cursor: Position, *, ended: bool, follows: Callable[[], bool]) -> bool:
-        """Whether there may be more to send now; two `stat` calls, or three.
+        """Whether there may be more to send after the cursor; two `stat` calls, or three.
 
-        Args:
-            cursor: the end up to which the log was sent.
-            ended: whether the cursor's file has ended, so that a next one may appear.
-            follows: lists the files, and returns whether one follows.
+        If the cursor's file has `ended`, `follows` lists the files and returns whether one follows.
         """
         known = self._size  # read before checking for changes
         if not self.is_quiet:
@@ -79,10 +76,6 @@ class ChangeDetector:
             return True
         self._listed_ns = changed_ns  # the confirmations file is in the directory too
         return False
-
-    def is_rolling(self) -> bool:
-        """Whether the manifest has grown, so that the file may have ended."""
-        return not self._log.is_as_read()
 
     def refresh(self) -> None:
         """Read the new part of the manifest, after checking that the log was not replaced."""
@@ -107,7 +100,7 @@ class ChangeDetector:
 
     def demand_in_place(self) -> None:
         """As `demand_same_log`, with one system call, for each acknowledgement."""
-        if not (self._is_copy or self._log.is_in_place()):
+        if not self.is_in_place():
             raise LogReplaced(self._log.path)
 
     def bytes_after(self, position: Position) -> int:

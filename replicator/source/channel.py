@@ -1,12 +1,12 @@
 """SourceChannel: reads one log directory for one sink, and sends what the source decides."""
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import Final
 
 from replicator.source.change_detector import ChangeDetector
 from replicator.source.cursor_file import CursorFile
 from replicator.source.held import held_of
-from replicator.source.sent_frames import check_sent, walk_to
 from replicator.source.source import (
     Difference,
     Effect,
@@ -27,22 +27,25 @@ from replicator.wire.messages import (
     ArchivedNotice,
     CaughtUpNotice,
     Message,
-    Open,
     RolledNotice,
     Standing,
 )
-from rt.errors import CorruptLog, Misuse, Refused
+from rt.errors import CorruptLog, FrameError, Misuse, Refused
 from rt.format import manifest
-from rt.limits import READ_BYTES, SMALL_BYTES
+from rt.format.scan import Scan
+from rt.limits import MIB, READ_BYTES, SMALL_BYTES
 from rt.log.files.archived import is_dropped, is_own_choice, not_copied
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import File
 from rt.log.notify.in_process_notify import WrittenFrame
 from rt.log.read.growth import BadFrames, DamagedFrame, EmptiedFile
 from rt.log.read.start import parse_start, resolve
+from rt.log.write.recent_frames import Appended
 from rt.position import START, Position
 
 Sender = Callable[[bytes | memoryview], None]
+Recent = Callable[[Position, Position], Appended | None]
+_VERIFY_BYTES: Final = 64 * MIB  # more than is in flight; keeps a sink from having all read
 _BEHIND_BYTES: Final = READ_BYTES // 2  # a sink that is sent so much at once was lagging
 
 
@@ -56,14 +59,13 @@ class SourceChannel:
         end: Callable[[], Position] | None = None,
         *,
         is_whole: Callable[[], bool] = lambda: True,
+        recent: Recent = lambda _first, _end: None,
     ) -> None:
-        """Prepare to open the channel.
+        """Prepare to open the channel of this number, for a log that exists and was refreshed.
 
-        Args:
-            channel: its number on the connection.
-            log: refreshed, and existing.
-            end: returns the end of what may be served now; the end on disk if not given.
-            is_whole: whether nothing exists past that end.
+        `end` returns the end of what may be served now, by default the end on disk; `is_whole`
+        whether nothing exists past it; `recent` frames from a place on, up to another at most, if
+        they are in memory.
         """
         if log.manifest.identity is None:
             raise Misuse(f"{log.path} is not there yet")
@@ -73,12 +75,13 @@ class SourceChannel:
         self._acked = START  # the end up to which the sink has written the log
         self._end = end
         self._is_whole = is_whole
+        self._recent = recent
         self._source: Source | None = None
-        self._cursor = CursorFile(log, is_own=end is None)
+        self.cursor_file = CursorFile(log, is_own=end is None)
         self._begins = START  # files before this one are not copied
         self._archived_sent = 0  # archived lines of the manifest skipped or sent
         self._bad_frames = BadFrames(log)
-        self._quiet = ChangeDetector(log, is_copy=end is not None)
+        self.changes = ChangeDetector(log, is_copy=end is not None)
 
     @property
     def position(self) -> Position:
@@ -89,19 +92,6 @@ class SourceChannel:
     def has_begun(self) -> bool:
         """Whether the sink has sent its Standing."""
         return self._source is not None
-
-    @property
-    def is_held_back(self) -> bool:
-        """Whether more may be sent after more is merged."""
-        return self._cursor.is_held_back
-
-    def is_in_place(self) -> bool:
-        """Whether the log was not replaced by another, or by an older copy of it."""
-        return self._quiet.is_in_place()
-
-    def opening(self) -> Open:
-        """Return the message that opens the channel."""
-        return Open(self.channel, self.identity)
 
     def begin(self, standing: Standing) -> None:
         """Begin where the sink's copy ends.
@@ -128,7 +118,7 @@ class SourceChannel:
         A node or relay serves a copy, whose sink may have received more from others. Also `Refused`
         if the log was replaced.
         """
-        self._quiet.demand_in_place()
+        self.changes.demand_in_place()
         sent = log_end = self.position
         beyond = max(ack.replicated, ack.merged)
         if beyond > sent:  # received through another node: only then read the disk
@@ -139,7 +129,7 @@ class SourceChannel:
         self._acked = ack.received
 
     def verify(self) -> None:
-        """Check every byte of the frames sent and not acknowledged.
+        """Check every byte of the frames sent and not acknowledged, in the file they begin in.
 
         Only headers are checked before sending; a sink that refuses a frame as damaged may be right
         about its body.
@@ -148,7 +138,17 @@ class SourceChannel:
             CorruptLog: one is damaged.
             OSError: it cannot be read.
         """
-        check_sent(self.log, self.identity, self._acked, self.position)
+        log, since, until = self.log, self._acked, self.position
+        with closing(log.open_file(since.file)) as file:
+            end = until.offset if until.file == since.file else file.size()
+            walk = log.walk_before(file, since.file, lambda entry: entry.offset > since.offset)
+            scan = Scan(file.pread, walk)
+            last = walk.position.offset + _VERIFY_BYTES
+            try:
+                while walk.position.offset < last and scan.next(end):
+                    pass
+            except FrameError as error:
+                raise CorruptLog(log.file_path(since), walk.position, str(error)) from None
 
     def pump(self, send: Sender, buffer: FrameBuffer) -> bool:
         """Send what comes next, about 1 MiB at most; False if there is nothing for now.
@@ -161,7 +161,7 @@ class SourceChannel:
         source = self._source
         if source is None:
             return False
-        self._quiet.is_quiet = False  # before anything that `has_news` reads
+        self.changes.is_quiet = False  # before anything that `has_news` reads
         is_whole = self._is_whole()  # before the end, so it cannot count later bytes
         looked = self._look(source)
         self._tell_archived(send, source)
@@ -169,13 +169,13 @@ class SourceChannel:
         if isinstance(effect, Send):
             sent = self._send(send, buffer, source, effect.limit)
             more = source.cursor.offset < effect.limit or looked.rolled is not None
-            self._quiet.is_quiet = not (sent and (more or not source.caught_up))
+            self.changes.is_quiet = not (sent and (more or not source.caught_up))
         else:
-            self._quiet.is_quiet = not self._perform(send, effect)
-        if self._quiet.is_quiet and is_whole and not source.caught_up:
+            self.changes.is_quiet = not self._perform(send, effect)
+        if self.changes.is_quiet and is_whole and not source.caught_up:
             source.caught_up = True
             send(encode(CaughtUpNotice(self.channel, source.cursor)))
-        return not self._quiet.is_quiet
+        return not self.changes.is_quiet
 
     def send_little(self, send: Sender, buffer: FrameBuffer) -> bool:
         """Send the new bytes of the current file, if they are few and all that the sink lacks.
@@ -186,16 +186,16 @@ class SourceChannel:
         Raises:
             As `pump`.
         """
-        source, file = self._source, self._cursor.file
+        source, file = self._source, self.cursor_file.file
         if source is None or file is None or not source.caught_up or source.ended:
             return False
         cursor = source.cursor
-        if self._cursor.start != cursor.file:
+        if self.cursor_file.start != cursor.file:
             return False
         end = self._end() if self._end is not None else self._grown_to(file)
         if not 0 < end - cursor <= SMALL_BYTES:
             return False
-        quiet = self._quiet
+        quiet = self.changes
         was_quiet, quiet.is_quiet = quiet.is_quiet, False
         quiet.looked(end.offset)
         sent = self._send(send, buffer, source, end.offset) and source.cursor == end
@@ -215,7 +215,7 @@ class SourceChannel:
             return False
         if frame.position != source.cursor or frame.log != self.identity.id:
             return False
-        quiet, length = self._quiet, len(frame.data)
+        quiet, length = self.changes, len(frame.data)
         was_quiet, quiet.is_quiet = quiet.is_quiet, False
         quiet.looked(frame.position.offset + length)
         send(buffer.frame_message(self.channel, frame))
@@ -225,7 +225,7 @@ class SourceChannel:
 
     def _grown_to(self, file: File) -> Position:
         """Return where the current file ends, or its start if it may have been rolled."""
-        return Position(self._cursor.start + (0 if self._quiet.is_rolling() else file.size()))
+        return Position(self.cursor_file.start + (file.size() if self.log.is_as_read() else 0))
 
     def has_news(self) -> bool:
         """Whether there may be more to send than at the last `pump`; any thread may ask.
@@ -233,13 +233,13 @@ class SourceChannel:
         Bytes being sent count as news until they are sent.
         """
         source = self._source
-        if source is None or self.is_held_back:
+        if source is None or self.cursor_file.is_held_back:
             return True
         if self._end is not None:
             return self._has_more(self._end)
-        return self._quiet.has_changed(
+        return self.changes.has_changed(
             source.cursor, ended=source.ended,
-            follows=lambda: self._cursor.following(source.cursor.file) is not None,
+            follows=lambda: self.cursor_file.following(source.cursor.file) is not None,
         )  # fmt: skip
 
     def _has_more(self, end: Callable[[], Position]) -> bool:
@@ -250,17 +250,9 @@ class SourceChannel:
 
     def rest(self) -> None:
         """Close the descriptors while nothing happens."""
-        self._cursor.close()
+        self.cursor_file.close()
         self.log.close()
-        self._quiet.has_rested = True
-
-    def has_idled(self) -> bool:
-        """Whether nothing was sent since the last call."""
-        return self._quiet.has_idled()
-
-    def bytes_left(self) -> int:
-        """Return how many bytes of the cursor's file were not sent yet."""
-        return self._quiet.bytes_after(self.position)
+        self.changes.has_rested = True
 
     def _starting_file(self, start: str) -> Position:
         """Return the file in which an empty copy begins.
@@ -287,23 +279,21 @@ class SourceChannel:
 
     def _begin_at(self, end: Position) -> Position:
         if not end:
-            return self._cursor.first()
+            return self.cursor_file.first()
         if is_dropped(self.log.manifest, end.file):
             words = f"the sink ends at {end}, in a file that was dropped here"
             raise self._refused(Difference("diverged", words))
-        return self._cursor.note(end)
+        return self.cursor_file.note(end)
 
     def _log_end(self) -> Position:
-        """Return where the log ends on disk."""
         self.log.refresh()
         last = max([*self.log.manifest.order[-1:], *self.log.files()[-1:]], default=START)
         rolled_end = self.log.manifest.rolled_end(last)
         if rolled_end is not None:
             return Position(last + rolled_end)
-        return Position(last + self._quiet.bytes_after(last))
+        return Position(last + self.changes.bytes_after(last))
 
     def _served(self, file: Position, size: int) -> int:
-        """Return how many bytes of a file may be served now."""
         if self._end is None:
             return size
         end = self._end()
@@ -311,11 +301,11 @@ class SourceChannel:
 
     def _look(self, source: Source) -> Looked:
         start = source.cursor.file
-        file = self._cursor.open(start)
+        file = self.cursor_file.open(start)
         size = 0 if file is None else file.size()
-        self._quiet.looked(size)
+        self.changes.looked(size)
         limit = None if file is None else self._served(start, size)
-        self._quiet.refresh()  # after the size: the manifest's latest lines count
+        self.changes.refresh()  # after the size: the manifest's latest lines count
         rolled = self.log.manifest.rolled.get(start)
         archived = self.log.manifest.archived.get(start)
         not_here = archived is not None and is_own_choice(archived)
@@ -329,10 +319,10 @@ class SourceChannel:
             limit = min(limit, rolled.end)
         following = None
         if source.ended:
-            self._quiet.listing()
-            following = self._cursor.next_after(start)
+            self.changes.listing()
+            following = self.cursor_file.next_after(start)
             if following is not None:
-                self._quiet.demand_same_log()  # a file of that name may be of another log
+                self.changes.demand_same_log()  # a file of that name may be of another log
         return Looked(limit, rolled, archived, following)
 
     def _tell_archived(self, send: Sender, source: Source) -> None:
@@ -362,9 +352,13 @@ class SourceChannel:
         return True
 
     def _send(self, send: Sender, buffer: FrameBuffer, source: Source, limit: int) -> bool:
-        file, start = self._cursor.file, source.cursor
+        file, start = self.cursor_file.file, source.cursor
         if file is None:
             return False
+        if (frames := self._recent(start, Position(start.file + limit))) is not None:
+            send(buffer.recent_message(self.channel, frames))
+            source.sent(len(frames.data))
+            return True
         message = buffer.data_message(self.channel, file, start, limit)
         if not message:
             return self._is_emptied(start, file)  # archived meanwhile: the next pump finds its line
@@ -382,7 +376,7 @@ class SourceChannel:
             CorruptLog: the frame is damaged, and not merely unwritten.
         """
         durable = START if self._end is None else self._end()
-        walk = walk_to(self.log, self.identity, at, file)
+        walk = self.log.walk_before(file, at.file, lambda entry: entry.offset > at.offset)
         meaning = self._bad_frames.explain(file, walk, durable=durable)
         if isinstance(meaning, DamagedFrame):
             raise CorruptLog(self.log.file_path(at), meaning.at, meaning.reason)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Final, TypeVarTuple
 
-from replicator.source.channel import SourceChannel
+from replicator.source.channel import Recent, SourceChannel
 from replicator.wire import messages
 from replicator.wire.codec import encode
 from replicator.wire.frame_buffer import FrameBuffer
@@ -50,6 +50,7 @@ class SourceConnection:
         damaged: Callable[[CorruptLog], None] = lambda _error: None,
         traffic: Traffic | None = None,
         headers: Callable[[str], None] = lambda _why_not: None,
+        channels_max: int = CHANNELS_MAX,
     ) -> None:
         """Start without a channel.
 
@@ -61,6 +62,7 @@ class SourceConnection:
             damaged: called when a served log was found damaged.
             traffic: counts what is sent.
             headers: called with the reason why publishers may not write headers, or "".
+            channels_max: how many channels the sink opens on a connection.
         """
         link.take_no_frames()
         self._link = link
@@ -68,6 +70,7 @@ class SourceConnection:
         self._refused = refused
         self._damaged = damaged
         self._headers = headers
+        self._channels_max = channels_max
         self._channels: dict[int, SourceChannel] = {}
         self._opened = 0  # number of opened channels; they are numbered from 0
         self._ready: dict[int, SourceChannel] = {}  # in the order of their turns
@@ -86,18 +89,19 @@ class SourceConnection:
         end: Callable[[], Position] | None = None,
         *,
         is_whole: Callable[[], bool] = lambda: True,
+        recent: Recent = lambda _first, _end: None,
     ) -> SourceChannel:
         """Offer an existing log to the sink; arguments as for `SourceChannel`."""
-        channel = SourceChannel(self._opened, log, end, is_whole=is_whole)
+        channel = SourceChannel(self._opened, log, end, is_whole=is_whole, recent=recent)
         self._channels[channel.channel] = channel
         self._opened += 1
-        self._link.send(encode(channel.opening()))
+        self._link.send(encode(messages.Open(channel.channel, channel.identity)))
         return channel
 
     @property
     def is_used_up(self) -> bool:
         """Whether the sink opens no further channel on this connection."""
-        return self._opened >= CHANNELS_MAX
+        return self._opened >= self._channels_max
 
     def leave(self, channel: SourceChannel) -> None:
         """End a channel, so that the sink may take its log from another connection."""
@@ -211,7 +215,7 @@ class SourceConnection:
         channel.check(ack)
         if self._acked is not None:
             self._acked(channel, ack)
-        if channel.is_held_back:
+        if channel.cursor_file.is_held_back:
             self.mark(channel)
 
     def _guarded(

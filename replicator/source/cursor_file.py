@@ -17,12 +17,7 @@ class CursorFile:
     __slots__ = ("_is_own", "_log", "_replaced", "file", "is_held_back", "start")
 
     def __init__(self, log: LogDirectory, *, is_own: bool = False) -> None:
-        """Open nothing yet.
-
-        Args:
-            log: the directory.
-            is_own: whether this is the publisher's own log, not a node's copy.
-        """
+        """Open nothing yet; `is_own` for the publisher's own log, not a node's copy."""
         self._log = log
         self._is_own = is_own
         self._replaced = 0  # the count of replaced files when `file` was opened

@@ -1,6 +1,7 @@
 """GatherWindow: how long small updates are gathered before they are sent."""
 
 import time
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from rt.position import Position
@@ -33,11 +34,15 @@ class GatherWindow:
     Threads: the loop's own.
     """
 
-    def __init__(self, nodes: int) -> None:
-        """Gather for this many nodes; a single node needs no gathering."""
-        self._gathers = nodes > 1
+    def __init__(self, nodes: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """Gather for this many nodes, by a monotonic clock; a single node needs no gathering."""
+        self._gathers, self._clock = nodes > 1, clock
         self._merged_in_s = 0.0
         self._flights: list[_Update] = []  # the oldest first
+
+    def follow(self, nodes: int) -> None:
+        """Gather for this many nodes from now on."""
+        self._gathers = nodes > 1
 
     @property
     def keeps_up(self) -> bool:
@@ -59,7 +64,7 @@ class GatherWindow:
         if len(flights) < _FLIGHTS_MAX and not any(
             each.end == end and each.session == session for each in flights
         ):
-            flights.append(_Update(session, end, time.monotonic()))
+            flights.append(_Update(session, end, self._clock()))
 
     def merged(self, session: str, end: Position) -> None:
         """Record that a node has merged a session up to `end`."""
@@ -68,13 +73,13 @@ class GatherWindow:
         landed = [each for each in self._flights if each.session == session and each.end <= end]
         if landed:
             self._flights = [each for each in self._flights if each not in landed]
-            self._measure(time.monotonic() - landed[-1].sent_s)
+            self._measure(self._clock() - landed[-1].sent_s)
 
     def _measure(self, took_s: float) -> None:
         self._merged_in_s += _WEIGHT * (took_s - self._merged_in_s)
 
     def _drop_lost(self) -> None:
-        lost_s = time.monotonic() - _LOST_S
+        lost_s = self._clock() - _LOST_S
         while self._flights and self._flights[0].sent_s <= lost_s:
             del self._flights[0]
             self._measure(_LOST_S)

@@ -1,6 +1,7 @@
 """Held: what a source's own log has where a sink's copy ends."""
 
 from collections.abc import Callable
+from contextlib import closing, suppress
 
 from replicator.source.source import Held
 from replicator.wire.messages import Standing
@@ -10,25 +11,17 @@ from rt.position import Position
 
 
 def held_of(log: LogDirectory, standing: Standing, served: Callable[[Position, int], int]) -> Held:
-    """Look up what a log has at the places that a sink's Standing names.
+    """Look up what a refreshed log has at the places that a sink's Standing names.
 
-    Args:
-        log: refreshed.
-        standing: the sink's Standing.
-        served: returns how many of so many bytes of a file may be served now.
+    `served` returns how many of so many bytes of a file may be served now.
 
     Raises:
         CorruptLog: the log is known to be damaged there, so a difference would be inconclusive.
     """
     end, known = standing.end, log.manifest
     size: int | None = None
-    try:
-        file = log.open_file(end.file)
-    except FileNotFoundError:
-        pass
-    else:
+    with suppress(FileNotFoundError), closing(log.open_file(end.file)) as file:
         size = served(end.file, file.size())
-        file.close()
     rolled = None if standing.rolled is None else known.rolled.get(standing.rolled.file)
     if rolled is not None and served(rolled.file, rolled.end) < rolled.end:
         rolled = None
@@ -43,12 +36,6 @@ def _crc_of(log: LogDirectory, standing: Standing) -> int | None:
         if span.position.file in log.manifest.archived:
             return None
         log.damaged.demand_whole(span.position.file)
-        try:
-            file = log.open_file(span.position.file)
-        except FileNotFoundError:
-            continue  # the CRC will differ
-        try:
-            tail += file.pread(span.length, span.position.offset)
-        finally:
-            file.close()
+        with suppress(FileNotFoundError), closing(log.open_file(span.position.file)) as file:
+            tail += file.pread(span.length, span.position.offset)  # else the CRC will differ
     return crc32(tail)

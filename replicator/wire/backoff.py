@@ -36,13 +36,7 @@ class Complaint:
         self._last = ""
 
     def say(self, reason: str, kind: str = "", level: int = WARNING) -> None:
-        """Report a failed attempt.
-
-        Args:
-            reason: the sentence to log.
-            kind: reasons of the same kind count as the same; the reason itself if not given.
-            level: the log line's level.
-        """
+        """Report a failed attempt; reasons of the same kind, if it is given, count as the same."""
         if (kind or reason) != self._last:
             self._last = kind or reason
             self._log.log(level, "%s: %s; trying again", self._subject, reason)

@@ -61,15 +61,8 @@ _ACK_PREFIX: Final = _PREFIX.pack(_ACK.size, _ACK_T)
 ACK_BYTES: Final = PREFIX_BYTES + _ACK.size
 ACK_HEAD_BYTES: Final = PREFIX_BYTES + _CHANNEL.size  # equal for all Acks of a channel
 GREETINGS: Final = frozenset({_HELLO_T, _REFUSED_T})  # all that may precede a Hello
-FROM_SINK: Final = frozenset(
-    {
-        _STANDING_T,
-        _ACK_T,
-        _HEARTBEAT_T,
-        _REFUSED_T,
-        _HEADERS_T,
-    }
-)  # none of them large
+# none of them large
+FROM_SINK: Final = frozenset({_STANDING_T, _ACK_T, _HEARTBEAT_T, _REFUSED_T, _HEADERS_T})
 
 
 def encode(message: Message) -> bytes:

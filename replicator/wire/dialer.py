@@ -1,6 +1,5 @@
 """Dialer: keeps a connection to one of several nodes, served by the turns of an event loop."""
 
-import errno
 import logging
 import socket
 import threading
@@ -8,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Final, Protocol
@@ -18,10 +17,11 @@ from replicator.wire.hello import send_hello
 from replicator.wire.link import Link, shut
 from replicator.wire.messages import BEHIND, PUSH
 from replicator.wire.rotation import Rotation
-from rt.about import carried
 from rt.errors import PeerError, Refused, RtError, spoken
 from rt.net.authority.identity import SERVING, CertificateRole
-from rt.net.loop.event_loop import READABLE, WRITABLE, ContextParty, EventLoop
+from rt.net.loop.event_loop import EventLoop
+from rt.net.loop.poller import READABLE, WRITABLE
+from rt.net.loop.turns import ContextParty
 from rt.net.tls import Contexts, connect
 
 Address = tuple[str, int]
@@ -92,20 +92,15 @@ class Dialer(ContextParty):
 
     It is a `replicator.host.Bell`: `set` has the connection take a turn.
 
-    Threads: the loop calls `ready` and `failed`, and whatever begins with `_`, except `_attempt`,
-    which has a short-lived thread for each attempt and sets `_sock` and `_next`. Any thread may
+    Threads: the loop calls `ready` and `failed`, and whatever begins with `_`, except `_connect`,
+    which one of its threads for peers calls and which sets `_sock`. Any thread may
     call `start`, `set`, `stop` and `join`, and read `node`, `holder`, `error` and `stopping`: each
     is one reference or flag, replaced as a whole. `codes` is written an entry at a time.
     `progressed` is called in a turn, or by a thread that does what was put aside.
     """
 
     def __init__(self, destination: Destination, served: Served) -> None:
-        """Dial nothing before `start`.
-
-        Args:
-            destination: what to connect to.
-            served: uses the connection.
-        """
+        """Dial nothing before `start`; `served` uses the connection."""
         super().__init__()
         self.node = ""  # connected to it now
         self.holder = ""  # the name in the certificate of the last node that answered
@@ -123,7 +118,8 @@ class Dialer(ContextParty):
         self._link: Link | None = None
         self._used = destination.nodes[0]  # the node that was dialled last
         self._watched = 0  # which events of the socket
-        self._is_away = False  # a thread dials, or does what was put aside
+        self._is_dialling = False
+        self._is_away = False  # a thread does what was put aside
         self._next: Callable[[], None] | None = None  # set by it, for the turn that follows
         self._began_s = self._rest_to_s = 0.0
 
@@ -135,21 +131,35 @@ class Dialer(ContextParty):
             loop.add_failing(self._lost)
             self.set()
 
+    def follow(self, nodes: Sequence[Address]) -> None:
+        """Dial these nodes from now on, at least one; the loop calls it. A connection stays."""
+        if not self._ended.is_set():
+            self._destination = replace(self._destination, nodes=nodes)
+            self._rotation = Rotation(nodes)
+            self.set()
+
     def set(self) -> None:
         """Take a turn soon."""
-        if self._loop is not None:
-            self._loop.rouse(self)
+        if self._loop is None or self._loop.rouse(self):
+            return
+        if not self._ended.is_set():
+            self._lost(RuntimeError("the event loop of this process has ended"))
 
     def stop(self) -> None:
-        """End the connection soon; `join` waits for it."""
+        """End the connection soon; `join` waits for it, and not for a dial that is under way."""
         self.stopping = True
-        if (sock := self._sock) is not None and self._is_away:
+        if (sock := self._sock) is not None and (self._is_away or self._is_dialling):
             shut(sock)  # a thread may be waiting for the peer
         self.set()
 
     def join(self, timeout_s: float) -> bool:
         """Wait until a stopped connection has ended; return whether it has."""
-        return self._loop is None or self._ended.wait(timeout_s)
+        loop = self._loop
+        if loop is None or self._ended.wait(0.0 if loop.has_ended else timeout_s):
+            return True
+        if loop.has_ended:  # nothing uses the connection any more, nor will
+            self._lost(RuntimeError("the event loop of this process has ended"))
+        return self._ended.is_set()
 
     def abandon(self) -> None:
         """In a forked child: close the socket without a message to the parent's peer."""
@@ -179,7 +189,7 @@ class Dialer(ContextParty):
         if self._next is not None:
             step, self._next, self._is_away = self._next, None, False
             step()
-        elif self._is_away or self._loop is None:
+        elif self._is_away or self._loop is None or (self._is_dialling and not self.stopping):
             return
         elif self._link is not None:
             self._serve(self._loop, self._link)
@@ -221,32 +231,28 @@ class Dialer(ContextParty):
         self._used, self._began_s = node, time.monotonic()
         if self.error == _NOT_YET:  # a silent address takes ten seconds to fail
             self.error = f"no answer from {address_text(node)} yet"
-        title = self._destination.title(node)
-        attempt = threading.Thread(
-            target=carried(self._attempt), args=(loop, node), name=title, daemon=True
+        self._is_dialling = True
+        made: list[tuple[Link, str]] = []
+        connect_to = partial(self._connect, self._destination, node)
+        loop.ask(
+            lambda: made.append(connect_to()),
+            lambda error: self.acting(self._dialled, made, error)(),
         )
-        self._is_away = True
-        try:
-            attempt.start()
-        except RuntimeError as error:  # the system allows no further thread
-            self._next = partial(self._arrived, OSError(errno.EAGAIN, str(error)))
-            self.set()
 
-    def _attempt(self, loop: EventLoop, node: Address) -> None:
-        result: tuple[Link, str] | Exception = PeerError("internal error while it was dialled")
-        try:
-            result = self._connect(node)
-        except (RtError, OSError) as error:  # its frames would keep the certificates
-            result = error.with_traceback(None)
-        finally:  # the loop waits for this thread, even if that has met an internal error
-            self._next = partial(self._arrived, result)
-            loop.rouse(self)
-            if loop.has_ended and isinstance(result, tuple):
-                result[0].close()  # it was stopped meanwhile, and nothing else would
+    def _dialled(self, made: list[tuple[Link, str]], error: Exception | None) -> None:
+        """Take what came of a dial, unless this was stopped meanwhile and has ended."""
+        self._is_dialling = False
+        if self._ended.is_set():
+            for link, _holder in made:
+                link.close()
+        elif error is not None:
+            self._over(error)
+        else:
+            self._arrived(*made[0])
 
-    def _connect(self, node: Address) -> tuple[Link, str]:
+    def _connect(self, where: Destination, node: Address) -> tuple[Link, str]:
         """Return a connection on which both sides have greeted, and whom it is with."""
-        where, text = self._destination, address_text(node)
+        text = address_text(node)
         sock, identity = connect(node, where.contexts.current(), roles=where.roles)
         with ExitStack() as undo:
             link = Link(sock, text)
@@ -255,19 +261,18 @@ class Dialer(ContextParty):
                 raise PeerError(f"{identity.name!r} answers at {text}, not {where.member!r}")
             self._sock = sock
             send_hello(link, where.direction, where.stream)
+            if self.stopping:  # nothing may be left that would use it, or close it
+                raise PeerError("it was stopped meanwhile")
             undo.pop_all()
         return link, identity.name
 
-    def _arrived(self, result: tuple[Link, str] | Exception) -> None:
-        if isinstance(result, Exception):
-            self._over(result)
-            return
+    def _arrived(self, link: Link, holder: str) -> None:
         node = self._used
-        self._link, self.holder = result
+        self._link, self.holder = link, holder
         self.node, self.error, self.codes[node] = address_text(node), "", ""
         _log.info("%s: connected", self._destination.title(node))
         try:
-            self._served.begin(self._link)
+            self._served.begin(link)
         except (RtError, OSError) as error:
             self._end(error)
         else:

@@ -11,6 +11,7 @@ from rt.format.frame import HEADER_BYTES, FrameKind, parse_header
 from rt.limits import KIB, READ_BYTES
 from rt.log.files.disk import File, OsFile
 from rt.log.notify.in_process_notify import WrittenFrame
+from rt.log.write.recent_frames import Appended
 from rt.position import FILE_BYTES_MAX, Position
 from rt.traffic import Traffic
 
@@ -37,10 +38,7 @@ class FrameBuffer:
     ) -> None:
         """Hold frames of up to `size` bytes in all; a larger single frame gets its own memory.
 
-        Args:
-            size: in bytes.
-            traffic: counts the frames read for sending.
-            memory: the memory that the buffer may take; it stays small if none is left.
+        `traffic` counts the frames read. The buffer stays small if no `memory` is left.
         """
         self._traffic = traffic or Traffic()
         self._size = size
@@ -81,11 +79,7 @@ class FrameBuffer:
     def data_message(self, channel: int, file: File, start: Position, limit: int) -> memoryview:
         """Return Data with the whole frames of `file` from `start` on; empty if there are none.
 
-        Args:
-            channel: channel number for the message head.
-            file: the file to read.
-            start: the position of the first frame.
-            limit: offset in the file that no frame may extend past.
+        No frame extends past the offset `limit`.
         """
         offset = start.offset
         self._grow(limit - offset)
@@ -102,6 +96,15 @@ class FrameBuffer:
         put_data_head(data, channel, start, whole)
         self._traffic.add(whole, messages, frames)
         return data[: DATA_HEAD_BYTES + whole]
+
+    def recent_message(self, channel: int, frames: Appended) -> bytes:
+        """Return Data with consecutive frames that are in memory."""
+        messages, data = 0, frames.data
+        for header, _ in frames.headings:
+            if header.kind == _MESSAGES:
+                messages += header.messages
+        self._traffic.add(len(data), messages, len(frames.headings))
+        return data_head(channel, frames.position, len(data)) + data
 
     def frame_message(self, channel: int, frame: WrittenFrame) -> bytes:
         """Return Data with a frame whose bytes are in memory."""

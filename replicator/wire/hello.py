@@ -33,10 +33,7 @@ def send_hello(link: Link, direction: int, stream: str) -> None:
 def check_hello(hello: Hello, peer: PeerIdentity, *, is_own: bool) -> None:
     """Raise `Refused` unless this peer may do what its Hello asks for.
 
-    Args:
-        hello: the peer's Hello.
-        peer: its certificate and grants.
-        is_own: whether a publisher without a grant for a named stream may push to this one.
+    With `is_own`, a publisher without a grant for a named stream may push to this one.
     """
     stream = hello.stream
     if hello.direction == PUSH and peer.role not in _PUSHING:

@@ -21,15 +21,15 @@ class LargeMessages:
     plus room for the largest message, so that no name can keep out the large messages of others. A
     growing buffer briefly holds its old bytes as well, so a node may use twice as much.
 
-    Threads: any; `_lock` guards the fields except `share_bytes`.
+    Threads: any; `lock` guards the fields except `share_bytes`.
     """
 
     def __init__(self, share_bytes: int) -> None:
         """Allow each name so many bytes."""
         self.share_bytes = share_bytes
-        self._large = 0
-        self._held: Counter[str] = Counter()  # by name, without names that hold nothing
-        self._lock = threading.Lock()
+        self.large = 0  # of all names
+        self.held: Counter[str] = Counter()  # by name, without names that hold nothing
+        self.lock = threading.Lock()
 
     def of(self, holder: str) -> "HeldMemory":
         """Return the budget of one connection of a name."""
@@ -38,34 +38,7 @@ class LargeMessages:
     @property
     def taken(self) -> int:
         """How many bytes are taken now."""
-        return self._held.total()
-
-    def take(self, count: int, holder: str) -> None:
-        """Take bytes for a buffer; `Refused` if its name, or all names' large ones, have too many.
-
-        Args:
-            count: bytes.
-            holder: the name.
-        """
-        share, is_large = self.share_bytes, _is_large(count)
-        with self._lock:
-            held = self._held[holder]
-            if held + count > share:
-                words = f"messages of {held} bytes of {holder!r} are on their way, {count} are too"
-                raise Refused("memory", f"{words} many; identity_memory_bytes allows {share}")
-            if is_large and self._large + count > share + LARGEST_BYTES:
-                words = f"large messages of {self._large} bytes are on their way, {count} are too"
-                raise Refused("memory", f"{words} many")
-            self._held[holder] += count
-            self._large += count if is_large else 0
-
-    def give_back(self, count: int, holder: str) -> None:
-        """Release bytes that were taken for a buffer."""
-        with self._lock:
-            self._held[holder] -= count
-            if not self._held[holder]:
-                del self._held[holder]
-            self._large -= count if _is_large(count) else 0
+        return self.held.total()
 
 
 class HeldMemory:
@@ -78,13 +51,26 @@ class HeldMemory:
         self._holder = holder
 
     def take(self, count: int) -> None:
-        """Take bytes for a buffer; `Refused` if too many are taken."""
-        self._all.take(count, self._holder)
+        """Take bytes for a buffer; `Refused` if its name, or all names together, have too many."""
+        every, share, is_large = self._all, self._all.share_bytes, count > _LARGE_BYTES
+        with every.lock:
+            held = every.held[self._holder]
+            if held + count > share:
+                words = f"messages of {held} bytes of {self._holder!r} are on their way, {count}"
+                raise Refused(
+                    "memory", f"{words} are too many; identity_memory_bytes allows {share}"
+                )
+            if is_large and every.large + count > share + LARGEST_BYTES:
+                words = f"large messages of {every.large} bytes are on their way, {count}"
+                raise Refused("memory", f"{words} are too many")
+            every.held[self._holder] += count
+            every.large += count if is_large else 0
 
     def give_back(self, count: int) -> None:
-        """Release bytes."""
-        self._all.give_back(count, self._holder)
-
-
-def _is_large(count: int) -> bool:
-    return count > _LARGE_BYTES
+        """Release bytes that were taken for a buffer."""
+        every = self._all
+        with every.lock:
+            every.held[self._holder] -= count
+            if not every.held[self._holder]:
+                del every.held[self._holder]
+            every.large -= count if count > _LARGE_BYTES else 0

@@ -4,10 +4,10 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from replicator.wire.codec import encode
 from replicator.wire.decoder import Decoder
@@ -49,6 +49,17 @@ _HEARTBEAT: Final = encode(Heartbeat())
 _MessageType = TypeVar("_MessageType", bound=Message)
 
 
+class Patience(NamedTuple):
+    """Patience: when a link speaks, and how long it waits for its peer, in seconds."""
+
+    heartbeat_s: float = HEARTBEAT_S
+    dead_s: float = DEAD_S
+    greeting_s: float = GREETING_S
+
+
+PATIENCE: Final = Patience()
+
+
 @dataclass(slots=True)
 class Passed:
     """Passed: traffic on a connection: bytes in both directions, and messages received."""
@@ -78,6 +89,8 @@ class Link:
         sock: ssl.SSLSocket,
         name: str,
         large: HeldMemory | None = None,
+        patience: Patience | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take over a connection after its handshake.
 
@@ -85,18 +98,21 @@ class Link:
             sock: from `rt.net.tls.connect` or `accept`.
             name: of the peer, for messages.
             large: the memory that its messages may take; unlimited if not given.
+            patience: its deadlines; `PATIENCE` if not given.
+            clock: a monotonic clock, in seconds.
         """
+        self._patience, self._clock = patience or PATIENCE, clock
         self.name = name
         self.memory = large
         self.version = 0  # protocol version; like `software`, known once greeted
         self.software = ""
         self._sock = sock
-        self._outlet = Outlet(sock)
+        self._outlet = Outlet(sock, self._clock)
         self._decoder = Decoder(greeting=True, large=large)
         self._began_s: float | None = None  # when the arriving message began
         self._passed = Passed()
-        self._more = True  # whether there may be bytes to receive
-        self._heard_s = self._spoke_s = time.monotonic()
+        self.has_more = True  # to receive, perhaps; polling the socket would not report it
+        self._heard_s = self._spoke_s = self._clock()
         self._poller = select.poll()
         self._poller.register(sock.fileno(), select.POLLIN)
         sock.settimeout(0)
@@ -127,9 +143,9 @@ class Link:
         Raises:
             PeerError: the peer has accepted nothing for `DEAD_S`, or the connection is broken.
         """
-        self._outlet.send(data, DEAD_S)
+        self._outlet.send(data, self._patience.dead_s)
         self._passed.bytes += len(data)
-        self._spoke_s = time.monotonic()
+        self._spoke_s = self._clock()
 
     def post(self, data: bytes | memoryview) -> None:
         """Send as `send` does, but leave it to the loop to notice that the peer reads nothing.
@@ -141,7 +157,7 @@ class Link:
         """
         self._outlet.post(data)
         self._passed.bytes += len(data)
-        self._spoke_s = time.monotonic()
+        self._spoke_s = self._clock()
 
     @property
     def has_left(self) -> bool:
@@ -169,18 +185,18 @@ class Link:
                 yield message
                 messages += self._passed.take_charged()
                 if messages >= most:
-                    self._more = True  # the decoder may hold further ones
+                    self.has_more = True  # the decoder may hold further ones
                     return
-            if left <= 0 or not self._more:
+            if left <= 0 or not self.has_more:
                 return
             count = self._receive_into(decoder.space())
             if not count or not (count == _RECORD_BYTES or self._sock.pending()):
-                self._more = False  # if there is more, polling the socket reports it
+                self.has_more = False  # if there is more, polling the socket reports it
             if count:
                 left -= count
                 self._passed.bytes += count
                 decoder.took(count)
-                self._heard_s = time.monotonic()
+                self._heard_s = self._clock()
                 self._began_s = self._began_s or self._heard_s
 
     def _receive_into(self, space: memoryview) -> int:
@@ -201,17 +217,15 @@ class Link:
 
     def arrived(self) -> None:
         """Have the next `receive` read the socket, which an event loop found readable."""
-        self._more = True
-
-    @property
-    def has_more(self) -> bool:
-        """Whether `receive` left messages that polling the socket would not report."""
-        return self._more
+        self.has_more = True
 
     @property
     def pause_s(self) -> float:
         """How long until `beat` must be called."""
-        return min(self._spoke_s + HEARTBEAT_S, self._heard_s + DEAD_S) - time.monotonic()
+        return (
+            min(self._spoke_s + self._patience.heartbeat_s, self._heard_s + self._patience.dead_s)
+            - self._clock()
+        )
 
     def beat(self) -> None:
         """Send a heartbeat if one is due, and enforce the peer's deadlines.
@@ -222,11 +236,11 @@ class Link:
         Raises:
             PeerError: the peer has been silent for `DEAD_S`, or is too slow with a message.
         """
-        now = time.monotonic()
-        if now - self._heard_s > DEAD_S and not self._has_come():
-            raise PeerError(f"nothing was received from it for {DEAD_S:g} s")
+        now, dead_s = self._clock(), self._patience.dead_s
+        if now - self._heard_s > dead_s and not self._has_come():
+            raise PeerError(f"nothing was received from it for {dead_s:g} s")
         if self._began_s is not None and (needed := self._decoder.needed):
-            limit_s = DEAD_S + needed / MESSAGE_BYTES_PER_S
+            limit_s = dead_s + needed / MESSAGE_BYTES_PER_S
             if now - self._began_s > limit_s and not self._has_come():
                 raise PeerError(
                     f"a message of {needed} bytes did not arrive within {limit_s:.0f} s"
@@ -235,7 +249,7 @@ class Link:
             self._decoder.rest()
         if self._outlet.has_left:
             self.send(b"")
-        if now - self._spoke_s >= HEARTBEAT_S:
+        if now - self._spoke_s >= self._patience.heartbeat_s:
             self.send(_HEARTBEAT)
 
     def _has_come(self, timeout_s: float = 0.0) -> bool:
@@ -248,8 +262,8 @@ class Link:
             PeerError: another kind came, or none in time.
             Refusal: the peer refuses the connection.
         """
-        deadline = time.monotonic() + GREETING_S
-        while (left := deadline - time.monotonic()) > 0:
+        deadline = self._clock() + self._patience.greeting_s
+        while (left := deadline - self._clock()) > 0:
             for message in self.receive():
                 if isinstance(message, Refusal):
                     raise refusal_of(message)
@@ -258,8 +272,8 @@ class Link:
                     raise PeerError(f"{kind.__name__} was expected, not {found}")
                 self._decoder.greeting = False
                 return message
-            self._more = self._has_come(left)  # no heartbeat is due before the greeting
-        raise PeerError(f"no {kind.__name__} came within {GREETING_S:g} s")
+            self.has_more = self._has_come(left)  # no heartbeat is due before the greeting
+        raise PeerError(f"no {kind.__name__} came within {self._patience.greeting_s:g} s")
 
     def refuse(self, code: str, words: str) -> None:
         """Send the reason why the connection ends, if the peer still listens."""
@@ -277,8 +291,8 @@ class Link:
     def _linger(self) -> None:
         """Stop writing and let the peer read the reason, which closing at once might discard."""
         self._sock.shutdown(socket.SHUT_WR)
-        deadline = time.monotonic() + _LINGER_S
-        while (left := deadline - time.monotonic()) > 0:
+        deadline = self._clock() + _LINGER_S
+        while (left := deadline - self._clock()) > 0:
             self._sock.settimeout(left)
             if not self._sock.recv(_LINGER_READ_BYTES):
                 return

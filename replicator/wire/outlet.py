@@ -3,6 +3,7 @@
 import ssl
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from rt.errors import PeerError
@@ -24,10 +25,10 @@ class Outlet:
     Its owner calls `send(b"")` when the socket has room again.
     """
 
-    __slots__ = ("_longest", "_moved_s", "_parts", "_queued_bytes", "_sock")
+    __slots__ = ("_clock", "_longest", "_moved_s", "_parts", "_queued_bytes", "_sock")
 
-    def __init__(self, sock: ssl.SSLSocket) -> None:
-        self._sock = sock
+    def __init__(self, sock: ssl.SSLSocket, clock: Callable[[], float] = time.monotonic) -> None:
+        self._sock, self._clock = sock, clock
         # Each is sent whole, from the same object: TLS demands the same bytes again.
         self._parts: deque[bytes] = deque()
         self._queued_bytes = 0
@@ -48,8 +49,8 @@ class Outlet:
         """
         while self._parts and self._sent(self._parts[0]):
             self._queued_bytes -= len(self._parts.popleft())
-            self._moved_s = time.monotonic()
-        if self._parts and time.monotonic() - self._moved_s > patience_s:
+            self._moved_s = self._clock()
+        if self._parts and self._clock() - self._moved_s > patience_s:
             raise PeerError(f"it read nothing for {patience_s:g} s")
         self.post(data)
 
@@ -60,7 +61,7 @@ class Outlet:
             if sent == len(data):
                 return
             data = data[sent:]
-            self._moved_s = time.monotonic()
+            self._moved_s = self._clock()
         self._longest = max(len(data), self._longest if self._parts else 0)
         if self._queued_bytes + len(data) > QUEUED_BYTES_MAX + self._longest:
             raise PeerError(f"it has not read {self._queued_bytes} bytes that wait for it")
@@ -79,7 +80,6 @@ class Outlet:
         return at
 
     def _sent(self, data: bytes | memoryview) -> int:
-        """Send as much as the socket accepts; return the number of bytes."""
         try:
             return self._sock.send(data)
         except ssl.SSLWantWriteError:

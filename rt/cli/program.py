@@ -27,7 +27,7 @@ PROGRAM: Final = "rt"
 COMPLETE_VARIABLE: Final = "_RT_COMPLETE"
 _PLUGIN: Final = "check"  # the command with the exit codes of monitoring plugins
 # long-running commands, which report their waits themselves
-_LASTING: Final = ("node", "pull", "push", "up")
+_LASTING: Final = ("gateway", "node", "pull", "push", "up")
 _log: Final = logging.getLogger("rt.cli")
 
 # section: {name: (module:object, its line in the list of commands)}. A module is imported when its
@@ -38,8 +38,10 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "up": ("rt.cli.cluster.up:up", "Run a whole cluster on this machine, for development."),
         "publish": ("rt.cli.data.publish:publish", "Publish lines to a session."),
         "push": ("rt.cli.data.push:push", "Ship sessions to the nodes."),
+        "gateway": ("rt.cli.data.gateway:gateway", "Serve a stream over HTTP, to any language."),
         "pull": ("rt.cli.data.pull:pull", "Copy the merged log from a node."),
         "subscribe": ("rt.cli.data.subscribe:subscribe", "Read a stream."),
+        "query": ("rt.cli.data.query:query", "Query a log by SQL."),
         "export": ("rt.cli.logs.export:export", "Convert a log to Parquet."),
     },
     "Look": {
@@ -151,8 +153,10 @@ class Program(CommandGroup):
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
 @click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
-@click.option("-v", "--verbose", is_flag=True, help="Log to stderr what is going on.")
-@click.option("--debug", is_flag=True, help="Log everything, with the traceback of an error.")
+@click.option("-v", "--verbose", is_flag=True, help="Log progress to stderr.")
+@click.option(
+    "--debug", is_flag=True, help="Log everything to stderr, with the traceback of an error."
+)
 @click.option(
     "--log-format", type=click.Choice([TEXT, JSON]), default=TEXT, envvar="RT_LOG_FORMAT",
     help="Log lines as text, or as one JSON object each.  [RT_LOG_FORMAT]",

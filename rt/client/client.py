@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Any, Self, TypeVar, Unpack, overload
 from weakref import WeakSet
 
+from replicator.pull.client import PullClient
 from replicator.push.client import PushClient
 from rt.client.arguments import CursorArguments, MemberArguments, SubscriberArguments
 from rt.client.flight import FlightLimit
@@ -34,10 +35,12 @@ from rt.log.write.disk_room import DiskLimit
 from rt.log.write.writer import WriterSettings
 from rt.net.admin import AdminClient
 from rt.net.authority.identity import CertificateRole
+from rt.net.loop.event_loop import EventLoop
 from rt.position import Position
 from rt.subscriber import OnGap, Subscriber
 
 Readers = Subscriber | Subscription | GroupSubscriber
+Kept = ClientPublisher | Subscription | GroupSubscriber | LastValue
 Handed = TypeVar("Handed", bound=Readers | LastValue)
 
 
@@ -48,26 +51,36 @@ class Client:
     copied once for all subscribers of this client, into `root/<stream>/out`; where another process
     (`rt pull`, another client) keeps that copy already, it is read as it is.
 
-    One event loop ships the sessions of all its publishers, over a connection to each node.
+    One event loop serves all of it, over one connection to each node for all publishers, and one
+    for all readers. It begins with the first of them.
 
     Threads:
-        Any thread may call any method. `_lock` guards `_open`, `_plain`, `_push` and `_is_closed`;
-        `_copy`, and what is handed out, have rules of their own.
+        Any thread may call any method. `_lock` guards `_open`, `_plain`, `_push`, `_loop` and
+        `_is_closed`; `_copy`, and what is handed out, have rules of their own.
     """
 
-    def __init__(self, publishing: ConnectionSettings, reading: ConnectionSettings) -> None:
+    def __init__(
+        self,
+        publishing: ConnectionSettings,
+        reading: ConnectionSettings,
+        pulls: Callable[..., PullClient] = PullClient,
+        config: str = "",
+    ) -> None:
         """Use `connect` instead.
 
         Args:
             publishing: settings for publishers.
             reading: settings for subscribers; of the same stream and directory.
+            pulls: as of `StreamCopy`.
+            config: path of the configuration, or "".
         """
-        self._publishing = publishing
-        self._copy = StreamCopy(reading)
+        self._publishing, self._config = publishing, config
+        self._copy = StreamCopy(reading, self._begun, pulls, known=reading.known_nodes(config))
+        self._loop: EventLoop | None = None
         self._push: PushClient | None = None  # from the first publisher on
         self._lock = threading.Lock()
-        self._open: list[ClientPublisher | Readers | LastValue] = []
         # A program may open one for each request that it serves: closed ones are not kept.
+        self._open: list[Kept] = []
         self._plain: WeakSet[Subscriber] = WeakSet()
         self._is_closed = False
 
@@ -106,13 +119,12 @@ class Client:
         """
         with self._lock:
             self._demand_open()
-            self._open = [each for each in self._open if not _is_closed(each)]
             publisher = ClientPublisher(
-                self._publishing, self._pusher(), session, ask=self._ask,
+                self._publishing, self._pusher(), session, ask=self._ask, loop=self._loop_begun(),
                 confirm=confirm, group=group, writer=writer, batching=batching,
                 flight=flight, disk_limit=disk_limit,
             )  # fmt: skip
-            self._open.append(publisher)
+            self._keep(publisher)
         return publisher
 
     @overload
@@ -271,9 +283,10 @@ class Client:
             self._is_closed = True
             left, self._open = [*self._open, *self._plain], []
             push, self._push = self._push, None
+            loop, self._loop = self._loop, None
         deadline = time.monotonic() + timeout_s
         with ExitStack() as undo:  # one that fails does not leave the others open
-            undo.callback(self._copy.stop)
+            undo.callback(self._stop, loop)
             if push is not None:
                 undo.callback(push.stop)
             for each in reversed(left):
@@ -281,6 +294,13 @@ class Client:
                     undo.callback(_close_by, each, deadline)
                 else:
                     undo.callback(each.close)
+
+    def _stop(self, loop: EventLoop | None) -> None:
+        """Stop copying, and then the event loop; leave that to a thread if a disk hangs."""
+        if not self._copy.stop():
+            threading.Thread(target=self._stop, args=(loop,), name="close", daemon=True).start()
+        elif loop is not None:
+            loop.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -292,12 +312,27 @@ class Client:
         nodes = ", ".join(self._publishing.nodes)
         return f"<Client of stream {self.stream!r} at {nodes}{', closed' * self._is_closed}>"
 
+    def _begun(self) -> EventLoop:
+        """Return the event loop; `Stopped` if the client was closed."""
+        with self._lock:
+            self._demand_open()
+            return self._loop_begun()
+
+    def _loop_begun(self) -> EventLoop:
+        """Return the event loop; call it with the lock held."""
+        if self._loop is None:
+            self._loop = EventLoop()
+        return self._loop
+
     def _pusher(self) -> PushClient:
         """Return what ships the sessions of all publishers."""
         if self._push is None:
             where = self._publishing
             contexts = where.contexts(CertificateRole.PUBLISHER)
-            push = PushClient(where.root, where.stream, where.addresses(), contexts, None)
+            push = PushClient(
+                where.root, where.stream, where.addresses(), contexts, None,
+                loop=self._loop_begun(), known=where.known_nodes(self._config),
+            )  # fmt: skip
             push.start()
             self._push = push
         return self._push
@@ -306,7 +341,7 @@ class Client:
         """Take a cursor; errors as for `subscriber`."""
         if isinstance(cursor, str):
             return LocalCursor(self._copy.settings.root, self.stream, cursor, share=share)
-        return RegisteredReader(self._leader(keep=True), cursor, share)
+        return RegisteredReader(self._leader(keep=True), cursor, share, self._begun())
 
     def _join(self, group: str | Group, begin: Start, wanted: MemberReading) -> GroupSubscriber:
         """Become a member of a group; errors as for `subscriber`."""
@@ -329,25 +364,25 @@ class Client:
                 if isinstance(reader, Subscriber):
                     self._plain.add(reader)
                 else:
-                    self._open.append(reader)
+                    self._keep(reader)
                 return reader
         reader.close()
         raise Stopped(_closed_words(self.stream))
+
+    def _keep(self, opened: Kept) -> None:
+        """Remember it to close it, and forget what was closed; call it with the lock held."""
+        self._open = [*(each for each in self._open if not each.is_closed), opened]
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Make a request of the nodes, as a subscriber."""
         return self._leader().ask(request)
 
     def _leader(self, *, keep: bool = False) -> AdminClient:
-        return AdminClient(self._copy.settings.addresses(), self._copy.contexts(), keep=keep)
+        return AdminClient(self._copy.known.addresses, self._copy.contexts(), keep=keep)
 
     def _demand_open(self) -> None:
         if self._is_closed:
             raise Stopped(_closed_words(self.stream))
-
-
-def _is_closed(opened: object) -> bool:
-    return isinstance(opened, ClientPublisher) and opened.is_closed
 
 
 def _closed_words(stream: str) -> str:
@@ -415,4 +450,4 @@ def connect(
         load(ConnectionSettings, path, table if path else None, options=options)
         for table in ("push", "pull")
     )
-    return Client(publishing, reading)
+    return Client(publishing, reading, config=os.fspath(path or ""))

@@ -23,6 +23,7 @@ from rt.log.write.disk_room import DiskLimit
 from rt.log.write.writer import WriterSettings
 from rt.names import parse_cursor, session_directory
 from rt.net.admin import PASSING, NoLeader, reading_answers
+from rt.net.loop.event_loop import EventLoop
 from rt.position import Position
 from rt.publisher import Publisher
 
@@ -50,9 +51,9 @@ class ClientPublisher:
     by `confirm`. Made by `rt.client.client.Client.publisher`.
 
     Threads:
-        Any thread may publish, flush and close. Futures complete on a thread of the receipts;
-        the client's event loop ships the session. `_closing` makes `close` idempotent:
-        the one call that gets it sets `_drained`, which any may read.
+        Any thread may publish, flush and close. The client's event loop ships the session and
+        completes futures. `_closing` makes `close` idempotent: the one call that gets it sets
+        `_drained`, which any may read.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class ClientPublisher:
         session: str,
         *,
         ask: Ask,
+        loop: EventLoop,
         confirm: str | Level = Level.MERGED,
         group: str = "",
         writer: WriterSettings | None = None,
@@ -76,6 +78,7 @@ class ClientPublisher:
             push: ships the client's sessions.
             session: its name; one live publisher at a time.
             ask: makes a request of the nodes as a subscriber.
+            loop: the client's, which completes futures.
             confirm: what `publish_future` waits for unless told otherwise.
             group: as of `rt.Publisher`.
             writer: durability, sizes, compression.
@@ -109,7 +112,7 @@ class ClientPublisher:
                     drops=lambda: self._publisher.drops, kept=self._publisher.kept,
                 )  # fmt: skip
                 self._publisher.limit_flight(taken.admit)
-            self._receipts = Receipts(self._publisher, self._confirmations)
+            self._receipts = Receipts(self._publisher, self._confirmations, loop)
             undo.callback(self._receipts.close)
             self._push = push
             push.ship(session, self._receipts.heard)
@@ -255,30 +258,7 @@ class ClientPublisher:
                 decided anything in that time.
             RtError: no node answers, or the answer cannot be read.
         """
-        parse_cursor(cursor)
-        position = place.merged_at if isinstance(place, Confirmed) else place
-        if position is None:
-            raise Misuse("what was confirmed has no place yet; publish with confirm='merged'")
-        timeout_s = checked_seconds(timeout_s, "timeout_s")
-        end_s, pause_s = time.monotonic() + timeout_s, _CONSUMED_FIRST_S
-        while True:
-            is_last = time.monotonic() + pause_s > end_s
-            try:
-                answer = self._ask({"do": "cursors", "name": cursor, "latest": True})
-            except (NoLeader, Refused) as error:
-                if is_last or not (isinstance(error, NoLeader) or error.code in PASSING):
-                    raise
-            else:
-                with reading_answers():
-                    found = answer["cursors"][0]
-                    reached = Position.parse(str(found.get("next", found["position"])))
-                if reached >= position:
-                    return
-                if is_last:
-                    words = f"cursor {cursor!r} has acknowledged up to {reached}, not {position}"
-                    raise TimeoutError(f"{words}, after {timeout_s:g} s")
-            time.sleep(pause_s)
-            pause_s = min(_CONSUMED_LAST_S, 2 * pause_s)
+        await_consumed(self._ask, place, cursor, timeout_s)
 
     def close(self, timeout_s: float = 10.0) -> bool:
         """Wait for open futures and for the nodes, then release the session. Idempotent.
@@ -377,3 +357,34 @@ class ClientPublisher:
         except FlushTimeout:
             receipt.cancel()
             raise
+
+
+def await_consumed(ask: Ask, place: Position | Confirmed, cursor: str, timeout_s: float) -> None:
+    """Wait until a registered cursor has acknowledged everything before a place.
+
+    As `ClientPublisher.await_consumed`; `ask` makes a request of the nodes.
+    """
+    parse_cursor(cursor)
+    position = place.merged_at if isinstance(place, Confirmed) else place
+    if position is None:
+        raise Misuse("what was confirmed has no place yet; publish with confirm='merged'")
+    timeout_s = checked_seconds(timeout_s, "timeout_s")
+    end_s, pause_s = time.monotonic() + timeout_s, _CONSUMED_FIRST_S
+    while True:
+        is_last = time.monotonic() + pause_s > end_s
+        try:
+            answer = ask({"do": "cursors", "name": cursor, "latest": True})
+        except (NoLeader, Refused) as error:
+            if is_last or not (isinstance(error, NoLeader) or error.code in PASSING):
+                raise
+        else:
+            with reading_answers():
+                found = answer["cursors"][0]
+                reached = Position.parse(str(found.get("next", found["position"])))
+            if reached >= position:
+                return
+            if is_last:
+                words = f"cursor {cursor!r} has acknowledged up to {reached}, not {position}"
+                raise TimeoutError(f"{words}, after {timeout_s:g} s")
+        time.sleep(pause_s)
+        pause_s = min(_CONSUMED_LAST_S, 2 * pause_s)

@@ -2,18 +2,22 @@
 
 import logging
 import threading
+import time
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from functools import cache, partial
 from typing import Final, NamedTuple
 
 from replicator.wire.backoff import Complaint
-from rt.errors import FlushTimeout, MessagesDropped, RtError, Stopped, WriterFailed, spoken
+from rt.errors import FlushTimeout, MessagesDropped, RtError, Stopped, spoken
 from rt.format.dropped_notice import DroppedSpan
-from rt.log.notify.confirmations import Confirmations, ConfirmationsFile, Confirmed, Level
+from rt.log.notify.confirmations import ConfirmationsFile, Confirmed, Level
+from rt.net.loop.event_loop import EventLoop
+from rt.net.loop.timer import Aside, Timer
 from rt.position import START, Position
-from rt.publisher import Publisher
+from rt.publisher import Flushing, Publisher
 
 _log: Final = logging.getLogger("rt.client")
 # Between two looks at the confirmations without being told of them: another program may ship the
@@ -32,11 +36,24 @@ class Receipt(Future[Confirmed]):
         end: the latest position in its session at which the message ends; the start until synced.
     """
 
-    def __init__(self, late: Callable[[Position, float], FlushTimeout]) -> None:
+    def __init__(
+        self,
+        late: Callable[[Position, float], FlushTimeout],
+        defer: Callable[[Callable[[], None]], bool],
+    ) -> None:
         """Wait for a confirmation; made by `Receipts.future`."""
         super().__init__()
         self.end = START
         self._late = late
+        self._defer = defer
+
+    def add_done_callback(self, fn: Callable[[Future[Confirmed]], object]) -> None:
+        """Call this once it is done, as for any future; never in the client's event loop."""
+        super().add_done_callback(partial(self._call, fn))
+
+    def _call(self, fn: Callable[[Future[Confirmed]], object], _done: object) -> None:
+        if not self._defer(partial(super().add_done_callback, fn)):  # it is done: calls it at once
+            fn(self)
 
     def late(self, timeout_s: float) -> FlushTimeout:
         """Return the error for a confirmation that has not come within this time."""
@@ -73,31 +90,46 @@ class Receipts:
     """Resolves futures in the order of publishing, many at a time.
 
     One write, one sync and one check of the confirmations serve every message published meanwhile,
-    so a thousand waiting threads cost little more than one.
+    so a thousand waiting threads cost little more than one. What may wait for the disk is done by
+    the loop's pool; the thread that syncs reports what it has synced.
 
     Threads:
-        `_new`, `_closing`, `_is_idle` and `_is_told` are guarded by `_news`, which any thread may
-        take through `future`, `heard`, `wait_idle` and `close`. `_waiting`, `_drops` and
-        `_complaint` belong to the thread of `_run` alone. It alone sets a future's `end`, and
-        completes the future outside the lock, so a callback may publish again.
+        Any may call `future`, `wait_idle` and `close`; all else belongs to the loop, until `close`
+        has taken it over. `_new` is a deque: any thread appends, and each entry is taken once.
+        `_written` is set by what writes.
     """
 
-    def __init__(self, publisher: Publisher, confirmations: ConfirmationsFile) -> None:
+    def __init__(
+        self, publisher: Publisher, confirmations: ConfirmationsFile, loop: EventLoop
+    ) -> None:
+        """Wait for nothing yet.
+
+        Args:
+            publisher: writes the messages; this hears of its syncs.
+            confirmations: what the nodes have confirmed.
+            loop: resolves the futures.
+        """
         self._publisher = publisher
         self._confirmations = confirmations
-        self._news = threading.Condition()
-        self._new: list[Pledge] = []
-        self._closing = False
-        self._is_idle = True
-        self._is_told = False  # that more is confirmed
+        self._loop = loop
+        self._new: deque[Pledge] = deque()
+        self._is_closed = False
         self._errors = {level: partial(self._late, level) for level in Level}
+        self._writing: list[Pledge] = []
+        self._written = Flushing(START, START)  # where that ended
+        self._error: Exception | None = None  # why it was not written
+        self._unsynced: deque[tuple[Flushing, list[Pledge]]] = deque()
         self._waiting: dict[Level, deque[Pledge]] = {level: deque() for level in _OF_NODES}
         self._drops: tuple[DroppedSpan, ...] = ()  # spans whose futures have failed
+        self._pause_s = _POLL_FIRST_S
         self._complaint = Complaint(_log, f"session {publisher.name} waits")
-        self._thread = threading.Thread(
-            target=self._run, name=f"receipts {publisher.name}", daemon=True
-        )
-        self._thread.start()
+        self._calls: deque[Callable[[], None]] = deque()  # what programs want to be called
+        self._is_calling = self._has_no_thread = False
+        self._caller = 0  # the thread that calls them
+        self._has_called = threading.Event()
+        self._has_called.set()
+        self._timer = Timer(loop, self._turn, self._fail)
+        publisher.hear_syncs(self._timer.set)
 
     def future(self, level: Level, sequence: int) -> Receipt:
         """Return a future that resolves once a message, and all before it, has reached `level`.
@@ -109,13 +141,13 @@ class Receipts:
         Raises:
             Stopped: the publisher is closed.
         """
-        receipt = Receipt(self._errors[level])
-        with self._news:
-            if self._closing:
-                raise Stopped(f"publisher {self._publisher.name!r} is closed")
-            self._new.append(Pledge(level, receipt, sequence))
-            self._is_idle = False
-            self._news.notify_all()
+        if self._has_ended():
+            raise Stopped(f"publisher {self._publisher.name!r} is closed")
+        receipt = Receipt(self._errors[level], self._call_later)
+        self._new.append(Pledge(level, receipt, sequence))
+        self._timer.set()
+        if self._has_ended():  # since then, so that it may have been missed
+            self._fail_all(self._stopped(), self._taken())
         return receipt
 
     def _late(self, level: Level, end: Position, timeout_s: float) -> FlushTimeout:
@@ -131,78 +163,127 @@ class Receipts:
         return max((each for each in _OF_NODES if known.reached(each) >= end), default=here)
 
     def heard(self) -> None:
-        """Look at the confirmations: there are more."""
-        if not self._is_idle:
-            with self._news:
-                self._is_told = True
-                self._news.notify_all()
+        """Look at the confirmations: there are more. The loop calls this."""
+        if any(self._waiting.values()):
+            self._timer.set()
 
-    def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until no future is open; False if the time ran out first."""
-        with self._news:
-            return self._news.wait_for(lambda: self._is_idle, timeout_s)
+    def wait_idle(self, timeout_s: float) -> None:
+        """Wait until no future is open that is open now, and programs were called for them.
+
+        The loop waits for nothing, and a callback for no other.
+        """
+        end_s = time.monotonic() + timeout_s
+        left: list[Receipt] = []
+        self._loop.call(
+            lambda: left.extend(each.receipt for each in [*self._open(), *self._new.copy()])
+        )
+        if not self._loop.is_own_thread:
+            wait([each for each in left if not each.done()], timeout_s)
+            self._loop.call(lambda: None)  # the calls for the last ones are known now
+            if self._caller != threading.get_ident():
+                self._has_called.wait(max(0.0, end_s - time.monotonic()))
 
     def close(self) -> None:
         """Fail every future that is still open with `Stopped`, and end."""
-        with self._news:
-            self._closing = True
-            self._news.notify_all()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        self._is_closed = True
+        self._timer.stop(0)
+        self._fail(self._stopped())
 
-    def _run(self) -> None:
-        pause_s = _POLL_FIRST_S
-        while (new := self._next(pause_s)) is not None:
-            had_new = bool(new)
-            try:
-                self._write(new)
-                new = []  # they are waited for now
-                progressed = self._resolve(self._confirmations.read())
-                self._publisher.demand_name()
-            except (WriterFailed, RtError) as error:
-                self._fail(error, new)
-                continue
-            except OSError as error:
-                pause_s = self._put_back(new, error)
-                continue
-            self._complaint.reset()
-            pause_s = min(_POLL_LAST_S, pause_s * _POLL_GROWTH)
-            if had_new or progressed:
-                pause_s = _POLL_FIRST_S
+    def _has_ended(self) -> bool:
+        return self._is_closed or self._loop.has_ended
+
+    def _stopped(self) -> Stopped:
         reason = self._publisher.shipping_note
         words = f"publisher {self._publisher.name!r} was closed before that"
-        self._fail(Stopped(f"{words}: {reason}" if reason else words), [])
+        return Stopped(f"{words}: {reason}" if reason else words)
 
-    def _next(self, pause_s: float) -> list[Pledge] | None:
-        """Wait for futures, or for the next check; None once closed."""
-        with self._news:
-            if not (self._new or self._closing or self._is_told):
-                self._is_idle = not any(self._waiting.values())
-                if self._is_idle:
-                    self._news.notify_all()
-                self._news.wait(None if self._is_idle else pause_s)
-            self._is_told = False
-            if self._closing:
-                return None
-            new, self._new = self._new, []
-            return new
+    def _turn(self) -> float | Aside | None:
+        """Resolve what can be; return when to look again, or what writes new messages."""
+        if self._has_no_thread:
+            self._has_no_thread = False  # it is tried again after a pause
+        else:
+            self._call()
+        error, self._error = self._error, None
+        self._writing += self._taken()
+        has_new = is_aside = bool(self._writing)
+        try:
+            if error is not None:
+                raise error
+            if has_new and self._has_written():
+                is_aside = False
+                self._wrote(None)
+            has_new |= self._take_synced()
+            has_new |= self._resolve()
+        except (RtError, OSError) as met:
+            return self._met(met)
+        if is_aside:  # after the look at the others: in a flood every write is put aside
+            return Aside(self._write, self._wrote, is_peer=False)
+        self._complaint.reset()
+        self._pause_s = min(_POLL_LAST_S, self._pause_s * _POLL_GROWTH)
+        if has_new:
+            self._pause_s = _POLL_FIRST_S
+        return self._pause_s if any(self._waiting.values()) or self._calls else None
 
-    def _write(self, new: list[Pledge]) -> None:
-        """Write new messages to the disk, and resolve the futures that need no node."""
-        if not new:
+    def _met(self, error: Exception) -> float | None:
+        """Fail all futures, or try again later after an error such as a full disk."""
+        if isinstance(error, OSError) and not isinstance(error, RtError):
+            self._complaint.say(spoken(error))
+            return _FULL_DISK_S
+        self._fail(error)
+        return None
+
+    def _taken(self) -> Iterator[Pledge]:
+        """Take the new futures; two threads take none twice."""
+        with suppress(IndexError):
+            while True:
+                yield self._new.popleft()
+
+    def _write(self) -> None:
+        """Have new messages written to the disk, and synced soon if a future waits for that."""
+        self._written = self._publisher.begin_flush(synced=self._wants_sync())
+
+    def _has_written(self) -> bool:
+        """Do the same if that waits for nothing, as when they are written; whether it is done."""
+        found = self._publisher.begin_flush_now(synced=self._wants_sync())
+        self._written = found or self._written
+        return found is not None
+
+    def _wants_sync(self) -> bool:
+        return any(each.level > Level.WRITTEN for each in self._writing)
+
+    def _wrote(self, error: Exception | None) -> None:
+        """Resolve the futures that need no more; the others wait for the sync."""
+        self._error = error
+        if error is not None:
             return
-        highest = max(each.level for each in new)
-        local = self._publisher.flush(min(highest, Level.SYNCED))
+        new, self._writing, written = self._writing, [], self._written
         for each in new:
-            if each.level not in self._waiting:
-                _complete(each.receipt, Confirmed(each.level, local.position, None))
-            elif not self._was_dropped(each):
-                each.receipt.end = local.position
-                self._waiting[each.level].append(each)
+            if each.level is Level.WRITTEN:
+                _complete(each.receipt, Confirmed(each.level, written.end, None))
+        if left := [each for each in new if each.level > Level.WRITTEN]:
+            self._unsynced.append((written, left))
 
-    def _resolve(self, confirmed: Confirmations) -> bool:
+    def _take_synced(self) -> bool:
+        """Resolve the futures that need no node; the others wait for the nodes."""
+        if not self._unsynced:
+            return False
+        before, durable = len(self._unsynced), self._publisher.synced_to()
+        while self._unsynced and self._unsynced[0][0].synced_at <= durable:
+            written, pledges = self._unsynced.popleft()
+            for each in pledges:
+                if each.level is Level.SYNCED:
+                    _complete(each.receipt, Confirmed(each.level, written.end, None))
+                elif not self._was_dropped(each):
+                    end = written.end  # of a drop that was looked at meanwhile it is too late
+                    each.receipt.end = self._publisher.kept(end) if self._drops else end
+                    self._waiting[each.level].append(each)
+        return len(self._unsynced) < before
+
+    def _resolve(self) -> bool:
         """Complete what the nodes have confirmed; return whether there was any."""
-        progressed = False
+        if not any(self._waiting.values()):
+            return False
+        confirmed, progressed = self._confirmations.read(), False
         self._fail_dropped()  # before this, so that nothing dropped is confirmed
         for level, waiting in self._waiting.items():
             reached = confirmed.reached(level)
@@ -211,6 +292,7 @@ class Receipts:
                 receipt = waiting.popleft().receipt
                 _complete(receipt, Confirmed(level, receipt.end, merged_at))
                 progressed = True
+        self._publisher.demand_name()
         return progressed
 
     def _fail_dropped(self) -> None:
@@ -236,23 +318,56 @@ class Receipts:
             _fail(pledge.receipt, MessagesDropped([span.event(self._publisher.name)]))
         return span is not None
 
-    def _put_back(self, new: list[Pledge], error: OSError) -> float:
-        """Keep messages that a full disk refused, and try them again later."""
-        self._complaint.say(spoken(error))
-        with self._news:
-            self._new[:0] = new
-            self._news.wait_for(lambda: self._closing, _FULL_DISK_S)
-        return _POLL_FIRST_S
-
-    def _fail(self, error: Exception, new: list[Pledge]) -> None:
-        with self._news:
-            left = [*new, *self._new]
-            self._new = []
+    def _fail(self, error: Exception) -> None:
+        self._fail_all(error, [*self._open(), *self._taken()])
+        self._writing = []
+        self._unsynced.clear()
         for waiting in self._waiting.values():
-            left += waiting
             waiting.clear()
-        for each in left:
+
+    def _open(self) -> list[Pledge]:
+        """Return what is not resolved yet, but the new ones."""
+        open_ones = [*self._writing, *(each for _, synced in self._unsynced for each in synced)]
+        return [*open_ones, *(each for waiting in self._waiting.values() for each in waiting)]
+
+    @staticmethod
+    def _fail_all(error: Exception, pledges: Iterable[Pledge]) -> None:
+        for each in pledges:
             _fail(each.receipt, error)
+
+    # What programs want to be called may wait, and the loop must not
+
+    def _call_later(self, call: Callable[[], None]) -> bool:
+        """Have a thread do a call, in order, if this one is the loop's."""
+        if not self._loop.is_own_thread:
+            return False
+        self._has_called.clear()
+        self._calls.append(call)
+        self._call()
+        return True
+
+    def _call(self) -> None:
+        if self._calls and not self._is_calling:
+            self._is_calling = True
+            self._loop.ask(self._do_calls, self._called)
+
+    def _do_calls(self) -> None:
+        self._caller = threading.get_ident()
+        try:
+            while self._calls:
+                self._calls.popleft()()
+        finally:
+            self._caller = 0
+
+    def _called(self, error: Exception | None) -> None:
+        self._is_calling = False
+        if error is None:
+            self._call()
+            if not self._is_calling:
+                self._has_called.set()
+        else:  # the system allows no further thread
+            self._has_no_thread = True
+            self._timer.set()
 
 
 def shipped(error: FlushTimeout) -> FlushTimeout:
@@ -262,11 +377,17 @@ def shipped(error: FlushTimeout) -> FlushTimeout:
     return error
 
 
+def _is_awaited(receipt: Receipt) -> bool:
+    """Whether a future is to be completed; those who wait for a cancelled one hear of that."""
+    is_open = receipt.cancelled() or not receipt.done()
+    return is_open and receipt.set_running_or_notify_cancel()
+
+
 def _fail(receipt: Receipt, error: Exception) -> None:
-    if not receipt.done() and receipt.set_running_or_notify_cancel():
+    if _is_awaited(receipt):
         receipt.set_exception(error)
 
 
 def _complete(receipt: Receipt, confirmed: Confirmed) -> None:
-    if not receipt.done() and receipt.set_running_or_notify_cancel():
+    if _is_awaited(receipt):
         receipt.set_result(confirmed)

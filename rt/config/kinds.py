@@ -28,14 +28,9 @@ _POWERS: Final = {
     "": 1,
 }
 _SECONDS: Final = {
-    "": Decimal(1),
-    "us": Decimal("1e-6"),
-    "ms": Decimal("1e-3"),
-    "s": Decimal(1),
-    "min": Decimal(60),
-    "h": Decimal(3600),
-    "d": Decimal(86400),
-}
+    "": Decimal(1), "us": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1),
+    "min": Decimal(60), "h": Decimal(3600), "d": Decimal(86400),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 ENVIRONMENT_PREFIX: Final = "RT_"
 # Several programs may share a file: one table for each, and one for `rt archive policy set`.
 TABLES: Final = (
-    "archive", "node", "policy", "publish", "pull", "push", "session", "status", "subscribe",
-    "verify",
+    "archive", "gateway", "node", "policy", "publish", "pull", "push", "session", "status",
+    "subscribe", "verify",
 )  # fmt: skip
 FILE_BYTES_MAX: Final = 1 << 20  # a thousand settings of a thousand bytes
 
@@ -46,12 +46,10 @@ class Given:
 
 
 def load(
-    cls: type[SettingsType],
-    toml_path: str | os.PathLike[str] | None = None,
-    table: str | None = None,
-    environment: Mapping[str, str] = os.environ,
+    cls: type[SettingsType], toml_path: str | os.PathLike[str] | None = None,
+    table: str | None = None, environment: Mapping[str, str] = os.environ,
     options: Mapping[str, object] | None = None,
-) -> SettingsType:
+) -> SettingsType:  # fmt: skip
     """Return the settings of a program.
 
     Args:
@@ -75,12 +73,10 @@ def load(
 
 
 def explain(
-    cls: type[SettingsType],
-    toml_path: str | os.PathLike[str] | None = None,
-    table: str | None = None,
-    environment: Mapping[str, str] = os.environ,
+    cls: type[SettingsType], toml_path: str | os.PathLike[str] | None = None,
+    table: str | None = None, environment: Mapping[str, str] = os.environ,
     options: Mapping[str, object] | None = None,
-) -> dict[str, Given]:
+) -> dict[str, Given]:  # fmt: skip
     """Return every field's value and its source; arguments and errors as for `load`."""
     kinds = kinds_of(cls)
     given = {

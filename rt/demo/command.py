@@ -5,9 +5,10 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
@@ -36,7 +37,7 @@ _POLL_S: Final = 0.05
 
 
 @click.command()
-@click.option("--keep", metavar="DIR", help="Work in DIR, which must be empty, and keep it.")
+@click.option("--keep", metavar="DIR", help="Work in DIR, which must be empty, and keep its files.")
 @click.option(
     "--rate", type=click.IntRange(1, 999_999_999), default=20_000, show_default=True,
     help="Flights per second and airport.",
@@ -45,8 +46,9 @@ _POLL_S: Final = 0.05
     "--nodes", default=3, show_default=True, help="Size of the cluster: 1, 3, 5 or 7 nodes."
 )
 @click.option(
-    "--spark/--no-spark", "by_spark", default=None, help="Let Spark count too, if it is installed."
-)
+    "--spark/--no-spark", "by_spark", default=None,
+    help="Count with Spark as well.  [default: if it is installed]",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 def demo(keep: str | None, rate: int, nodes: int, *, by_spark: bool | None, as_json: bool) -> None:
     """Run a whole stream on real data: every flight out of New York in 2013.
@@ -61,8 +63,9 @@ def demo(keep: str | None, rate: int, nodes: int, *, by_spark: bool | None, as_j
     rt demo
     rt demo --keep /tmp/flights && rt log-history /tmp/flights/copy/flights/out
     """  # noqa: D301 - click reads the backspace character
-    flights = read_flights(flights_path())
+    path = flights_path()
     with _directory(keep) as root:
+        flights = read_flights(path)
         report = _stream(root, flights, rate, nodes)
         cursor = kill_reader(os.path.join(root, "copy"), STREAM)
         directory = os.path.join(root, "copy", STREAM, "out")
@@ -120,44 +123,44 @@ def _stream(root: str, flights: dict[str, list[bytes]], rate: int, nodes: int) -
         children.start("push", "push", "--root", airports, "--identity", "airports", *link)
         publishers = [_publish(children, root, airport, rate) for airport in flights]
         contexts = Contexts(certificate_files(certs, "subscriber"), client_context)
-        killer = LeaderKiller(places, running, contexts) if nodes > 1 else None
-        report = _receive(copy, flights, killer)
+        named = {place.name: child for place, child in zip(places, running, strict=True)}
+        kill = partial(kill_leader, named, partial(leader_of, places, contexts))
+        report = _receive(copy, flights, kill if nodes > 1 else None)
         for publisher in publishers:
             publisher.wait()
     report.nodes = nodes
     return report
 
 
-class LeaderKiller:
-    """Kills the leader without warning, and remembers which node it was."""
+def kill_leader(
+    nodes: Mapping[str, Child], leader: Callable[[], str], patience_s: float = _LEADER_S
+) -> str:
+    """Kill the leader with SIGKILL, as soon as there is one; return its name.
 
-    def __init__(self, places: list[Place], running: list[Child], contexts: Contexts) -> None:
-        self._nodes = dict(zip([place.name for place in places], running, strict=True))
-        self._addresses = [parse_address(place.address) for place in places]
-        self._contexts = contexts
+    Args:
+        nodes: The processes, by the names of their nodes.
+        leader: Asks the nodes which of them leads; "" while none does.
+        patience_s: How long to wait for a leader.
+    """
+    deadline = time.monotonic() + patience_s
+    while (name := leader()) not in nodes:
+        if time.monotonic() > deadline:
+            raise RtError(
+                f"no node leads after {patience_s:g} s, so none can be killed; this machine may "
+                "be too busy: run `rt demo` again with a lower --rate"
+            )
+        time.sleep(_POLL_S)
+    nodes[name].kill()
+    return name
 
-    def kill(self) -> str:
-        """Kill the leader with SIGKILL, as soon as there is one; return its name."""
-        deadline = time.monotonic() + _LEADER_S
-        while (leader := self._leader()) not in self._nodes:
-            if time.monotonic() > deadline:
-                raise RtError(
-                    f"no node leads after {_LEADER_S:g} s, so none can be killed; this machine may "
-                    "be too busy: run `rt demo` again with a lower --rate"
-                )
-            time.sleep(_POLL_S)
-        self._nodes[leader].kill()
-        return leader
 
-    def _leader(self) -> str:
-        """Return the leader, from the first node that knows it; "" if none does."""
-        for address in self._addresses:
-            try:
-                if leader := ask_status(address, self._contexts)["leader"]:
-                    return str(leader)
-            except (OSError, RtError):
-                continue  # ask the next one
-        return ""
+def leader_of(places: Sequence[Place], contexts: Contexts) -> str:
+    """Return the leader, from the first node that knows it; "" if none does."""
+    for place in places:
+        with suppress(OSError, RtError):  # ask the next one
+            if leader := ask_status(parse_address(place.address), contexts)["leader"]:
+                return str(leader)
+    return ""
 
 
 def _write_inputs(root: str, flights: dict[str, list[bytes]]) -> None:
@@ -173,7 +176,9 @@ def _publish(children: Children, root: str, airport: str, rate: int) -> Child:
     return children.start(f"publisher {airport}", "publish", *place, "--rate", str(rate), path)
 
 
-def _receive(copy: str, flights: dict[str, list[bytes]], killer: LeaderKiller | None) -> DemoReport:
+def _receive(
+    copy: str, flights: dict[str, list[bytes]], kill: Callable[[], str] | None
+) -> DemoReport:
     """Read the merged log as it grows; every flight must arrive once, in its airport's order."""
     report, watch = DemoReport(dict.fromkeys(flights, 0)), _Stopwatch()
     total = sum(map(len, flights.values()))
@@ -182,8 +187,8 @@ def _receive(copy: str, flights: dict[str, list[bytes]], killer: LeaderKiller | 
             watch.see(batch)
             _check(report, batch, flights)
             progress.show(f"{report.messages:,} of {total:,} flights", report.messages)
-            if killer and not report.killed and report.messages > total // 2:
-                report.killed = killer.kill()
+            if kill and not report.killed and report.messages > total // 2:
+                report.killed = kill()
                 watch.killed_ns = time.time_ns()
             if report.messages == total:
                 break

@@ -286,9 +286,8 @@ class Manifest:
     identity: LogIdentity | None = None
     rolled: dict[Position, Rolled] = field(default_factory=lambda: _NO_ROLLED)
     archived: dict[Position, Archived] = field(default_factory=lambda: _NO_ARCHIVED)
-    quarantined: tuple[Quarantined, ...] = ()
     length: int = 0  # bytes of whole lines taken
-    _order: list[Position] = field(default_factory=lambda: _NO_ORDER)
+    order: list[Position] = field(default_factory=lambda: _NO_ORDER)  # the rolled files
 
     def feed(self, data: bytes) -> int:
         """Take the whole lines at the start of `data`; return how many bytes were taken.
@@ -321,14 +320,12 @@ class Manifest:
             if entry.file not in self.rolled:
                 self._own()
                 self.rolled[entry.file] = entry
-                self._order.append(entry.file)
+                self.order.append(entry.file)
         elif isinstance(entry, Archived):
             self._own()
             self.archived[entry.file] = entry
         elif isinstance(entry, LogIdentity):
             self.identity = entry
-        else:
-            self.quarantined += (entry,)
 
     def check(self, entry: Entry) -> None:
         """Raise `ManifestError` if a fact contradicts an earlier one; adds nothing."""
@@ -341,14 +338,14 @@ class Manifest:
             file = entry[0]
             known = self.rolled.get(file)
             if known is None:
-                if self._order and file < self._order[-1]:
+                if self.order and file < self.order[-1]:
                     raise ManifestError(f"it rolls {file.file_name} out of order")
             elif known != entry:
                 raise ManifestError(f"it rolls {file.file_name} twice")
 
     def _own(self) -> None:
         if self.rolled is _NO_ROLLED:
-            self.rolled, self.archived, self._order = {}, {}, []
+            self.rolled, self.archived, self.order = {}, {}, []
 
     def _take(self, data: bytes) -> None:
         for line in data.split(b"\n")[:-1]:
@@ -358,30 +355,25 @@ class Manifest:
         """Take lines in bulk; False, with nothing taken, if they have to be decoded one by one."""
         rolled, archived = read_block(data) or ([], [])
         files = [*map(_file_of, rolled)]
-        in_order = all(map(lt, files, files[1:])) and (self._order[-1:] < files[:1] or not files)
+        in_order = all(map(lt, files, files[1:])) and (self.order[-1:] < files[:1] or not files)
         if self.identity is None or not in_order:
             return False
         self._own()
         self.rolled.update(zip(files, rolled, strict=True))
-        self._order += files
+        self.order += files
         self.archived.update(zip(map(_file_of, archived), archived, strict=True))
         return bool(rolled or archived)
 
-    @property
-    def order(self) -> list[Position]:
-        """The rolled files, oldest first."""
-        return self._order
-
     def successor(self, file: Position) -> Position | None:
         """The next rolled file after `file`; None if there is none yet."""
-        place = bisect_right(self._order, file)
-        return self._order[place] if place < len(self._order) else None
+        place = bisect_right(self.order, file)
+        return self.order[place] if place < len(self.order) else None
 
     def frames_end(self, position: Position) -> Position:
         """Where the last frame before a position ends, in the same file or an older one."""
         if position.offset:
             return position
-        ended = (file for file in reversed(self._order) if file < position)
+        ended = (file for file in reversed(self.order) if file < position)
         filled = (file + self.rolled[file].end for file in ended if self.rolled[file].end)
         return Position(next(filled, 0))
 

@@ -83,13 +83,13 @@ class _Comparer:
                 self._left_out.append(start.file_name)
             elif found is not None:
                 return found
-        return self._result(None, "")
+        return self._result()
 
     def _both(self, start: Position) -> Comparison | None:
         """Compare one file; return the result, or None to continue with the next file."""
         ends = [self._length(log, start) for log in self._logs]
         if None in ends:
-            return self._differs(start, "only one of them has this file")
+            return self._result(start, "only one of them has this file")
         found = self._file(start, min(end for end in ends if end is not None))
         if found is None and ends[0] != ends[1]:
             return self._shorter(start, ends)
@@ -118,8 +118,8 @@ class _Comparer:
         for log, end, other in zip(self._logs, ends, reversed(ends), strict=True):
             if start in log.manifest.rolled and (other or 0) > (end or 0):
                 at = Position(start + (end or 0))
-                return self._differs(at, f"the file ends there in {log.path}, not in the other")
-        return self._result(None, "")
+                return self._result(at, f"the file ends there in {log.path}, not in the other")
+        return self._result()
 
     def _file(self, start: Position, end: int) -> Comparison | None:
         files = [log.open_file(start) for log in self._logs] if end else []
@@ -130,7 +130,7 @@ class _Comparer:
                 self._on_read(2 * length)
                 if one != other:
                     place = _first_difference(one, other)
-                    return self._differs(Position(start + offset + place), "the bytes differ")
+                    return self._result(Position(start + offset + place), "the bytes differ")
                 self._compared += length
         finally:
             for file in files:
@@ -138,10 +138,7 @@ class _Comparer:
         self._end = Position(start + end)
         return None
 
-    def _differs(self, at: Position, reason: str) -> Comparison:
-        return self._result(at, reason)
-
-    def _result(self, at: Position | None, reason: str) -> Comparison:
+    def _result(self, at: Position | None = None, reason: str = "") -> Comparison:
         first, second = self._logs
         end = self._end if at is None else at
         return Comparison(

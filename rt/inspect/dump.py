@@ -98,23 +98,16 @@ def frame_facts(frame: Frame, current: Range | None) -> dict[str, Any]:
     """Return the fields of a frame's header, and those of its range if it has one."""
     header = frame.header
     facts: dict[str, Any] = {
-        "position": str(frame.position),
-        "kind": FrameKind(header.kind).name.lower(),
-        "size": header.size,
-        "written_for": str(Position(header.position)),
-        "sequence": header.sequence,
-        "time": time_text(header.time_ns),
-        "time_ns": header.time_ns,
-        "durable": str(Position(header.durable)),
-        "messages": header.messages,
-        "length": header.length,
-        "raw_length": header.raw_length,
-        "body_crc": f"{header.body_crc:08x}",
-        "codec": Codec(header.codec).name.lower(),
+        "position": str(frame.position), "kind": FrameKind(header.kind).name.lower(),
+        "size": header.size, "written_for": str(Position(header.position)),
+        "sequence": header.sequence, "time": time_text(header.time_ns), "time_ns": header.time_ns,
+        "durable": str(Position(header.durable)), "messages": header.messages,
+        "length": header.length, "raw_length": header.raw_length,
+        "body_crc": f"{header.body_crc:08x}", "codec": Codec(header.codec).name.lower(),
         "keys": bool(header.columns & KEYS_COLUMN),
         "headers": bool(header.columns & HEADERS_COLUMN),
         "session_tag": f"{header.session_tag:08x}",
-    }
+    }  # fmt: skip
     if current is not None:
         facts["range"] = current._asdict() | {
             "first": str(Position(current.first)),

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection, Iterator
+from contextlib import closing, suppress
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -10,7 +11,6 @@ from rt.format.frame import HEADER_BYTES, FrameKind, parse_header
 from rt.format.index import SUFFIX
 from rt.format.manifest import FILE_NAME, Archived, Manifest, Rolled
 from rt.format.scan import next_header
-from rt.format.seek import walk_before
 from rt.log.files.absent import no_log
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import OsDisk
@@ -140,14 +140,9 @@ def active(start: Position, facts: Facts, end: int) -> Row:
 
 
 def selected(
-    rows: list[Row],
-    *,
-    since_ns: int | None = None,
-    until_ns: int | None = None,
-    begin: Position | None = None,
-    end: Position | None = None,
-    states: Collection[str] = STATES,
-) -> Iterator[Row]:
+    rows: list[Row], *, since_ns: int | None = None, until_ns: int | None = None,
+    begin: Position | None = None, end: Position | None = None, states: Collection[str] = STATES,
+) -> Iterator[Row]:  # fmt: skip
     """Yield the selected rows.
 
     Args:
@@ -186,24 +181,14 @@ def _following(directory: str, last: Position | None) -> Position | None:
 
 def _facts(directory: str, start: Position) -> tuple[Facts, int]:
     """Return the facts about the active file, and where its whole frames end."""
-    log = LogDirectory(directory)
-    log.refresh()
-    file = log.open_file(start)
-    index, index_file = log.open_index(start)
     facts = Facts()
-    walk = walk_before(
-        file.pread, index, start, lambda _entry: False, merged=log.merged, session=log.session
-    )
-    try:
-        facts.take(parse_header(file.pread(HEADER_BYTES, 0)))
-        while header := next_header(file.pread, walk, file.size()):
-            if header.kind == (FrameKind.RANGE if log.merged else FrameKind.MESSAGES):
-                facts.take(header)
-    except FrameError:
-        pass  # empty, torn or damaged; `rt verify` reports it
-    finally:
-        file.close()
-        log.close()
-        if index_file is not None:
-            index_file.close()
+    with closing(LogDirectory(directory)) as log:
+        log.refresh()
+        with closing(log.open_file(start)) as file:
+            walk = log.walk_before(file, start, lambda _entry: False)
+            with suppress(FrameError):  # empty, torn or damaged; `rt verify` reports it
+                facts.take(parse_header(file.pread(HEADER_BYTES, 0)))
+                while header := next_header(file.pread, walk, file.size()):
+                    if header.kind == (FrameKind.RANGE if log.merged else FrameKind.MESSAGES):
+                        facts.take(header)
     return facts, walk.position.offset

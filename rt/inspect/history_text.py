@@ -69,18 +69,11 @@ class HistoryText:
         """Return the cells of a row, in the order of `HEADINGS`."""
         line, gone, age_ns = row.line, row.gone, row.age_ns(self._now_ns)
         return (
-            row.file,
-            row.state,
-            str(row.first),
-            time_text(line.first_time_ns),
-            str(row.end),
-            time_text(line.last_time_ns),
-            f"{line.messages:,}",
-            f"{line.end:,}",
+            row.file, row.state, str(row.first), time_text(line.first_time_ns), str(row.end),
+            time_text(line.last_time_ns), f"{line.messages:,}", f"{line.end:,}",
             "" if age_ns is None else _age_text(age_ns // _NS),
-            "" if gone is None else time_text(gone.at_ns),
-            "" if gone is None else gone.reason,
-        )
+            "" if gone is None else time_text(gone.at_ns), "" if gone is None else gone.reason,
+        )  # fmt: skip
 
 
 # `%` takes half the time of an f-string.

@@ -314,9 +314,6 @@ def _state(verdict: Verdict) -> tuple[LogState, str]:
     if isinstance(verdict, Clean | Gone):
         return LogState.CLEAN, ""
     if isinstance(verdict, Torn) and verdict.followed:
-        return (
-            LogState.CORRUPT,
-            f"at {verdict.at}: {verdict.reason}; a whole range follows it",
-        )
+        return (LogState.CORRUPT, f"at {verdict.at}: {verdict.reason}; a whole range follows it")
     state = LogState.CORRUPT if isinstance(verdict, Corrupt) else LogState.TORN
     return state, f"at {verdict.at}: {verdict.reason}"

@@ -83,10 +83,7 @@ def ask(
         OSError: the node cannot be reached, or the answer is not complete after a minute.
         PeerError: the answer cannot be read.
     """
-    data = _exchange(address, contexts, request, roles, answer_s)
-    answer = _parsed(data, _where(address))
-    _raise_if_error(answer)
-    return answer
+    return _parsed(_exchange(address, contexts, request, roles, answer_s), _where(address))
 
 
 def member_addresses(address: Address, contexts: Contexts, asking: Asking = ask) -> list[Address]:
@@ -189,7 +186,7 @@ class AdminClient:
                 reasons.append(f"{_where(address)}: {spoken(error)}")
             self._place = (self._place + 1) % len(self._addresses)
             left -= 1
-        raise _none_accepted(codes, f"no node accepted the request: {_listed(reasons)}")
+        raise _none_accepted(codes, "; ".join(dict.fromkeys(reasons)))
 
     def close(self) -> None:
         """Close the connection; a later request dials again. Idempotent."""
@@ -199,9 +196,7 @@ class AdminClient:
     def _ask(self, address: Address, request: Fields) -> Fields:
         if self._kept is None:
             return self._asking(address, self._contexts, request)
-        answer = _parsed(self._kept.exchange(address, request), _where(address))
-        _raise_if_error(answer)
-        return answer
+        return _parsed(self._kept.exchange(address, request), _where(address))
 
     def _learn(self, address: Address) -> int:
         """Add the member addresses that a node names; return how many were new."""
@@ -257,7 +252,6 @@ def parse_history(answer: bytes, where: str) -> NodeHistory:
     """
     line, _, data = answer.partition(b"\n")
     head = _parsed(line, where)
-    _raise_if_error(head)
     if len(data) != head.get("bytes"):
         raise PeerError(f"{where} hung up in the middle of its history")
     directory, copies = str(head.get("directory")), head.get("offloaded") or {}
@@ -315,9 +309,13 @@ def _exchange(
 
 
 def _parsed(data: bytes, where: str) -> Fields:
+    """Return an answer; raise the error that it is, or that it cannot be read."""
     answer = decode_fields(data)
     if answer is None:
         raise _unreadable(where)
+    if "error" in answer:
+        code, words = str(answer.get("code")), str(answer["error"])
+        raise Misuse(words) if code == "misuse" else Refused(code, words)
     return answer
 
 
@@ -325,18 +323,9 @@ def _unreadable(where: str) -> PeerError:
     return PeerError(f"the answer of {where} cannot be read; does it run another version?")
 
 
-def _raise_if_error(answer: Fields) -> None:
-    if "error" in answer:
-        code, words = str(answer.get("code")), str(answer["error"])
-        raise Misuse(words) if code == "misuse" else Refused(code, words)
-
-
-def _listed(reasons: Sequence[str]) -> str:
-    return "; ".join(dict.fromkeys(reasons))
-
-
-def _none_accepted(codes: set[str], words: str) -> RtError:
+def _none_accepted(codes: set[str], reasons: str) -> RtError:
     """Return the error for a request that no node accepted, given the codes of the refusals."""
+    words = f"no node accepted the request: {reasons}"
     if codes == {_STREAM}:
         return Refused(_STREAM, words)
     return NoLeader(words) if codes else RtError(words)

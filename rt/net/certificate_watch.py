@@ -9,14 +9,15 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
 from cryptography import x509
 
-from rt.net.authority.trust import Trust, TrustFacts
+from rt.net.authority.trust import FileStamp, Trust, TrustFacts, file_stamp
 from rt.net.repeated import RepeatedLines
 
 _log: Final = logging.getLogger("rt.net")
@@ -47,8 +48,8 @@ class CertificateWatch:
     two checks.
 
     Threads: `watch` and `remind` may be called by any thread. `_lock` guards `_watched`,
-    `_reminders` and `_thread`; only the watching thread examines their contents, on copies,
-    uses `_due_s`, and sets `looks`.
+    `_reminders` and `_thread`; only the watching thread examines their contents, on copies, and
+    uses `_due_s` and `_stamps`.
     """
 
     def __init__(
@@ -62,13 +63,13 @@ class CertificateWatch:
             clock: returns the time in seconds since the epoch.
             pause: waits for a number of seconds.
         """
-        self.looks = 0  # how many checks have begun
         self._clock = clock
         self._pause = pause
         self._lock = threading.Lock()
         self._watched: list[_Watched] = []
         self._reminders: list[tuple[str, weakref.WeakMethod[Callable[[], str]]]] = []
         self._due_s: dict[str, float] = {}  # when each subject may be logged again
+        self._stamps: dict[str, FileStamp] = {}  # by path, as of this check
         self._repeats = RepeatedLines(_log)
         self._thread: threading.Thread | None = None
 
@@ -76,7 +77,7 @@ class CertificateWatch:
         """Start watching; idempotent."""
         with self._lock:
             if self._thread is None or not self._thread.is_alive():  # not alive in a forked child
-                self._thread = threading.Thread(target=self._run, name="certificates", daemon=True)
+                self._thread = threading.Thread(target=self.run, name="certificates", daemon=True)
                 self._thread.start()
 
     def watch(
@@ -111,16 +112,28 @@ class CertificateWatch:
         with self._lock:
             self._reminders.append((subject, weakref.WeakMethod(warning)))
 
-    def _run(self) -> None:
-        while True:
-            self._look()
-            if self.looks % _REMIND_LOOKS == 1:
+    def run(self) -> None:
+        """Check the connections repeatedly; for a thread of its own."""
+        for looks in count():
+            self.look()
+            if looks % _REMIND_LOOKS == 0:
                 self._remind()
             self._repeats.flush()
             self._pause(PERIOD_S)
 
-    def _look(self) -> None:
-        self.looks += 1
+    def stamps(self, paths: Sequence[str]) -> tuple[FileStamp, ...]:
+        """Return the files' stamps as of this check; for the watching thread.
+
+        A hundred streams share the same files, so a check costs one `stat` call for each of them.
+        """
+        for each in paths:
+            if each not in self._stamps:
+                self._stamps[each] = file_stamp(each)
+        return tuple(self._stamps[each] for each in paths)
+
+    def look(self) -> None:
+        """Check all connections once, and end those that may not continue."""
+        self._stamps.clear()
         with self._lock:
             watched = self._watched.copy()
         for trust in {each.trust for each in watched}:

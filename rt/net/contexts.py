@@ -13,13 +13,11 @@ from cryptography import x509
 from rt.errors import Misuse, spoken
 from rt.net.authority.certificates import CertificateFiles, load_certificate, renewal_words
 from rt.net.authority.trust import FileStamp, Trust, file_stamp, trust_of
-from rt.net.certificate_watch import live_connections
+from rt.net.certificate_watch import CertificateWatch, live_connections
 
 _log: Final = logging.getLogger("rt.net")
 _ELSEWHERE: Final = "; or name the file that says where it is, with --config or RT_CONFIG"
 _announced: Final[dict[str, tuple[FileStamp, ...]]] = {}  # the file versions last logged, by path
-# The files' state at the latest check of all connections; used only by the watching thread.
-_looked_at: Final[dict[CertificateFiles, tuple[int, tuple[FileStamp, ...]]]] = {}
 
 
 class TrustingContext(ssl.SSLContext):
@@ -96,6 +94,7 @@ class Contexts:
         files: CertificateFiles,
         make: Callable[[str, str, str], ssl.SSLContext],
         stream: str = "",
+        watch: CertificateWatch = live_connections,
     ) -> None:
         """Load the files.
 
@@ -103,21 +102,23 @@ class Contexts:
             files: our certificate files.
             make: makes a context from their paths.
             stream: the stream that questions are about (`asking`); "" for a node's only one.
+            watch: reminds of what `warning` returns, and looks at the files for all connections.
         """
         self.problem: str | None = None
         self.stream = stream
         self.files = files
         self._make = make
         self._lock = threading.Lock()
-        self._stamps = _stamps(files)
+        self._watch, self._paths = watch, (files.ca, files.cert, files.key)
+        self._stamps = self._look()
         self._certificate: tuple[FileStamp, x509.Certificate | None] = None, None
         self._context = self._made()
-        live_connections.remind(os.path.abspath(files.cert), self.warning)
+        watch.remind(os.path.abspath(files.cert), self.warning)
 
     def current(self) -> ssl.SSLContext:
         """Return the context to use for the next connection; costs three `stat` calls."""
         with self._lock:
-            stamps = _stamps(self.files)
+            stamps = self._look()
             try:
                 if stamps != self._stamps:
                     self._context = self._made()
@@ -130,16 +131,8 @@ class Contexts:
             return self._context
 
     def has_replaced(self, context: ssl.SSLContext) -> bool:
-        """Whether `context` is no longer the current one, as of the latest check of connections.
-
-        Called for each connection. A hundred streams share the same files, so each check of all
-        connections costs only three `stat` calls for them.
-        """
-        look, stamps = _looked_at.get(self.files, (0, ()))
-        if look != live_connections.looks:
-            stamps = _stamps(self.files)
-            _looked_at[self.files] = live_connections.looks, stamps
-        is_same = self._context is context and self._stamps == stamps
+        """Whether `context` is no longer the current one, as of this check of all connections."""
+        is_same = self._context is context and self._stamps == self._watch.stamps(self._paths)
         return not is_same and self.current() is not context
 
     def renew(self) -> None:
@@ -168,6 +161,9 @@ class Contexts:
                 return spoken(error)
             self._certificate = stamp, certificate
         return renewal_words(path, certificate)
+
+    def _look(self) -> tuple[FileStamp, ...]:
+        return tuple(map(file_stamp, self._paths))
 
     def _made(self) -> ssl.SSLContext:
         context = self._make(self.files.ca, self.files.cert, self.files.key)
@@ -228,7 +224,3 @@ def _announce(files: CertificateFiles, stamps: tuple[FileStamp, ...]) -> None:
     if _announced.get(files.cert) != stamps:
         _announced[files.cert] = stamps
         _log.info("certificate %s was loaded again", files.cert, extra={"event": "certificate"})
-
-
-def _stamps(files: CertificateFiles) -> tuple[FileStamp, ...]:
-    return tuple(map(file_stamp, (files.ca, files.cert, files.key)))

@@ -58,41 +58,38 @@ def receive_line(sock: ssl.SSLSocket, bytes_max: int, deadline_s: float) -> byte
         PeerError: the line is longer than `bytes_max`, or the peer hung up before its end.
         TimeoutError: its end did not arrive by the deadline.
     """
-    data = bytearray()
-    while not data.endswith(b"\n"):
-        set_deadline(sock, deadline_s)
-        part = sock.recv(_PART_BYTES)
-        data += part
-        if not part or len(data) > bytes_max:
-            raise PeerError(f"a request is one line of at most {bytes_max} bytes")
-    return bytes(data)
+    words = f"a request is one line of at most {bytes_max} bytes"
+    data = _receive(sock, bytes_max, deadline_s, words, end=b"\n")
+    if not data.endswith(b"\n"):
+        raise PeerError(words)
+    return data
 
 
 def receive_line_or_end(sock: ssl.SSLSocket, bytes_max: int, deadline_s: float) -> bytes:
     """Receive until a newline, or until the peer hangs up; errors as for `receive_line`."""
+    words = f"a line is longer than {bytes_max} bytes"
+    return _receive(sock, bytes_max, deadline_s, words, end=b"\n")
+
+
+def receive_all(sock: ssl.SSLSocket, bytes_max: int, deadline_s: float) -> bytes:
+    """Receive until the peer hangs up; errors as for `receive_line`."""
+    return _receive(sock, bytes_max, deadline_s, f"the answer is longer than {bytes_max} bytes")
+
+
+def _receive(
+    sock: ssl.SSLSocket, bytes_max: int, deadline_s: float, words: str, end: bytes = b""
+) -> bytes:
+    """Receive until the data ends with `end`, if given, or until the peer hangs up."""
     data = bytearray()
-    while not data.endswith(b"\n"):
+    while not (end and data.endswith(end)):
         set_deadline(sock, deadline_s)
         part = sock.recv(_PART_BYTES)
         if not part:
             break
         data += part
         if len(data) > bytes_max:
-            raise PeerError(f"a line is longer than {bytes_max} bytes")
+            raise PeerError(words)
     return bytes(data)
-
-
-def receive_all(sock: ssl.SSLSocket, bytes_max: int, deadline_s: float) -> bytes:
-    """Receive until the peer hangs up; errors as for `receive_line`."""
-    data = bytearray()
-    while True:
-        set_deadline(sock, deadline_s)
-        part = sock.recv(_PART_BYTES)
-        if not part:
-            return bytes(data)
-        data += part
-        if len(data) > bytes_max:
-            raise PeerError(f"the answer is longer than {bytes_max} bytes")
 
 
 def about(stream: str, request: Fields) -> Fields:

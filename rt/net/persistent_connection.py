@@ -58,8 +58,9 @@ class PersistentConnection:
             except (ConnectionError, ssl.SSLError):
                 pass
             self.close()
-        self._sock = self._dial(address)
-        self._address = address
+        self._address, self._sock = address, connect_about(address, self._contexts, self._protocol)
+        # A request is one small packet, and the next follows its answer, so delaying gains nothing.
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         answer = self._answer(self._sock, data)
         if not answer:
             self.close()
@@ -71,12 +72,6 @@ class PersistentConnection:
         sock, self._sock = self._sock, None
         if sock is not None:
             sock.close()
-
-    def _dial(self, address: Address) -> ssl.SSLSocket:
-        sock = connect_about(address, self._contexts, self._protocol)
-        # A request is one small packet, and the next follows its answer, so delaying gains nothing.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return sock
 
     def _answer(self, sock: ssl.SSLSocket, data: bytes) -> bytes:
         """Return the answer to a request; empty if the node hung up instead."""

@@ -66,8 +66,19 @@ def _approve(roles: Collection[CertificateRole], admit: Approval, peer: PeerIden
     admit(peer)
 
 
-def _admit_all(_peer: PeerIdentity) -> None:
-    """Admit every peer with a good certificate."""
+class RefusedByPeer(Refused):
+    """The other side refuses our certificate.
+
+    Attributes:
+        words: its reason.
+        peer: who it is by its own certificate, which is one of our authority; None if that states
+            no identity, or if we were dialled.
+    """
+
+    def __init__(self, words: str, peer: PeerIdentity | None = None, where: str = "") -> None:
+        about = f"{where}: " if where else ""
+        super().__init__(REFUSED_CODE, f"{about}the other side says: {words}")
+        self.words, self.peer = words, peer
 
 
 def connect(
@@ -101,10 +112,10 @@ def connect(
         sock = undo.enter_context(
             context.wrap_socket(plain, server_hostname=host, do_handshake_on_connect=False)
         )
-        approve = partial(_approve, roles, _admit_all)
+        approve = partial(_approve, roles, lambda _peer: None)
         identity = _establish(sock, deadline, approve)
         # Only the dialling side can dial again with new files.
-        change = context.change if isinstance(context, TrustingContext) else _never
+        change = context.change if isinstance(context, TrustingContext) else lambda: ""
         _watch(sock, identity, f"{host}:{port}", change)
         sock.settimeout(timeout_s)
         undo.pop_all()
@@ -127,7 +138,7 @@ def accept(
     timeout_s: float = TIMEOUT_S,
     *,
     roles: Collection[CertificateRole] = tuple(CertificateRole),
-    admit: Approval = _admit_all,
+    admit: Approval = lambda _peer: None,
     grants: Grants | None = None,
     wrapped: Callable[[ssl.SSLSocket], None] = lambda _sock: None,
     change: Callable[[PeerIdentity], str] = lambda _peer: "",
@@ -201,10 +212,6 @@ def _watch(
         live_connections.watch(sock, name, certificate, context.trust, change)
 
 
-def _never() -> str:
-    return ""
-
-
 def _change_of_grants(grants: Grants | None, granted: PeerIdentity) -> str:
     is_as_before = grants is None or grants.is_as_before(granted)
     return "" if is_as_before else "what it is granted has changed"
@@ -221,6 +228,8 @@ def _explained(where: str) -> Iterator[None]:
         raise PeerError(f"{where}: {describe_tls_error(error)}") from error
     except PeerError as error:
         raise PeerError(f"{where}: {error}") from error
+    except RefusedByPeer as error:
+        raise RefusedByPeer(error.words, error.peer, where) from error
     except Refused as error:
         raise Refused(error.code, f"{where}: {error}") from error
 
@@ -239,7 +248,12 @@ def _agree(sock: ssl.SSLSocket, deadline: float, approve: Approval) -> PeerIdent
     sock.do_handshake()
     if not sock.server_side:
         # first, so that a refusal never collides with a write of ours
-        _hear_verdict(sock, deadline)
+        try:
+            _hear_verdict(sock, deadline)
+        except RefusedByPeer as refusal:
+            with suppress(Refused):
+                refusal.peer = peer_identity(sock)
+            raise
         return _say_verdict(sock, deadline, approve)
     identity = _say_verdict(sock, deadline, approve)
     _hear_verdict(sock, deadline)
@@ -265,7 +279,7 @@ def _hear_verdict(sock: ssl.SSLSocket, deadline: float) -> None:
         raise PeerError(f"its verdict claims {length} bytes; it does not speak our protocol")
     if length:
         words = ascii(_receive(sock, length, deadline).decode(errors="replace"))[1:-1]
-        raise Refused(REFUSED_CODE, f"the other side says: {words}")
+        raise RefusedByPeer(words)
 
 
 def _receive(sock: ssl.SSLSocket, length: int, deadline: float) -> bytes:

@@ -8,7 +8,7 @@ _RENEW: Final = "renew it with rt certs renew"
 
 # Our objection to the other side's certificate, by OpenSSL's X509_V_ERR_* code
 # (openssl/x509_vfy.h).
-_FOUND: Final = {
+OBJECTIONS: Final = {
     7: f"it was signed by another authority; {_SAME_AUTHORITY}",
     9: "it is not yet valid; compare the clocks of both machines",
     10: f"it has expired; {_RENEW} on that side",
@@ -25,7 +25,7 @@ _FOUND: Final = {
 }
 
 # What the other side reported before it hung up, by the name of the alert (RFC 8446, 6.2).
-_TOLD: Final = {
+ALERTS: Final = {
     "ACCESS_DENIED": "it does not grant access to our certificate",
     "BAD_CERTIFICATE": "it refused our certificate; its log says why",
     "CERTIFICATE_EXPIRED": f"it refused our certificate as expired; {_RENEW}",
@@ -43,7 +43,7 @@ _NOT_TLS: Final = "the other side does not speak TLS; check the address and that
 _OTHER_VERSION: Final = "the other side offers no TLS 1.3, and nothing older is spoken here"
 
 # Errors of the library, by its reason code.
-_SEEN: Final = {
+REASONS: Final = {
     "HTTP_REQUEST": "a plain HTTP request came to a TLS port; the other side must use TLS",
     "NO_PROTOCOLS_AVAILABLE": _OTHER_VERSION,
     "NO_SHARED_CIPHER": _OTHER_VERSION,
@@ -67,15 +67,15 @@ def describe_tls_error(error: OSError) -> str:
     'TLS failed: [SSL] strange'
     """
     if isinstance(error, ssl.SSLCertVerificationError):
-        found = _FOUND.get(error.verify_code, error.verify_message)
+        found = OBJECTIONS.get(error.verify_code, error.verify_message)
         return f"the other side's certificate was refused: {found}"
     reason = getattr(error, "reason", None) or ""
     alert = reason.partition("ALERT_")[2]
     if alert:
-        return f"the other side ended the connection: {_TOLD.get(alert, _spoken(alert))}"
+        return f"the other side ended the connection: {ALERTS.get(alert, _spoken(alert))}"
     if isinstance(error, (ssl.SSLEOFError, ConnectionError)):
-        return _SEEN["UNEXPECTED_EOF_WHILE_READING"]
-    return _SEEN.get(reason, f"TLS failed: {error.strerror or error}")
+        return REASONS["UNEXPECTED_EOF_WHILE_READING"]
+    return REASONS.get(reason, f"TLS failed: {error.strerror or error}")
 
 
 def _spoken(alert: str) -> str:

@@ -16,12 +16,7 @@ class CopiedLog(LogDirectory):
     """A log that checks a whole copy, in an unnamed file, before returning any byte of it."""
 
     def __init__(self, path: str, store: Store) -> None:
-        """Prepare; opens nothing yet.
-
-        Args:
-            path: Directory of the log.
-            store: Where `rt.offload.offload.offload` put the copies.
-        """
+        """Open nothing yet; `store` has the copies that `rt.offload.offload.offload` made."""
         super().__init__(path)
         self._store = store
         self._names: set[str] = set()

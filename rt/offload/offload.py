@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -100,8 +100,7 @@ def offload(
         CorruptLog: A copy does not read back as what was written.
     """
     demand_no_secret(store.address)
-    log = LogDirectory(directory)
-    try:
+    with closing(LogDirectory(directory)) as log:
         log.refresh()
         if log.manifest.identity is None:
             raise no_log(directory)
@@ -118,8 +117,6 @@ def offload(
                     done(file.file_name, size)
         _copy_manifest(directory, store)  # again, with what was archived meanwhile
         return _outcome(log.manifest, store)
-    finally:
-        log.close()
 
 
 def _outcome(manifest: Manifest, store: Store) -> Outcome:
@@ -206,14 +203,11 @@ def restore(
 
 def _make_indexes(directory: str, files: Iterable[Position], undo: ExitStack) -> None:
     """Index the restored files while they are still in the page cache."""
-    log, disk = LogDirectory(directory), OsDisk()
-    log.refresh()
-    try:
+    with closing(LogDirectory(directory)) as log:
+        log.refresh()
         for file in files:
             undo.callback(_remove, log.file_path(file) + INDEX_SUFFIX)
-            rebuild_index(disk, log, file)
-    finally:
-        log.close()
+            rebuild_index(log.disk, log, file)
 
 
 def _remove(path: str) -> None:
@@ -296,11 +290,9 @@ def _copy(log: LogDirectory, line: Rolled, identity: str, store: Store) -> int:
 
 def _demand_whole(log: LogDirectory, line: Rolled) -> None:
     """Check the frames before copying, because the originals may be deleted afterwards."""
-    walk, file = Walk(line.file, merged=log.merged, session=log.session), log.open_file(line.file)
-    try:
+    walk = Walk(line.file, merged=log.merged, session=log.session)
+    with closing(log.open_file(line.file)) as file:
         verdict = judge(file.pread, file.size(), walk, rolled_end=line.end)
-    finally:
-        file.close()
     if isinstance(verdict, Corrupt):
         raise CorruptLog(log.file_path(line.file), verdict.at, verdict.reason)
     if not walk.at_boundary:
@@ -308,24 +300,19 @@ def _demand_whole(log: LogDirectory, line: Rolled) -> None:
 
 
 def _parts(log: LogDirectory, line: Rolled) -> Iterator[bytes]:
-    file, offset = log.open_file(line.file), 0
-    try:
+    offset = 0
+    with closing(log.open_file(line.file)) as file:
         while offset < line.end:
             part = file.pread(min(READ_BYTES, line.end - offset), offset)
             if not part:
                 raise CorruptLog(log.file_path(line.file), line.file, "it is shorter than its line")
             offset += len(part)
             yield part
-    finally:
-        file.close()
 
 
 def _copy_manifest(directory: str, store: Store) -> None:
-    file = OsDisk().open_read(os.path.join(directory, FILE_NAME))
-    try:
+    with closing(OsDisk().open_read(os.path.join(directory, FILE_NAME))) as file:
         data = file.pread(manifest_size(file), 0)
-    finally:
-        file.close()
     with store.write(FILE_NAME) as target:
         target.write(data[: data.rfind(b"\n") + 1])
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rt.log.files.disk import OsDisk
+from rt.log.files.disk import read_small
 from rt.offload.private import create_private
 from rt.position import START, Position
 
@@ -75,15 +75,10 @@ def gaps_of(files: Sequence[Position], missing: Collection[Position]) -> Gaps:
 def read_offloaded(directory: str) -> Offloaded | None:
     """Return the note in a log's directory; None if there is no readable one."""
     try:
-        file = OsDisk().open_read(os.path.join(directory, FILE_NAME))
-    except FileNotFoundError:
+        data = read_small(os.path.join(directory, FILE_NAME), NOTE_BYTES_MAX)
+        return offloaded_of(json.loads(data))
+    except (FileNotFoundError, ValueError, RecursionError):
         return None
-    try:
-        return offloaded_of(json.loads(file.pread(NOTE_BYTES_MAX, 0)))
-    except (ValueError, RecursionError):
-        return None
-    finally:
-        file.close()
 
 
 def write_offloaded(directory: str, offloaded: Offloaded) -> None:

@@ -4,7 +4,7 @@ import os
 from contextlib import suppress
 from typing import BinaryIO
 
-from rt.log.files.disk import FILE_MODE
+from rt.log.files.disk import FILE_MODE, sync_directory
 
 
 def create_private(path: str) -> BinaryIO:
@@ -17,3 +17,13 @@ def create_private(path: str) -> BinaryIO:
         os.unlink(path)  # removes a link itself, not its target
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return open(os.open(path, flags, FILE_MODE), "wb")
+
+
+def replace_private(path: str, content: bytes) -> None:
+    """Create or replace a file with this content, at once or not at all; synced, and private."""
+    with create_private(path + ".tmp") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(path + ".tmp", path)
+    sync_directory(os.path.dirname(path) or ".")

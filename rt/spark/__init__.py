@@ -9,26 +9,15 @@ Spark is imported only where it is needed, so `gaps` and `to_parquet` work witho
 
 from typing import TYPE_CHECKING
 
-from rt.events import Gap
 from rt.position import Position
 from rt.spark.launch import register, session, ship
 from rt.spark.loads import read
+from rt.spark.reading.plan import gaps
 
 if TYPE_CHECKING:
-    from rt.spark.tables.export import Exported
+    from rt.tables.export import Exported
 
 __all__ = ["gaps", "read", "register", "session", "ship", "to_parquet"]
-
-
-def gaps(path: str) -> list[Gap]:
-    """Return the archived or missing ranges of a log; `failOnDataLoss=false` skips them.
-
-    Args:
-        path: the log directory, or its URL.
-    """
-    from rt.spark.reading.plan import all_gaps  # noqa: PLC0415 - quick to import what is not needed
-
-    return all_gaps(path)
 
 
 def to_parquet(
@@ -54,9 +43,9 @@ def to_parquet(
         columns: JSON fields of the payloads that become columns: `carrier string, delay double`.
 
     Raises:
-        RtError: as `rt.spark.tables.export.to_parquet`.
+        RtError: as `rt.tables.export.to_parquet`.
     """
-    from rt.spark.tables import export, payloads  # noqa: PLC0415 - need pyarrow
+    from rt.tables import export, payloads  # noqa: PLC0415 - need pyarrow
 
     begin = Position.parse(start) if isinstance(start, str) else Position(start)
     settings = export.ExportSettings(

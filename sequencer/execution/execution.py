@@ -105,6 +105,7 @@ class Execution:
         self.carries = False  # whether the last merge carried bytes
         self.suspended = False  # while the merged log is copied from another node
         self.queue = CommittedQueue()
+        self.waiting_max = WAITING_MAX  # entries; with more, another node's state is shorter
         self.done_index = executor.ledger.index  # the last entry that was executed
         self.readers = readers
         self._sessions: list[str] = []  # merged further since `take_sessions` last returned
@@ -130,7 +131,7 @@ class Execution:
 
     @property
     def _is_overfull(self) -> bool:
-        is_much = len(self.queue) > WAITING_MAX or self.queue.bytes > WAITING_BYTES_MAX
+        is_much = len(self.queue) > self.waiting_max or self.queue.bytes > WAITING_BYTES_MAX
         return self.suspended and is_much
 
     @property
@@ -191,7 +192,7 @@ class Execution:
             self._restore(decode_ledger(snapshot.data))
         self._sessions += self.executor.ledger.sessions
         self.queue.clear()
-        self.digests.clear()
+        self.digests = Digests()
         self.done_index = self._committed_index = snapshot.index
         self.saved_index = snapshot.index - 1  # planned again once the merged log is here too
 
@@ -217,7 +218,7 @@ class Execution:
         if ledger.index > self.executor.ledger.index:
             self._restore(ledger)
             self._adopted_index = ledger.index
-            self.digests.clear()
+            self.digests = Digests()
             if self.suspended:
                 self._pass_adopted()
 

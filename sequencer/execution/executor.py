@@ -2,7 +2,7 @@
 
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from rt.errors import CorruptLog, ManifestError, SessionDiverged
@@ -12,10 +12,10 @@ from rt.format.ranges import Range, range_bytes
 from rt.limits import KIB
 from rt.log.files.disk import Disk, Span, set_aside
 from rt.log.write.appender import Appender, Durable
+from rt.log.write.recent_frames import FrameMemory, Heading, RecentFrames
 from rt.position import START, Position, file_position
 from rt.traffic import Traffic
 from sequencer.execution.disagreement import disagreement
-from sequencer.ledger.emptied import end_of_emptied
 from sequencer.ledger.instruction import Archive, Instruction, Merge, Note, Roll, Slice
 from sequencer.ledger.ledger import Ledger
 from sequencer.ledger.session_events import change_sessions
@@ -23,7 +23,6 @@ from sequencer.ledger.session_facts import Tail
 from sequencer.planning.carried import frames_of
 from sequencer.planning.group_join_check import new_samples
 from sequencer.planning.session_log import (
-    Heading,
     SessionLogs,
     changed_frame,
     is_header,
@@ -54,6 +53,7 @@ class Executor:
         *,
         received: Callable[[str], Position] = lambda _session: START,
         alone: bool = True,
+        memory: FrameMemory | None = None,
     ) -> None:
         """Open the merged log and recover its end.
 
@@ -65,6 +65,7 @@ class Executor:
             logs: the copies of the sessions.
             received: returns the end to which a session is written here, durable or not.
             alone: whether no other node exists to copy missing bytes from.
+            memory: for what was merged last, until pullers have it; None to have it read.
 
         Raises:
             CorruptLog: it is damaged, or shorter than the ledger says and this node is alone.
@@ -75,13 +76,13 @@ class Executor:
         self.is_half_done = False  # an instruction was begun and is not finished
         self.traffic = Traffic()  # what was merged since the start
         # By session, what this node has read from its copies, checked and proposed last.
-        self.proposed: dict[str, tuple[Slice, list[Heading]]] = {}
-        self._logs, self._received = logs, received
+        self.proposed: dict[str, tuple[Slice, Sequence[Heading]]] = {}
+        self.logs, self._received = logs, received
         self._disk, self._directory, self._identity = disk, directory, identity
+        self._memory = memory
         self.unproven: dict[str, None] = {}  # merged further, and not from the copy here
-        self._differing: dict[str, int] = {}  # how often a copy differed from the next slice
         self.appender = self._opened()
-        self._emptied_end = end_of_emptied(self.appender)
+        self._emptied_end = _end_of_emptied(self.appender)
         if self.alone and self.lacks_log:
             path = f"{directory}/{ledger.end.file_name}"
             raise CorruptLog(path, self.appender.end, "the merged log ends before its snapshot")
@@ -103,6 +104,8 @@ class Executor:
             set_aside(self._disk, damage.path)
             return self._opened()  # the missing part is copied from another node
         appender.sync()
+        if self._memory is not None:
+            appender.recent = RecentFrames(self._memory)
         return appender
 
     @property
@@ -145,8 +148,9 @@ class Executor:
         return self.appender.sync()
 
     def close(self) -> None:
-        """Release the files."""
+        """Release the files of the merged log and of the copies."""
         self.appender.close()
+        self.logs.close()
 
     def lacking(self, merge: Merge) -> Slice | None:
         """Return the first slice neither carried nor here as input or output; None if all are.
@@ -164,18 +168,19 @@ class Executor:
                 end = Position(end + size)
                 if self.appender.end >= end:
                     continue
-            if not (self._is_held(each) or frames_of(each)):
+            planned, _ = self.proposed.get(each.session, (None, ()))
+            if planned is not each and not (self._is_held(each) or frames_of(each)):
                 return each
         return None
 
     def _is_held(self, each: Slice) -> bool:
         """Whether a slice's input is here, not archived, and has not differed repeatedly."""
-        session = each.session
+        session, known = each.session, self.logs.states.get(each.session)
         end = self.copy_end(session) if each.carried else self.held.get(session, START)
         return (
             end >= each.end
-            and self._differing.get(session, 0) <= _RETRIES
-            and not self._logs[session].is_archived(each.first.file)
+            and (known is None or known.differed <= _RETRIES)
+            and not self.logs[session].is_archived(each.first.file)
         )
 
     def copy_end(self, session: str) -> Position:
@@ -214,18 +219,18 @@ class Executor:
         tail = self.ledger.tails.get(session) or known
         if tail is None:
             return
-        log, position = self._logs[session], tail.position
+        log, position = self.logs[session], tail.position
         if log.is_archived(position.file):
             has_tail = not log.ends_before(self.ledger.merged_to(session))  # where it ends
         else:
             has_tail = tail.is_of(log.header_at(position))
-        self._logs.forget(session)  # a start checks many copies, and most are not read again
+        self.logs.forget(session)  # a start checks many copies, and most are not read again
         if not has_tail:
             raise self._diverged(session, tail.position, "another frame was merged from here")
 
     def log_of(self, session: str) -> LogIdentity | None:
         """The identity of a copy's log, from its manifest; None if it has none."""
-        return self._logs[session].log.manifest.identity
+        return self.logs[session].manifest.identity
 
     def restore(self, ledger: Ledger) -> None:
         """Continue from another node's state; first copy its merged log up to `ledger.end`."""
@@ -260,17 +265,27 @@ class Executor:
     def reopen(self) -> None:
         """Open the merged log again after a copy has appended to it."""
         self.appender = self._opened()
-        self._emptied_end = end_of_emptied(self.appender)
+        self._emptied_end = _end_of_emptied(self.appender)
+
+    def rest(self) -> None:
+        """Drop from memory what was merged last: pullers that keep up have it."""
+        if self.appender.recent is not None:
+            self.appender.recent.clear()
 
     def forget(self, session: str) -> None:
+        """Close a session's copy: it is doubted, and its file counts from now on."""
+        self.proposed.pop(session, None)
+        self.logs.forget(session)
+
+    def lose(self, session: str) -> None:
         """Close a session's copy: it was set aside, and another begins in its place."""
         self.proposed.pop(session, None)
-        self._logs.forget(session)
+        self.logs.lose(session)
 
     def begin_again(self, session: str) -> None:
-        """Close a session's copy and forget its differences: they say nothing of its next log."""
-        self.forget(session)
-        self._differing.pop(session, None)
+        """Close a session's copy, and forget what was found out of it: its next log is another."""
+        self.proposed.pop(session, None)
+        self.logs.drop(session)
 
     def is_rolled(self, path: str) -> bool:
         """Whether this is a rolled file of the merged log."""
@@ -315,36 +330,44 @@ class Executor:
             self._compare_copy(each, headers)
         else:
             merged, headers = self._write(merged, each)
-        self._differing.pop(each.session, None)
+        if (known := self.logs.states.get(each.session)) is not None:
+            known.differed = 0
         samples = new_samples(self.appender, ledger, each, merged, headers) if each.group else []
         ledger.take(each, merged, size, headers)
         ledger.sample(each.group, samples)
         self.traffic.add(size, each.messages - each.skip, 1 + len(headers) // HEADER_BYTES)
 
     def _write(self, merged: Range, each: Slice) -> tuple[Range, bytes]:
-        headings, data = None, b""
-        if each.carried and not self._is_held(each):
-            headings = frames_of(each)
-            if headings is not None:
-                self.unproven[each.session] = None
-        elif each.carried and each.session in self.proposed:
-            planned, known = self.proposed[each.session]
-            headings = known if planned is each else None  # read from this very copy just now
-        if headings is None:
-            headings = self._read(each)
-        else:
-            data = each.carried
+        headings, data = self._frames(each)
         raw = b"".join([heading.raw for heading in headings])
-        if not each.agrees_with(raw):
-            raise self._diverged(each.session, each.first, "the leader has other frames here")
         merged = merged.digested(self.ledger.digest, self.ledger.end, raw)
         frame = merged.frame(self.ledger.end)
         self._append(frame, merged, headings, data)
         return merged, raw
 
+    def _frames(self, each: Slice) -> tuple[Sequence[Heading], bytes]:
+        """Return the headers of a slice's frames, and its bytes unless they are to be read.
+
+        Raises:
+            SessionDiverged: this node's copy has other frames than the leader's.
+        """
+        session, carried = each.session, each.carried
+        planned, known = self.proposed.get(session, (None, ()))
+        if planned is each:  # it was taken from this very copy just now
+            return known, carried
+        if carried and not self._is_held(each) and (found := frames_of(each)) is not None:
+            self.unproven[session] = None
+            return found, carried
+        received = self.logs[session].received(each.first, each.end)
+        headings, data = (self._read(each), b"") if received is None else received[2:]
+        is_same = not (data and carried) or data == carried
+        if not (is_same and each.agrees_with(b"".join([heading.raw for heading in headings]))):
+            raise self._diverged(session, each.first, "the leader has other frames here")
+        return headings, data
+
     def _read(self, each: Slice) -> list[Heading]:
         """Read the headers of a slice from the copy here."""
-        log = self._logs[each.session]
+        log = self.logs[each.session]
         if log.ends_before(each.end) or log.lacks_file(each.first):
             raise self._diverged(each.session, each.first, "the leader has more of this file")
         is_taken = each.length < _COPY_FROM_BYTES
@@ -377,15 +400,15 @@ class Executor:
         """
         if self.held.get(each.session, START) <= each.first:
             return
-        log = self._logs[each.session]
+        log = self.logs[each.session]
         raw = None if log.is_archived(each.first.file) else log.header_at(each.first)
         if raw is not None and is_header(raw) and raw != headers[:HEADER_BYTES]:
             raise self._diverged(
                 each.session, each.first, "the nodes merged other frames from here"
             )
 
-    def _append(self, frame: Encoded, merged: Range, read: list[Heading], carried: bytes) -> None:
-        """Append a range, from the carried bytes (already checked) or from the copy here."""
+    def _append(self, frame: Encoded, merged: Range, read: Sequence[Heading], known: bytes) -> None:
+        """Append a range, from its known bytes (already checked) or from the copy here."""
         appender, position = self.appender, self.ledger.end
         if appender.end > position:
             appender.cut(position)
@@ -398,19 +421,19 @@ class Executor:
             after.step(header)
         every, length = (frame.header, *headers), merged.length
         if length < _COPY_FROM_BYTES:
-            data = carried or self._taken(merged, read)
+            data = known or self._taken(merged, read)
             appender.append((*frame.parts, data), every, after)
             return
-        log = self._logs[merged.session]
+        log = self.logs[merged.session]
         try:
             span = Span(log.file(merged.first.file), merged.first.offset, length)
             appender.append(frame.parts, every, after, span)
         except EOFError as error:
             raise self._corrupt(merged, merged.first, str(error)) from None
 
-    def _taken(self, merged: Range, read: list[Heading]) -> bytes:
+    def _taken(self, merged: Range, read: Sequence[Heading]) -> bytes:
         """Return a range's bytes from the copy here, after checking them again."""
-        data = self._logs[merged.session].take_bytes(merged.first, merged.length)
+        data = self.logs[merged.session].take_bytes(merged.first, merged.length)
         if len(data) < merged.length:
             raise self._corrupt(merged, merged.first, "the file ends before the range does")
         if (changed := changed_frame(data, read)) is not None:
@@ -418,16 +441,16 @@ class Executor:
         return data
 
     def _corrupt(self, merged: Range, position: int, reason: str) -> CorruptLog:
-        path = self._logs[merged.session].log.file_path(merged.first.file)
+        path = self.logs[merged.session].log.file_path(merged.first.file)
         return CorruptLog(path, Position(position), reason)
 
     def _diverged(self, session: str, position: Position, reason: str) -> SessionDiverged:
         self._count_difference(session)
-        path = self._logs[session].log.file_path(position.file)
+        path = self.logs[session].log.file_path(position.file)
         return SessionDiverged(path, session, position, reason)
 
     def _count_difference(self, session: str) -> None:
-        self._differing[session] = self._differing.get(session, 0) + 1
+        self.logs.state(session).differed += 1
 
     def _roll(self, at_ns: int) -> None:
         end, appender = self.ledger.end, self.appender
@@ -437,3 +460,23 @@ class Executor:
             named = session_list(self.ledger.active_sessions)
             appender.roll(at_ns, digest=self.ledger.digest.hex(), sessions=named)
         self.ledger.roll()
+
+
+def _end_of_emptied(appender: Appender) -> Position:
+    """Return the end of the last archived file that is not complete here; `START` if there is none.
+
+    A power cut may bring back part of a file that a copy had emptied; that part is useless.
+    """
+    known = appender.manifest
+    for file in reversed(known.archived):
+        end = file + known.rolled[file].end if file in known.rolled else START
+        if end > file and not _is_there(appender, Position(end - 1)):
+            return Position(end)
+    return START
+
+
+def _is_there(appender: Appender, position: Position) -> bool:
+    try:
+        return bool(appender.read(position, 1))
+    except FileNotFoundError:
+        return False  # folded into the manifest, or never copied

@@ -6,9 +6,8 @@ current one, there was no power cut, so unreadable bytes are damage.
 
 from typing import Final
 
-from rt.format.checksum import crc32
 from rt.log.files.disk import Disk, read_or_rotten
-from sequencer.journal.identity import write_whole
+from sequencer.journal.identity import seal, unseal, write_whole
 
 BOOT_NAME: Final = "boot"
 BOOT_BYTES_MAX: Final = 256  # a UUID of 36 characters and its checksum
@@ -17,13 +16,12 @@ BOOT_BYTES_MAX: Final = 256  # a UUID of 36 characters and its checksum
 def read_boot(disk: Disk, path: str) -> str | None:
     """The stored boot id, "" if there is none, or None if it is damaged."""
     try:
-        line, _, rest = read_or_rotten(disk, f"{path}/{BOOT_NAME}", BOOT_BYTES_MAX).partition(b"\n")
+        line = unseal(read_or_rotten(disk, f"{path}/{BOOT_NAME}", BOOT_BYTES_MAX))
     except FileNotFoundError:
         return ""
-    return line.decode() if rest == b"%08x\n" % crc32(line) else None
+    return None if line is None else line.decode()
 
 
 def write_boot(disk: Disk, path: str, boot: str) -> None:
     """Store the boot id durably."""
-    line = boot.encode()
-    write_whole(disk, path, BOOT_NAME, [b"%s\n%08x\n" % (line, crc32(line))])
+    write_whole(disk, path, BOOT_NAME, [seal(boot.encode())])

@@ -50,6 +50,9 @@ class EntryLog:
         directory: the directory's id.
         scan: what the file holds.
         entries: the entries after the snapshot.
+
+    Attributes:
+        end: the bytes of the file.
     """
 
     def __init__(
@@ -58,14 +61,9 @@ class EntryLog:
         self._disk, self._path, self._directory = disk, path, directory
         self._file: File = disk.open(f"{path}/{LOG_NAME}")
         self._marks = Marks(disk, path)
-        self._end = self._durable = scan.end
+        self.end = self._durable = scan.end
         self._generation = scan.header.generation if scan.header else 0
         self._tail = list(entries)
-
-    @property
-    def size(self) -> int:
-        """The bytes of the file."""
-        return self._end
 
     def settle(self, is_proven: bool, base_index: int, base_term: int) -> None:
         """Make what was read at the start count as durable.
@@ -75,18 +73,18 @@ class EntryLog:
         written again, to a new file.
         """
         if is_proven:
-            self._file.truncate(self._end)
-            self._marks.begin(self._generation, self._end)
+            self._file.truncate(self.end)
+            self._marks.begin(self._generation, self.end)
         else:
             self.rewrite(base_index, base_term)
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Append entries durably; they replace entries with the same indexes."""
-        records = list(encode_records(entries, self._end, self._durable))
-        self._end += self._file.append(records)
+        records = list(encode_records(entries, self.end, self._durable))
+        self.end += self._file.append(records)
         self._file.sync()
         self._keep(entries)
-        self._durable = self._end
+        self._durable = self.end
         self._marks.append(self._generation, self._durable)
 
     def _keep(self, entries: Sequence[Entry]) -> None:
@@ -107,7 +105,7 @@ class EntryLog:
         write_whole(self._disk, self._path, LOG_NAME, parts)
         self._file.close()
         self._file = self._disk.open(f"{self._path}/{LOG_NAME}")
-        self._end = self._durable = sum(map(len, parts))
+        self.end = self._durable = sum(map(len, parts))
         self._marks.begin(self._generation, self._durable)
 
     def restart(self, base_index: int, base_term: int) -> None:

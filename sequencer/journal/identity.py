@@ -63,17 +63,13 @@ def inode(place: str) -> str:
 
 def encode_identity(identity: StateIdentity) -> bytes:
     """Return the identity as one line of JSON and its checksum, readable without a tool."""
-    line = json.dumps(asdict(identity), sort_keys=True).encode()
-    return b"%s\n%08x\n" % (line, crc32(line))
+    return seal(json.dumps(asdict(identity), sort_keys=True).encode())
 
 
 def decode_identity(data: bytes) -> StateIdentity | None:
     """The identity in these bytes; None if they are damaged."""
-    line, _, rest = data.partition(b"\n")
-    if rest != b"%08x\n" % crc32(line):
-        return None
     try:
-        return StateIdentity(**json.loads(line))
+        return None if (line := unseal(data)) is None else StateIdentity(**json.loads(line))
     except (ValueError, TypeError, RecursionError):
         return None
 
@@ -104,6 +100,17 @@ def adopt_state(disk: Disk, path: str, place: str) -> StateIdentity:
     adopted = replace(identity, place=place)
     write_whole(disk, path, IDENTITY_NAME, [encode_identity(adopted)])
     return adopted
+
+
+def seal(line: bytes) -> bytes:
+    """Return a line and, on the next one, its checksum."""
+    return b"%s\n%08x\n" % (line, crc32(line))
+
+
+def unseal(data: bytes) -> bytes | None:
+    """The line in the bytes of `seal`; None if they are damaged."""
+    line, _, rest = data.partition(b"\n")
+    return line if rest == b"%08x\n" % crc32(line) else None
 
 
 def write_whole(disk: Disk, path: str, name: str, parts: list[bytes]) -> None:

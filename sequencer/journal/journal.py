@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from rt.errors import Refused, WriterFailed
+from rt.errors import Refused, RemovedFromCluster, WriterFailed
 from rt.log.files.disk import Disk
 from sequencer.journal.ballot import SLOT_NAMES, Ballots
 from sequencer.journal.boot import BOOT_NAME, read_boot, write_boot
@@ -212,7 +212,7 @@ class Journal:
     @property
     def size(self) -> int:
         """The log's size on disk, in bytes."""
-        return self._log.size
+        return self._log.end
 
     def persist(self, ready: Ready) -> None:
         """Make everything in `ready` durable.
@@ -240,9 +240,9 @@ class Journal:
         """Save a snapshot durably, and rewrite the log if it is long."""
         self._demand_alive()
         try:
-            self._write_snapshot(snapshot)
+            write_whole(self._disk, self._path, SNAPSHOT_NAME, [encode_snapshot(snapshot)])
             self._log.forget(snapshot.index)
-            if self._log.size > self._cut_bytes:
+            if self._log.end > self._cut_bytes:
                 self._log.rewrite(snapshot.index, snapshot.term)
         except OSError as error:
             raise self._fail(error) from error
@@ -288,7 +288,10 @@ class Journal:
         identity = f"{self._path}/{IDENTITY_NAME}"
         self._disk.replace(identity, f"{self._path}/{REMOVED_NAME}")
         self._failed = REMOVED
-        return WriterFailed(f"{self._path}: {REMOVED}; its files are kept, and it stays stopped")
+        return RemovedFromCluster(
+            f"{self._path}: {REMOVED}; its files are kept, and it stays stopped; to add it again, "
+            "empty its directory and use rt cluster add"
+        )
 
     def _install(self, snapshot: Snapshot) -> None:
         """Save a received snapshot in place of the whole log.
@@ -296,8 +299,5 @@ class Journal:
         After the first step, the old log does not contain the snapshot's last entry, so a start
         ignores it; after the second it is gone.
         """
-        self._write_snapshot(snapshot)
-        self._log.restart(snapshot.index, snapshot.term)
-
-    def _write_snapshot(self, snapshot: Snapshot) -> None:
         write_whole(self._disk, self._path, SNAPSHOT_NAME, [encode_snapshot(snapshot)])
+        self._log.restart(snapshot.index, snapshot.term)

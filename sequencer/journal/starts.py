@@ -10,9 +10,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from rt.format.checksum import crc32
 from rt.log.files.disk import Disk, read_or_rotten
-from sequencer.journal.identity import write_whole
+from sequencer.journal.identity import seal, unseal, write_whole
 from sequencer.raft.consensus import EngineState
 from sequencer.raft.starts import Claim, Memory, Reach, StartChain
 
@@ -93,12 +92,11 @@ def _read_chain(disk: Disk, path: str, incarnation: int) -> StartChain:
 
 def _read(disk: Disk, path: str, name: str) -> Any:
     try:
-        line, _, rest = read_or_rotten(disk, f"{path}/{name}", FILE_BYTES_MAX).partition(b"\n")
+        line = unseal(read_or_rotten(disk, f"{path}/{name}", FILE_BYTES_MAX))
     except FileNotFoundError:
         return None
-    return json.loads(line) if rest == b"%08x\n" % crc32(line) else None
+    return None if line is None else json.loads(line)
 
 
 def _write(disk: Disk, path: str, name: str, value: Any) -> None:
-    line = json.dumps(value).encode()
-    write_whole(disk, path, name, [b"%s\n%08x\n" % (line, crc32(line))])
+    write_whole(disk, path, name, [seal(json.dumps(value).encode())])

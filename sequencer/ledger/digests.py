@@ -24,10 +24,6 @@ class Digests:
         if len(self._by_index) > _KEPT:
             self._by_index.popitem(last=False)
 
-    def clear(self) -> None:
-        """Forget everything: the state now comes from another node."""
-        self._by_index.clear()
-
     def conflict(self, body: bytes) -> Position | None:
         """Compare another node's digest with this node's at the same instruction.
 

@@ -284,8 +284,7 @@ def _decode_files(command: bytes, count: int) -> tuple[ArchivedFile, ...]:
             raise PeerError("an instruction archives a position that is not a file")
         offset += _FILE.size + length
         files.append(ArchivedFile(Position(file), command[offset - length : offset].decode()))
-    if offset != len(command):
-        raise PeerError("an instruction is followed by bytes that do not belong to it")
+    _demand_end(command, offset)
     return tuple(files)
 
 
@@ -306,8 +305,7 @@ def _decode_lives(command: bytes, time_ns: int, count: int) -> tuple[Life, ...]:
         [length] = _LIFE_LENGTH.unpack_from(command, offset)
         begin, offset = offset + _LIFE_LENGTH.size, offset + _LIFE_LENGTH.size + length
         lives.append(decode_life(time_ns, command[begin:offset]))
-    if offset != len(command):
-        raise PeerError("an instruction is followed by bytes that do not belong to it")
+    _demand_end(command, offset)
     return tuple(lives)
 
 
@@ -342,11 +340,15 @@ def _decode_slices(command: bytes, count: int, kind: int) -> tuple[Slice, ...]:
             begin, offset = offset + _CARRIED.size, offset + _CARRIED.size + length
             carried, left = command[begin:offset], left - length
         slices.append(_checked(name, group, digest, carried, numbers))
-    if offset != len(command):
-        raise PeerError("an instruction is followed by bytes that do not belong to it")
+    _demand_end(command, offset)
     if left < 0:
         raise PeerError(f"an instruction carries more than {CARRIED_BYTES_MAX} bytes")
     return tuple(slices)
+
+
+def _demand_end(command: bytes, offset: int) -> None:
+    if offset != len(command):
+        raise PeerError("an instruction is followed by bytes that do not belong to it")
 
 
 def _checked(name: str, group: str, digest: bytes, carried: bytes, numbers: list[int]) -> Slice:

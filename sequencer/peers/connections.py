@@ -5,7 +5,6 @@ import random
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
@@ -15,10 +14,18 @@ from typing import Final, Protocol
 from rt.about import carried
 from rt.errors import PeerError, Refused, RtError, spoken
 from rt.net.authority.identity import NodeObjection, PeerIdentity
-from rt.net.loop.event_loop import READABLE, WRITABLE, ContextParty, EventLoop
+from rt.net.loop.event_loop import EventLoop
+from rt.net.loop.poller import READABLE, WRITABLE
+from rt.net.loop.turns import ContextParty
 from rt.net.tls_errors import describe_tls_error
 from rt.version import SOFTWARE
-from sequencer.peers.dialling import UNACKNOWLEDGED_MS, Address, PeerDialer, UnansweredError
+from sequencer.peers.dialling import (
+    UNACKNOWLEDGED_MS,
+    Address,
+    PeerDialer,
+    UnansweredError,
+    removed_words,
+)
 from sequencer.peers.message_reader import MessageReader, framed
 from sequencer.peers.send_queue import MESSAGE_BYTES_MAX, SendQueue
 from sequencer.peers.versions import INTRODUCED, PeerVersion, version_of
@@ -40,8 +47,29 @@ class PeerOut(ContextParty):
         and `is_due`, which are replaced whole.
     """
 
-    def __init__(self, loop: EventLoop, name: str, dialer: PeerDialer, about: Context) -> None:
-        """Prepare; `dial` connects."""
+    is_urgent = True
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        name: str,
+        dialer: PeerDialer,
+        about: Context,
+        *,
+        is_quiet: bool = False,
+        told: Callable[[str], None] = lambda _verdict: None,
+    ) -> None:
+        """Prepare; `dial` connects.
+
+        Args:
+            loop: serves the connection.
+            name: the member.
+            dialer: connects to it.
+            about: the context in which the loop acts on the connection.
+            is_quiet: whether another connection's log says what ails it.
+            told: called after an attempt that the member itself has answered, by the thread that
+                dialled, with why it refuses this node; "" if it does not.
+        """
         super().__init__(about)
         self.name, self.dialer = name, dialer
         self.connected, self.problem, self.sent_bytes = False, "", 0
@@ -54,22 +82,36 @@ class PeerOut(ContextParty):
         self._pause_s = _PAUSE_FIRST_S
         self._is_dialling = self._is_retired = False
         self._is_full = False  # whether the socket has no room
+        self._is_quiet, self._told = is_quiet, told
 
     def dial(self) -> None:
         """Connect now, unless that is under way."""
         if self._is_dialling or self._is_retired or self._sock is not None:
             return
         self._is_dialling, self.dialer.is_due = True, False
-        name = f"dial {self.name}"
-        try:
-            threading.Thread(target=carried(self._dial), name=name, daemon=True).start()
-        except RuntimeError as error:  # no thread is left now
-            self._missed(spoken(error))
+        made: list[ssl.SSLSocket] = []
+
+        def dial() -> None:
+            try:
+                sock = self.dialer.dial(self.nudge)
+            except UnansweredError:
+                raise
+            except (OSError, PeerError, Refused):
+                if verdict := self.dialer.verdict:
+                    self._told(verdict)
+                raise
+            if self._is_retired:  # the loop may be over, and would not close it
+                sock.close()
+                return
+            self._told("")
+            made.append(sock)
+
+        self._loop.ask(dial, lambda error: self.acting(self._dialled, made, error)())
 
     def nudge(self) -> None:
         """Dial again now, if the member is not connected. Any thread may ask."""
         self.dialer.is_due = True
-        self._loop.post(partial(self._run, self.dial))
+        self._loop.post(self.acting(self.dial))
 
     def put(self, data: bytes) -> None:
         """Send a message, or queue it; the oldest are dropped if too much is waiting."""
@@ -91,11 +133,10 @@ class PeerOut(ContextParty):
             self.dial()  # the pause is over
             return
         self._flush()
-        if self._sock is not None and self._has_left:
-            if time.monotonic() - self._moved_s > _UNREAD_S:
-                self._lose(f"it read nothing for {_UNREAD_S:g} s")
-            return
         self._look()
+        is_late = self._loop.clock() - self._moved_s > _UNREAD_S
+        if self._sock is not None and self._has_left and is_late:
+            self._lose(f"it read nothing for {_UNREAD_S:g} s")
 
     def _fail(self, error: Exception) -> None:
         _log.error("node %s: internal error; it is dialled again", self.name, exc_info=error)
@@ -108,27 +149,18 @@ class PeerOut(ContextParty):
         self._drop()
         self._loop.forget(self)
 
-    def _dial(self) -> None:
-        """Connect, in a thread of its own."""
-        try:
-            sock = self.dialer.dial(self.nudge)
-        except UnansweredError as error:
-            self._loop.post(partial(self._run, self._missed, spoken(error), _PAUSE_SCOUTED_S))
-        except (OSError, PeerError, Refused) as error:
-            self._loop.post(partial(self._run, self._missed, spoken(error)))
-        except Exception as error:
-            self._loop.post(partial(self._run, self._missed, f"internal error: {spoken(error)}"))
-            raise
-        else:
-            if self._is_retired:  # the loop may be over, and would not close it
-                sock.close()
-                return
-            self._loop.post(partial(self._run, self._connected, sock))
-
-    def _missed(self, problem: str, pause_s: float | None = None) -> None:
+    def _dialled(self, made: list[ssl.SSLSocket], error: Exception | None) -> None:
+        """Take what came of a dial; it was retired if nothing did."""
         self._is_dialling = False
+        if made:
+            self._connected(made[0])
+        elif error is not None:
+            pause_s = _PAUSE_SCOUTED_S if isinstance(error, UnansweredError) else self._pause_s
+            self._missed(spoken(error), pause_s)
+
+    def _missed(self, problem: str, pause_s: float) -> None:
         self._note(problem)
-        self._try_later(self._pause_s if pause_s is None else pause_s)
+        self._try_later(pause_s)
 
     def _try_later(self, pause_s: float) -> None:
         if self._is_retired:
@@ -137,20 +169,20 @@ class PeerOut(ContextParty):
             self.dial()
             return
         self._pause_s = min(2 * self._pause_s, _PAUSE_LAST_S)
-        self._loop.deadlines.set(self, time.monotonic() + pause_s * random.uniform(0.5, 1))
+        self._loop.deadlines.set(self, self._loop.clock() + pause_s * random.uniform(0.5, 1))
 
     def _connected(self, sock: ssl.SSLSocket) -> None:
-        self._is_dialling = False
         if self._is_retired:
             sock.close()
             return
-        self._sock, self._began_s = sock, time.monotonic()
+        self._sock, self._began_s = sock, self._loop.clock()
         self._moved_s = self._began_s
         self.connected, self.problem = True, ""
-        self._note_connected()
+        if not self._is_quiet:
+            _log.info("connected to node %s", self.name)
         if (version_of(sock.selected_alpn_protocol()) or 0) >= INTRODUCED:
             self._record = framed(SOFTWARE.encode())
-        self._loop.watch(sock.fileno(), self, READABLE, urgent=True)
+        self._loop.watch(sock.fileno(), self, READABLE)
         self._flush()
 
     @property
@@ -167,7 +199,7 @@ class PeerOut(ContextParty):
             self._record = b""
         if self._is_full and self._sock is not None:
             self._is_full = False
-            self._loop.watch(self._sock.fileno(), self, READABLE, urgent=True)
+            self._loop.watch(self._sock.fileno(), self, READABLE)
             self._loop.deadlines.clear(self)
 
     def _next_record(self) -> bool:
@@ -189,7 +221,7 @@ class PeerOut(ContextParty):
         except OSError as error:
             self._lose(f"the connection broke: {describe_tls_error(error)}")
             return False
-        self._moved_s = time.monotonic()
+        self._moved_s = self._loop.clock()
         self.sent_bytes += len(record)
         return True
 
@@ -197,7 +229,7 @@ class PeerOut(ContextParty):
         if self._sock is not None:
             if not self._is_full:
                 self._is_full = True
-                self._loop.watch(self._sock.fileno(), self, READABLE | WRITABLE, urgent=True)
+                self._loop.watch(self._sock.fileno(), self, READABLE | WRITABLE)
             self._loop.deadlines.set(self, self._moved_s + 1.01 * _UNREAD_S)
 
     def _look(self) -> None:
@@ -217,7 +249,7 @@ class PeerOut(ContextParty):
 
     def _lose(self, problem: str) -> None:
         self._note(problem)
-        if time.monotonic() - self._began_s > _PAUSE_LAST_S:  # else it may hang up every time
+        if self._loop.clock() - self._began_s > _PAUSE_LAST_S:  # else it may hang up every time
             self._pause_s = _PAUSE_FIRST_S
         self._drop()
         self._try_later(self._pause_s)
@@ -229,11 +261,8 @@ class PeerOut(ContextParty):
             self._loop.ignore(sock.fileno())
             sock.close()
 
-    def _note_connected(self) -> None:
-        _log.info("connected to node %s", self.name)
-
     def _note(self, problem: str) -> None:
-        if problem != self.problem and not self._is_retired:
+        if problem != self.problem and not (self._is_retired or self._is_quiet):
             _log.warning("node %s: %s", self.name, problem)
         self.problem = problem
 
@@ -256,6 +285,8 @@ class Listener(Protocol):
 class PeerIn(ContextParty):
     """What one node sends; the loop calls every method but `keep`."""
 
+    is_urgent = True
+
     def __init__(
         self,
         listener: Listener,
@@ -276,14 +307,14 @@ class PeerIn(ContextParty):
     def keep(self, left: Callable[[], None]) -> None:
         """Have the loop read from now on; `left` is called when the connection has ended."""
         self._left = left
-        self._listener.loop.post(self._begin)
+        self._listener.loop.post(self.acting(self._begin))
 
     def _begin(self) -> None:
         if not self._listener.joined(self):
             self.end()
             return
-        self._listener.loop.watch(self.sock.fileno(), self, READABLE, urgent=True)
-        self._listener.loop.mark(self, urgent=True)
+        self._listener.loop.watch(self.sock.fileno(), self, READABLE)
+        self._listener.loop.mark(self)
 
     def _fail(self, error: Exception) -> None:
         _log.error("node %s: internal error; it is hung up on", self.peer.name, exc_info=error)
@@ -304,7 +335,7 @@ class PeerIn(ContextParty):
         if not is_open:
             self.end()
         elif has_more or self._reader.has_more:
-            self._listener.loop.mark(self, urgent=True)
+            self._listener.loop.mark(self)
 
     def _receive(self) -> tuple[bool, bool]:
         """Read; return whether the connection is open, and whether there is more to be read."""
@@ -355,6 +386,7 @@ class Peers:
         *,
         gone: Callable[[str], None],
         objection: NodeObjection,
+        removed: Callable[[str, bool], None] = lambda _member, _is_removed: None,
     ) -> None:
         """Dial every other member.
 
@@ -367,12 +399,14 @@ class Peers:
                 together, by the loop.
             gone: called with the name of a member whose process has ended, by another thread.
             objection: why a node is not heard.
+            removed: called with a member that was dialled, and whether it refuses this node because
+                it was removed, by another thread.
         """
         self.loop = loop
         self.spoken: dict[str, int] = {}
         self.holders: dict[str, PeerIdentity] = {}
         self._name, self._context, self._heard = name, context, heard
-        self._gone, self._asked = gone, objection
+        self._gone, self._asked, self._removed = gone, objection, removed
         self._out: dict[str, PeerOut] = {}
         self._in: dict[str, PeerIn] = {}
         self._versions: dict[str, PeerVersion] = {}
@@ -384,8 +418,8 @@ class Peers:
         """Queue a message for a member; for any other node it is lost."""
         if self.loop.is_own_thread:
             self._put(to, data)
-        else:
-            self.loop.post(lambda: self._put(to, data))
+        elif (out := self._out.get(to)) is not None:
+            self.loop.post(out.acting(out.put, data))
 
     def _put(self, to: str, data: bytes) -> None:
         out = self._out.get(to)
@@ -408,11 +442,17 @@ class Peers:
                     out.nudge()
             elif member != self._name:
                 dialer = PeerDialer(member, places, self._context, self._is_other)
-                out = every[member] = PeerOut(self.loop, member, dialer, self._about)
+                told = partial(self._told, member)
+                out = every[member] = PeerOut(self.loop, member, dialer, self._about, told=told)
                 out.nudge()
         self._out = every
         for member in before.keys() - every.keys():
             before[member].retire()
+
+    def _told(self, member: str, verdict: str) -> None:
+        """Pass on whether a member says that this node was removed; other refusals say nothing."""
+        if verdict in {"", removed_words(self._name)}:
+            self._removed(member, bool(verdict))
 
     @property
     def sent_bytes(self) -> int:

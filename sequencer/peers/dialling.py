@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from rt.errors import PeerError, spoken
 from rt.net.authority.identity import PeerIdentity
-from rt.net.tls import connect
+from rt.net.tls import RefusedByPeer, connect
 from sequencer.peers.versions import PEER_VERSIONS
 
 # The streams of a process dial the same nodes. A handshake takes some 3 ms of processor time on
@@ -49,7 +49,8 @@ class Turns:
         locks of their own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._slots: dict[Address, threading.BoundedSemaphore] = {}
         self._silent: dict[Address, Silence] = {}
@@ -93,7 +94,7 @@ class Turns:
     def _demand_scout(self, address: Address, again: Callable[[], None]) -> None:
         """Raise `UnansweredError` if nothing answers and another stream keeps trying."""
         with self._lock:
-            silence, now_s = self._silent.get(address), time.monotonic()
+            silence, now_s = self._silent.get(address), self._clock()
             if silence is None:
                 return
             if silence.scout != again and now_s - silence.tried_s < SCOUT_S:
@@ -106,7 +107,7 @@ class Turns:
         with self._lock:
             silence = self._silent.get(address)
             if silence is None or silence.scout == again:
-                self._silent[address] = Silence(again, time.monotonic(), problem)
+                self._silent[address] = Silence(again, self._clock(), problem)
 
     def _note_answer(self, address: Address) -> None:
         with self._lock:
@@ -128,7 +129,12 @@ class Turns:
             each()
 
 
-_TURNS: Final = Turns()  # of all streams in this process
+TURNS: Final = Turns()  # of all streams in this process
+
+
+def removed_words(name: str) -> str:
+    """Return the reason with which members refuse a removed node's connections."""
+    return f"node {name} was removed from this cluster"
 
 
 class PeerDialer:
@@ -140,6 +146,7 @@ class PeerDialer:
         context: returns the client context for the next connection, which offers `alpns_of`
             this node's cluster and nothing else.
         objection: why the node that answers is not that member, by its certificate; "" if it is.
+        turns: shared by all that dial the same addresses.
     """
 
     def __init__(
@@ -148,10 +155,13 @@ class PeerDialer:
         addresses: Sequence[Address],
         context: Callable[[], ssl.SSLContext],
         objection: Callable[[PeerIdentity], str] = lambda _peer: "",
+        turns: Turns = TURNS,
     ) -> None:
         self._name, self._context, self._objection = name, context, objection
+        self._turns = turns
         self.addresses = tuple(addresses)  # replaced whole, by any thread
         self.is_due = False  # whether to dial again without a pause
+        self.verdict = ""  # why the member itself refused the last connection; set when dialling
         self._turn = 0
 
     def dial(self, again: Callable[[], None] = lambda: None) -> ssl.SSLSocket:
@@ -176,8 +186,14 @@ class PeerDialer:
         addresses = self.addresses
         address = addresses[self._turn % len(addresses)]
         self._turn += 1  # undone if this address is right
-        with _TURNS.at(address, _CONNECT_S, again):
-            sock, identity = connect(address, self._context(), _CONNECT_S)
+        self.verdict = ""
+        try:
+            with self._turns.at(address, _CONNECT_S, again):
+                sock, identity = connect(address, self._context(), _CONNECT_S)
+        except RefusedByPeer as refusal:
+            if refusal.peer is not None and self._is_member(refusal.peer):
+                self.verdict = refusal.words
+            raise
         if not identity.is_node or identity.name != self._name:
             sock.close()
             raise PeerError(f"{identity.name!r} answers at {address[0]}:{address[1]}")
@@ -199,7 +215,10 @@ class PeerDialer:
 
     def give_up(self, again: Callable[[], None]) -> None:
         """Stop dialling; `again` as for `dial`."""
-        _TURNS.give_up(again)
+        self._turns.give_up(again)
+
+    def _is_member(self, peer: PeerIdentity) -> bool:
+        return peer.is_node and peer.name == self._name and not self._objection(peer)
 
     def is_refused(self) -> bool:
         """Whether the member's machine refuses connections at all of its addresses.

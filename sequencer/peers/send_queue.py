@@ -7,13 +7,13 @@ MESSAGE_BYTES_MAX: Final = 16 << 20  # a full report of 100,000 sessions, or ent
 # What may be queued for a peer. Raft repeats lost messages, so beyond this the oldest are dropped:
 # a node of 7 holds at most 6 x 32 MiB for dead nodes.
 _QUEUE_BYTES_MAX: Final = 2 * MESSAGE_BYTES_MAX
+_TAKE_BYTES: Final = 256 << 10  # what is taken waits beside the queue, until it is sent
 
 
 class SendQueue:
     """SendQueue: framed messages waiting for one member; beyond a limit the oldest are dropped."""
 
     def __init__(self) -> None:
-        self.dropped = 0
         self._messages: deque[bytes] = deque()
         self._bytes = 0
 
@@ -26,11 +26,12 @@ class SendQueue:
         self._bytes += len(data)
         while self._bytes > _QUEUE_BYTES_MAX:
             self._bytes -= len(self._messages.popleft())
-            self.dropped += 1
 
     def take(self) -> bytes:
-        """Remove and return all messages, framed."""
-        data = b"".join(self._messages)
-        self._messages.clear()
-        self._bytes = 0
-        return data
+        """Remove and return the first messages, framed: 256 KiB, and the one that exceeds it."""
+        taken, size = list[bytes](), 0
+        while self._messages and size < _TAKE_BYTES:
+            taken.append(self._messages.popleft())
+            size += len(taken[-1])
+        self._bytes -= size
+        return b"".join(taken)

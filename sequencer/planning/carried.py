@@ -5,16 +5,17 @@ A node that has synced the journal entry then has the bytes as well, and waits n
 the session's own file nor for a report of one. See ADR 22.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from rt.errors import CorruptLog, FrameError
 from rt.format.frame import HEADER_BYTES, parse_header
 from rt.format.walk import Walk
+from rt.log.write.recent_frames import Heading
 from rt.position import START, Position
 from sequencer.ledger.instruction import CARRIED_BYTES_MAX, Merge, Slice
-from sequencer.planning.session_log import Heading, SessionLogs, changed_frame
+from sequencer.planning.session_log import SessionLogs, changed_frame
 
 # Carried bytes that no snapshot covers yet. At this limit small updates wait for their own sync,
 # as large ones do: the journal is read whole at a start, and memory holds the same amount.
@@ -42,7 +43,7 @@ class Carrier:
         self.is_allowed = is_allowed
         self.left_over: list[str] = []  # sessions that did not fit into the last instruction
         # By session, the slices that were filled last, with the headings of their frames.
-        self.frames: dict[str, tuple[Slice, list[Heading]]] = {}
+        self.frames: dict[str, tuple[Slice, Sequence[Heading]]] = {}
 
     def ends(
         self,
@@ -96,11 +97,17 @@ class Carrier:
 
     def _filled(self, each: Slice) -> Slice:
         log = self._logs[each.session]
-        made = replace(each, carried=log.take_bytes(each.first, each.length))
-        headings = frames_of(made)
-        if headings is None:
-            path = log.log.file_path(each.first.file)
-            raise CorruptLog(path, each.first, "a frame has changed since it arrived")
+        received = log.received(each.first, each.end)
+        if received is not None:
+            headings = received.headings
+            made = replace(each, carried=received.data)
+        else:
+            made = replace(each, carried=log.take_bytes(each.first, each.length))
+            found = frames_of(made)
+            if found is None:
+                path = log.log.file_path(each.first.file)
+                raise CorruptLog(path, each.first, "a frame has changed since it arrived")
+            headings = found
         self.frames[each.session] = made, headings
         return made
 

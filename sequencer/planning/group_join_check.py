@@ -1,4 +1,4 @@
-"""GroupJoinCheck: compares a session that joins a group below its watermark with what was merged.
+"""Joining a group: compares a session that begins below its watermark with what was merged.
 
 Redundant publishers publish the same messages under the same numbers, so messages that the group
 has merged are skipped when another session brings them. A session with different messages under
@@ -19,7 +19,7 @@ from rt.position import Position
 from sequencer.ledger.instruction import Slice
 from sequencer.ledger.ledger import Ledger
 from sequencer.ledger.session_facts import Sample
-from sequencer.planning.session_log import SessionLogs
+from sequencer.planning.session_log import SessionLog, SessionLogs
 
 _DIGEST_BYTES: Final = 8  # against accidents
 _SEARCH_BYTES_MAX: Final = 4 * MIB  # frames whose headers one attempt may read
@@ -79,79 +79,70 @@ def new_samples(
     return kept[:1] if len(kept) > 1 and kept[0].number == kept[1].number else kept
 
 
-class GroupJoinCheck:
-    """GroupJoinCheck: decides whether a session may join its group, reading a part at a time."""
+def join_obstacle(
+    logs: SessionLogs, ledger: Ledger, each: Slice, durable: Position
+) -> Stuck | None:
+    """Return why a session's first slice may not be merged, or None if it may.
 
-    def __init__(self, logs: SessionLogs) -> None:
-        self._logs = logs
-        self._searched: dict[str, Position] = {}  # no sample was found before this position
-        self._refused: dict[str, Stuck] = {}
+    It reads a part of the session at a time, from where the last look ended.
 
-    def obstacle(self, ledger: Ledger, each: Slice, durable: Position) -> Stuck | None:
-        """Return why a session's first slice may not be merged, or None if it may.
+    Args:
+        logs: this node's copies; the session's state says how far it was searched.
+        ledger: the state that the slice was planned on.
+        each: the first slice of a session, which begins with repeats.
+        durable: the end up to which the session may be read.
 
-        Args:
-            ledger: the state that the slice was planned on.
-            each: the first slice of a session, which begins with repeats.
-            durable: the end up to which the session may be read.
-
-        Raises:
-            CorruptLog: the copy of the session on this node is damaged.
-        """
-        samples = ledger.samples.get(each.group)
-        if not samples:
-            return None  # no message of the group could be decoded
-        if each.session in self._refused:
-            return self._refused[each.session]
-        verdict = self._compared(samples, each, durable)
-        if verdict is None:
-            return Stuck(
-                f"session {each.session!r} begins below message {each.watermark}, up to which its "
-                f"group {each.group!r} is merged; it is merged once it has a message that the "
-                "group has as well and that nodes remember, such as the group's last"
-            )
-        self.forget(each.session)
-        if verdict.is_refused:
-            self._refused[each.session] = verdict
-            return verdict
+    Raises:
+        CorruptLog: the copy of the session on this node is damaged.
+    """
+    samples, state = ledger.samples.get(each.group), logs.state(each.session)
+    if not samples:
+        return None  # no message of the group could be decoded
+    if state.refused:
+        return Stuck(state.refused, is_refused=True)
+    verdict = _compared(logs, samples, each, durable)
+    if verdict is None:
+        return Stuck(
+            f"session {each.session!r} begins below message {each.watermark}, up to which its "
+            f"group {each.group!r} is merged; it is merged once it has a message that the "
+            "group has as well and that nodes remember, such as the group's last"
+        )
+    state.searched_to = None
+    if not verdict.is_refused:
         return None
+    state.refused = verdict.words
+    return verdict
 
-    def searched(self, session: str) -> Position | None:
-        """Return the end up to which a session was searched without finding a sample."""
-        return self._searched.get(session)
 
-    def forget(self, session: str) -> None:
-        """Forget a session: its copy was replaced, or it has joined its group."""
-        self._searched.pop(session, None)
-        self._refused.pop(session, None)
+def _compared(
+    logs: SessionLogs, samples: list[Sample], each: Slice, durable: Position
+) -> Stuck | None:
+    """Compare the session with the group's first sample in it; None if it has none so far."""
+    log, state = logs[each.session], logs.state(each.session)
+    place = log.next_place(state.searched_to or each.first)
+    rolled = log.manifest.rolled_end(place.file)
+    end = durable if durable.file == place.file else place.file
+    if rolled is not None:
+        end = min(durable, Position(place.file + rolled))
+    for header, _ in log.headers(place, end, _SEARCH_BYTES_MAX):
+        nth = bisect_left(samples, header.sequence, key=lambda sample: sample.number)
+        found = samples[nth] if nth < len(samples) else None
+        if header.messages and found and found.number < header.sequence + header.messages:
+            mine = _sample(header, _body(log, header), found.number - header.sequence)
+            return _verdict(each, found, mine)
+        if header.messages and header.sequence >= each.watermark:
+            return _verdict(each, samples[-1], None)
+        state.searched_to = Position(header.position + header.size)
+    return None
 
-    def _compared(self, samples: list[Sample], each: Slice, durable: Position) -> Stuck | None:
-        """Compare the session with the group's first sample in it; None if it has none so far."""
-        log = self._logs[each.session]
-        place = log.next_place(self._searched.get(each.session, each.first))
-        rolled = log.log.manifest.rolled_end(place.file)
-        end = durable if durable.file == place.file else place.file
-        if rolled is not None:
-            end = min(durable, Position(place.file + rolled))
-        for header, _ in log.headers(place, end, _SEARCH_BYTES_MAX):
-            nth = bisect_left(samples, header.sequence, key=lambda sample: sample.number)
-            found = samples[nth] if nth < len(samples) else None
-            if header.messages and found and found.number < header.sequence + header.messages:
-                mine = _sample(header, self._body(each, header), found.number - header.sequence)
-                return _verdict(each, found, mine)
-            if header.messages and header.sequence >= each.watermark:
-                return _verdict(each, samples[-1], None)
-            self._searched[each.session] = Position(header.position + header.size)
-        return None
 
-    def _body(self, each: Slice, header: Header) -> bytes:
-        position = Position(header.position)
-        log = self._logs[each.session]
-        body = log.file(position.file).pread(header.length, position.offset + HEADER_BYTES)
-        if not body_matches(header, body):
-            path = log.log.file_path(position.file)
-            raise CorruptLog(path, position, "the body is not the one that arrived")
-        return body
+def _body(log: SessionLog, header: Header) -> bytes:
+    position = Position(header.position)
+    body = log.file(position.file).pread(header.length, position.offset + HEADER_BYTES)
+    if not body_matches(header, body):
+        path = log.log.file_path(position.file)
+        raise CorruptLog(path, position, "the body is not the one that arrived")
+    return body
 
 
 def _verdict(each: Slice, theirs: Sample, mine: Sample | None) -> Stuck:

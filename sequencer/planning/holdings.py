@@ -16,7 +16,6 @@ _HEAD: Final = struct.Struct("<BII")  # kind, sessions in this part, sessions in
 _ITEM: Final = struct.Struct("<QB")
 SESSIONS_MAX: Final = 100_000  # in one part: 7 MB at most
 # Larger reports are split: a heartbeat must not wait until 7 MB are sent, and there may be more
-# Larger reports are split: a heartbeat must not wait until 7 MB are sent, and there may be more
 # sessions than a receiver accepts in one part.
 _PART_SESSIONS: Final = 10_000
 _LATE_ROUNDS: Final = 5  # of reports, at 0.4 s each
@@ -51,7 +50,7 @@ class Holdings:
     def __init__(self, name: str, members: Iterable[str]) -> None:
         self._name = name
         self._held: dict[str, dict[str, Position]] = {}
-        self._voters: tuple[str, ...] = ()
+        self.voters: tuple[str, ...] = ()
         self._left: dict[str, int] = {}  # by member, sessions yet to come of its full report
         self._heard: dict[str, int] = {}  # by member, the round of its last full report
         self._executed: dict[str, int] = {}  # by member, as of its last report
@@ -60,16 +59,6 @@ class Holdings:
         self.unreported: dict[str, None] = {}  # for its order
         self.own: Mapping[str, Position] = self._held[name]  # durable here, by session
         self.presence = Presence()
-
-    @property
-    def others(self) -> tuple[str, ...]:
-        """All members but this node, learners included."""
-        return self._others
-
-    @property
-    def voters(self) -> tuple[str, ...]:
-        """The members that vote."""
-        return self._voters
 
     def follow(self, voters: Sequence[str], more: Iterable[str] = ()) -> None:
         """Adopt another configuration.
@@ -81,9 +70,9 @@ class Holdings:
         names = dict.fromkeys([self._name, *voters, *more])
         self._executed = {name: at for name, at in self._executed.items() if name in names}
         self._held = {name: self._held.get(name, {}) for name in names}
-        self._others = tuple(name for name in names if name != self._name)
-        self._voters = tuple(voters)
-        self._majority = majority_of(len(self._voters))
+        self.others = tuple(name for name in names if name != self._name)
+        self.voters = tuple(voters)
+        self._majority = majority_of(len(self.voters))
         # `agreed` reads these for each session; without voters it finds nothing agreed.
         self._voted = [self._held[voter] for voter in voters] or [{}]
 
@@ -93,7 +82,7 @@ class Holdings:
         for name, ends in self._held.items():
             one = {session: ends[session]} if session in ends else {}
             copy._held[name] = one if session else dict(ends)
-        copy.follow(self._voters, self._others)
+        copy.follow(self.voters, self.others)
         copy.own = copy._held[self._name]
         return copy
 
@@ -124,7 +113,7 @@ class Holdings:
         Args:
             values: a number per voter; one without a number has reached 0.
         """
-        return reached([values.get(voter, 0) for voter in self._voters], self._majority)
+        return reached([values.get(voter, 0) for voter in self.voters], self._majority)
 
     def of(self, member: str) -> Mapping[str, Position]:
         """The durable end of each session, as a member reported it."""
@@ -142,7 +131,7 @@ class Holdings:
         heard = {self._name, *(name for name, at in self._heard.items() if at > since)}
         able = [
             voter not in heard or self._held[voter].get(session, START) > beyond
-            for voter in self._voters
+            for voter in self.voters
         ]
         return sum(able) >= self._majority
 
@@ -158,13 +147,13 @@ class Holdings:
     def heard_lately(self) -> list[str]:
         """The other members whose full reports arrive on time."""
         last = self.round - _LATE_ROUNDS
-        return [name for name in self._others if self._heard.get(name, 0) > last]
+        return [name for name in self.others if self._heard.get(name, 0) > last]
 
     @property
     def hears_publishers(self) -> bool:
         """Whether a publisher's silence is conclusive: a majority reports who pushes to it."""
         heard = {self._name, *self.presence.heard()}
-        return len(heard.intersection(self._voters)) >= self._majority
+        return len(heard.intersection(self.voters)) >= self._majority
 
     def drop(self, session: str) -> None:
         """Record that every node's copy of `session` was dropped."""

@@ -3,15 +3,17 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from rt.errors import SessionDiverged
 from rt.format.manifest import LogIdentity
 from rt.limits import MIB
+from rt.log.write.recent_frames import Heading
 from rt.position import START, Position
 from sequencer.ledger.founded import obstacle
 from sequencer.ledger.instruction import SLICES_MAX, Merge, Slice, slice_digest
 from sequencer.ledger.ledger import Ledger
 from sequencer.planning.carried import Carrier
-from sequencer.planning.group_join_check import GroupJoinCheck, Stuck
-from sequencer.planning.session_log import Heading, SessionLog, SessionLogs
+from sequencer.planning.group_join_check import Stuck, join_obstacle
+from sequencer.planning.session_log import SessionLog, SessionLogs
 
 # Per session and instruction: 10 ms of copying, the most a flood can delay other sessions.
 SLICE_BYTES_MAX: Final = 4 * MIB
@@ -39,7 +41,6 @@ class Planner:
         self._logs = logs
         self._received = received
         self.carrier = Carrier(logs, received, may_carry)
-        self._newcomers = GroupJoinCheck(logs)
         self.ready_index = 0  # a new leader may plan once it has executed this instruction
         self.stuck: dict[str, Stuck] = {}  # sessions that the last plan could not merge
         self.idle: list[str] = []  # sessions in which the last plan found nothing to merge
@@ -111,25 +112,31 @@ class Planner:
         log = self._logs[name]
         after = ledger.merged_to(name)
         first = log.next_place(after)
-        if first.file in log.log.manifest.archived:
+        known = log.manifest
+        if first.file in known.archived:
             # Or it was merged by an instruction that this node has yet to execute.
             self.stuck[name] = Stuck(
                 f"the beginning of session {name!r}, from {after} on, was archived before it was "
                 f"merged here; rt session adopt {name} lets it continue with what is there"
             )
             return None
-        rolled = log.log.manifest.rolled_end(first.file)
+        rolled = known.rolled_end(first.file)
         file_end = durable if durable.file == first.file else first.file
         if rolled is not None:  # other copies may have more of the file, see `SessionDiverged`
             file_end = min(durable, Position(first.file + rolled))
-        identity = log.log.manifest.identity
+        identity = known.identity
         group, created_ns = _group(identity), identity.created_ns if identity else 0
         if words := obstacle(ledger, name, group, created_ns):
             self.stuck[name] = Stuck(words)
             return None
         watermark = ledger.watermark(f"group {group}" if group else name)
         ends = rolled is not None and file_end == first.file + rolled
-        made = _cut(log, name, group, after, first, file_end, watermark, limit, ends=ends)
+        try:
+            made = _cut(log, name, group, after, first, file_end, watermark, limit, ends=ends)
+        except FileNotFoundError as error:
+            # Its publisher was put back from a backup, and its next file follows an earlier one.
+            path = log.log.file_path(first.file)
+            raise SessionDiverged(path, name, first, "the file is missing") from error
         # Only a new or adopted session has a merged end at the start of a file.
         if made is not None and made.skip and not after.offset:
             return self._joining(ledger, made, durable)
@@ -137,19 +144,14 @@ class Planner:
 
     def _joining(self, ledger: Ledger, made: Slice, durable: Position) -> Slice | None:
         """Return a session's first slice, or None while its group's messages contradict it."""
-        name, before = made.session, self._newcomers.searched(made.session)
-        stuck = self._newcomers.obstacle(ledger, made, durable)
+        name, before = made.session, self._logs.state(made.session).searched_to
+        stuck = join_obstacle(self._logs, ledger, made, durable)
         if stuck is None:
             return made
         self.stuck[name] = stuck
-        if self._newcomers.searched(name) != before:
+        if self._logs.state(name).searched_to != before:
             self._searching.add(name)
         return None
-
-    def forget(self, session: str) -> None:
-        """Forget a session's copy: it was set aside."""
-        self.stuck.pop(session, None)
-        self._newcomers.forget(session)
 
 
 def _group(identity: LogIdentity | None) -> str:

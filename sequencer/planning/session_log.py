@@ -1,18 +1,22 @@
 """SessionLog: reads a session's copy for the sequencer: headers, and payload only on request."""
 
 import os
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Final
 
 from rt.errors import CorruptLog, FrameError
-from rt.format.frame import HEADER_BYTES, Header, body_matches, parse_header
+from rt.format.frame import HEADER_BYTES, body_matches, parse_header
+from rt.format.manifest import Manifest
 from rt.format.ranges import Range
 from rt.format.walk import Walk
 from rt.log.files.damaged_files import DamagedFiles
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import Disk, File
 from rt.log.write.appender import Appender
+from rt.log.write.recent_frames import Appended, Heading, RecentFrames
 from rt.position import START, Position
+from sequencer.planning.copy_state import CopyState
 
 # One read covers many small frames; after a large frame the next read begins at the next header.
 _READ_BYTES: Final = 4 * 1024
@@ -21,20 +25,20 @@ _READ_BYTES: Final = 4 * 1024
 _OPEN_MAX: Final = 1024
 
 
-class Heading(NamedTuple):
-    """A frame's header, parsed and raw."""
-
-    header: Header
-    raw: bytes
-
-
 class SessionLog:
-    """SessionLog: one session's files, of which one is open at a time."""
+    """SessionLog: one session's copy: frames that are still in memory, and its files.
 
-    __slots__ = ("_data", "_file", "_first", "_headings", "_start", "log")
+    Of the files one is open at a time.
+    """
 
-    def __init__(self, disk: Disk, directory: str, damaged: DamagedFiles | None = None) -> None:
-        self.log = LogDirectory(directory, disk, damaged)
+    __slots__ = ("_copy", "_data", "_file", "_first", "_headings", "_start", "log")
+
+    def __init__(
+        self, log: LogDirectory, copy: Callable[[], Appender | None] = lambda: None
+    ) -> None:
+        """Read a log; `copy` returns what appends to it now, if this process does."""
+        self.log = log
+        self._copy = copy
         self._file: File | None = None
         self._start: Position | None = None
         self._first: Position | None = None  # where the headings last read begin
@@ -48,11 +52,35 @@ class SessionLog:
             self._file, self._start = self.log.open_file(start), start
         return self._file
 
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest as it is now."""
+        copy = self._copy()
+        if copy is not None:
+            return copy.manifest
+        self.log.refresh()
+        return self.log.manifest
+
+    def received(self, first: Position, end: Position) -> Appended | None:
+        """Return the frames between two places if all are in memory, checked when they arrived.
+
+        They count as used: the copy's next sync compares its file with them.
+        """
+        recent = self._recent
+        frames = None if recent is None else recent.between(first, end)
+        if recent is None or frames is None or frames.end != end:
+            return None
+        return frames if recent.use(frames) else None
+
+    @property
+    def _recent(self) -> RecentFrames | None:
+        copy = self._copy()
+        return None if copy is None else copy.recent
+
     def next_place(self, after: Position) -> Position:
         """Return where the frame after `after` is: there, or in the next file that has one."""
-        self.log.refresh()
-        known, place = self.log.manifest, after
-        while self._is_passed(place):
+        known, place = self.manifest, after
+        while self._is_passed(known, place):
             # An archived file is still named here: its bytes must not be skipped.
             following = known.successor(place.file) or self._active_after(place)
             if following is None:
@@ -60,9 +88,9 @@ class SessionLog:
             place = following
         return place
 
-    def _is_passed(self, place: Position) -> bool:
+    def _is_passed(self, known: Manifest, place: Position) -> bool:
         """Whether a file has nothing after a place, or is a first file that does not exist."""
-        end = self.log.manifest.rolled_end(place.file)
+        end = known.rolled_end(place.file)
         if end is None and place == START:
             return not self.log.has_file(START)
         return end == place.offset
@@ -72,8 +100,7 @@ class SessionLog:
 
     def is_archived(self, start: Position) -> bool:
         """Whether the file that starts at `start` was archived."""
-        self.log.refresh()
-        return start in self.log.manifest.archived
+        return start in self.manifest.archived
 
     def header_at(self, position: Position) -> bytes | None:
         """Return the raw header at a position; shorter at the file's end, None without a file.
@@ -90,13 +117,8 @@ class SessionLog:
             file.close()
 
     def ends_before(self, end: Position) -> bool:
-        """Whether the file that a position is in was rolled at an earlier end than the position.
-
-        Uses the manifest as of the last `is_archived`.
-        """
-        if not self.log.is_there:
-            self.log.refresh()  # closed since, because too many others were read
-        rolled = self.log.manifest.rolled_end(end.file)
+        """Whether the file that a position is in was rolled at an earlier end than the position."""
+        rolled = self.manifest.rolled_end(end.file)
         return rolled is not None and rolled < end.offset
 
     def lacks_file(self, position: Position) -> bool:
@@ -124,12 +146,18 @@ class SessionLog:
             CorruptLog: there is no frame of this session where there must be one.
         """
         self._data = b""
-        if self._first != first or not self._holds(end, limit):
-            ahead = limit if is_taken else _READ_BYTES
-            self._first, self._headings = first, list(self._read(first, end, limit, ahead))
+        recent = self._recent
+        frames = None if recent is None else recent.between(first, end)
+        if frames is not None and frames.end >= min(end, first + limit):
+            headings = frames.headings
+        else:
+            if self._first != first or not self._holds(end, limit):
+                ahead = limit if is_taken else _READ_BYTES
+                self._first, self._headings = first, list(self._read(first, end, limit, ahead))
+            headings = self._headings
         length = 0
         taken: list[Heading] = []
-        for heading in self._headings:
+        for heading in headings:
             length += heading.header.size
             if (taken and length > limit) or first + length > end:
                 break
@@ -179,29 +207,60 @@ class SessionLog:
 
 
 class SessionLogs:
-    """SessionLogs: the copies of sessions on a node; those read lately stay open."""
+    """SessionLogs: the copies of sessions on a node, and their states; some stay open."""
 
-    def __init__(self, disk: Disk, root: str) -> None:
-        """Read below `root`, where each session has a directory of its name."""
+    def __init__(
+        self,
+        disk: Disk,
+        root: str,
+        copy: Callable[[str], Appender | None] = lambda _session: None,
+    ) -> None:
+        """Read below `root`, where each session has a directory of its name.
+
+        Args:
+            disk: the disk with the copies.
+            root: their directory.
+            copy: returns what appends to a session's copy in this process, as it is now.
+        """
+        self._copy = copy
         self._disk = disk
         self._root = root
         self._damaged = DamagedFiles()  # empty: the sequencer may read every file
         self._logs: dict[str, SessionLog] = {}  # least recently read first
+        self.states: dict[str, CopyState] = {}  # of those that something was found out about
 
     def __getitem__(self, session: str) -> SessionLog:
         log = self._logs.pop(session, None)
         if log is None:
             if len(self._logs) >= _OPEN_MAX:
-                self.forget(next(iter(self._logs)))
-            log = SessionLog(self._disk, os.path.join(self._root, session), self._damaged)
+                self._logs.pop(next(iter(self._logs))).close()
+            directory = LogDirectory(os.path.join(self._root, session), self._disk, self._damaged)
+            log = SessionLog(directory, partial(self._copy, session))
         self._logs[session] = log
         return log
 
+    def state(self, session: str) -> CopyState:
+        """What is known of a session's copy, in which something is to be recorded."""
+        return self.states.setdefault(session, CopyState())
+
+    def lose(self, session: str) -> None:
+        """Forget a session's copy: it was set aside, and another begins in its place."""
+        self.forget(session)
+        if session in self.states:
+            self.states[session].set_aside()
+
+    def drop(self, session: str) -> None:
+        """Forget all of a session: its next log has nothing to do with this one."""
+        self.forget(session)
+        self.states.pop(session, None)
+
     def forget(self, session: str) -> None:
-        """Close a session: its directory has been replaced."""
+        """Close a session, and drop what is in memory: its copy is doubted, or was replaced."""
         log = self._logs.pop(session, None)
         if log is not None:
             log.close()
+        if (copy := self._copy(session)) is not None and copy.recent is not None:
+            copy.recent.clear()
 
     def close(self) -> None:
         """Release all files."""

@@ -1,6 +1,6 @@
 """WaitingSessions: the sessions in which a leader may find something to merge."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import islice
 from typing import Final
 
@@ -23,9 +23,6 @@ class WaitingSessions:
         self._holdings = holdings
         self.due: dict[str, None] = {}  # a dict for its order
         self._resting: dict[str, Position] = {}  # the end a majority held when last examined
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.due)
 
     def notice(self, sessions: Iterable[str]) -> None:
         """Examine these sessions next: this node's copy grew."""

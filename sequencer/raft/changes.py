@@ -32,7 +32,11 @@ class MemberChanges:
         self._core, self._leader = core, leader
 
     def add(self, name: str, address: str) -> Entry:
-        """Add a learner."""
+        """Append a learner to the configuration.
+
+        Raises:
+            Refused: `changing`, `too-many`, or `is-member`.
+        """
         now = self._settled()
         if name in now:
             raise Refused("is-member", f"{name} is a member already, at {now[name].address}")
@@ -43,7 +47,12 @@ class MemberChanges:
         return self._leader.change({**now, name: Seat(LEARNING, False, address)})
 
     def promote(self, name: str) -> Entry:
-        """Let a learner vote."""
+        """Let a learner that has caught up vote.
+
+        Raises:
+            Refused: `changing`, `not-a-member`, `too-many`, `not-caught-up`, or `no-quorum`: fewer
+                nodes would be live than a majority needs.
+        """
         now = self._settled()
         seat, peer = self._seat(name), self._leader.peer(name)
         if seat.votes:
@@ -65,7 +74,12 @@ class MemberChanges:
         )
 
     def remove(self, name: str) -> Entry:
-        """Remove a node."""
+        """Take a member, or a learner, out of the configuration.
+
+        Raises:
+            Refused: `changing`, `not-a-member`, `no-quorum`, or `leads`: this node leads, and must
+                hand over first.
+        """
         now = self._settled()
         seat = self._seat(name)
         if name == self._core.name:
@@ -76,7 +90,11 @@ class MemberChanges:
         return self._leader.change({each: now[each] for each in now if each != name})
 
     def move(self, name: str, address: str) -> Entry:
-        """Change a node's address."""
+        """Give a member another address.
+
+        Raises:
+            Refused: `changing`, or `not-a-member`.
+        """
         now = self._settled()
         seat = self._seat(name)
         self._demand_free(name, address)

@@ -54,13 +54,13 @@ _FLAG_2: Final = 2  # transfer, granted, no_reply
 
 
 class MessageCodec:
-    """Encodes and decodes for one node of one cluster."""
+    """Encodes and decodes for one node of one cluster; `names` is the list of founders."""
 
-    __slots__ = ("_encoded", "_incarnation", "_message", "_names", "digest", "founders")
+    __slots__ = ("_encoded", "_incarnation", "_message", "digest", "founders", "names")
 
     def __init__(self, cluster: str, founders: Sequence[str], incarnation: int) -> None:
         """Encode for this copy; `founders` is empty if it was not founded with the cluster."""
-        self._names = pack_names(cluster, founders)
+        self.names = pack_names(cluster, founders)
         self.founders = founders_digest(founders)
         self.digest = crc32(cluster.encode())
         self._incarnation = incarnation
@@ -101,13 +101,8 @@ class MessageCodec:
             if end != len(entry.command):
                 raise ValueError("bytes after a configuration")
 
-    @property
-    def names(self) -> bytes:
-        """The list of founders, as the tail of RequestVote and of heartbeats."""
-        return self._names
-
     def _mismatch(self, tag: int, flags: int, data: bytes) -> str:
-        ours, _ = unpack_names(self._names, 0)
+        ours, _ = unpack_names(self.names, 0)
         offset = _HEADER.size + _REQUEST_VOTE.size if tag == _TAG_REQUEST_VOTE else 0
         if tag == _TAG_APPEND_ENTRIES and flags & _FLAG_1:
             offset = _HEADER.size + _APPEND_ENTRIES.size

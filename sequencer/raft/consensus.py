@@ -1,4 +1,4 @@
-"""Consensus: the interface of an engine that makes nodes agree on commands.
+"""Consensus: what goes into and comes out of an engine that makes nodes agree on commands.
 
 An engine is a function from events to effects. It has no file, socket, clock or thread: the node
 feeds it events (`propose`, `step`, `tick`, `persisted`), takes a `Ready`, and performs its duties
@@ -14,10 +14,10 @@ in the order of its fields:
 Between `ready` and `persisted` the node may feed further events; the next `Ready` waits.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from rt.errors import PeerError
 
@@ -283,163 +283,3 @@ class LastChange:
     now: Configuration
     before: Configuration
     listed: frozenset[str] = frozenset()
-
-
-class Consensus(Protocol):
-    """Consensus: an engine. One thread drives it; nothing here blocks."""
-
-    @property
-    def leader(self) -> str:
-        """The leader of the newest known term, or "" if none is known."""
-
-    @property
-    def leads(self) -> bool:
-        """Whether this node leads, as far as it knows."""
-
-    @property
-    def fork(self) -> Fork | None:
-        """Where this node's committed entries differ from a leader's; it then takes no part."""
-
-    def hesitate(self, *, yes: bool) -> None:
-        """If `yes`, campaign only if no other node does: this one cannot merge now."""
-
-    @property
-    def calm(self) -> Quiescence | None:
-        """Where nothing is left to agree on, as far as this node knows; None if something is.
-
-        While all members, except those away, are calm at the same place and known to be alive, no
-        engine needs ticks. A leader is calm only while a majority is present.
-        """
-
-    @property
-    def away(self) -> Set[str]:
-        """The members that a leader has not heard for an election timeout; empty on followers.
-
-        When one is heard again, ticks must resume: it may lack entries.
-        """
-
-    def vouch(self, members: Set[str]) -> None:
-        """Count these members as heard now: their processes are alive and report being calm."""
-
-    def propose(self, command: bytes) -> Entry:
-        """Append a command; it is decided once its index and term come back as committed.
-
-        Raises:
-            Refused: `not-leader` (names the leader), `busy` (too much is uncommitted already),
-                `moving` (leadership is being handed over), `too-large`.
-        """
-
-    def step(self, sender: str, data: bytes) -> None:
-        """Handle a message of `sender`, whose name the transport has authenticated.
-
-        Only voters may campaign, vote, lead, or announce a later term. A voter is one by this
-        node's log, by the configuration before it while the change is undecided, or by an announced
-        one. Other peers that a leader replicates to may only acknowledge what it sent them.
-
-        Raises:
-            UnheardError: the sender may not send this.
-            PeerError: the bytes are malformed, break the protocol, or come from a node with
-                another configuration; nothing in the message had any effect.
-        """
-
-    def elects(self, name: str) -> bool:
-        """Whether this node accepts another as a voter; see `step`."""
-
-    def announce(self, place: Place, seats: Configuration) -> None:
-        """Also accept the voters of an announced configuration that is newer than this node's log.
-
-        A node that was away while others were replaced may not know its leader otherwise.
-
-        Args:
-            place: term and index of the configuration's entry.
-            seats: the configuration.
-        """
-
-    def tick(self) -> None:
-        """Advance time by one unit."""
-
-    def gone(self, member: str) -> None:
-        """Record that a member's process has ended, as its machine reports.
-
-        If it led, an election is called soon. A false report costs an election at most.
-        """
-
-    def ready(self) -> Ready | None:
-        """The next duties; None if there are none, or the last are not `persisted` yet."""
-
-    def persisted(self, ready: Ready) -> None:
-        """Record that everything in `ready` that must be durable is durable."""
-
-    def may_compact(self, index: int) -> bool:
-        """Whether the members as of an entry are known, as a snapshot of it must list them.
-
-        A node that joins, or has lost its state, does not know them before its log says so.
-        """
-
-    def compact(self, index: int, data: bytes) -> Snapshot | None:
-        """Make a snapshot of the application's state as of the applied entry `index`.
-
-        Returns:
-            The snapshot, for the journal to save; until then a restart uses the older one. None if
-            there is already a newer one, such as one just received, or if `may_compact` is false.
-        """
-
-    def read_index(self, ticket: int) -> None:
-        """Request the index from which a read is linearizable; a later `Ready` holds the `Read`.
-
-        If none comes, leadership moved or a message was lost: ask again with a new ticket.
-
-        Raises:
-            Refused: `no-leader`, or `busy`.
-        """
-
-    def transfer(self, to: str) -> None:
-        """Hand leadership to a member, for a planned stop; abandoned after an election timeout.
-
-        Raises:
-            Refused: `not-leader`, or `not-a-member`.
-        """
-
-    @property
-    def members(self) -> Configuration:
-        """The configuration as of the last entry of the log; replaced whole, never changed."""
-
-    @property
-    def last_change(self) -> LastChange:
-        """The configuration, and the entry that made it."""
-
-    def add(self, name: str, address: str) -> Entry:
-        """Append a learner to the configuration.
-
-        Each change is decided once its index and term come back as committed, and refused while
-        another one is not.
-
-        Raises:
-            Refused: `not-leader`, `changing`, `too-many`, or `is-member`.
-        """
-
-    def promote(self, name: str) -> Entry:
-        """Let a learner that has caught up vote.
-
-        Raises:
-            Refused: `not-leader`, `changing`, `not-a-member`, `too-many`, `not-caught-up`, or
-                `no-quorum`: fewer nodes would be live than a majority needs.
-        """
-
-    def remove(self, name: str) -> Entry:
-        """Take a member, or a learner, out of the configuration.
-
-        Raises:
-            Refused: `not-leader`, `changing`, `not-a-member`, `no-quorum`, or `leads`: this node
-                leads, and must hand over first.
-        """
-
-    def move(self, name: str, address: str) -> Entry:
-        """Give a member another address.
-
-        Raises:
-            Refused: `not-leader`, `changing`, or `not-a-member`.
-        """
-
-    def status(self) -> Status:
-        """A view of the engine; costs a few microseconds per peer."""

@@ -65,53 +65,14 @@ class Settings:
             raise Misuse(f"a batch or chunk has 1 to {BATCH_BYTES} bytes")
 
 
-@dataclass(frozen=True, slots=True)
-class NodeConfig:
-    """NodeConfig: what never changes while a node runs.
-
-    Attributes:
-        name: this node.
-        founders: the members that the cluster was founded with, and their addresses.
-        incarnation: the copy of this node's state that is running.
-        settings: timeouts and limits.
-    """
-
-    name: str
-    founders: Mapping[str, str]
-    incarnation: int
-    settings: Settings
-
-    @property
-    def is_founder(self) -> bool:
-        """Whether this copy of the node's state was made when the cluster was."""
-        return self.incarnation == FOUNDER
-
-
-def node_config(
-    name: str, members: Iterable[str], state: EngineState, settings: Settings
-) -> NodeConfig:
-    """Return a node's configuration; `Misuse` if the founding members are impossible.
-
-    Args:
-        name: this node.
-        members: the cluster's members by its configuration file: names, or addresses by name.
-        state: what the journal recovered, whose founders take precedence.
-        settings: timeouts and limits.
-    """
-    addresses = members if isinstance(members, Mapping) else dict.fromkeys(members, "")
-    config = NodeConfig(name, state.founders or addresses, state.incarnation, settings)
-    if config.is_founder:
-        checked = checked_members(members if not state.founders else state.founders)
-        if name not in checked and state.snapshot is None:
-            raise Misuse(f"node {name!r} is not one of the members {list(checked)}")
-    return config
-
-
 class Core:
     """The state of a node, whatever its role.
 
     Attributes:
-        config: who this node is.
+        name: this node.
+        incarnation: the copy of this node's state that is running.
+        founders: the members that the cluster was founded with, and their addresses.
+        settings: timeouts and limits.
         term, voted_for: the ballot, which must be durable before it is acted on.
         leader: the leader of this term, or "".
         log: the entries.
@@ -128,22 +89,38 @@ class Core:
         "_saved_ballot",
         "announced",
         "commit",
-        "config",
+        "founders",
         "incarnation",
         "leader",
         "log",
         "name",
         "outgoing",
         "roster",
+        "settings",
         "snapshots",
         "term",
         "voted_for",
     )
 
-    def __init__(self, config: NodeConfig, cluster: str, state: EngineState) -> None:
-        self.config, self.name, self.incarnation = config, config.name, config.incarnation
-        founders = tuple(sorted(config.founders)) if config.is_founder else ()
-        self.outgoing = Outgoing(cluster, founders, config.incarnation)
+    def __init__(
+        self,
+        name: str,
+        members: Iterable[str],
+        cluster: str,
+        state: EngineState,
+        settings: Settings,
+    ) -> None:
+        """Start from what the journal recovered; arguments and errors as for `Raft`."""
+        addresses = members if isinstance(members, Mapping) else dict.fromkeys(members, "")
+        self.name, self.incarnation, self.settings = name, state.incarnation, settings
+        self.founders: Mapping[str, str] = state.founders or addresses
+        is_founder = state.incarnation == FOUNDER
+        if is_founder:
+            checked = checked_members(state.founders or members)
+            if name not in checked and state.snapshot is None:
+                raise Misuse(f"node {name!r} is not one of the members {list(checked)}")
+        names = tuple(sorted(self.founders)) if is_founder else ()
+        self.outgoing = Outgoing(cluster, names, state.incarnation)
         self.term, self.voted_for = state.ballot.term, state.ballot.voted_for
         self._saved_ballot = state.ballot
         self.leader = ""
@@ -154,7 +131,7 @@ class Core:
     def _restore(self, state: EngineState) -> None:
         snapshot = state.snapshot
         self.snapshots = SnapshotStore(snapshot)
-        base, base_term, self.roster = 0, 0, Roster.founding(self.config.founders)
+        base, base_term, self.roster = 0, 0, Roster.founding(self.founders)
         if snapshot is not None:
             base, base_term = snapshot.index, snapshot.term
             self.roster = Roster(base, dict(snapshot.roster))
@@ -210,7 +187,7 @@ class Core:
     @property
     def is_disowned(self) -> bool:
         """Whether the log suspends this very copy, because it lost entries it had acknowledged."""
-        return self.roster.has_suspended(self.config.name, self.config.incarnation)
+        return self.roster.has_suspended(self.name, self.incarnation)
 
     @property
     def is_removed(self) -> bool:
@@ -249,7 +226,7 @@ class Core:
         """Replace the log with the leader's snapshot."""
         self.log.reset(snapshot.index, snapshot.term)
         self.roster = Roster(snapshot.index, dict(snapshot.roster))
-        self.snapshots.receive(snapshot)
+        self.snapshots.newest = self.snapshots.to_install = snapshot
         self.commit = self._delivered = snapshot.index
 
     def may_compact(self, index: int) -> bool:
@@ -270,8 +247,8 @@ class Core:
         term = self.log.term_at(index)
         if term is None or index > min(self._delivered, self.log.durable):
             raise Misuse(f"entry {index} was not delivered to the application, or is not durable")
-        made = self.snapshots.keep(Snapshot(index, term, self.roster.at(index), data))
-        self.log.compact(min(needed, index - self.config.settings.trail_entries))
+        made = self.snapshots.newest = Snapshot(index, term, self.roster.at(index), data)
+        self.log.compact(min(needed, index - self.settings.trail_entries))
         self.roster.compact(self.log.base)
         return made
 
@@ -280,7 +257,7 @@ class Core:
         # this copy has forgotten promises, and must make no more
         if self.roster.suspended and self.is_disowned:
             return Ready(disowned=True)
-        if self.config.name not in self.roster.now and self.is_removed:
+        if self.name not in self.roster.now and self.is_removed:
             return Ready(removed=True)
         out, log, saved = self.outgoing, self.log, self._saved_ballot
         is_saved = saved.term == self.term and saved.voted_for == self.voted_for

@@ -1,10 +1,9 @@
 """Raft: the default engine, a pure function from messages, ticks and proposals to duties."""
 
 from collections.abc import Callable, Iterable, Set
-from typing import Any
+from typing import Any, Final
 
 from rt.errors import Misuse, PeerError, Refused
-from sequencer.raft.candidacy import Candidacy
 from sequencer.raft.changes import MemberChanges
 from sequencer.raft.consensus import (
     Configuration,
@@ -20,7 +19,7 @@ from sequencer.raft.consensus import (
     Status,
     UnheardError,
 )
-from sequencer.raft.core import Chance, Core, Settings, node_config
+from sequencer.raft.core import Chance, Core, Settings
 from sequencer.raft.election import Election, reply_to_request
 from sequencer.raft.leader import Leader
 from sequencer.raft.messages import (
@@ -39,9 +38,13 @@ from sequencer.raft.quiescence import calm_place, members_away, vouch
 from sequencer.raft.reads import READS_MAX
 from sequencer.raft.receive import forked_at, take_append, take_snapshot
 
+# Election timeouts that a node which cannot merge waits before it campaigns. Another node campaigns
+# after one or two; if none can be elected, this one may still be needed as leader.
+RELUCTANCE_TIMEOUTS: Final = 4
+
 
 class Raft:
-    """One node's engine; see `sequencer.raft.consensus.Consensus` for how to drive it.
+    """One node's engine; see `sequencer.raft.consensus` for how to drive it.
 
     A node leads (`_leader`), campaigns (`_election`) or does neither. The rules are those of
     Ongaro's thesis, with pre-vote (9.6), check quorum (6.2), ReadIndex (6.4) and transfer (3.10).
@@ -74,12 +77,12 @@ class Raft:
     ) -> None:
         state = state or EngineState()
         self._chance, self._settings = chance, settings or Settings()
-        config = node_config(name, members, state, self._settings)
-        self.core = Core(config, cluster, state)
+        self.core = Core(name, members, cluster, state, self._settings)
         self._leader: Leader | None = None
         self._election: Election | None = None
         self._out: Ready | None = None
-        self._candidacy = Candidacy()
+        self.fork: Fork | None = None
+        self._is_reluctant, self._timeouts = False, 0  # timeouts since there was a leader
         self._refusals: dict[str, str] = {}  # by sender, until its messages are accepted again
         self._handlers: dict[type, Callable[[str, int, Any], None]] = {
             RequestVote: self._on_request_vote,
@@ -103,40 +106,52 @@ class Raft:
 
     @property
     def leader(self) -> str:
-        """The leader of the newest known term, or ""."""
+        """The leader of the newest known term, or "" if none is known."""
         return self.core.leader
 
     @property
     def leads(self) -> bool:
-        """Whether this node leads."""
+        """Whether this node leads, as far as it knows."""
         return self._leader is not None
 
     @property
     def calm(self) -> Quiescence | None:
-        """Where nothing is left to agree on, or None."""
-        if self._election is not None or self._out is not None or self._candidacy.fork is not None:
+        """Where nothing is left to agree on, as far as this node knows; None if something is.
+
+        While all members, except those away, are calm at the same place and known to be alive, no
+        engine needs ticks. A leader is calm only while a majority is present.
+        """
+        if self._election is not None or self._out is not None or self.fork is not None:
             return None
         return calm_place(self.core, self._leader)
 
     @property
     def away(self) -> Set[str]:
-        """The members that a leader has not heard for an election timeout."""
+        """The members that a leader has not heard for an election timeout; empty on followers.
+
+        When one is heard again, ticks must resume: it may lack entries.
+        """
         return members_away(self._leader) if self._leader is not None else frozenset()
 
     def vouch(self, members: Set[str]) -> None:
-        """Count these members as heard now."""
+        """Count these members as heard now: their processes are alive and report being calm."""
         if self._leader is not None:
             vouch(self._leader, members)
         elif self.core.leader in members:
             self._elapsed_ticks = 0
 
     def propose(self, command: bytes) -> Entry:
-        """Append a command; `Refused` says why not."""
+        """Append a command; it is decided once its index and term come back as committed.
+
+        Raises:
+            Refused: `not-leader` (names the leader), `busy` (too much is uncommitted already),
+                `moving` (leadership is being handed over), `too-large`.
+        """
         return self._leading().propose(command)
 
     @property
     def members(self) -> Configuration:
-        """The configuration as of the last entry of the log."""
+        """The configuration as of the last entry of the log; replaced whole, never changed."""
         return self.core.roster.now
 
     @property
@@ -145,43 +160,38 @@ class Raft:
         return self.core.last_change
 
     def elects(self, name: str) -> bool:
-        """Whether this node accepts another as a voter."""
+        """Whether this node accepts another as a voter; see `step`."""
         return self.core.elects(name)
 
     def announce(self, place: Place, seats: Configuration) -> None:
-        """Also accept the voters of a configuration while it is newer than that of the log."""
+        """Also accept the voters of an announced configuration that is newer than this node's log.
+
+        A node that was away while others were replaced may not know its leader otherwise.
+
+        Args:
+            place: term and index of the configuration's entry.
+            seats: the configuration.
+        """
         self.core.announced = place, seats
 
-    def add(self, name: str, address: str) -> Entry:
-        """Append a learner to the configuration; `Refused` says why not."""
-        return self._changes().add(name, address)
+    @property
+    def changes(self) -> MemberChanges:
+        """What changes the members; `Refused` as `not-leader` unless this node leads.
 
-    def promote(self, name: str) -> Entry:
-        """Let a learner that has caught up vote; `Refused` says why not."""
-        return self._changes().promote(name)
-
-    def remove(self, name: str) -> Entry:
-        """Take a node out of the configuration; `Refused` says why not."""
-        return self._changes().remove(name)
-
-    def move(self, name: str, address: str) -> Entry:
-        """Give a member another address; `Refused` says why not."""
-        return self._changes().move(name, address)
-
-    def _changes(self) -> MemberChanges:
+        Each change is decided once its index and term come back as committed.
+        """
         return MemberChanges(self.core, self._leading())
 
-    @property
-    def fork(self) -> Fork | None:
-        """Where this node's committed entries differ from a leader's, if they do."""
-        return self._candidacy.fork
-
     def hesitate(self, *, yes: bool) -> None:
-        """If `yes`, campaign only if no other node does."""
-        self._candidacy.is_reluctant = yes
+        """If `yes`, campaign only if no other node does: this one cannot merge now."""
+        self._is_reluctant = yes
 
     def transfer(self, to: str) -> None:
-        """Hand leadership over; does nothing if `to` is this node."""
+        """Hand leadership to a member, for a planned stop; abandoned after an election timeout.
+
+        Raises:
+            Refused: `not-leader`, or `not-a-member`.
+        """
         leader = self._leading()
         if to != self.core.name:
             leader.transfer(to)
@@ -192,7 +202,13 @@ class Raft:
         return self._leader
 
     def read_index(self, ticket: int) -> None:
-        """Request the index from which a read is linearizable."""
+        """Request the index from which a read is linearizable; a later `Ready` holds the `Read`.
+
+        If none comes, leadership moved or a message was lost: ask again with a new ticket.
+
+        Raises:
+            Refused: `no-leader`, or `busy`.
+        """
         if self._leader is not None:
             if self._leader.reads.full:
                 raise Refused("busy", f"{READS_MAX} reads are waiting already")
@@ -203,8 +219,18 @@ class Raft:
             raise Refused("no-leader", "no leader is known")
 
     def step(self, sender: str, data: bytes) -> None:
-        """Handle a message; `PeerError` if it is not one of this cluster's."""
-        if self._candidacy.fork is not None:
+        """Handle a message of `sender`, whose name the transport has authenticated.
+
+        Only voters may campaign, vote, lead, or announce a later term. A voter is one by this
+        node's log, by the configuration before it while the change is undecided, or by an announced
+        one. Other peers that a leader replicates to may only acknowledge what it sent them.
+
+        Raises:
+            UnheardError: the sender may not send this.
+            PeerError: the bytes are malformed, break the protocol, or come from a node with
+                another configuration; nothing in the message had any effect.
+        """
+        if self.fork is not None:
             return
         core = self.core
         if sender == core.name:
@@ -227,8 +253,8 @@ class Raft:
             del self._refusals[sender]
 
     def tick(self) -> None:
-        """Advance time: heartbeats as leader, the election timer otherwise."""
-        if self._candidacy.fork is not None:
+        """Advance time by one unit."""
+        if self.fork is not None:
             return
         if self._leader is not None:
             if not self._leader.tick():
@@ -238,13 +264,13 @@ class Raft:
         if self._elapsed_ticks >= self._timeout_ticks:
             self.core.leader = ""
             self._reset_election_timer()
-            if self.core.is_voter and self._candidacy.may_campaign():
+            if self.core.is_voter and self.may_campaign():
                 self._campaign(pre_vote=True)
 
     def gone(self, member: str) -> None:
-        """Stop waiting for a leader whose process has ended.
+        """Record that a member's process has ended, as its machine reports.
 
-        The remaining voters campaign a heartbeat apart, so that they do not split the votes.
+        If it led, an election is called soon. A false report costs an election at most.
         """
         core, settings = self.core, self._settings
         if self._leader is not None or member != core.leader or not core.is_voter:
@@ -254,7 +280,7 @@ class Raft:
         self._timeout_ticks = self._elapsed_ticks + 1 + turn * settings.heartbeat_ticks
 
     def ready(self) -> Ready | None:
-        """The next duties, once the previous ones are done."""
+        """The next duties; None if there are none, or the last are not `persisted` yet."""
         if self._out is not None:
             return None
         if self._leader is not None:
@@ -263,7 +289,7 @@ class Raft:
         return self._out
 
     def persisted(self, ready: Ready) -> None:
-        """Record that `ready` is durable."""
+        """Record that everything in `ready` that must be durable is durable."""
         if ready is not self._out:
             raise Misuse("persisted() is called once, with the Ready that was taken last")
         self._out = None
@@ -272,16 +298,24 @@ class Raft:
             self._leader.advance_commit()
 
     def may_compact(self, index: int) -> bool:
-        """Whether the members as of an entry are known."""
+        """Whether the members as of an entry are known, as a snapshot of it must list them.
+
+        A node that joins, or has lost its state, does not know them before its log says so.
+        """
         return self.core.may_compact(index)
 
     def compact(self, index: int, data: bytes) -> Snapshot | None:
-        """Make a snapshot of the application's state and drop the entries that it covers."""
+        """Make a snapshot of the application's state as of the applied entry `index`.
+
+        Returns:
+            The snapshot, for the journal to save; until then a restart uses the older one. None if
+            there is already a newer one, such as one just received, or if `may_compact` is false.
+        """
         needed = index if self._leader is None else self._leader.needed(index)
         return self.core.compact(index, data, needed)
 
     def status(self) -> Status:
-        """Return a view of the engine."""
+        """A view of the engine; costs a few microseconds per peer."""
         core, newest = self.core, self.core.snapshots.newest
         return Status(
             name=core.name,
@@ -368,6 +402,11 @@ class Raft:
 
     # Elections
 
+    def may_campaign(self) -> bool:
+        """Whether to campaign, now that an election timeout has passed without a leader."""
+        self._timeouts += 1
+        return not self._is_reluctant or self._timeouts > RELUCTANCE_TIMEOUTS
+
     def _campaign(self, *, pre_vote: bool, transfer: bool = False) -> None:
         self.core.leader = ""
         self._election = Election(self.core, pre_vote=pre_vote, transfer=transfer)
@@ -407,7 +446,7 @@ class Raft:
     def _on_append_entries(self, sender: str, _incarnation: int, message: AppendEntries) -> None:
         self._follow_leader(sender)
         if index := forked_at(self.core, message):
-            self._candidacy.fork = Fork(index, sender, message.term)
+            self.fork = Fork(index, sender, message.term)
             return
         reply = take_append(self.core, message)
         if not (message.no_reply and reply.success):
@@ -428,7 +467,7 @@ class Raft:
         if self._leader is not None or self.core.leader not in {"", sender}:
             raise PeerError(f"{sender} and {self.core.leader} both lead term {self.core.term}")
         self.core.leader = sender
-        self._candidacy.follow()
+        self._timeouts = 0
         self._election = None
         self._elapsed_ticks = 0
 

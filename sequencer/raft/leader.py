@@ -72,7 +72,7 @@ class Leader:
             raise Refused("moving", f"leadership is being handed to {self._transferee}")
         if length > COMMAND_BYTES_MAX:
             raise Refused("too-large", f"command of {length} bytes; limit {COMMAND_BYTES_MAX}")
-        if self._undecided_bytes + length > self._core.config.settings.undecided_bytes_max:
+        if self._undecided_bytes + length > self._core.settings.undecided_bytes_max:
             raise Refused("busy", f"{self._undecided_bytes} bytes are undecided already")
 
     def advance_commit(self) -> None:
@@ -128,7 +128,7 @@ class Leader:
 
     def _send(self, peer: Progress, last: int) -> None:
         """Send a peer what it lacks of the entries up to `last`."""
-        log, settings = self._core.log, self._core.config.settings
+        log, settings = self._core.log, self._core.settings
         while peer.state is _REPLICATE or (peer.state is _PROBE and not peer.waiting):
             if peer.next <= log.base and log.term_at(peer.next - 1) is None:
                 self._begin_snapshot(peer)
@@ -198,7 +198,7 @@ class Leader:
         transfer = peer.snapshot
         if transfer is None:
             return
-        end = transfer.offset + self._core.config.settings.chunk_bytes
+        end = transfer.offset + self._core.settings.chunk_bytes
         peer.sent = (peer.sent[0], self.reads.round)
         chunk = InstallSnapshot(
             self._core.term,
@@ -361,7 +361,7 @@ class Leader:
         """Advance time; False once no majority was heard for an election timeout (check quorum)."""
         self.age()
         self._heartbeat_ticks += 1
-        if self._heartbeat_ticks >= self._core.config.settings.heartbeat_ticks:
+        if self._heartbeat_ticks >= self._core.settings.heartbeat_ticks:
             self._heartbeat_ticks = 0
             self.heartbeat()
         return self._hears_quorum()
@@ -372,7 +372,7 @@ class Leader:
             peer.silent_ticks += 1
         self._follow_roster()
         self._transfer_ticks += 1
-        if self._transfer_ticks >= self._core.config.settings.election_ticks:
+        if self._transfer_ticks >= self._core.settings.election_ticks:
             self._transferee, self._transfer_due = "", False
 
     def _hears_quorum(self) -> bool:
@@ -387,7 +387,7 @@ class Leader:
 
     def is_live(self, peer: Progress) -> bool:
         """Whether a peer was heard within an election timeout."""
-        return peer.silent_ticks <= self._core.config.settings.election_ticks
+        return peer.silent_ticks <= self._core.settings.election_ticks
 
     def peers(self) -> Iterator[Peer]:
         """The status of each peer."""

@@ -1,7 +1,5 @@
 """The log in memory: the entries after a snapshot, and which of them are durable."""
 
-from collections.abc import Sequence
-
 from sequencer.raft.consensus import Entry
 from sequencer.raft.entries import ENTRIES_MAX
 
@@ -18,11 +16,10 @@ class Log:
 
     __slots__ = ("_entries", "base", "base_term", "durable", "last")
 
-    def __init__(self, base: int, base_term: int, entries: Sequence[Entry] = ()) -> None:
-        self.base = base
-        self.base_term = base_term
-        self._entries = list(entries)
-        self.last = self.durable = base + len(entries)
+    def __init__(self, base: int, base_term: int) -> None:
+        self.base, self.base_term = base, base_term
+        self._entries: list[Entry] = []
+        self.last = self.durable = base
 
     @property
     def last_term(self) -> int:

@@ -110,12 +110,3 @@ class SnapshotStore:
         self.to_install: Snapshot | None = None
         self.assembly = Assembly()
         self.is_followed = False
-
-    def keep(self, snapshot: Snapshot) -> Snapshot:
-        """Make this node's own snapshot the newest; return it."""
-        self.newest = snapshot
-        return snapshot
-
-    def receive(self, snapshot: Snapshot) -> None:
-        """Make a received snapshot the newest, to be installed."""
-        self.newest = self.to_install = snapshot

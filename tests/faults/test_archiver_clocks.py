@@ -52,7 +52,7 @@ def publish(publisher, count):
 def begin(cluster, clocks):
     """Start a stream that keeps files for two hours; return its publisher and its archiver."""
     archiver = cluster.nodes["n1"].pipeline.retention
-    archiver._machine = Machine(now_ns=clocks.now_ns, steady_ns=clocks.steady_ns)
+    archiver.machine = Machine(now_ns=clocks.now_ns, steady_ns=clocks.steady_ns)
     cluster.set_policy(time=120)
     cluster.push()
     publisher = cluster.publisher()
@@ -63,7 +63,7 @@ def begin(cluster, clocks):
 def look(clocks, archiver):
     """Wait until an archiver has looked at the clocks as they are now."""
     now_ns = clocks.steady_ns()
-    assert eventually(lambda: archiver._clock._monotonic_ns >= now_ns, 60)
+    assert eventually(lambda: archiver.clock._monotonic_ns >= now_ns, 60)
 
 
 def gone(cluster):
@@ -114,10 +114,10 @@ def test_a_clock_that_stays_ahead_is_believed_after_an_hour(tmp_path, clocks, ju
         old = rolled(cluster)
         look(clocks, archiver)
         clocks.wall += jump
-        assert eventually(lambda: archiver._clock.is_holding, 60)
+        assert eventually(lambda: archiver.clock.is_holding, 60)
         clocks.pass_by(HOUR_NS * 3 // 4)
         look(clocks, archiver)
-        assert archiver._clock.is_holding
+        assert archiver.clock.is_holding
         assert gone(cluster) == []
         clocks.pass_by(HOUR_NS // 2)
         assert eventually(lambda: gone(cluster) == old, 60), (old, gone(cluster))

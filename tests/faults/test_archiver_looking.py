@@ -73,10 +73,9 @@ def test_a_status_request_reads_none_of_the_sequencers_files(tmp_path, monkeypat
     with ArchiveCluster(tmp_path) as cluster:
         node = cluster.nodes["n1"]
         monkeypatch.setattr(Executor, "lacking", lacking)
-        with node.pipeline.sequencer._busy:
-            node.pipeline.member.execution.queue.append(Committed(Entry(9, 9, b""), Merge(1, ())))
+        queue, ask = node.pipeline.member.execution.queue, node.pipeline.sequencer.ask
+        ask(lambda: queue.append(Committed(Entry(9, 9, b""), Merge(1, ()))))
         assert eventually(lambda: node.status()["waiting_for"] is not None)
         assert node.status()["waiting_for"] == {"session": "jfk", "end": "0.0.8"}
         assert threading.current_thread() not in asked
-        with node.pipeline.sequencer._busy:
-            node.pipeline.member.execution.queue.clear()
+        ask(queue.clear)

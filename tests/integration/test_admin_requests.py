@@ -17,14 +17,20 @@ from rt.format.checksum import crc32
 from rt.net.admin import ADMIN_ALPN, NoLeader, ask, ask_any, parse_history
 from rt.net.exchange import decode_fields
 from rt.net.tls import Contexts, accept, connect, offering, server_context
-from rt.node.admin import node_admin as node_admin_module
 from rt.node.admin.audit import AuditLog
+from rt.node.admin.node_admin import AdminTimes, NodeAdmin
 from rt.node.founding.cluster_files import ask_status
-from rt.node.readers import cursors
 from rt.position import Position
 from sequencer.journal.ballot import decode_slot, encode_slot
 from sequencer.raft.consensus import Ballot
-from tests.control_fuzz import NODE, fuzz_ballot, fuzz_history, fuzz_request, node_admin
+from tests.control_fuzz import (
+    NODE,
+    at_once,
+    fuzz_ballot,
+    fuzz_history,
+    fuzz_request,
+    node_admin,
+)
 
 RUNS = 2000
 DEEP = b"[" * 100_000
@@ -51,10 +57,10 @@ def test_hostile_ballots_are_ballots_or_none():
         fuzz_ballot(chance)
 
 
-def test_hostile_requests_get_an_answer_with_a_code(monkeypatch):
+def test_hostile_requests_get_an_answer_with_a_code():
     """A peer that may ask must not be able to end the thread that answers."""
-    monkeypatch.setattr(cursors, "_MERGED_S", 0.01)  # some ask for a position that never comes
-    chance, admin = Random(2), node_admin()
+    chance = Random(2)
+    admin = node_admin(wait=at_once)  # some ask for a position that never comes
     for _ in range(RUNS):
         fuzz_request(admin, chance)
 
@@ -159,14 +165,13 @@ def served(work):
 
 ASKING = {
     "admin": lambda node, contexts: ask(node, contexts, {"do": "policy"}, answer_s=0.4),
-    "status": ask_status,
+    "status": lambda node, contexts: ask_status(node, contexts, answer_s=0.4),
 }
 
 
 @pytest.mark.parametrize("protocol", ASKING)
-def test_an_answer_that_is_trickled_ends_at_the_deadline(certs, subscriber, monkeypatch, protocol):
+def test_an_answer_that_is_trickled_ends_at_the_deadline(certs, subscriber, protocol):
     """A timeout per receive lets a trickle of bytes keep a caller for ever."""
-    monkeypatch.setattr("rt.node.founding.cluster_files.STATUS_S", 0.4)
     node = SlowNode(certs)
     thread = served(node.trickle)
     with pytest.raises(TimeoutError):  # 60 s sooner than the trickle ends
@@ -176,14 +181,13 @@ def test_an_answer_that_is_trickled_ends_at_the_deadline(certs, subscriber, monk
     node.listener.close()
 
 
-def test_a_request_that_is_trickled_ends_at_the_deadline(certs, subscriber, monkeypatch):
+def test_a_request_that_is_trickled_ends_at_the_deadline(certs, subscriber):
     """A 4-byte request held a slot for hours."""
-    monkeypatch.setattr(node_admin_module, "_REQUEST_S", 0.4)
-    node, errors = SlowNode(certs), []
+    node, errors, admin = SlowNode(certs), [], node_admin(times=AdminTimes(request_s=0.4))
 
     def serve():
         try:
-            node_admin().serve(node.accept(), NODE)
+            admin.serve(node.accept(), NODE)
         except (OSError, PeerError) as error:
             errors.append(error)
 
@@ -197,11 +201,17 @@ def test_a_request_that_is_trickled_ends_at_the_deadline(certs, subscriber, monk
     node.listener.close()
 
 
-def test_a_peer_that_takes_no_answer_is_given_up(certs, subscriber, monkeypatch):
+class LongHistory(NodeAdmin):
+    """Answers everything with 64 MiB."""
+
+    def answer(self, *_, **_named):
+        return bytes(64 << 20)
+
+
+def test_a_peer_that_takes_no_answer_is_given_up(certs, subscriber):
     """A history of a million files fills every buffer between two machines."""
-    monkeypatch.setattr(node_admin_module, "_ANSWER_S", 0.4)
-    node, errors, admin = SlowNode(certs), [], node_admin()
-    monkeypatch.setattr(admin, "answer", lambda *_, **_named: bytes(64 << 20))
+    node, errors = SlowNode(certs), []
+    admin = node_admin(kind=LongHistory, times=AdminTimes(answer_s=0.4))
 
     def serve():
         try:

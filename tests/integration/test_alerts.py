@@ -11,8 +11,8 @@ import yaml
 
 from replicator.serve.client_record import REASONS
 from rt.net.authority.certificates import certificate_files
-from rt.spark.tables.export import ExportSettings, parquet_opener
-from rt.spark.tables.follow import TableFollower
+from rt.tables.export import ExportSettings, parquet_opener
+from rt.tables.follow import TableFollower
 from rt.web.nodes.metrics import StreamView, node_metrics
 from rt.web.programs.program import ShownProgram
 from rt.web.programs.pull_site import PullSite

@@ -27,7 +27,7 @@ from tests.archive_cluster import STREAM
 from tests.commands import run
 from tests.layout import ROOT
 from tests.replicator_host import eventually
-from tests.web_site import Port, shown
+from tests.web_site import Port, sampled, shown
 
 PROMTOOL = shutil.which("promtool")
 pytestmark = pytest.mark.skipif(
@@ -41,7 +41,7 @@ def stream(tmp_path):
     """Three nodes, of which the first has an HTTP port, and that call a hop stalled at once."""
     with shown(tmp_path, 3) as made:
         for node in made.cluster.nodes.values():
-            node.lookout._sampler._stalls._stalled_s = 0.0
+            node.lookout.sampler.stalls.stalled_s = 0.0
         assert eventually(lambda: is_whole(made.node))
         yield made
 
@@ -167,7 +167,7 @@ def test_a_pusher_that_reaches_no_node_is_named(stream, tmp_path):
         }
         verdict = pusher.json("/overview")["verdict"]
     assert verdict["level"] == "broken"
-    assert verdict["text"].startswith("Stalled: what is published is not taken (session jfk)")
+    assert verdict["text"].startswith("Stalled: published messages are not accepted (session jfk)")
     code, text = status(cluster)
     assert (code, "publisher" in text) == (0, False)  # no pusher is connected
     root = f"{cluster.root}/pub"
@@ -228,19 +228,18 @@ def test_a_puller_that_reaches_no_node_is_named(stream, tmp_path):
     assert (code, "subscriber" in text.partition("session")[0]) == (0, False)
 
 
-def test_a_disk_that_is_full_and_a_fork_are_named(stream, tmp_path, monkeypatch):
+def test_a_disk_that_is_full_and_a_fork_are_named(stream, tmp_path):
     """Two troubles of a node that runs and answers."""
-    stream.node.lookout.stop()
     real = stream.node.lookout.sample
     full = replace(real, disk=replace(real.disk, takes_data=False))
-    monkeypatch.setattr(stream.node.lookout, "sample", full)
-    found = alerts(tmp_path, {"n1": stream.samples()})
-    assert "RtRefusesData" in found
-    assert "nearly full" in stream.json("/overview")["verdict"]["text"]
+    with sampled(stream.node, full):
+        found = alerts(tmp_path, {"n1": stream.samples()})
+        assert "RtRefusesData" in found
+        assert "nearly full" in stream.json("/overview")["verdict"]["text"]
     fork = FoundFork(0.0, Position(8), "another entry")
     waiting = replace(real.view.waiting, fork=fork)
     tick = replace(real.view.tick, waiting=waiting)
     forked = replace(real, view=real.view._replace(tick=tick))
-    monkeypatch.setattr(stream.node.lookout, "sample", forked)
-    assert "RtForked" in alerts(tmp_path, {"n1": stream.samples()})
-    assert "n1 is FORKED" in stream.json("/overview")["verdict"]["text"]
+    with sampled(stream.node, forked):
+        assert "RtForked" in alerts(tmp_path, {"n1": stream.samples()})
+        assert "n1 is FORKED" in stream.json("/overview")["verdict"]["text"]

@@ -6,13 +6,13 @@ from contextlib import closing
 
 import pytest
 
-from rt.cli.cluster import adopt_state
 from rt.config.settings import load
 from rt.errors import Refused
 from rt.node.host.state import open_state
 from rt.node.resources.node_directory import NodeDirectory
 from rt.node.settings.node import NodeSettings
 from tests.commands import run
+from tests.fake_node import FakeNode
 
 CONFIG = "c/n1.toml"
 STATE = "c/n1/s/state"
@@ -66,10 +66,13 @@ def test_it_is_not_adopted_without_saying_that_the_original_is_gone(moved):
     demand_refusal()
 
 
-def test_it_is_not_adopted_while_the_node_runs_elsewhere(moved, monkeypatch):
+def test_it_is_not_adopted_while_the_node_runs_elsewhere(moved):
     """The original is not gone: it answers at the node's address."""
-    monkeypatch.setattr(adopt_state, "ask_status", lambda _address, _contexts: {"node": "n1"})
-    refused = run(*COMMAND, "--original-is-gone")
+    own = settings()
+    host, port = own.addresses[own.name]
+    original = FakeNode("c/certs", status={"node": "n1"}, stream="s", address=(host, port))
+    with closing(original):
+        refused = run(*COMMAND, "--original-is-gone")
     assert refused.exit_code != 0
     assert "node n1 answers at localhost:" in refused.stderr
     demand_refusal()

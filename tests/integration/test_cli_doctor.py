@@ -1,12 +1,12 @@
 """`rt doctor`: what it finds, and that each finding says what to do."""
 
 import json
+import os
 import socket
 import time
 
 import pytest
 
-from rt.cli.common import asking
 from rt.cli.common.asking import NodeAnswer
 from rt.cli.look import doctor_machine
 from rt.cli.look.diagnosis import Grade
@@ -118,7 +118,7 @@ def _free():
         return probe.getsockname()[1]
 
 
-def on_machine(place, monkeypatch=None, **changed):
+def on_machine(place, **changed):
     """Return what is wrong with a node's machine."""
     settings = load(NodeSettings, place.config, "node", {}, changed)
     every = [*doctor_machine.node_findings(settings, runs=False)]
@@ -159,20 +159,26 @@ def test_a_certificate_that_others_cannot_use_is_found(places, tmp_path):
     assert "no such" in dict(on_machine(places[2]))["certificates"]
 
 
-def test_a_disk_that_loses_or_slows_what_is_acknowledged_is_found(places, monkeypatch):
+def test_a_disk_that_loses_or_slows_what_is_acknowledged_is_found():
     """Memory, a network, and a disk whose syncs take a second."""
     for kind, words in (("tmpfs", "is in memory"), ("nfs4", "is on a network")):
-        monkeypatch.setattr(doctor_machine, "_file_system", lambda _, kind=kind: kind)
-        assert words in dict(on_machine(places[0]))["disks"]
-    monkeypatch.setattr(doctor_machine, "_file_system", lambda _: "ext4")
-    monkeypatch.setattr(doctor_machine, "_sync_time", lambda _: 1.2)
-    assert "a sync takes 1200 ms" in dict(on_machine(places[0]))["disks"]
+        [each] = doctor_machine.file_system("/srv/rt", kind)
+        assert words in each.said
+    assert [*doctor_machine.file_system("/srv/rt", "ext4")] == []
+    slow, quick = (doctor_machine.sync_time("/srv/rt", 1 << 30, taken) for taken in (1.2, 0.002))
+    assert (slow.grade, "a sync takes 1200 ms" in slow.said) == (Grade.WARNING, True)
+    assert (quick.grade, "a sync takes 2.0 ms" in quick.said) == (Grade.OK, True)
 
 
-def test_few_descriptors_are_found(monkeypatch):
+@pytest.mark.skipif(not os.path.ismount("/dev/shm"), reason="no file system in memory is there")
+def test_a_directory_in_memory_is_recognized():
+    """`/tmp` is in memory on some systems, and nothing says so."""
+    assert "is in memory (tmpfs)" in next(doctor_machine.disk("/dev/shm/rt")).said
+
+
+def test_few_descriptors_are_found():
     """It is found at the 1,000th session otherwise."""
-    monkeypatch.setattr(doctor_machine.resource, "getrlimit", lambda _: (512, 1024))
-    [each] = doctor_machine.descriptors()
+    [each] = doctor_machine.descriptors(1024)
     assert (each.grade, "LimitNOFILE" in each.advice) == (Grade.WARNING, True)
 
 
@@ -201,9 +207,8 @@ def test_the_command_looks_at_a_real_cluster_as_client_and_as_node(tmp_path):
         assert "is of another cluster than the file" in run("doctor", "--node", other).stdout
 
 
-def test_a_certificate_that_is_missing_is_a_finding_and_no_traceback(tmp_path, monkeypatch):
+def test_a_certificate_that_is_missing_is_a_finding_and_no_traceback(tmp_path):
     """The first thing that a newcomer meets."""
-    monkeypatch.setattr(asking, "ask_status", None)
     done = run("doctor", "--certs", tmp_path)
     assert done.exit_code == 1
     assert "rt certs issue client" in done.stdout

@@ -1,26 +1,33 @@
 """`--json`: every command whose outcome a script may read prints it as one JSON value."""
 
 import json
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
 
-from replicator.pull.client import PullStatus
-from replicator.push.progress import SessionStatus
-from rt.cli.common import exits, link
-from rt.cli.data import pull as cli_pull
-from rt.cli.data import push as cli_push
-from rt.client.readers.settings import ConnectionSettings
-from rt.position import START
+from rt.cli.common import exits
+from rt.cli.data.push import waiting_for
+from rt.position import START, Position
+from tests.archive_cluster import ArchiveCluster
 from tests.commands import publish, run
+from tests.fake_node import FakeNode, closed_place, nodes_certificates
 from tests.logs import MergedLog
 
 POLICY = {"policy": {"time": 5}, "archived_to": "0.1.0", "is_default": True, "disks": [],
           "leases": []}  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def node(client_certificates, tmp_path_factory):
+    """A node that gives the answers of a test."""
+    certs = nodes_certificates(tmp_path_factory.mktemp("node"), client_certificates)
+    with closing(FakeNode(certs)) as made:
+        yield made
+
+
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(tmp_path, monkeypatch, node, certified):
     """Work in a directory with a merged log and a session, and with a node that answers."""
     monkeypatch.chdir(tmp_path)
     with MergedLog("rt-data/stream/out") as log:
@@ -28,10 +35,12 @@ def here(tmp_path, monkeypatch):
         log.roll()
     publish("rt-data", [b"AA1"], "ewr")
     (tmp_path / "file").write_bytes(b"AA1\nAA2\n")
-    answers = {"roll": {"rolled": "log.0.4"}, "policy": POLICY, "set-policy": POLICY,
-               "lease": {"holder": "spark", "there_from": "0.0.0", "until_ns": 1},
-               "release": {"released": "spark"}, "offloaded": {}}  # fmt: skip
-    monkeypatch.setattr(ConnectionSettings, "ask", lambda _self, request: answers[request["do"]])
+    monkeypatch.setenv("RT_NODES", node.place)
+    node.answers = {
+        "roll": {"rolled": "log.0.4"}, "policy": POLICY, "set-policy": POLICY,
+        "lease": {"holder": "spark", "there_from": "0.0.0", "until_ns": 1},
+        "release": {"released": "spark"}, "offloaded": {},
+    }  # fmt: skip
     return tmp_path
 
 
@@ -70,109 +79,56 @@ def test_a_restore_prints_its_directory_as_json(here):
     assert found == {"directory": "old/stream/out", "files": 1}
 
 
-class Puller:
-    """A client that has everything, or nothing."""
-
-    running = True
-    node = "n1:7420"
-    is_served_nowhere = False
-
-    def __init__(self, *_given, has_all=True, **_named):
-        self.has_all = has_all
-
-    def start(self):
-        """Nothing is to be started."""
-
-    def stop(self, *_given, **_named):
-        """Return what an orderly stop returns."""
-        return self.has_all
-
-    def ask_end(self):
-        """The copy is at the stream's end, or never gets there."""
-        return SimpleNamespace(
-            is_over=self.has_all, is_reached=self.has_all, why_not=lambda: "no node says it"
-        )
-
-    def status(self):
-        """Return the puller's status."""
-        error = "" if self.has_all else "no answer"
-        return PullStatus(self.node, START, START, START, self.has_all, False, error)
+def shipped(command, *arguments):
+    """Run a push that ends by itself, or a pull, and return its result."""
+    ends = {"push": ["--drain", "--identity", "publisher"], "pull": ["--once"]}
+    return run(command, *ends[command], *arguments)
 
 
-class Pusher(Puller):
-    """A client that ships everything, or nothing."""
-
-    def drained(self, **_named):
-        """Whether everything is merged."""
-        return self.has_all
-
-    def blocked(self):
-        """Return no blocked session."""
-        return []
-
-    refused = blocked
-
-    def is_shipped_elsewhere(self):
-        """Return that no other program ships it."""
-        return False
-
-    def status(self):
-        """Return the status of one session and one node."""
-        error = "" if self.has_all else "no answer"
-        return [SessionStatus("jfk", "n1:7420", self.has_all, START, START, 7, error)]
-
-
-@pytest.mark.parametrize("has_all", [True, False])
-@pytest.mark.usefixtures("certified")
-def test_push_and_pull_print_whether_they_are_done_as_json(monkeypatch, has_all):
-    """The exit code says that it failed, and the object why."""
-    for module, name, client in (
-        (cli_pull, "PullClient", Puller),
-        (cli_push, "PushClient", Pusher),
-    ):
-        monkeypatch.setattr(
-            module, name,
-            lambda *given, client=client, **named: client(*given, **named, has_all=has_all),
-        )  # fmt: skip
-    pulled = run("pull", "--once", "--timeout", "0", "--json")
-    pushed = run("push", "--identity", "publisher", "--drain", "--timeout", "0", "--json")
-    assert [pulled.exit_code, pushed.exit_code] == [int(not has_all)] * 2
-    error = "" if has_all else "no answer"
-    assert json.loads(pulled.stdout) == {"position": "0.0.0", "complete": has_all, "error": error}
-    reasons = [] if has_all else ["no answer"]
-    assert json.loads(pushed.stdout) == {"level": "merged", "reached": has_all, "reasons": reasons}
+def test_push_and_pull_print_that_they_are_done_as_json(tmp_path):
+    """A script goes on only then."""
+    with ArchiveCluster(tmp_path, 1) as cluster:
+        publisher = cluster.publisher()
+        publisher.publish(b"a")
+        publisher.flush("synced")
+        link = ("--config", tmp_path / "clients.toml", "--json")
+        pushed = shipped("push", *link, "--root", f"{cluster.clients}/pub")
+        pulled = shipped("pull", *link, "--root", tmp_path / "copy")
+    assert [pushed.exit_code, pulled.exit_code] == [0, 0], pushed.output + pulled.output
+    assert json.loads(pushed.stdout) == {"level": "merged", "reached": True, "reasons": []}
+    found = json.loads(pulled.stdout)
+    assert (found["complete"], found["error"]) == (True, "")
+    assert Position.parse(found["position"]) > START
 
 
 @pytest.mark.usefixtures("certified")
-def test_a_drain_that_takes_long_says_what_it_waits_for(monkeypatch):
-    """It hung without a line, and its operator did not know whether anything happened."""
-    monkeypatch.setattr(link, "REPORT_S", 0.0)
-    monkeypatch.setattr(link, "FIRST_S", 0.0)
-    monkeypatch.setattr(cli_push, "PushClient", lambda *_, **__: Pusher(has_all=False))
-    said = run("push", "--identity", "publisher", "--drain", "--timeout", "0.2").stderr.splitlines()
-    assert said[0] == "rt: still shipping: jfk: no answer"
-    assert len(said) == 2  # once, and the outcome
-    silent = Pusher()
-    assert cli_push.waiting_for(silent.status()) == "still shipping: jfk: 7 bytes to send"
-    sent = [SimpleNamespace(session="jfk", error="", lag_bytes=0)]
-    assert "rt status shows what they wait for" in cli_push.waiting_for(sent)
-
-
-@pytest.mark.usefixtures("certified")
-def test_a_copy_that_takes_long_says_what_it_waits_for(monkeypatch):
-    """A node that lacks something itself does not say that this is all, for as long as it takes."""
-    monkeypatch.setattr(link, "REPORT_S", 0.0)
-    monkeypatch.setattr(link, "FIRST_S", 0.0)
-    for node, left in (
-        ("n1", "no node says it; n1 is connected"),
-        ("", "no node is connected: no answer"),
-    ):
-        puller = Puller(has_all=False)
-        puller.node = node
-        monkeypatch.setattr(cli_pull, "PullClient", lambda *_, puller=puller, **__: puller)
-        said = run("pull", "--once", "--timeout", "0.2").stderr.splitlines()
-        assert said[0] == f"rt: {left}"
+def test_push_and_pull_that_are_not_done_say_what_they_wait_for_and_why(tmp_path, monkeypatch):
+    """They hung without a line; the exit code says that it failed, and the object why."""
+    monkeypatch.chdir(tmp_path)
+    publish("rt-data", [b"a"])
+    place = closed_place()
+    link = ("--nodes", place, "--timeout", "1.5", "--json")
+    error = f"no answer from {place} (connection refused)"
+    for command, waits, fields in (
+        ("push", f"still shipping: jfk: {error}",
+         {"level": "merged", "reached": False, "reasons": [error]}),
+        ("pull", f"no node is connected: {error}",
+         {"position": "0.0.0", "complete": False, "error": error}),
+    ):  # fmt: skip
+        done = shipped(command, *link)
+        said = [line for line in done.stderr.splitlines() if line.startswith("rt: ")]
+        assert done.exit_code == 1
+        assert said[0] == f"rt: {waits}"
         assert len(said) == 2  # once, and the outcome
+        assert json.loads(done.stdout) == fields
+
+
+def test_a_drain_says_how_much_is_left_or_that_the_nodes_have_it():
+    """Without an error there is still something that is waited for."""
+    left = SimpleNamespace(session="jfk", error="", lag_bytes=7)
+    assert waiting_for([left]) == "still shipping: jfk: 7 bytes to send"
+    sent = SimpleNamespace(session="jfk", error="", lag_bytes=0)
+    assert "rt status shows what they wait for" in waiting_for([sent])
 
 
 @pytest.mark.parametrize(
@@ -182,9 +138,9 @@ def test_a_copy_that_takes_long_says_what_it_waits_for(monkeypatch):
      {"holder": 1, "there_from": 2, "until_ns": 10**400}],
     ids=str,
 )  # fmt: skip
-def test_an_unreadable_answer_is_reported_as_the_nodes_fault(monkeypatch, answer):
+def test_an_unreadable_answer_is_reported_as_the_nodes_fault(here, node, answer):
     """It was called an internal error, which sends the operator to the wrong place."""
-    monkeypatch.setattr(ConnectionSettings, "ask", lambda *_: answer)
+    node.answers = dict.fromkeys(node.answers | {"plan": {}}, answer)
     commands = ["policy show", "policy set --time 5", "plan", "roll", "lease", "lease --release"]
     done = {each: run("archive", *each.split()) for each in commands}
     for command, result in done.items():

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from datetime import datetime, timedelta
 
 import pytest
 from logs import MergedLog
@@ -11,11 +10,11 @@ from rt.client.readers.settings import ConnectionSettings
 from rt.config.settings import load
 from rt.errors import Misuse
 from rt.log.files.disk import OsDisk
-from rt.net.authority import certificates
 from rt.node.founding.cluster_files import init_cluster, is_founded
 from rt.node.host.state import open_state
 from rt.node.settings.node import NodeSettings
 from tests.commands import publish, run
+from tests.forged_certificates import Authority
 
 HUGE = "9" * 40
 PUBLISH = ["publish", "--session", "jfk"]
@@ -108,19 +107,13 @@ def test_a_key_need_not_be_text(here):
     assert run(*READ, "--key-prefix", "\udcff").exit_code == 0
 
 
-def test_a_clock_that_is_behind_is_reported_before_any_node_is_asked(here, monkeypatch):
+def test_a_clock_that_is_behind_is_reported_before_any_node_is_asked(here):
     """Each node would refuse it in turn, for as long as the clock is wrong."""
-
-    class Yesterday(datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return datetime.now(tz) - timedelta(days=1)
-
-    init_cluster("new", "stream", ["localhost:1"], subscribers=["subscriber"])
-    monkeypatch.setattr(certificates, "datetime", Yesterday)
-    done = run("pull", "--certs", "new/certs", "--identity", "subscriber", "--once")
+    authority = Authority("new")
+    authority.forge("new/subscriber", uris=("rt://subscriber/subscriber",), start_days=1)
+    done = run("pull", "--certs", "new", "--identity", "subscriber", "--once")
     assert done.exit_code == 2
-    assert "new/certs/subscriber.pem: not valid before 20" in done.stderr
+    assert "new/subscriber.pem: not valid before 20" in done.stderr
     assert "set the clock of this machine" in done.stderr
 
 
@@ -141,7 +134,7 @@ def test_restore_refuses_an_invalid_stream_name(here, stream):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('[nodes]\nroot = "x"\n', "node.toml: unknown table 'nodes'; use archive, node"),
+        ('[nodes]\nroot = "x"\n', "node.toml: unknown table 'nodes'; use archive, gateway, node"),
         ('root = "x"\n', "node.toml: 'root' is in no table; write it below [node]"),
         ("[node]\n[policy]\ntime = 60\n", "set it with rt archive policy set --file"),
     ],

@@ -1,6 +1,5 @@
 """`rt publish`: lines of files or of a pipe become messages, and none is lost on the way."""
 
-import errno
 import os
 import re
 import signal
@@ -225,21 +224,6 @@ def test_level_that_is_reached_is_reported_with_its_place_in_the_merged_log(tmp_
     thread.join()
     assert result.exit_code == 0, result.stderr
     assert "merged up to 1.0.88 at 0.0.4096" in result.stderr
-
-
-def test_full_disk_ends_it_with_the_number_of_messages_taken(tmp_path, monkeypatch):
-    """After making room, one must know where to continue."""
-    taken = Publisher.publish_many
-
-    def fill(self, lines, *rest, **named):
-        taken(self, lines[:2], *rest, **named)
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Publisher, "publish_many", fill)
-    result = from_file(tmp_path, b"a\nb\nc\n")
-    assert result.exit_code == exits.DISK_FAILED
-    assert "no space left on device after 2 messages, while reading" in result.stderr
-    assert payloads(tmp_path) == [b"a", b"b"]
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from contextlib import closing
 
 import pytest
 
@@ -11,8 +12,10 @@ from rt.inspect.trace import find_merged, find_own
 from rt.log.write.writer import WriterSettings
 from rt.publisher import Publisher
 from tests.archive_cluster import STREAM, ArchiveCluster
-from tests.commands import run
+from tests.commands import publish, run
+from tests.fake_node import FakeNode, nodes_certificates
 from tests.logs import MergedLog
+from tests.node_answers import answer
 from tests.replicator_host import eventually
 
 
@@ -75,21 +78,18 @@ def test_a_message_is_followed_from_hop_to_hop(tmp_path):
         assert (code, "no node answers" in fields["waits_for"]) == (1, True)
 
 
-def test_what_does_not_lead_is_named_where_a_majority_holds_the_message(tmp_path, monkeypatch):
+def test_what_does_not_lead_is_named_where_a_majority_holds_the_message(
+    tmp_path, client_certificates, certified
+):
     """The bytes arrived; what is missing is a leader, not the network."""
-    with ArchiveCluster(tmp_path, 1) as cluster:
-        publisher = cluster.publisher()
-        publisher.publish(b"a")
-        publisher.flush("synced")
-        status = cluster.nodes["n1"].status()
-        session = {"session": "jfk", "durable": "0.0.4096", "merged": "0.0.0"}
-        monkeypatch.setattr(
-            "rt.cli.common.asking.ask_status",
-            lambda *_: status | {"sessions": [session], "leader": "", "role": "candidate"},
-        )
-        _, fields, text = traced(cluster, "jfk:0")
-        assert fields["waits_for"].startswith("merge: no node leads")
-        assert "it waits at merge" in text
+    publish(tmp_path, [b"a"])
+    session = {"session": "jfk", "durable": "0.0.4096", "merged": "0.0.0"}
+    certs = nodes_certificates(tmp_path, client_certificates)
+    status = answer("n1", members=["n1"], sessions=[session], leader="", role="candidate")
+    with closing(FakeNode(certs, status=status)) as node:
+        done = run("trace", "jfk:0", "--root", tmp_path, "--nodes", node.place)
+    assert done.exit_code == 1
+    assert "it waits at merge: no node leads" in done.stdout
 
 
 def test_another_message_of_the_same_number_is_not_this_one(tmp_path):

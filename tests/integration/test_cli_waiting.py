@@ -10,7 +10,6 @@ from contextlib import closing
 
 import pytest
 
-from rt.cli.common import wait_notes
 from rt.cli.common.wait_notes import WaitNotes
 from rt.net.awaited import awaited, awaiting
 from tests.archive_cluster import ArchiveCluster
@@ -68,13 +67,10 @@ def test_a_command_says_whom_it_waits_for_and_ctrl_c_ends_it(
     assert code == 130
 
 
-def test_whom_a_command_waits_for_is_said_once(monkeypatch):
+def test_whom_a_command_waits_for_is_said_once():
     """Every quarter of a second would hide what else is said."""
     notes = []
-    monkeypatch.setattr(wait_notes, "note", notes.append)
-    monkeypatch.setattr(wait_notes, "_LONG_S", 0.0)
-    monkeypatch.setattr(wait_notes, "_LOOK_S", 0.001)
-    with WaitNotes(), awaiting(("n1", 7420)):
+    with WaitNotes(notes.append, long_s=0.0, poll_s=0.001), awaiting(("n1", 7420)):
         assert eventually(lambda: notes)
         with awaiting(("n2", 7420)):
             assert eventually(lambda: len(notes) > 1)

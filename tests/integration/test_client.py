@@ -1,7 +1,6 @@
 """The client: programs publish and read through a cluster without any further process."""
 
 import asyncio
-import errno
 import json
 import logging
 import os
@@ -11,6 +10,7 @@ from concurrent.futures import CancelledError
 import pytest
 from archive_cluster import FILE_BYTES, STREAM, ArchiveCluster, connect, held_bytes
 from commands import run
+from faulty import FaultyDisk
 
 import rt
 from rt.client import aio
@@ -297,22 +297,19 @@ def test_a_cursor_has_one_reader_at_a_time(connected):
     connected.subscriber(cursor="only").close()
 
 
-def test_a_cursor_that_cannot_be_stored_is_released(tmp_path, monkeypatch):
+def test_a_cursor_that_cannot_be_stored_is_released(tmp_path):
     """The disk was full when a program left its block: its next reader must not be locked out."""
     with rt.Publisher(tmp_path, stream=STREAM, session="jfk") as publisher:
         publisher.publish(b"x")
 
-    def full(_cursor, _state):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+    disk = FaultyDisk()
     reader = rt.Subscriber(tmp_path, stream=STREAM, session="jfk", follow=False)
-    cursor = LocalCursor(str(tmp_path), STREAM, "full", interval_s=0.0)
+    cursor = LocalCursor(str(tmp_path), STREAM, "full", interval_s=0.0, disk=disk)
     subscription = Subscription(reader, cursor, "auto")
     assert next(iter(subscription)).payload == b"x"
-    monkeypatch.setattr(LocalCursor, "_store", full)
+    disk.room = 0
     with pytest.raises(OSError, match="No space left"):
         subscription.__exit__(None, None, None)
-    monkeypatch.undo()
     LocalCursor(str(tmp_path), STREAM, "full").close()
 
 

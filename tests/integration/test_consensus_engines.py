@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from rt.errors import Misuse, PeerError, Refused
 from rt.node.host.node import Node
-from rt.node.settings.agreement import AgreementSettings
-from rt.node.settings.engine import engine_of
+from rt.node.settings.agreement import AgreementSettings, engine_of
 from rt.node.settings.node import NodeSettings
 from sequencer.journal.journal import found, open_journal
 from sequencer.raft.codec import MessageCodec
@@ -22,12 +21,11 @@ from sequencer.raft.consensus import Ballot, EngineRole, Entry, Ready
 from sequencer.raft.core import Settings
 from sequencer.raft.engine import Raft
 from sequencer.raft.messages import AppendEntries, RequestVote, VoteReply
-from tests.sim import node as sim_node
 from tests.sim.checkers import Violation
 from tests.sim.cluster import Cluster
 from tests.sim.disk import SimDisk
 from tests.sim.mutants import switched_on
-from tests.transcripts import player
+from tests.transcripts.player import Stage
 
 ROOT = Path(__file__).parents[2]
 MEMBERS = ("n1", "n2", "n3")
@@ -49,16 +47,14 @@ needs_raftos = pytest.mark.skipif(
 
 
 @pytest.fixture(params=ENGINES, ids=["raft", "raftos"])
-def engine(request, monkeypatch):
-    """One of the engines, which the transcripts' stage and the simulation use as well."""
-    monkeypatch.setattr(player, "Raft", request.param)
-    monkeypatch.setattr(sim_node, "Raft", request.param)
+def engine(request):
+    """One of the engines."""
     return request.param
 
 
-def play(*commands):
+def play(engine, *commands):
     """Run these commands on a stage; return the output of the last one."""
-    stage = player.Stage()
+    stage = Stage(engine)
     return [stage.perform(command) for command in commands][-1]
 
 
@@ -82,7 +78,7 @@ def settle(node):
 
 def test_one_node_is_elected_and_the_others_follow_it(engine):
     """The first job of an engine."""
-    lines = play("cluster n1 n2 n3", "timeout n1", "deliver", "status")
+    lines = play(engine, "cluster n1 n2 n3", "timeout n1", "deliver", "status")
     assert [line.split(",")[0] for line in lines] == [
         "n1 leader term 1", "n2 follower term 1", "n3 follower term 1",
     ]  # fmt: skip
@@ -90,7 +86,7 @@ def test_one_node_is_elected_and_the_others_follow_it(engine):
 
 def test_without_a_majority_no_node_leads_and_the_term_does_not_grow(engine):
     """A node that returns from a partition disrupts no leader (raftos increments terms)."""
-    lines = play("cluster n1 n2 n3", "cut n2 n3", "wait 500", "deliver", "status")
+    lines = play(engine, "cluster n1 n2 n3", "cut n2 n3", "wait 500", "deliver", "status")
     assert {line.split()[3] for line in lines} == {"0,"}
     assert not any(" leader " in line for line in lines)
 
@@ -98,7 +94,7 @@ def test_without_a_majority_no_node_leads_and_the_term_does_not_grow(engine):
 def test_another_node_leads_after_the_leader_is_killed(engine):
     """The point of having three nodes."""
     lines = play(
-        "cluster n1 n2 n3", "elect n1", "propose n1 apple", "deliver", "crash n1",
+        engine, "cluster n1 n2 n3", "elect n1", "propose n1 apple", "deliver", "crash n1",
         *["wait 1", "deliver"] * 100, "status",
     )  # fmt: skip
     assert sum(" leader " in line for line in lines) == 1
@@ -108,13 +104,13 @@ def test_another_node_leads_after_the_leader_is_killed(engine):
 def test_a_leader_that_hears_no_majority_steps_down(engine):
     """Its clients must not wait for what it cannot commit (raftos' timer, our majority)."""
     commands = ["cluster n1 n2 n3", "elect n1", "cut n1", *["wait 1", "deliver"] * 25, "status"]
-    assert not play(*commands)[0].startswith("n1 leader")
+    assert not play(engine, *commands)[0].startswith("n1 leader")
 
 
 def test_a_leader_that_hears_a_majority_stays(engine):
     """An idle cluster does not change leaders."""
     commands = ["cluster n1 n2 n3", "elect n1", "cut n3", *["wait 1", "deliver"] * 300, "status"]
-    assert play(*commands)[0].startswith("n1 leader term 1,")
+    assert play(engine, *commands)[0].startswith("n1 leader term 1,")
 
 
 def test_the_same_vote_twice_is_one_vote(engine):
@@ -150,7 +146,7 @@ def test_a_single_node_leads_at_once_and_for_ever(engine):
 def test_committed_commands_are_applied_everywhere_in_order(engine):
     """The second job of an engine."""
     lines = play(
-        "cluster n1 n2 n3", "elect n1", "propose n1 apple pear plum", "deliver", "status"
+        engine, "cluster n1 n2 n3", "elect n1", "propose n1 apple pear plum", "deliver", "status"
     )  # fmt: skip
     assert applied(lines) == ["apple pear plum"] * 3
 
@@ -158,7 +154,7 @@ def test_committed_commands_are_applied_everywhere_in_order(engine):
 def test_uncommitted_entries_of_an_isolated_leader_are_replaced(engine):
     """Its uncommitted tail is replaced, and nothing else."""
     lines = play(
-        "cluster n1 n2 n3", "elect n1", "propose n1 apple", "deliver",
+        engine, "cluster n1 n2 n3", "elect n1", "propose n1 apple", "deliver",
         "cut n1", "propose n1 lost", "tick n3 10", "timeout n2", "deliver",
         "propose n2 pear", "deliver", "heal", *["wait 1", "deliver"] * 60, "status",
     )  # fmt: skip
@@ -232,7 +228,7 @@ def test_entries_survive_a_power_cut_and_are_committed_again(engine):
 def test_a_whole_cluster_that_restarts_goes_on(engine):
     """A power cut of the whole building loses nothing."""
     lines = play(
-        "cluster n1 n2 n3", "elect n1", "propose n1 apple", "deliver",
+        engine, "cluster n1 n2 n3", "elect n1", "propose n1 apple", "deliver",
         "crash n1 n2 n3", "restart n1 n2 n3", "timeout n2", "deliver",
         "propose n2 pear", "deliver", "status",
     )  # fmt: skip
@@ -242,7 +238,7 @@ def test_a_whole_cluster_that_restarts_goes_on(engine):
 def test_a_node_whose_next_entries_were_compacted_gets_a_snapshot(engine):
     """Otherwise a log could never be compacted (raftos never compacts it)."""
     lines = play(
-        "cluster n1 n2 n3 trail_entries=0 chunk_bytes=40", "elect n1", "cut n3",
+        engine, "cluster n1 n2 n3 trail_entries=0 chunk_bytes=40", "elect n1", "cut n3",
         "propose n1 apple pear plum", "deliver", "snapshot n1", "heal",
         *["tick n1 2", "deliver"] * 2, "status",
     )  # fmt: skip
@@ -254,7 +250,7 @@ def test_a_node_whose_next_entries_were_compacted_gets_a_snapshot(engine):
 
 def test_leadership_is_handed_over_without_a_timeout(engine):
     """A planned stop causes no outage."""
-    lines = play("cluster n1 n2 n3", "elect n1", "transfer n1 n2", "deliver", "status")
+    lines = play(engine, "cluster n1 n2 n3", "elect n1", "transfer n1 n2", "deliver", "status")
     assert [line.split(",")[0] for line in lines] == [
         "n1 follower term 2", "n2 leader term 2", "n3 follower term 2",
     ]  # fmt: skip
@@ -262,14 +258,14 @@ def test_leadership_is_handed_over_without_a_timeout(engine):
 
 def test_a_read_sees_everything_committed_before_it(engine):
     """Even when a follower is asked."""
-    lines = play("cluster n1 n2 n3", "elect n1", "propose n1 apple", "deliver", "read n2 7",
+    lines = play(engine, "cluster n1 n2 n3", "elect n1", "propose n1 apple", "deliver", "read n2 7",
                  "deliver")  # fmt: skip
     assert "n2 may answer read 7 from index 2" in lines
 
 
 def test_a_deposed_leader_answers_no_read(engine):
     """It may not know yet that another leader commits (raftos reads its own dictionary)."""
-    stage = player.Stage()
+    stage = Stage(engine)
     said = []
     for command in ("cluster n1 n2 n3", "elect n1", "cut n1", "tick n3 10", "timeout n2",
                     "deliver", "read n1 7", "deliver", "heal", "wait 30", "deliver"):  # fmt: skip
@@ -307,39 +303,41 @@ def test_hostile_bytes_raise_nothing_but_the_peers_error(make):
 # Simulated worlds
 
 
-def live_through(seeds):
-    """Run these worlds."""
+def live_through(seeds, make):
+    """Run these worlds, whose nodes have these engines."""
+
+    class Engines(Cluster):
+        engine = staticmethod(make)
+
     for seed in seeds:
-        Cluster(seed).run()
+        Engines(seed).run()
 
 
 @pytest.mark.parametrize("quarter", range(4))
 def test_simulated_worlds_break_no_promise(engine, quarter):
     """200 seeds of raftos; only a few of raft, since tests/sim runs thousands."""
     seeds = 10 if engine is Raft else 50
-    live_through(range(quarter * seeds, (quarter + 1) * seeds))
+    live_through(range(quarter * seeds, (quarter + 1) * seeds), engine)
 
 
 @needs_raftos
-def test_nodes_of_both_engines_serve_one_stream(monkeypatch):
+def test_nodes_of_both_engines_serve_one_stream():
     """The engine is changed node by node, like everything else."""
 
     def mixed(name, *rest, **more):
         return ENGINES[int(name[1:]) % 2](name, *rest, **more)
 
-    monkeypatch.setattr(sim_node, "Raft", mixed)
-    live_through(range(200, 230))
+    live_through(range(200, 230), mixed)
 
 
 @needs_raftos
 @pytest.mark.parametrize(
     "mutant", ["vote-forgotten-on-restart", "half-is-a-majority", "reads-without-asking"]
 )
-def test_the_worlds_detect_mistakes_in_this_engine_too(monkeypatch, mutant):
+def test_the_worlds_detect_mistakes_in_this_engine_too(mutant):
     """Two hundred quiet worlds prove nothing if no checker looks."""
-    monkeypatch.setattr(sim_node, "Raft", ENGINES[1])
     with switched_on(mutant), pytest.raises(Violation):
-        live_through(range(100))
+        live_through(range(100), ENGINES[1])
 
 
 # Which parts of raftos run, and when they may

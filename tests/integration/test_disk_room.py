@@ -5,6 +5,7 @@ import os
 import shutil
 import threading
 import time
+from contextlib import closing
 
 import pytest
 from archive_cluster import STREAM, ArchiveCluster, held_bytes
@@ -12,6 +13,7 @@ from archive_cluster import STREAM, ArchiveCluster, held_bytes
 import rt
 from rt.errors import Misuse, SessionFull
 from rt.log.files.archived import given_up_files
+from rt.log.files.directory import LogDirectory
 from rt.log.notify.confirmations import FILE_NAME, Confirmations, ConfirmationsFile
 from rt.position import Position
 
@@ -181,7 +183,10 @@ def test_files_are_given_up_by_age_and_by_size(tmp_path):
     with publisher(tmp_path) as local:
         for _ in range(6):
             local.publish_many([bytes(KIB)] * 48)
-        known = local._writer._appender.manifest
+        local.flush("synced")
+    with closing(LogDirectory(str(tmp_path / STREAM / "jfk"))) as log:
+        log.refresh()
+        known = log.manifest
     sizes = [known.rolled[file].end for file in known.order]
     later = max(line.at_ns for line in known.rolled.values()) + 10**9
 

@@ -8,7 +8,6 @@ import pytest
 from archive_cluster import STREAM, ArchiveCluster
 from replicator_host import eventually
 
-from replicator.push import session_book as sessions
 from replicator.push.client import PushClient
 from rt.errors import FlushTimeout
 from rt.log.notify.confirmations import Level
@@ -17,12 +16,6 @@ from rt.subscriber import Subscriber
 
 PATIENCE_S = 60  # three nodes, restarted, on a machine that does other work
 NAMES = ("n1", "n2", "n3")
-
-
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch):
-    """A refused session is offered again soon."""
-    monkeypatch.setattr(sessions, "_REFUSED_RETRY_S", 0.2)
 
 
 def publish(root, payloads, session="jfk"):
@@ -38,8 +31,9 @@ def pusher(cluster, root, *names):
     """Start to push what is below a directory to these nodes."""
     places = dict(zip(NAMES, cluster.addresses, strict=True))
     push = PushClient(
-        str(root), STREAM, [places[name] for name in names], cluster.contexts("publisher")
-    )
+        str(root), STREAM, [places[name] for name in names], cluster.contexts("publisher"),
+        refused_retry_s=0.2,
+    )  # fmt: skip
     push.start()
     cluster.undo.callback(push.stop)
     return push

@@ -15,12 +15,14 @@ from replicator.push.progress import Release
 from replicator.push.releaser import Releaser
 from replicator.push.session_book import SessionBook
 from replicator.source.cursor_file import CursorFile
-from rt.errors import FlushTimeout, MessagesDropped, Misuse
+from replicator.wire.messages import Ack
+from rt.errors import NAME_TAKEN, FlushTimeout, MessagesDropped, Misuse, Refused
 from rt.format.dropped_notice import NOTICE_BYTES
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import OsDisk
 from rt.log.notify.confirmations import Confirmations, ConfirmationsFile
-from rt.log.write.dropping import Dropping, notice_of
+from rt.log.notify.shipping import ShippingNote
+from rt.log.write.dropping import notice_of
 from rt.log.write.sending import sending
 from rt.position import Position
 from sequencer.ledger.ledger import Ledger
@@ -35,9 +37,9 @@ PATIENCE_S = 60
 DROPS = rt.DiskLimit(LIMIT, on_full="drop_oldest")
 
 
-def publisher(root, session="jfk", limit=DROPS):
+def publisher(root, session="jfk", limit=DROPS, **options):
     """Return a publisher without a pusher; one may run beside it."""
-    return rt.Publisher(root, stream=STREAM, session=session, disk_limit=limit)
+    return rt.Publisher(root, stream=STREAM, session=session, disk_limit=limit, **options)
 
 
 def fill(full, messages, size=KIB):
@@ -236,22 +238,33 @@ def test_publishers_that_are_killed_while_they_drop_lose_and_double_nothing_else
         assert lost
 
 
-def test_a_process_that_dies_before_the_line_has_dropped_the_file(tmp_path, monkeypatch):
-    """Its notice says so already; the next publisher, and a pusher, go by that."""
-    directory = tmp_path / STREAM / "jfk"
-    full = publisher(tmp_path)
+def dead_before_the_line(tmp_path):
+    """A session whose publisher died after a notice, and before the line of the file it covers.
+
+    Returns its directory, and how many messages were published.
+    """
+    disk, calls = FaultyDisk(), []
+
+    def dies(call):
+        calls.append(call)
+        if call == "append" and "overwrite" in calls:  # the notice was replaced, and synced
+            raise KeyboardInterrupt
+
+    full = publisher(tmp_path, disk=disk)
     fill(full, 300)
-
-    def dies(*_lines, **_options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(full._writer._appender, "archive_all", dies)
+    disk.step = dies
     with pytest.raises(KeyboardInterrupt):
         fill(full, 300)
+    disk.step = lambda _call: None
     taken = full.next_sequence
-    monkeypatch.undo()
     full.close()
     assert full.dropped() == []
+    return tmp_path / STREAM / "jfk", taken
+
+
+def test_a_process_that_dies_before_the_line_has_dropped_the_file(tmp_path):
+    """Its notice says so already; the next publisher, and a pusher, go by that."""
+    directory, taken = dead_before_the_line(tmp_path)
     with publisher(tmp_path) as again:
         assert again.dropped()
         fill(again, 1)
@@ -272,25 +285,9 @@ def test_a_notice_is_durable_before_the_line_of_the_file_it_covers(tmp_path):
     assert "sync" in calls[written : calls.index("append", written)]
 
 
-def dead_before_the_line(tmp_path, monkeypatch):
-    """A session whose publisher died after a notice, and before the line of the file it covers."""
-    full = publisher(tmp_path)
-    fill(full, 300)
-
-    def dies(*_lines, **_options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(full._writer._appender, "archive_all", dies)
-    with pytest.raises(KeyboardInterrupt):
-        fill(full, 300)
-    monkeypatch.undo()
-    full.close()
-    return tmp_path / STREAM / "jfk"
-
-
-def test_every_connection_passes_over_a_file_whose_line_is_missing(tmp_path, monkeypatch):
+def test_every_connection_passes_over_a_file_whose_line_is_missing(tmp_path):
     """Also the second one, when the first has begun to send what follows: copies never differ."""
-    directory = dead_before_the_line(tmp_path, monkeypatch)
+    directory, _ = dead_before_the_line(tmp_path)
     firsts = []
     for _ in range(2):
         with closing(LogDirectory(str(directory))) as log:
@@ -300,9 +297,9 @@ def test_every_connection_passes_over_a_file_whose_line_is_missing(tmp_path, mon
     assert firsts[0] == firsts[1]
 
 
-def test_a_file_whose_line_is_missing_is_dropped_once_the_next_was_sent(tmp_path, monkeypatch):
+def test_a_file_whose_line_is_missing_is_dropped_once_the_next_was_sent(tmp_path):
     """Otherwise it would be archived as merged."""
-    directory = dead_before_the_line(tmp_path, monkeypatch)
+    directory, _ = dead_before_the_line(tmp_path)
     with closing(LogDirectory(str(directory))) as log:
         log.refresh()
         CursorFile(log, is_own=True).first()
@@ -310,21 +307,22 @@ def test_a_file_whose_line_is_missing_is_dropped_once_the_next_was_sent(tmp_path
         assert again.dropped()
 
 
-def test_a_file_whose_line_is_missing_is_named_by_any_publisher(tmp_path, monkeypatch):
+def test_a_file_whose_line_is_missing_is_named_by_any_publisher(tmp_path):
     """Also by one that has no limit: its list of what was dropped is the session's."""
-    dead_before_the_line(tmp_path, monkeypatch)
+    dead_before_the_line(tmp_path)
     with publisher(tmp_path, limit=None) as again:
         assert gone(again.dropped())
 
 
-def test_a_file_whose_line_is_missing_is_never_archived_as_merged(tmp_path, monkeypatch):
+def test_a_file_whose_line_is_missing_is_never_archived_as_merged(tmp_path):
     """A pusher archives for a publisher that has ended, and the nodes confirm what follows."""
-    directory = dead_before_the_line(tmp_path, monkeypatch)
+    directory, _ = dead_before_the_line(tmp_path)
     released = Confirmations(released=Position.of(9, 0, 0))
     with closing(ConfirmationsFile(str(directory))) as confirmed:
         confirmed.write(released)
-    releaser = Releaser(SessionBook(str(tmp_path), STREAM, ["*"]), Release.MERGED)
-    releaser._archive(str(directory), released.released)
+    end, book = released.released, SessionBook(str(tmp_path), STREAM, ["*"])
+    book.acked("jfk", "n1", Ack(0, end, end, end, end, end), "")
+    Releaser(book, Release.MERGED).look_at("jfk", last=True)
     with publisher(tmp_path) as again:
         assert again.dropped()
 
@@ -332,11 +330,16 @@ def test_a_file_whose_line_is_missing_is_never_archived_as_merged(tmp_path, monk
 def test_a_notice_that_no_message_followed_is_repeated_by_the_next_run(tmp_path):
     """Nodes pass over frames that add nothing."""
     directory = tmp_path / STREAM / "jfk"
+    note = ShippingNote(str(directory))
     with publisher(tmp_path) as full:
         fill(full, 60)
-        writer = full._writer
-        full._make_room()
+        note.write("another has the name", NAME_TAKEN)
+        with pytest.raises(Refused):
+            full.flush("merged")
+        with pytest.raises(Refused):  # once all was dropped for it, and a file begun
+            full.publish_many([bytes(LIMIT)])
         assert full.dropped()
+    note.write("")
     with closing(LogDirectory(str(directory))) as log:
         log.refresh()
         last = log.manifest.order[-1]
@@ -345,7 +348,6 @@ def test_a_notice_that_no_message_followed_is_repeated_by_the_next_run(tmp_path)
             fill(again, 1)
         log.refresh()
         assert notice_of(log, log.manifest.order[-1]).next == 60
-    assert isinstance(writer.dropping, Dropping)
 
 
 def test_what_a_pusher_may_have_begun_to_send_is_kept(tmp_path):
@@ -395,12 +397,10 @@ def test_a_notice_goes_with_the_messages_after_it_however_small_the_share(tmp_pa
     """Alone it would add no message, and be passed over; so it waits for them."""
     with publisher(tmp_path, "a") as full:
         fill(full, 100)
-        full.flush("synced")
-        file = full._writer._appender.end.file
-        end = full._writer.end
+        end = full.flush("synced").position
     with closing(LogDirectory(str(tmp_path / STREAM / "a"))) as log:
         log.refresh()
-        assert notice_of(log, file) is not None
+        assert notice_of(log, end.file) is not None
     logs = SessionLogs(OsDisk(), str(tmp_path / STREAM))
     first = slice_of(logs, end)
     assert first.length > NOTICE_BYTES

@@ -1,12 +1,13 @@
 """The end of the stream as of a question, and nodes that lag: what decides, without a network."""
 
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 from logs import MergedLog
 from replicator_host import Certificates, DiskHost, HostEnd, Merge, eventually, frames
 
-from replicator.pull import client as pull_module
+from replicator.pull.client import PullClient
 from replicator.pull.end_question import NODES_MAX, EndQuestion, covers
 from replicator.pull.lag_watch import AVOID_S, LagWatch
 from replicator.serve.server import Server
@@ -136,10 +137,8 @@ def test_a_node_that_says_nothing_is_left_once_it_has_sent_nothing_for_long():
     assert busy.why_leave(6.0) == ""
 
 
-def test_a_puller_leaves_a_node_that_has_stopped_merging(tmp_path, certs, monkeypatch):
+def test_a_puller_leaves_a_node_that_has_stopped_merging(tmp_path, certs):
     """The other two went on, and nothing said that this one had not."""
-    monkeypatch.setattr(pull_module, "_LOOK_S", 0.02)
-    monkeypatch.setattr(pull_module, "LagWatch", partial(LagWatch, look_s=0.02, lag_s=0.1))
     hosts = [DiskHost(str(tmp_path / name)) for name in ("n1", "n2")]
     servers = [Server(("localhost", 0), certs.server(), only(host)) for host in hosts]
     addresses = [("localhost", server.address[1]) for server in servers]
@@ -158,9 +157,11 @@ def test_a_puller_leaves_a_node_that_has_stopped_merging(tmp_path, certs, monkey
     for server, log in zip(servers, logs, strict=True):
         server.start()
         log.appender.begin_file(START)
-    client = pull_module.PullClient(
-        str(tmp_path / "sub"), STREAM, list(by_address), certs.subscriber(), asks=Asks()
-    )
+    names = [f"{host}:{port}" for host, port in by_address]
+    client = PullClient(
+        str(tmp_path / "sub"), STREAM, list(by_address), certs.subscriber(), asks=Asks(),
+        watch=LagWatch(names, look_s=0.02, lag_s=0.1),
+    )  # fmt: skip
     client.start()
     try:
         first = f"localhost:{servers[0].address[1]}"
@@ -181,3 +182,36 @@ def test_a_puller_leaves_a_node_that_has_stopped_merging(tmp_path, certs, monkey
             host.stop()
         for log in logs:
             log.appender.close()
+
+
+def test_a_puller_that_stops_does_not_wait_for_a_node_that_does_not_answer(tmp_path, certs):
+    """A client that closed waited for the node's answer, however short its own limit was."""
+    host, asked, gate = DiskHost(str(tmp_path / "n1")), Event(), Event()
+    server = Server(("localhost", 0), certs.server(), only(host))
+    server.start()
+    address, silent = ("localhost", server.address[1]), ("localhost", 1)
+
+    class Asks(HostEnd):
+        """A node that is silent until the test ends."""
+
+        def served(self, _node):
+            asked.set()
+            gate.wait(60)
+
+    names = [f"{host}:{port}" for host, port in (address, silent)]
+    client = PullClient(
+        str(tmp_path / "sub"), STREAM, [address, silent], certs.subscriber(), asks=Asks(host),
+        watch=LagWatch(names, look_s=0.02),
+    )  # fmt: skip
+    client.start()
+    try:
+        assert asked.wait(60)
+        with ThreadPoolExecutor(1) as threads:
+            stopping = threads.submit(client.stop, 20)
+            try:
+                assert stopping.result(40)
+            finally:
+                gate.set()
+    finally:
+        server.stop()
+        host.stop()

@@ -15,9 +15,14 @@ from replicator.push.client import PushClient
 from replicator.serve.server import Server
 from replicator.serve.streams import only
 from rt import Batching, Fsync, Misuse, Publisher, RtError, Subscriber, WriterSettings
+from rt.client.groups.claims import Claims
+from rt.client.groups.group import Group
+from rt.client.readers.registered import Registered, RegisteredReader
 from rt.inspect.verify import LogState, open_log, verify_log
 from rt.log.notify.fork_guard import ForkGuard
 from rt.log.notify.watch import Watch
+from rt.net.loop.event_loop import EventLoop
+from rt.position import START
 
 # From Python 3.12 on a fork beside threads warns; that it is safe for us is what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -260,7 +265,7 @@ def test_inherited_clients_are_refused_and_the_parents_connections_live_on(tmp_p
             host.ring()
             assert pull.wait_caught_up(60)
             connected = pull.status().node
-            for act in (push.start, push.wake, push.drained, push.status):
+            for act in (push.start, push.drained, push.status):
                 with child(act) as said:
                     assert said == REFUSED.format("PushClient")
             for act in (pull.start, pull.wait_caught_up, pull.status):
@@ -289,3 +294,51 @@ def test_a_closed_publisher_closes_no_file_of_a_child(tmp_path):
         done = subprocess.run(["true"], preexec_fn=lambda: None, check=False)
         assert done.returncode == 0
     assert publisher.next_sequence == 1
+
+
+class Asked:
+    """Nodes that grant what they are asked for, and hold a connection."""
+
+    def __init__(self):
+        self.asked, self.is_closed = [], False
+
+    def ask(self, request):
+        self.asked.append(request)
+        claim = {"number": 1, "first": 0, "end": 8, "deliveries": 1, "is_dead": False}
+        claims = [claim] if len(self.asked) == 1 else []
+        answer = {"epoch": 1, "position": str(START)}
+        return {**answer, "lost": [], "is_done": False, "claims": claims}
+
+    def close(self):
+        self.is_closed = True
+
+    def has_released(self):
+        return any(each.get("release") or each.get("given_back") for each in self.asked)
+
+
+def test_a_child_neither_releases_its_parents_cursor_nor_uses_its_connection(tmp_path):
+    """A child that left the parent's `with` block gave the cursor to the next reader."""
+    loop, nodes = EventLoop(), Asked()
+    held = RegisteredReader(nodes, Registered("etl"), "", loop)
+    with child(lambda: (held.close(), nodes.has_released(), nodes.is_closed)) as said:
+        assert said == "returned (None, False, True)"
+    with child(lambda: held.ack(START, sync=True)) as said:
+        assert said == REFUSED.format("Subscription")
+    assert not nodes.is_closed
+    held.close()
+    assert nodes.has_released()
+    loop.stop()
+
+
+def test_a_child_does_not_give_back_what_its_parent_has_claimed(tmp_path):
+    """Another member was given the messages that the parent was handling."""
+    loop, nodes = EventLoop(), Asked()
+    claims = Claims(nodes, Group("etl"), "a", loop, position=START)
+    assert claims.next(lambda: False, 60) is not None
+    claims.grown()
+    with child(lambda: (claims.close(), nodes.has_released(), nodes.is_closed)) as said:
+        assert said == "returned (None, False, True)"
+    assert not nodes.is_closed
+    claims.close()
+    assert nodes.has_released()
+    loop.stop()

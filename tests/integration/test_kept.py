@@ -12,7 +12,8 @@ from replicator_host import Certificates
 from rt.errors import PeerError, Refused, RtError
 from rt.net.admin import ADMIN_ALPN, AdminClient
 from rt.net.tls import Contexts, accept, offering, server_context
-from rt.node.admin import node_admin as node_admin_module
+from rt.node.admin.node_admin import AdminTimes
+from rt.node.admin.verb import Verb
 from tests.control_fuzz import NODE, node_admin
 
 PATIENCE_S = 60
@@ -62,20 +63,29 @@ class Site:
         self.hang_up()
 
 
+def echoing(**options):
+    """Return a node's admin, whose verb `echo` answers with what it was asked."""
+    made = node_admin(**options)
+    made.verbs["echo"] = Verb(lambda request, _: {"echo": request["say"]})
+    return made
+
+
 @pytest.fixture
 def admin():
-    """A node's admin, whose verb `echo` answers with what it was asked."""
-    made = node_admin()
-    made._demand = lambda *_: None
-    made._verbs["echo"] = type(made._verbs["plan"])(lambda request, _: {"echo": request["say"]})
-    return made
+    """Such an admin."""
+    return echoing()
 
 
 @pytest.fixture
 def site(certs, admin):
     """A site that this admin serves."""
-    with closing(Site(certs, lambda sock: admin.serve(sock, NODE))) as made:
+    with closing(serving(certs, admin)) as made:
         yield made
+
+
+def serving(certs, admin):
+    """Return a site that this admin serves."""
+    return Site(certs, lambda sock: admin.serve(sock, NODE))
 
 
 @pytest.fixture(scope="module")
@@ -113,10 +123,10 @@ def test_a_request_dials_again_where_the_connection_has_ended(site, subscriber):
         assert len(site.connections) == 3
 
 
-def test_an_idle_connection_is_ended_without_an_error(site, subscriber, monkeypatch):
+def test_an_idle_connection_is_ended_without_an_error(certs, subscriber):
     """Each one has a thread of the node."""
-    monkeypatch.setattr(node_admin_module, "_IDLE_S", 0.1)
-    with client_of(site, subscriber) as client:
+    admin = echoing(times=AdminTimes(idle_s=0.1))
+    with closing(serving(certs, admin)) as site, client_of(site, subscriber) as client:
         assert said(client, 1) == 1
         site.connections[0][1].join(PATIENCE_S)
         assert not site.connections[0][1].is_alive()
@@ -133,12 +143,12 @@ def test_a_client_that_closes_ends_its_thread_at_the_node(site, subscriber):
     assert site.errors == []
 
 
-def test_requests_are_held_where_a_peer_makes_too_many(site, subscriber, admin):
+def test_requests_are_held_where_a_peer_makes_too_many(certs, subscriber):
     """Without handshakes, only this bounds how often one certificate may ask."""
     held = []
     limits = SimpleNamespace(request=lambda peer: held.append(peer) or 0.0)
-    admin._admission = lambda: limits
-    with client_of(site, subscriber) as client:
+    admin = echoing(admission=lambda: limits)
+    with closing(serving(certs, admin)) as site, client_of(site, subscriber) as client:
         for number in range(4):
             said(client, number)
     assert held == [NODE] * 3  # the first one was paid for with the connection
@@ -176,7 +186,7 @@ def test_a_refusal_leaves_the_connection_as_it_is(site, subscriber, admin):
     def refuse(_request, _identity):
         raise Refused("held", "by another")
 
-    admin._verbs["cursor-open"] = type(admin._verbs["plan"])(refuse)
+    admin.verbs["cursor-open"] = Verb(refuse)
     with client_of(site, subscriber) as client:
         for _ in range(5):
             with pytest.raises(Refused, match="by another"):

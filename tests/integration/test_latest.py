@@ -1,7 +1,8 @@
 """Questions about the latest: a leader that may have been replaced does not answer them."""
 
+import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +17,7 @@ from sequencer.ledger.instruction import Note, note_digest
 from sequencer.raft.consensus import Read
 from sequencer.reading import LatestReads
 
+PATIENCE_S = 60
 POLICY = {"do": "policy", "latest": True}
 UNCHANGED = [
     {"do": "set-policy", "policy": {"time": 0, "disk": 100}},
@@ -265,13 +267,36 @@ def cluster(tmp_path_factory):
 
 
 @contextmanager
+def standing_still(node):
+    """Keep a node between two steps: a question that takes long."""
+    begun, over = threading.Event(), threading.Event()
+
+    def wait():
+        begun.set()
+        over.wait(PATIENCE_S)
+
+    def ask():
+        with suppress(Refused):  # it does not answer in time
+            node.pipeline.sequencer.ask(wait)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    assert begun.wait(PATIENCE_S)
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(PATIENCE_S)
+
+
+@contextmanager
 def cut_off(cluster):
     """Hold the followers of a leader; return its node."""
     leader = leader_of(cluster)
     with ExitStack() as held:
         for node in cluster.nodes.values():
             if node is not leader:
-                held.enter_context(node.pipeline.sequencer._busy)
+                held.enter_context(standing_still(node))
         assert leader.pipeline.sequencer.view.leads
         yield leader
 

@@ -5,14 +5,12 @@ import socket
 import threading
 import time
 from contextlib import ExitStack
-from types import SimpleNamespace
 
 import pytest
 from replicator_host import Certificates
 
-from replicator.wire import link as link_module
 from replicator.wire.codec import encode
-from replicator.wire.link import Link
+from replicator.wire.link import PATIENCE, Link, Patience
 from replicator.wire.messages import Data, Heartbeat, Hello
 from rt.errors import PeerError
 from rt.net.tls import accept, connect
@@ -27,8 +25,39 @@ def contexts(tmp_path_factory):
     return certs.server(), certs.publisher()
 
 
+class Clock:
+    """A clock that a test may move."""
+
+    ahead_s = 0.0
+
+    def __call__(self):
+        return time.monotonic() + self.ahead_s
+
+
+class CountedLink(Link):
+    """A link that counts how often it is asked what has come."""
+
+    receives = 0
+
+    def receive(self, *args, **options):
+        self.receives += 1
+        return super().receive(*args, **options)
+
+
 @pytest.fixture
-def ends(contexts):
+def clock():
+    """Return the clock of both ends."""
+    return Clock()
+
+
+@pytest.fixture
+def patience():
+    """Return the deadlines of both ends."""
+    return PATIENCE
+
+
+@pytest.fixture
+def ends(contexts, clock, patience):
     """Return the node's end and the publisher's of one connection."""
     accepted = []
     with ExitStack() as undo:
@@ -43,7 +72,7 @@ def ends(contexts):
         thread.join(60)
         links = []
         for sock, name in ((accepted[0], "publisher"), (theirs, "node")):
-            links.append(Link(sock, name))
+            links.append(CountedLink(sock, name, patience=patience, clock=clock))
             undo.callback(links[-1].close)
         yield links
 
@@ -56,36 +85,33 @@ def greeted(ends):
     return ours, theirs
 
 
-def test_a_message_that_trickles_in_ends_the_connection(ends, monkeypatch):
+def test_a_message_that_trickles_in_ends_the_connection(ends, clock):
     """A byte every few seconds would hold its memory, and a connection, for as long as it likes."""
-    monkeypatch.setattr(link_module, "DEAD_S", 0.2)
     ours, theirs = ends
     hello = encode(Hello(2, 2, 1, "flights", "slow"))
-    theirs.send(hello[:10])
-    began_s = time.monotonic()
 
     def take():
-        while time.monotonic() - began_s < 60:
-            list(ours.receive())
-            ours._heard_s = time.monotonic()  # as if another byte had come
+        for byte in hello[:-1]:
+            theirs.send(bytes([byte]))
+            assert arrives(ours, 60)
+            assert not list(ours.receive())
             ours.beat()
-            arrives(ours, 0.02)
+            clock.ahead_s += 5
 
-    with pytest.raises(PeerError, match="22 bytes did not arrive within"):
+    with pytest.raises(PeerError, match="22 bytes did not arrive within 15 s"):
         take()
 
 
-def test_a_message_that_arrives_in_time_may_be_followed_by_others(ends, monkeypatch):
+def test_a_message_that_arrives_in_time_may_be_followed_by_others(ends, clock):
     """The deadline is for each message; a connection may last for months."""
     ours, theirs = greeted(ends)
-    now_s, beat = time.monotonic(), encode(Heartbeat())
-    monkeypatch.setattr(link_module, "time", SimpleNamespace(monotonic=lambda: now_s))
+    beat = encode(Heartbeat())
     theirs.send(beat[:3])
     for _ in range(5):
         theirs.send(beat[3:] + beat[:3])
         while not list(ours.receive()):
             assert arrives(ours, 60)
-        now_s += link_module.DEAD_S * 2 / 3
+        clock.ahead_s += PATIENCE.dead_s * 2 / 3
         ours.beat()
 
 
@@ -97,30 +123,26 @@ def test_only_a_greeting_is_accepted_first(ends):
         ours.expect(Hello)
 
 
-def test_waiting_for_a_greeting_does_not_spin(ends, monkeypatch):
+@pytest.mark.parametrize("patience", [Patience(heartbeat_s=0.0, greeting_s=0.2)])
+def test_waiting_for_a_greeting_does_not_spin(ends):
     """No heartbeat is due before a greeting; waiting for one would cost a core for 5 seconds."""
-    monkeypatch.setattr(link_module, "HEARTBEAT_S", 0.0)
-    monkeypatch.setattr(link_module, "GREETING_S", 0.2)
-    ours, looks = ends[0], []
-    receive = ours.receive
-    monkeypatch.setattr(ours, "receive", lambda: looks.append(1) or receive())
     with pytest.raises(PeerError, match="no Hello came"):
-        ours.expect(Hello)
-    assert len(looks) < 5
+        ends[0].expect(Hello)
+    assert ends[0].receives < 5
 
 
-def test_a_side_that_was_sending_for_long_receives_before_it_calls_the_peer_dead(ends):
+def test_a_side_that_was_sending_for_long_receives_before_it_calls_the_peer_dead(ends, clock):
     """Otherwise a slow line would lose its connection with every large message."""
     ours, theirs = greeted(ends)
     lines = select.poll()
-    lines.register(ours._sock.fileno(), select.POLLIN)
+    lines.register(ours.fileno(), select.POLLIN)
     theirs.send(encode(Heartbeat()))
     assert lines.poll(60_000)
-    ours._heard_s -= 20  # the last send took that long
+    clock.ahead_s += 20  # the last send took that long
     ours.beat()
     ours.arrived()
     assert Heartbeat() in list(ours.receive())
-    ours._heard_s -= 20
+    clock.ahead_s += 20
     with pytest.raises(PeerError, match="nothing was received"):
         ours.beat()
 

@@ -1,14 +1,16 @@
 """Local news: within a process, readers of a log hear from its writer, not the file system."""
 
 import gc
+import itertools
 import os
 import threading
 import time
+import weakref
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
 
-from replicator.push import session_watcher as watcher_module
 from replicator.push.progress import Release
 from replicator.push.session_book import SessionBook
 from replicator.push.session_watcher import SessionWatcher
@@ -16,7 +18,6 @@ from replicator.source.gather_window import GatherWindow
 from rt import Publisher, Subscriber
 from rt.log.notify import in_process_notify as news_module
 from rt.log.notify.in_process_notify import Announcer, NewsPlace, local_news, place_of
-from rt.log.notify.watch import Watch
 from rt.names import parse_glob
 from rt.net.loop.event_loop import EventLoop
 
@@ -68,18 +69,32 @@ def loop():
     loop.stop()
 
 
-def watching(root, loop, gather=None):
+def watching(root, loop, gather=None, mode="auto"):
     """Return a started watcher of stream `s`, and the connection that it announces to."""
     book = SessionBook(str(root), "s", [parse_glob("*")], 1, Release.MERGED)
     connection = Connection()
-    watcher = SessionWatcher(book, [connection], gather or GatherWindow(1))
+    watcher = SessionWatcher(book, [connection], gather or GatherWindow(1), mode)
     watcher.start(loop)
     return watcher, connection
 
 
-def is_announced(watcher, session):
-    """Whether the watcher relies on a publisher in this process for a session."""
-    return session in watcher._announcing and session not in watcher._watched
+def is_watched(directory):
+    """Whether an inotify instance of this process watches a directory."""
+    mark, lines = f"ino:{os.stat(directory).st_ino:x} ", []
+    for fd in os.listdir("/proc/self/fdinfo"):
+        with suppress(OSError), open(f"/proc/self/fdinfo/{fd}") as file:
+            lines += [line for line in file if line.startswith("inotify")]
+    return any(mark in line for line in lines)
+
+
+def is_announced(connection, directory):
+    """Whether a session is announced, and by a publisher in this process."""
+    return directory.name in sessions(connection) and not is_watched(directory)
+
+
+def after_pauses():
+    """Return a clock by which each message comes after a pause."""
+    return itertools.count(10**18, 10**9).__next__
 
 
 def test_news_reaches_those_who_listen_to_the_stream(tmp_path):
@@ -108,26 +123,23 @@ def test_a_listener_that_is_gone_is_not_kept(tmp_path):
     """A subscriber that was never closed must not be held by the process for ever."""
     listener = Listener()
     local_news.listen(str(tmp_path), listener.heard)
+    kept = weakref.ref(listener)
     del listener
     gc.collect()
+    assert kept() is None
     local_news.grown(NewsPlace(str(tmp_path), "jfk"))
-    local_news.listen(str(tmp_path), Listener().heard)
-    assert len(local_news._readers[str(tmp_path)]) <= 1
-    local_news.ignore(str(tmp_path), Listener().heard)
-    assert str(tmp_path) not in local_news._readers
 
 
 def test_a_small_message_is_announced_with_its_frame(tmp_path, loop):
     """No connection has to read the log for it; and no thread that publishes sends anything."""
     watcher, connection = watching(tmp_path, loop)
     try:
-        with Publisher(tmp_path, stream="s", session="jfk") as publisher:
-            wait_for(lambda: is_announced(watcher, "jfk"))
+        with Publisher(tmp_path, stream="s", session="jfk", clock=after_pauses()) as publisher:
+            wait_for(lambda: is_announced(connection, tmp_path / "s" / "jfk"))
             connection.offers.clear()
             connection.frames.clear()
             path = tmp_path / "s" / "jfk" / "log.0.0"
             for payloads in ([b"x"], [b"y", b"z"]):
-                publisher._alone_after_ns = 0  # as after a pause
                 publisher.publish_many(payloads)
                 wait_for(
                     lambda: b"".join(each.data for each in connection.frames) == path.read_bytes()
@@ -189,11 +201,10 @@ def test_while_the_nodes_do_not_keep_up_messages_are_gathered(tmp_path, loop):
     gather = SimpleNamespace(gap_s=1.0)  # as if merging took so long
     watcher, connection = watching(tmp_path, loop, gather)
     try:
-        with Publisher(tmp_path, stream="s", session="jfk") as publisher:
-            wait_for(lambda: is_announced(watcher, "jfk"))
+        with Publisher(tmp_path, stream="s", session="jfk", clock=after_pauses()) as publisher:
+            wait_for(lambda: is_announced(connection, tmp_path / "s" / "jfk"))
             connection.frames.clear()
             for _ in range(3):
-                publisher._alone_after_ns = 0
                 publisher.publish(b"x")
                 for _ in range(2):  # the loop has heard of it, and has had a turn
                     loop.call(lambda: None)
@@ -225,7 +236,7 @@ def test_a_message_that_comes_while_the_loop_announces_the_one_before_is_announc
 
     try:
         with Publisher(tmp_path, stream="s", session="jfk"):
-            wait_for(lambda: is_announced(watcher, "jfk") and connection.offers)
+            wait_for(lambda: is_announced(connection, tmp_path / "s" / "jfk") and connection.offers)
             loop.call(lambda: (local_news.grown(place), local_news.grown(place, News())))
             wait_for(lambda: "jfk" in sessions(connection))
             assert len(connection.looks) < 3, "a look at all sessions has found it"
@@ -238,9 +249,8 @@ def test_a_session_is_watched_again_when_its_publisher_here_is_closed(tmp_path, 
     watcher, connection = watching(tmp_path, loop)
     try:
         with Publisher(tmp_path, stream="s", session="jfk"):
-            wait_for(lambda: is_announced(watcher, "jfk"))
-        wait_for(lambda: "jfk" in watcher._watched)
-        assert "jfk" not in watcher._announcing
+            wait_for(lambda: is_announced(connection, tmp_path / "s" / "jfk"))
+        wait_for(lambda: is_watched(tmp_path / "s" / "jfk"))
         connection.offers.clear()
         (tmp_path / "s" / "jfk" / "log.9.0").write_bytes(b"x")  # as another process would
         wait_for(lambda: connection.offers)
@@ -263,7 +273,7 @@ def test_a_subscriber_is_woken_by_the_writer_of_its_log(tmp_path, monkeypatch):
         begin = time.monotonic()
         assert next(messages).payload == b"second"
         assert time.monotonic() - begin < PATIENCE_S / 2
-        assert subscriber._waiter._watch is None
+        assert not is_watched(tmp_path / "s" / "jfk")
         later.join()
 
 
@@ -274,7 +284,7 @@ def test_a_subscriber_watches_when_the_writer_here_has_closed(tmp_path):
             publisher.publish(b"first")
             assert subscriber.next_batch(PATIENCE_S) is not None
         assert subscriber.next_batch(0.1) is None
-        assert isinstance(subscriber._waiter._watch, Watch)
+        assert is_watched(tmp_path / "s" / "jfk")
 
 
 def test_a_forked_child_announces_nothing_to_its_parents_listeners(tmp_path):
@@ -302,11 +312,8 @@ def test_a_subscriber_is_abandoned_in_a_child_though_a_thread_held_the_registry(
             assert not abandoning.is_alive()
 
 
-def test_a_look_at_all_is_urgent_only_where_a_change_may_have_been_missed(
-    tmp_path, loop, monkeypatch
-):
+def test_a_look_at_all_is_urgent_only_where_a_change_may_have_been_missed(tmp_path, loop):
     """At the start; later each is looked at in its turn, at leisure, and a new one is announced."""
-    monkeypatch.setattr(watcher_module, "_SWEEP_S", 0.01)
     (tmp_path / "s").mkdir()
     watcher, connection = watching(tmp_path, loop)
     try:
@@ -320,10 +327,9 @@ def test_a_look_at_all_is_urgent_only_where_a_change_may_have_been_missed(
         watcher.stop()
 
 
-def test_every_look_is_urgent_where_the_file_system_says_nothing(tmp_path, loop, monkeypatch):
+def test_every_look_is_urgent_where_the_file_system_says_nothing(tmp_path, loop):
     """Looking is the only way there to learn of a message."""
-    monkeypatch.setattr(Watch, "fileno", lambda _self: -1)
-    watcher, connection = watching(tmp_path, loop)
+    watcher, connection = watching(tmp_path, loop, mode="poll")
     try:
         wait_for(lambda: len(connection.looks) >= 3)
         assert all(connection.looks)

@@ -8,16 +8,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from replicator.serve.looped import Hold, LoopedConnection
-from replicator.serve.looped_client import LoopedClient
+from replicator.serve.looped_client import Hold, LoopedClient, LoopedConnection
+from replicator.serve.server import Server
+from replicator.serve.streams import only
 from replicator.sink.ack_schedule import AckSchedule
 from replicator.sink.connection import SinkConnection
 from replicator.wire.codec import encode
 from replicator.wire.dialer import Destination, Dialer
 from replicator.wire.link import Link
-from replicator.wire.messages import PULL, Data
+from replicator.wire.messages import PULL, Data, RolledNotice
 from replicator.wire.outlet import Outlet
-from rt.errors import PeerError
+from rt.errors import PeerError, Refused
 from rt.log.notify.watch import Wake
 from rt.net.loop.event_loop import EventLoop
 from rt.net.tls import accept, connect
@@ -29,7 +30,7 @@ from sequencer.peers.connections import PeerIn, PeerOut
 from sequencer.peers.dialling import PeerDialer
 from tests.archive_cluster import ArchiveCluster
 from tests.dialogue import Dialogue, Log, NoWake, assert_equal
-from tests.replicator_host import Certificates, eventually, log_bytes
+from tests.replicator_host import STREAM, Certificates, DiskHost, eventually, log_bytes
 
 
 @pytest.fixture
@@ -88,6 +89,8 @@ class Steady:
 
 class Counter:
     """A party that counts its turns, and fails where a test wants it to."""
+
+    is_urgent = False
 
     def __init__(self, *, is_alone=True):
         self.turns, self.fails, self.is_alone = 0, False, is_alone
@@ -361,11 +364,17 @@ class Looped(Dialogue):
 
     def __init__(self, source, sink):
         super().__init__(source, sink)
-        self.aside = 0
+        self.aside, self.charged, self.now_s = 0, [], 0.0
+        self.sink_pipe.charge = self.charged.append
         self.sink = SinkConnection(
-            self.sink_pipe, AckSchedule(NoWake()), self.claim,
+            self.sink_pipe, AckSchedule(NoWake()), self.claim, clock=self.clock,
             refused=lambda why: self.refusals.append(("sink", why.code, str(why))),
         )  # fmt: skip
+        self.file_s = 0.0  # how long it takes to end a file
+
+    def clock(self):
+        self.now_s += self.file_s
+        return self.now_s
 
     def take_aside(self):
         """Do what the pool would, after each turn; nothing else is taken before that."""
@@ -386,10 +395,47 @@ def test_a_loop_puts_aside_what_waits_for_a_disk_and_takes_the_rest_after_it_in_
         talk.source.mark(talk.outlet)
         talk.source.turn()
         talk.sink.turn()
-    assert talk.aside == 2, "the opening, and the end of a file"
+    assert talk.aside == 4, "the opening, the beginnings of two files, and the end of one"
     assert not talk.refusals
     talk.close()
     assert_equal(log.directory, tmp_path / "sink")
+
+
+@pytest.mark.parametrize(("file_s", "messages"), [(0.0, 100), (0.02, 2000), (30.0, 10_000)])
+def test_the_end_of_a_file_is_charged_by_the_time_that_it_took(tmp_path, file_s, messages):
+    """Small files by the hundred took the disk from the messages of others; a stalled disk is not
+    the publisher's doing, so no file counts for more than a tenth of a second.
+    """
+    log = Log(tmp_path / "source").write(100).roll().write(300)
+    talk = Looped(log.directory, tmp_path / "sink")
+    talk.outlet, talk.file_s = talk.source.open(talk.log), file_s
+    for _ in range(20):
+        talk.sink.turn()
+        talk.take_aside()
+        talk.source.mark(talk.outlet)
+        talk.source.turn()
+    assert talk.charged == [20, 130, messages], "an open, a new session, and a file"
+    talk.close()
+
+
+def test_what_comes_for_a_channel_that_has_ended_is_not_left_to_the_pool(tmp_path):
+    """A refused session's files were handed over one by one, 300 a second, to be ignored."""
+    log = Log(tmp_path / "source").write(100).roll()
+    talk = Looped(log.directory, tmp_path / "sink")
+    talk.sink = SinkConnection(talk.sink_pipe, AckSchedule(NoWake()), refused)
+    talk.outlet = talk.source.open(talk.log)
+    talk.sink.turn()
+    talk.take_aside()
+    [line] = talk.log.manifest.rolled.values()
+    talk.source_pipe.send(encode(RolledNotice(0, line)) * 3)
+    talk.sink.turn()
+    assert (talk.aside, talk.sink.has_aside) == (1, False)
+    assert not talk.sink_pipe.came
+
+
+def refused(_identity, _bell):
+    """Take no session."""
+    raise Refused("sessions", "no more")
 
 
 def test_a_loop_lets_a_copy_be_checked_in_the_pool_when_other_bytes_come(tmp_path):
@@ -403,6 +449,7 @@ def test_a_loop_lets_a_copy_be_checked_in_the_pool_when_other_bytes_come(tmp_pat
     talk.inbox.doubted = lambda _why: doubted.append(talk.sink.has_aside)
     talk.source.turn()
     talk.sink.turn()
+    talk.take_aside()
     other = Log(tmp_path / "other")
     other.salt = 1
     other.write(100)
@@ -461,15 +508,14 @@ class Filled:
 class Served:
     """A connection that a loop serves, with a half that a test gives."""
 
-    def __init__(self, loop, sock, *, fills=None, feeds=None):
+    def __init__(self, loop, sock, *, fills=None, feeds=None, held=lambda: Hold(0.0)):
         self.wake, self.is_ended, self.over = Wake(), False, Future()
-        link = Link(sock, "peer")
+        link = self.link = Link(sock, "peer")
         if feeds is not None:
             feeds.link = link
         served = LoopedConnection(
-            link, self.wake, fills, feeds, lambda: Hold(0.0), lambda: self.is_ended,
-            lambda: None, None,
-        )  # fmt: skip
+            link, self.wake, fills, feeds, held, lambda: self.is_ended, lambda: None
+        )
         LoopedClient(loop, served, self.end).begin()
 
     def end(self, error):
@@ -500,6 +546,33 @@ def test_an_internal_error_after_a_turn_in_the_pool_ends_that_connection_and_no_
     assert served.over.result(60) is None
     loop.call(lambda: None)
     assert not told.done()
+
+
+def test_a_pusher_is_held_back_between_two_turns_in_the_pool(loop, ends):
+    """A thousand files that had arrived were taken without a pause, and charged afterwards."""
+    fills, held, is_over = Filled(), threading.Event(), threading.Event()
+    is_made = threading.Event()
+
+    def hold():
+        served.link.take_passed()
+        held.set()
+        return Hold(3600.0, is_over.is_set)
+
+    def take_aside():
+        assert is_made.wait(60)
+        served.link.charge(1000)
+        fills.has_aside = False
+
+    fills.take_aside = take_aside
+    served = Served(loop, ends[0], fills=fills, held=hold)
+    is_made.set()
+    assert held.wait(60)
+    loop.call(lambda: None)
+    assert fills.turns == 1
+    is_over.set()
+    served.wake.set()
+    assert served.over.result(60) is None
+    assert fills.turns == 2
 
 
 def test_a_connection_that_ends_in_the_turn_in_which_its_bell_rings_is_called_no_more(
@@ -604,6 +677,74 @@ def test_a_client_dials_again_after_an_attempt_that_met_a_bug(loop):
     assert eventually(lambda: made.error and "internal error" not in made.error, 60)
     made.stop()
     assert made.join(60)
+
+
+class Bugged(Wanting):
+    """A client that meets bugs on a connection to a node, at the places named."""
+
+    def begin(self, link):
+        if "begin" in self.bugs:
+            raise ZeroDivisionError
+
+    def turn(self):
+        if "turn" in self.bugs:
+            raise ZeroDivisionError
+        return 60.0
+
+    def aside(self):
+        """Nothing is put aside."""
+
+    def end(self):
+        """Nothing is held."""
+
+
+@pytest.mark.parametrize("place", ["begin", "turn"])
+def test_a_bug_at_the_beginning_of_a_connection_ends_it_and_not_the_loop(loop, tmp_path, place):
+    """It ended the loop, and with it all other connections, futures and cursors of the program."""
+    certs, host = Certificates(str(tmp_path / "ca")), DiskHost(str(tmp_path / "node"))
+    server = Server(("localhost", 0), certs.server(), only(host))
+    server.start()
+    address, client = ("localhost", server.address[1]), Bugged([place])
+    made = Dialer(Destination([address], certs.subscriber(), PULL, STREAM), client)
+    made.start(loop)
+    assert eventually(lambda: "internal error" in made.error or loop.has_ended, 60)
+    assert not loop.has_ended
+    client.bugs.clear()
+    assert eventually(lambda: made.node, 60)
+    made.stop()
+    assert made.join(60)
+    server.stop()
+    host.stop()
+
+
+def test_a_client_of_a_loop_that_was_stopped_before_has_ended():
+    """Its owner waited for it in vain, and kept its directory locked."""
+    stopped = EventLoop()
+    made = dialler(stopped, client := Wanting([]))
+    assert eventually(lambda: client.asked, 60)
+    stopped.stop()
+    made.stop()
+    assert made.join(0.01)
+
+
+def test_a_client_that_begins_on_a_loop_that_is_over_says_so():
+    """It went on to say that it was not connected yet."""
+    stopped = EventLoop()
+    stopped.stop()
+    made = dialler(stopped, Wanting([]))
+    assert "event loop" in made.error
+    made.stop()
+    assert made.join(0.01)
+
+
+def test_a_call_that_is_posted_after_the_end_is_refused_and_one_before_it_is_done():
+    """It was lost without a word, or rang at a number that was another file's by then."""
+    made, seen = EventLoop(), []
+    assert made.post(lambda: seen.append(1))
+    made.stop()
+    assert not made.post(lambda: seen.append(2))
+    assert not made.call(lambda: seen.append(3))
+    assert seen == [1]
 
 
 def test_a_client_that_meets_a_bug_between_two_dials_goes_on_later(loop):

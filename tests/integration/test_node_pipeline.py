@@ -1,7 +1,6 @@
 """The cost of a node's round besides its duties."""
 
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +10,7 @@ from replicator_host import eventually
 from rt.log.notify.confirmations import Level
 from rt.node.agree.duties import Duties
 from rt.node.agree.view import NodeView, TickView, Waiting
-from rt.node.host.pipeline import NodePipeline
+from rt.node.host.pipeline import can_wait
 from rt.position import START
 from sequencer.ledger.ledger import Ledger
 from sequencer.peers.versions import CARRYING
@@ -49,7 +48,8 @@ def test_what_is_committed_is_merged_with_what_comes_next_unless_somebody_pulls(
 ):
     """A round less for each message on each follower that is not pulled from."""
     view = SimpleNamespace(leads=False, is_executing=False)
-    assert turns_for(messages, view, is_pulled=is_pulled) == is_done_now
+    waits = can_wait("n2", messages, view, is_pulled=is_pulled, is_reading=False)
+    assert waits != is_done_now
 
 
 REPLY = AppendReply(1, True, 5, 0)
@@ -80,24 +80,8 @@ def test_a_reply_waits_if_nothing_depends_on_it(reply, view, is_done_now):
         leads=known["leads"], is_executing=known["is_executing"],
         engine=SimpleNamespace(peers=peers),
     )  # fmt: skip
-    is_now = turns_for([said(reply)], shown, is_pulled=True, is_waiting=is_waiting)
-    assert is_now == is_done_now
-
-
-def turns_for(messages, view, *, is_pulled, is_waiting=False):
-    """Whether a node with this view does its duties for messages of n2 as soon as they come."""
-    heard, turns = [], []
-    pipeline = SimpleNamespace(
-        sequencer=SimpleNamespace(
-            hear=lambda *said: heard.append(said), ring=lambda: turns.append(1), view=view
-        ),
-        feeds=SimpleNamespace(has_readers=is_pulled),
-        member=SimpleNamespace(reads=SimpleNamespace(is_waiting=is_waiting)),
-    )
-    pipeline._can_wait = partial(NodePipeline._can_wait, pipeline)
-    NodePipeline.hear(pipeline, "n2", messages)
-    assert heard == [("n2", messages)]
-    return bool(turns)
+    waits = can_wait("n2", [said(reply)], shown, is_pulled=True, is_reading=is_waiting)
+    assert waits != is_done_now
 
 
 LEARNER, FOLLOWER = EngineRole.LEARNER, EngineRole.FOLLOWER
@@ -131,7 +115,7 @@ def test_nothing_is_carried_while_a_member_may_not_read_it(tmp_path):
             return led[0] if led else None
 
         assert eventually(lambda: leader() and leader().pipeline.sequencer.view.carries)
-        spoken = leader()._peers.spoken
+        spoken = leader().peers.spoken
         other = next(iter(spoken))
         spoken[other] = CARRYING - 1
         assert eventually(lambda: not leader().pipeline.sequencer.view.carries)

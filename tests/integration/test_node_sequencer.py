@@ -7,7 +7,6 @@ import pytest
 from archive_cluster import ArchiveCluster
 
 from rt.errors import Refused
-from rt.node.agree import sequencer as node_sequencer
 from rt.node.agree.duties import Stepped
 from rt.node.agree.sequencer import NodeSequencer
 from sequencer.ledger.instruction import Roll
@@ -32,31 +31,6 @@ class Idle:
 
     def end(self):
         self.did.append("end")
-
-
-def test_the_last_snapshot_waits_for_a_step_that_began_before_the_stop():
-    """It reads the state, and writes the journal, that the step is changing."""
-    reached, opened = threading.Event(), threading.Event()
-
-    class Held(Idle):
-        def step(self, now_s, mail):
-            reached.set()
-            assert opened.wait(PATIENCE_S)
-            self.did.append("step")
-            return super().step(now_s, mail)
-
-    duties = Held()
-    sequencer = NodeSequencer(duties)
-    stepping = threading.Thread(target=sequencer.step, daemon=True)
-    stepping.start()
-    assert reached.wait(PATIENCE_S)
-    sequencer.stop()
-    ending = threading.Thread(target=sequencer.finish, daemon=True)
-    ending.start()
-    opened.set()
-    for thread in (stepping, ending):
-        thread.join(PATIENCE_S)
-    assert duties.did == ["step", "end"]
 
 
 def test_what_was_synced_until_the_stop_is_merged_before_the_last_snapshot():
@@ -166,14 +140,13 @@ def test_an_error_of_ours_is_the_answer_to_a_question_and_does_not_end_the_node(
         assert sequencer.ask(lambda: 8) == 8
 
 
-def test_no_thread_waits_for_the_answer_of_a_node_that_has_ended(monkeypatch):
+def test_no_thread_waits_for_the_answer_of_a_node_that_has_ended():
     """Its connections must be closed, and the asking thread serves one of them."""
 
     class Failing(Idle):
         def step(self, _now_s, _mail):
             raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(node_sequencer, "_ANSWER_S", 2 * PATIENCE_S)
     with Stepping(Failing()) as sequencer, pytest.raises(Refused, match="stopping"):
         sequencer.ask(lambda: None)
 

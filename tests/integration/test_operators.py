@@ -12,7 +12,6 @@ from rt.errors import Misuse, Refused
 from rt.net.authority.certificates import certificate_files, init_authority, issue, load_certificate
 from rt.net.authority.grants import GRANTS_NAME, Grant, read_grants
 from rt.net.authority.identity import CertificateRole, PeerIdentity
-from rt.node.admin import audit as audit_module
 from rt.node.admin.audit import AuditLog
 from rt.node.founding.cluster_files import ask_status, init_cluster
 from rt.node.founding.layout import ClusterLayout
@@ -111,11 +110,10 @@ def test_refusals_of_a_minute_are_one_line(tmp_path):
     assert len(lines(audit)) == 6
 
 
-def test_clients_that_were_refused_long_ago_take_no_lines_from_others(tmp_path, monkeypatch):
+def test_clients_that_were_refused_long_ago_take_no_lines_from_others(tmp_path):
     """Counts are kept of so many kinds; all beyond them shared a line a minute for good."""
-    monkeypatch.setattr(audit_module, "_BUDGETS_MAX", 8)
     now = [0.0]
-    audit = AuditLog(str(tmp_path / "audit.jsonl"), lambda: now[0])
+    audit = AuditLog(str(tmp_path / "audit.jsonl"), lambda: now[0], budgets_max=8)
     for number in range(12):
         for _ in range(3):
             audit.record({"do": "roll"}, f"subscriber {number}", "", "role")
@@ -124,9 +122,8 @@ def test_clients_that_were_refused_long_ago_take_no_lines_from_others(tmp_path, 
     for _ in range(5):
         audit.record({"do": "lease"}, "subscriber nas", "", "done", is_client=True)
     assert [each["by"] for each in lines(audit)[9:]] == ["subscriber nas"] * 5
-    assert len(audit._budgets) <= 8 + 1
     audit.record({"do": "roll"}, "subscriber 1", "", "role")
-    monkeypatch.setattr(audit_module, "_BUDGETS_MAX", 0)
+    audit.budgets_max = 0
     audit.record({"do": "roll"}, "subscriber last", "", "role", is_client=True)
     assert lines(audit)[-1]["left_out"] == 8 * 2 + 4 * 3 - 1, "what was left out is said once"
 
@@ -164,9 +161,9 @@ def test_a_request_is_recorded_short_and_on_one_line(audit):
     assert os.path.getsize(audit.path) - len(data) < 5000
 
 
-def test_a_full_audit_log_becomes_the_older_one(audit, monkeypatch):
+def test_a_full_audit_log_becomes_the_older_one(tmp_path):
     """It may fill no disk, and a day of it must be there."""
-    monkeypatch.setattr(audit_module, "FILE_BYTES_MAX", 1000)
+    audit = AuditLog(str(tmp_path / "audit.jsonl"), file_bytes_max=1000)
     for number in range(20):
         audit.record({"do": "roll", "n": number}, "operator alice", "", "done")
     assert os.path.getsize(audit.path) <= 1200

@@ -1,23 +1,25 @@
 """Peers: messages from one node to another leave in the order in which they were put."""
 
-import logging
 import socket
 import threading
+import time
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
 
 from rt.config.settings import load
 from rt.errors import PeerError
-from rt.net.authority.certificates import certificate_files
+from rt.net.authority.certificates import certificate_files, issue
+from rt.net.authority.identity import CertificateRole
 from rt.net.loop.event_loop import EventLoop
-from rt.net.tls import Contexts, client_context, offering
+from rt.net.tls import Contexts, accept, client_context, offering, server_context
 from rt.node.founding.cluster_files import init_local_cluster
 from rt.node.host.node import Node
 from rt.node.settings.node import NodeSettings
 from rt.version import SOFTWARE
 from sequencer.peers.connections import Peers
-from sequencer.peers.dialling import PeerDialer, Turns, UnansweredError
+from sequencer.peers.dialling import SCOUT_S, PeerDialer, Turns, UnansweredError
 from sequencer.peers.message_reader import MessageReader
 from sequencer.peers.versions import (
     PEER_VERSIONS,
@@ -25,10 +27,9 @@ from sequencer.peers.versions import (
     alpns_of,
     version_of,
 )
+from tests.forged_certificates import Authority
 from tests.plain_peer import Accepted
 from tests.replicator_host import eventually
-
-SCOUTED = "sequencer.peers.dialling.SCOUT_S"
 
 
 def no_context():
@@ -61,37 +62,83 @@ def peers_of(loop):
         each.stop()
 
 
-def connected(monkeypatch, *, room=None):
-    """Let every dial succeed; return a list of the far ends."""
-    far = []
+class Member:
+    """Node n2, as far as n1 dials it: what it accepts is in `far`."""
 
-    def dial(_dialer, _again):
-        ours, theirs = socket.socketpair()
+    def __init__(self, top, *, room=None):
+        authority = Authority(str(top / "authority")).directory
+        for name in ("n1", "n2"):
+            issue(authority, name, CertificateRole.NODE)
+        alpns = alpns_of("flights")
+        self._contexts = Contexts(
+            certificate_files(authority, "n2"),
+            lambda *paths: offering(server_context(*paths), *alpns),
+        )
+        self.client = Contexts(
+            certificate_files(authority, "n1"),
+            lambda *paths: offering(client_context(*paths), *alpns),
+        ).current
+        self.far, self.hangs_up = [], False
+        self._listener = socket.create_server(("localhost", 0))
         if room is not None:
-            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)
-        ours.setblocking(False)
-        far.append(theirs)
-        return Accepted(fileno=ours.detach())
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
+        self.addresses = {"n2": [self._listener.getsockname()[:2]]}
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
 
-    monkeypatch.setattr(PeerDialer, "dial", dial)
-    return far
+    def _accept(self):
+        while True:
+            try:
+                plain, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                sock, _ = accept(plain, self._contexts.current(), 10.0, admit=lambda _peer: None)
+            except (PeerError, OSError):  # n1 stops while it dials
+                plain.close()
+                continue
+            if self.hangs_up:
+                sock.close()
+            self.far.append(sock)
+
+    def close(self):
+        """Listen no more, and hang up."""
+        socket.socket.shutdown(self._listener, socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+        for each in self.far:
+            each.close()
 
 
-def test_no_message_overtakes_one_that_waits_for_room(monkeypatch, peers_of):
+@pytest.fixture
+def member_of(tmp_path):
+    """Make the node that n1 dials; closed at the end."""
+    every = []
+
+    def make(**options):
+        every.append(Member(tmp_path, **options))
+        return every[-1]
+
+    yield make
+    for each in every:
+        each.close()
+
+
+def test_no_message_overtakes_one_that_waits_for_room(member_of, peers_of):
     """A report of changes that overtook the full report before it would be undone by that one."""
-    far = connected(monkeypatch, room=4096)
-    peers = peers_of({"n2": [("127.0.0.1", 1)]})
+    member = member_of(room=4096)
+    peers = peers_of(member.addresses, context=member.client)
     assert eventually(lambda: not peers.problems({"n2"}))
-    sent = [b"%d " % number * (1 + number % 3 * 9000) for number in range(60)]
+    sent = [b"%d " % number * (1 + number % 3 * 99_000) for number in range(60)]
     for each in sent:
         peers.send("n2", each)
-    reader = MessageReader("n1", 7)
+    [far] = member.far
+    reader = MessageReader("n1", version_of(far.selected_alpn_protocol()))
     got = []
     while len(got) < len(sent):
-        reader.add(far[0].recv(65536))
+        reader.add(far.recv(65536))
         got += reader.take()
     assert got == sent
-    far[0].close()
 
 
 def test_an_unreachable_member_is_reported_in_plain_text(peers_of):
@@ -103,36 +150,56 @@ def test_an_unreachable_member_is_reported_in_plain_text(peers_of):
     assert eventually(lambda: peers.problems({"n2"}) == {"n2": words})
 
 
-def test_a_broken_connection_is_reported_in_plain_text_and_dialled_again(monkeypatch, peers_of):
+def test_a_broken_connection_is_reported_in_plain_text_and_dialled_again(
+    member_of, peers_of, caplog
+):
     """The same holds for a connection that was there."""
-    far = connected(monkeypatch)
-    peers = peers_of({"n2": [("127.0.0.1", 1)]})
-    assert eventually(lambda: not peers.problems({"n2"}))
-    told = []
-    monkeypatch.setattr(logging.getLogger("sequencer.peers"), "warning",
-                        lambda words, *values: told.append(words % values))  # fmt: skip
-    far[0].close()
-    assert eventually(lambda: len(far) > 1)
+    member = member_of()
+    peers = peers_of(member.addresses, context=member.client)
+    assert eventually(lambda: member.far and not peers.problems({"n2"}))
+    member.far[0].close()
+    assert eventually(lambda: len(member.far) > 1)
+    told = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert told == ["node n2: the connection broke: it hung up"]
-    far[1].close()
 
 
-def test_a_member_that_hangs_up_every_time_is_dialled_with_pauses(monkeypatch, peers_of):
+def test_a_member_that_hangs_up_while_messages_wait_for_room_is_noticed_at_once(
+    member_of, peers_of, caplog
+):
+    """The loop turned without a pause until the messages had waited for too long."""
+    member = member_of(room=4096)
+    peers = peers_of(member.addresses, context=member.client)
+    assert eventually(lambda: not peers.problems({"n2"}))
+    for _ in range(60):
+        peers.send("n2", bytes(200_000))
+    socket.socket.shutdown(member.far[0], socket.SHUT_WR)
+    assert eventually(lambda: len(member.far) > 1)
+    told = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert told == ["node n2: the connection broke: it hung up"]
+
+
+def test_a_connection_that_cannot_be_watched_ends_alone(loop, peers_of):
+    """The kernel refuses a descriptor too many; that ended the process."""
+    left = threading.Event()
+    peers = peers_of({"n2": [("localhost", 2)]})
+    ours, theirs = socket.socketpair()
+    sock = Accepted(fileno=ours.detach())
+    serve = peers.serve(sock, SimpleNamespace(is_node=True, name="n2"))
+    with closing(theirs):
+        sock.close()  # the descriptor is -1, which the kernel refuses
+        serve(left.set)
+        assert left.wait(60)
+    assert loop.call(lambda: None)
+
+
+def test_a_member_that_hangs_up_every_time_is_dialled_with_pauses(member_of, peers_of, caplog):
     """A node with other members does; each attempt is a handshake and a line in its log."""
-    far, many = connected(monkeypatch), threading.Event()
-    dial = PeerDialer.dial
-
-    def hung_up_on(dialer, again):
-        sock = dial(dialer, again)
-        far[-1].close()
-        if len(far) == 20:
-            many.set()
-        return sock
-
-    monkeypatch.setattr(PeerDialer, "dial", hung_up_on)
-    peers_of({"n2": [("127.0.0.1", 1)]})
-    assert not many.wait(0.3)  # it must not happen, so there is no event to wait for
-    assert len(far) > 1
+    member, began_s = member_of(), time.monotonic()
+    member.hangs_up = True
+    peers_of(member.addresses, context=member.client)
+    assert eventually(lambda: len(member.far) >= 6, 60)
+    # pauses of 20, 40, 80, 160 and 320 ms, of which each may be half as long
+    assert time.monotonic() - began_s > 0.3
 
 
 def test_where_nothing_answers_one_stream_dials_for_all_and_the_others_follow_at_once():
@@ -163,42 +230,41 @@ def test_where_nothing_answers_one_stream_dials_for_all_and_the_others_follow_at
     assert met[2:] == ["scout", "b"]
 
 
-def test_another_stream_dials_for_all_when_the_one_that_did_is_served_no_more(monkeypatch):
+@pytest.mark.parametrize("how", ["it said so", "it is silent"])
+def test_another_stream_dials_for_all_when_the_one_that_did_is_served_no_more(how):
     """Otherwise the return of the node would go unnoticed."""
-    turns, place, woken = Turns(), ("127.0.0.1", 1), []
+    now, place, woken = SimpleNamespace(s=0.0), ("127.0.0.1", 1), []
+    turns = Turns(lambda: now.s)
     first, second = (lambda: woken.append("first")), (lambda: woken.append("second"))
 
     def fail(again):
         with turns.at(place, 1.0, again):
             raise ConnectionRefusedError("no answer")
 
-    for takes_over in (lambda: turns.give_up(first), lambda: monkeypatch.setattr(SCOUTED, 0.0)):
-        with pytest.raises(ConnectionRefusedError):
-            fail(first)
-        with pytest.raises(UnansweredError):
-            fail(second)
-        takes_over()
-        with pytest.raises(ConnectionRefusedError):
-            fail(second)
-        turns.give_up(second)
-    assert woken == ["second"], "the one that gave up told it"
+    with pytest.raises(ConnectionRefusedError):
+        fail(first)
+    with pytest.raises(UnansweredError):
+        fail(second)
+    if how == "it said so":
+        turns.give_up(first)
+    now.s += SCOUT_S
+    with pytest.raises(ConnectionRefusedError):
+        fail(second)
+    assert woken == ["second"] * (how == "it said so"), "the one that gave up told it"
 
 
 def test_a_member_with_two_addresses_is_dialled_at_the_other_one_at_once():
     """Nothing answers at the first, as another stream knows; that says nothing of the second."""
-    turned, dialled = Turns(), []
-    waits = PeerDialer("n2", [("127.0.0.1", 1), ("127.0.0.1", 2)], no_context)
+    places, dialled = [("127.0.0.1", 1), ("127.0.0.1", 2)], []
 
-    def attempt(address, _wait_s, again):
-        dialled.append(address)
-        raise UnansweredError("no answer")
+    class Taken(Turns):
+        def at(self, address, _wait_s, _again):
+            dialled.append(address)
+            raise UnansweredError("no answer")
 
-    turned.at = attempt
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sequencer.peers.dialling._TURNS", turned)
-        with pytest.raises(UnansweredError):
-            waits.dial()
-    assert dialled == [("127.0.0.1", 1), ("127.0.0.1", 2)]
+    with pytest.raises(UnansweredError):
+        PeerDialer("n2", places, no_context, turns=Taken()).dial()
+    assert dialled == places
 
 
 def test_a_member_that_connects_again_has_one_connection(peers_of):

@@ -180,7 +180,7 @@ def test_a_connection_that_ends_because_no_session_is_left_is_dialled_again_at_o
             push.leave(name)
             assert node.has_ended.wait(60)
             node.has_ended.clear()
-        assert time.monotonic() - began_s < 4
+        assert time.monotonic() - began_s < 20  # it would wait for five seconds eight times
     finally:
         push.stop()
         node.close()

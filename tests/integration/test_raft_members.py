@@ -70,7 +70,7 @@ def acknowledge(node: Raft, *names: str, codec: MessageCodec = THEIRS) -> None:
 def with_learner() -> Raft:
     """A leader that has added n4, which is caught up."""
     node = a_leader()
-    node.add("n4", "d:4")
+    node.changes.add("n4", "d:4")
     acknowledge(node)
     acknowledge(node, "n4", codec=JOINED)
     return node
@@ -79,7 +79,7 @@ def with_learner() -> Raft:
 def refusal(node: Raft, verb: str, *words: str) -> str:
     """The code with which a leader refuses a change."""
     with pytest.raises(Refused) as refused:
-        getattr(node, verb)(*words)
+        getattr(node.changes, verb)(*words)
     return refused.value.code
 
 
@@ -91,7 +91,7 @@ def test_a_learner_counts_for_nothing_until_it_is_promoted() -> None:
     assert node.status().commit < entry.index
     acknowledge(node, "n2")
     assert node.status().commit == entry.index
-    node.promote("n4")
+    node.changes.promote("n4")
     acknowledge(node, "n2")
     assert node.status().commit == entry.index  # 2 of 4 are no majority
     acknowledge(node, "n4", codec=JOINED)
@@ -103,7 +103,7 @@ def test_the_last_change_names_its_entry_and_what_it_replaces_until_it_is_decide
     """Nodes compare configurations by it, and start with either while it is undecided."""
     node = a_leader()
     before = node.members
-    entry = node.add("n4", "d:4")
+    entry = node.changes.add("n4", "d:4")
     change = node.last_change
     assert (change.term, change.index) == (entry.term, entry.index)
     assert change.now.keys() - change.before.keys() == {"n4"}
@@ -122,7 +122,7 @@ def test_a_change_is_refused_with_the_reason() -> None:
     assert refusal(node, "remove", "n9") == refusal(node, "promote", "n9") == "not-a-member"
     assert refusal(node, "add", "n2", "x:1") == refusal(node, "promote", "n2") == "is-member"
     assert refusal(node, "remove", "n1") == "leads"
-    node.add("n4", "d:4")
+    node.changes.add("n4", "d:4")
     assert refusal(node, "remove", "n3") == "changing"
     acknowledge(node)
     assert refusal(node, "add", "n5", "e:5") == "too-many"
@@ -139,7 +139,7 @@ def test_a_member_is_not_removed_if_the_others_would_be_no_quorum() -> None:
         node.tick()
         acknowledge(node, "n2")
     assert refusal(node, "remove", "n2") == "no-quorum"
-    node.remove("n3")
+    node.changes.remove("n3")
     acknowledge(node, "n2")
     assert list(node.members) == ["n1", "n2"]
 
@@ -153,13 +153,13 @@ def test_a_new_leader_counts_no_node_as_live_before_it_has_heard_it() -> None:
         acknowledge(node, "n2")
     assert refusal(node, "remove", "n2") == "no-quorum"
     acknowledge(node, "n3")
-    node.remove("n2")
+    node.changes.remove("n2")
 
 
 def test_a_node_that_was_founded_again_is_not_promoted() -> None:
     """Every founder has the same incarnation, so votes of an earlier copy would count for it."""
     node = a_leader()
-    node.add("n4", "d:4")
+    node.changes.add("n4", "d:4")
     acknowledge(node)
     acknowledge(node, "n4", codec=MessageCodec("", (), 0))
     assert refusal(node, "promote", "n4") == "not-caught-up"
@@ -168,17 +168,17 @@ def test_a_node_that_was_founded_again_is_not_promoted() -> None:
 def test_a_copy_that_was_removed_is_not_promoted_again() -> None:
     """It may be what a late message of the old machine says, and that machine has ended."""
     node = with_learner()
-    node.promote("n4")
+    node.changes.promote("n4")
     acknowledge(node)
     acknowledge(node, "n4", codec=JOINED)
-    node.remove("n4")
+    node.changes.remove("n4")
     acknowledge(node)
-    node.add("n4", "e:4")
+    node.changes.add("n4", "e:4")
     acknowledge(node)
     acknowledge(node, "n4", codec=JOINED)
     assert refusal(node, "promote", "n4") == "not-caught-up"
     acknowledge(node, "n4", codec=MessageCodec("", (), 78))
-    node.promote("n4")
+    node.changes.promote("n4")
     assert node.members["n4"].incarnation == 78
 
 
@@ -186,7 +186,7 @@ def test_a_snapshot_holds_the_configuration_of_its_own_entry() -> None:
     """A later one may never be decided; a node that installed the snapshot could not undo it."""
     node = a_leader()
     decided = node.status().commit
-    node.add("n4", "d:4")
+    node.changes.add("n4", "d:4")
     snapshot = node.compact(decided, b"")
     assert snapshot is not None
     assert [name for name, _ in snapshot.roster] == ["n1", "n2", "n3"]
@@ -216,15 +216,15 @@ def test_a_node_that_lost_its_state_makes_no_snapshot_before_its_log_says_so() -
 def test_a_cluster_shrinks_to_one_node_and_grows_again() -> None:
     """A node that is a majority by itself commits its own changes."""
     node = a_leader()
-    node.remove("n3")
+    node.changes.remove("n3")
     acknowledge(node, "n2")
-    node.remove("n2")
+    node.changes.remove("n2")
     settle(node)
     assert node.status().commit == node.status().last
-    node.add("n4", "d:4")
+    node.changes.add("n4", "d:4")
     settle(node)
     acknowledge(node, "n4", codec=JOINED)
-    node.promote("n4")
+    node.changes.promote("n4")
     settle(node)
     assert node.status().commit == node.status().last - 1
     acknowledge(node, "n4", codec=JOINED)

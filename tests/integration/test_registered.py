@@ -20,6 +20,7 @@ from replicator_host import eventually
 import rt
 from archiver.lease import RolledFile
 from rt.cli.common.link import look
+from rt.client.publisher import await_consumed
 from rt.errors import Misuse, PeerError, Refused, Stopped
 from rt.format.manifest import Archived
 from rt.log.files.directory import LogDirectory
@@ -440,7 +441,8 @@ def test_a_reader_on_another_machine_goes_on_and_fences_the_first(cluster, tmp_p
         second.ack(found, sync=True)
 
         def left():
-            return one._ask({"do": "cursors", "name": "moving"})["cursors"][0]["messages"]
+            asked = cluster.ask({"do": "cursors", "name": "moving"}, "subscriber")
+            return asked["cursors"][0]["messages"]
 
         assert eventually(lambda: left() == 989)  # whichever node answers
 
@@ -468,7 +470,7 @@ def test_a_standby_goes_on_when_the_holder_is_killed(cluster, tmp_path):
             taken = []
             standby = threading.Thread(target=lambda: taken.append(take_over(client)))
             standby.start()
-            while not cursor_epoch(client, "killed"):
+            while not cursor_epoch(cluster, "killed"):
                 time.sleep(0.01)
             process.send_signal(signal.SIGKILL)
             killed_s = time.monotonic()
@@ -491,9 +493,9 @@ def take_over(client):
     return (1000 if message is None else int(message.payload)), taken_s
 
 
-def cursor_epoch(client, name):
+def cursor_epoch(cluster, name):
     """The epoch of a cursor, 0 if there is none."""
-    rows = client._ask({"do": "cursors"})["cursors"]
+    rows = cluster.ask({"do": "cursors"}, "subscriber")["cursors"]
     return next((row["epoch"] for row in rows if row["cursor"] == name), 0)
 
 
@@ -517,30 +519,25 @@ def test_a_publisher_waits_until_its_message_was_consumed(cluster, tmp_path):
             reader.ack(message)
 
 
-def test_an_election_does_not_end_the_wait_for_a_cursor(cluster, tmp_path, monkeypatch):
+def test_an_election_does_not_end_the_wait_for_a_cursor():
     """The node that was asked could not decide anything just then; the next one can."""
-    with connect(cluster, tmp_path / "a") as client:
-        publisher = client.publisher("elected")
-        client.subscriber(cursor=rt.Registered("patient"), sessions="numbers").close()
-        ask = publisher._ask
-        codes = ("undecided", "busy")
-        errors = [NoLeader("no node leads now"), *(Refused(code, "not now") for code in codes)]
+    codes = ("undecided", "busy")
+    errors = [NoLeader("no node leads now"), *(Refused(code, "not now") for code in codes)]
 
-        def troubled(request):
-            if errors:
-                raise errors.pop()
-            return ask(request)
+    def troubled(_request):
+        if errors:
+            raise errors.pop()
+        return {"cursors": [{"position": "0.0.0"}]}
 
-        monkeypatch.setattr(publisher, "_ask", troubled)
-        publisher.await_consumed(START, "patient", PATIENCE_S)
-        errors = [Refused("undecided", "no majority")] * 1000
-        with pytest.raises(Refused, match="no majority"):
-            publisher.await_consumed(START, "patient", 0.1)
-        monkeypatch.setattr(publisher, "_ask", lambda _request: {"cursors": []})
-        with pytest.raises(PeerError, match="a node's answer cannot be read"):
-            publisher.await_consumed(START, "patient", PATIENCE_S)
-        with pytest.raises(Misuse, match="timeout_s is nan; use seconds"):
-            publisher.await_consumed(START, "patient", float("nan"))
+    await_consumed(troubled, START, "patient", PATIENCE_S)
+    assert not errors
+    errors = [Refused("undecided", "no majority")] * 1000
+    with pytest.raises(Refused, match="no majority"):
+        await_consumed(troubled, START, "patient", 0.1)
+    with pytest.raises(PeerError, match="a node's answer cannot be read"):
+        await_consumed(lambda _request: {"cursors": []}, START, "patient", PATIENCE_S)
+    with pytest.raises(Misuse, match="timeout_s is nan; use seconds"):
+        await_consumed(troubled, START, "patient", float("nan"))
 
 
 def test_a_change_is_seen_at_once_whichever_node_is_asked_first(cluster, tmp_path, monkeypatch):

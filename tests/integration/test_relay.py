@@ -4,13 +4,12 @@ import itertools
 import logging
 import os
 import threading
+import time
 
 import pytest
 from archive_cluster import STREAM, ArchiveCluster
 from replicator_host import Certificates, DiskHost, Inbox, eventually, frames, log_bytes
 
-from replicator.push import relay as relay_module
-from replicator.push import session_book as sessions_module
 from replicator.push.relay import HeldCopy, Relay
 from replicator.serve.server import Server
 from replicator.serve.streams import only
@@ -162,14 +161,23 @@ def written(tmp_path, count=20):
     return str(tmp_path / "source" / STREAM / "jfk")
 
 
-def relay_to(target, directory, durable, name="node-1", doubted=lambda: None):
-    """Return a relay of one session to the node."""
+def relay_to(target, directory, durable, name="node-1", doubted=lambda: None, **options):
+    """Return a relay of one session to the node; `others` are the copies of other sessions."""
     certs, _, server = target
     contexts = Contexts(
         issue(certs.directory, "node-2", CertificateRole.NODE, force=True), client_context
     )
-    copy = HeldCopy(directory, durable, doubted)
-    return Relay(name, server.address, contexts, STREAM, lambda _session: copy)
+    copies = {"jfk": HeldCopy(directory, durable, doubted), **options.pop("others", {})}
+    return Relay(name, server.address, contexts, STREAM, copies.get, **options)
+
+
+class Clock:
+    """A clock that a test may move."""
+
+    ahead_s = 0.0
+
+    def __call__(self):
+        return time.monotonic() + self.ahead_s
 
 
 def end_of(directory):
@@ -199,22 +207,17 @@ def frame_ends(directory):
 
 
 def test_a_relay_hangs_up_when_nothing_is_needed_and_dials_again_when_asked(
-    tmp_path, target, monkeypatch, caplog
+    tmp_path, target, caplog
 ):
     """It would keep a publisher from its session, and hold a connection for nothing."""
     caplog.set_level(logging.INFO)
-    directory, (_, host, server) = written(tmp_path), target
-    relay = relay_to(target, directory, lambda: end_of(directory))
-
-    def need_for(seconds):
-        monkeypatch.setattr(relay_module, "_IDLE_S", seconds)
-
+    directory, (_, host, server), clock = written(tmp_path), target, Clock()
+    relay = relay_to(target, directory, lambda: end_of(directory), clock=clock)
     for count in (1, 2):
-        need_for(3600.0)
         relay.want("jfk")
         assert eventually(lambda: host.inboxes.get("jfk") and host.inboxes["jfk"].peer)
         assert caplog.text.count("push to node node-1: connected") == count
-        need_for(0.0)
+        clock.ahead_s += 20
         assert eventually(lambda: server.connections == 0)
         assert host.inboxes["jfk"].peer == ""
     relay.stop()
@@ -234,11 +237,9 @@ def test_a_refused_session_is_not_offered_at_every_request(tmp_path, target, cap
     assert "is another log here" in caplog.text
 
 
-def test_a_session_that_is_refused_repeatedly_is_logged_once(tmp_path, target, monkeypatch, caplog):
+def test_a_session_that_is_refused_repeatedly_is_logged_once(tmp_path, target, caplog):
     """A node with a full disk refuses a thousand sessions, each of them twice a second."""
-    monkeypatch.setattr(relay_module, "_RETRY_S", 0.0)
-    monkeypatch.setattr(relay_module, "_IDLE_S", 60.0)
-    refusals = []
+    refusals, clock = [], Clock()
 
     def claim(identity, peer, wake, *, relays):
         if len(refusals) < 5:
@@ -248,19 +249,17 @@ def test_a_session_that_is_refused_repeatedly_is_logged_once(tmp_path, target, m
 
     directory, (_, host, _) = written(tmp_path), target
     taken, host.claim = host.claim, claim
-    relay = relay_to(target, directory, lambda: end_of(directory))
-    requested = relay._requested
-    requested._copy_of = {"jfk": requested._copy_of("jfk")}.get
-    requested._needed_s["lga"] = float("inf")  # so that it does not hang up meanwhile
-    for count in range(6):
+    relay = relay_to(target, directory, lambda: end_of(directory), clock=clock)
+
+    def is_relayed():
+        clock.ahead_s += 6  # the refusal of before is over
         relay.want("jfk")
-        assert eventually(lambda n=count: len(refusals) > n or n == 5)
-        assert eventually(lambda n=count: "jfk" not in requested.names() or n == 5)
-    assert eventually(lambda: host.inboxes and host.inboxes["jfk"].durable == end_of(directory))
+        relay.want("lga")  # of which there is nothing here: it does not hang up meanwhile
+        return host.inboxes and host.inboxes["jfk"].durable == end_of(directory)
+
+    assert eventually(is_relayed)
     assert caplog.text.count("is not pushed to node node-1") == 1
     assert caplog.text.count("bytes of disk left") == 2, "once here and once at the node"
-    errors = relay._connection._errors
-    assert eventually(lambda: not errors._complaints), "the next refusal is logged again"
     relay.stop()
 
 
@@ -290,17 +289,21 @@ def test_a_relay_that_gets_no_thread_is_asked_again(tmp_path, target, monkeypatc
     relay.stop()
 
 
-def test_a_damaged_copy_costs_no_descriptor_per_try(tmp_path, target, monkeypatch):
+def test_a_damaged_copy_costs_no_descriptor_per_try(tmp_path, target, caplog):
     """It is requested a few times a second for as long as its publisher is away."""
-    monkeypatch.setattr(relay_module, "_RETRY_S", 0.0)
-    directory, server = written(tmp_path), target[2]
+    caplog.set_level(logging.INFO)
+    directory, server, clock = written(tmp_path), target[2], Clock()
     with open(os.path.join(directory, "manifest"), "r+b") as manifest:
         manifest.write(b"?")
-    relay = relay_to(target, directory, lambda: START)
+    relay = relay_to(target, directory, lambda: START, clock=clock)
 
     def ask():
+        before = caplog.text.count("connected")
+        clock.ahead_s += 6  # the refusal of before is over
         relay.want("jfk")
-        return eventually(lambda: not relay._requested.is_wanted() and not server.connections)
+        return eventually(
+            lambda: caplog.text.count("connected") > before and not server.connections
+        )
 
     assert ask()
     before = os.listdir("/proc/self/fd")
@@ -312,10 +315,8 @@ def test_a_damaged_copy_costs_no_descriptor_per_try(tmp_path, target, monkeypatc
 def test_a_copy_that_is_set_aside_as_it_is_requested_ends_no_thread(tmp_path, target):
     """The other sessions of the connection go on."""
     directory, host = written(tmp_path), target[1]
-    relay = relay_to(target, directory, lambda: end_of(directory))
     gone = HeldCopy(str(tmp_path / "gone"), lambda: START, lambda: None)
-    made = {"lga": gone, "jfk": relay._requested._copy_of("jfk")}
-    relay._requested._copy_of = made.get
+    relay = relay_to(target, directory, lambda: end_of(directory), others={"lga": gone})
     relay.want("lga")
     relay.want("jfk")
     assert eventually(lambda: "jfk" in host.inboxes)
@@ -429,7 +430,7 @@ def test_a_session_is_relayed_again_when_the_copy_was_set_aside(tmp_path):
     """The publisher fills another copy, and a node served by relay must not wait for the old."""
     with ArchiveCluster(tmp_path, nodes=3, **RELAYED) as cluster:
         for name in ("n1", "n2"):
-            cluster.nodes[name]._relay.stop()  # so that both get it from the third
+            cluster.nodes[name].relay.stop()  # so that both get it from the third
         cluster.push(cluster.addresses[2:])
         publisher, count = cluster.publisher(), itertools.count()
 
@@ -454,10 +455,9 @@ def test_a_session_is_relayed_again_when_the_copy_was_set_aside(tmp_path):
 
 
 def test_a_copy_that_rots_under_a_node_is_fetched_again_when_its_publisher_returns(
-    tmp_path, monkeypatch, caplog
+    tmp_path, caplog
 ):
     """The publisher learns that the bytes differ; only the node can know whose are whole."""
-    monkeypatch.setattr(sessions_module, "_REFUSED_RETRY_S", 0.2)
     with ArchiveCluster(tmp_path, nodes=3) as cluster:
         push = cluster.push()
         publisher = cluster.publisher()
@@ -471,7 +471,7 @@ def test_a_copy_that_rots_under_a_node_is_fetched_again_when_its_publisher_retur
         with open(copies[0] / "log.0.0", "r+b") as file:
             file.seek(len(whole) - 9)
             file.write(b"?")
-        cluster.push()
+        cluster.push(refused_retry_s=0.2)
         assert eventually(lambda: "is set aside and fetched again" in caplog.text)
         publisher.publish(b"10")
         publisher.flush(Level.MERGED, PATIENCE_S)

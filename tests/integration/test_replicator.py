@@ -9,7 +9,7 @@ import threading
 import time
 import tracemalloc
 from collections import Counter
-from functools import partial
+from contextlib import suppress
 
 import pytest
 from replicator_host import (
@@ -26,9 +26,6 @@ from replicator_host import (
 
 from replicator.limits.admission import ServerLimits
 from replicator.pull.client import PullClient
-from replicator.push import client as push_module
-from replicator.push import session_book as sessions_module
-from replicator.push import session_watcher as watcher_module
 from replicator.push.client import PushClient
 from replicator.serve import server as server_module
 from replicator.serve.server import Server
@@ -37,7 +34,7 @@ from replicator.wire import dialer as dialer_module
 from replicator.wire import link as link_module
 from replicator.wire.codec import VERSION, encode
 from replicator.wire.hello import common_version
-from replicator.wire.link import Link
+from replicator.wire.link import Link, Patience, shut
 from replicator.wire.messages import (
     CONNECTION,
     PULL,
@@ -52,7 +49,6 @@ from rt import Publisher, WriterSettings
 from rt.errors import FlushTimeout, Misuse, Refused
 from rt.format.manifest import MERGED, SESSION, LogIdentity
 from rt.log.notify.confirmations import ConfirmationsFile
-from rt.log.notify.watch import Watch
 from rt.net.authority.certificates import issue
 from rt.net.authority.identity import CertificateRole
 from rt.net.tls import Contexts, accept, client_context, connect
@@ -87,9 +83,10 @@ class Site:
         self.certs, self.top, self.port = certs, str(top), 0
         self.start()
 
-    def start(self):
+    def start(self, **options):
         self.host = DiskHost(os.path.join(self.top, "node"))
-        self.server = Server(("localhost", self.port), self.certs.server(), only(self.host))
+        address, contexts = ("localhost", self.port), self.certs.server()
+        self.server = Server(address, contexts, only(self.host), **options)
         self.port = self.server.address[1]
         self.node = ("localhost", self.port)
         self.server.start()
@@ -98,12 +95,19 @@ class Site:
         self.server.stop()
         self.host.stop()
 
+    def restart(self, **patience):
+        """Start it again, with other deadlines."""
+        self.stop()
+        self.start(patience=Patience(**patience))
+
     def path(self, *names):
         return os.path.join(self.top, *names)
 
-    def puller(self, contexts, nodes=None):
+    def puller(self, contexts, nodes=None, **settings):
         asks = HostEnd(self.host)
-        return PullClient(self.path("sub"), STREAM, nodes or [self.node], contexts, asks=asks)
+        return PullClient(
+            self.path("sub"), STREAM, nodes or [self.node], contexts, asks=asks, **settings
+        )
 
 
 @pytest.fixture
@@ -161,17 +165,15 @@ def test_a_session_that_appears_later_is_found(site, publisher):
     client.start()
     session(site, "jfk", 20)
     session(site, "ewr", 20)
-    assert client.wake() is None
     assert eventually(lambda: [each.session for each in client.status()] == ["jfk"])
     assert client.stop(drain_s=60)
     assert_pushed(site, "jfk")
     assert not os.path.exists(site.path("node", STREAM, "in", "ewr"))
 
 
-def test_sessions_are_found_and_followed_where_there_are_no_events(site, publisher, monkeypatch):
+def test_sessions_are_found_and_followed_where_there_are_no_events(site, publisher):
     """A network file system sends no notifications, so the watcher polls."""
-    monkeypatch.setattr(watcher_module, "Watch", partial(Watch, "poll"))
-    client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
+    client = PushClient(site.path("pub"), STREAM, [site.node], publisher, watch="poll")
     client.start()
     with Publisher(site.path("pub"), stream=STREAM, session="jfk") as writer:
         for _ in range(3):
@@ -206,17 +208,20 @@ def test_a_session_is_found_while_another_never_rests(site, publisher):
     assert_pushed(site, "jfk", "ewr")
 
 
-def test_a_dead_node_is_not_dialled_for_every_message(site, publisher, monkeypatch):
+def hang_up(listener, dialled):
+    """Accept each connection and close it, until the listener is shut."""
+    with suppress(OSError):
+        while True:
+            listener.accept()[0].close()
+            dialled.append(time.monotonic())
+
+
+def test_a_dead_node_is_not_dialled_for_every_message(site, publisher):
     """Updates wake a connection; they must not cut short the pause before the next attempt."""
-    dialled = []
-
-    def refuse(*_address, **_roles):
-        dialled.append(time.monotonic())
-        raise ConnectionRefusedError
-
-    monkeypatch.setattr(dialer_module, "connect", refuse)
-    client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
-    with Publisher(site.path("pub"), stream=STREAM, session="jfk") as writer:
+    dialled, listener = [], socket.create_server(("localhost", 0))
+    threading.Thread(target=hang_up, args=(listener, dialled), daemon=True).start()
+    client = PushClient(site.path("pub"), STREAM, [listener.getsockname()], publisher)
+    with listener, Publisher(site.path("pub"), stream=STREAM, session="jfk") as writer:
         client.start()
         assert eventually(lambda: len(dialled) >= 4)
         began, before = time.monotonic(), len(dialled)
@@ -224,7 +229,8 @@ def test_a_dead_node_is_not_dialled_for_every_message(site, publisher, monkeypat
             writer.publish(b"x")
             time.sleep(0.001)
         tries, seconds = len(dialled) - before, time.monotonic() - began
-    client.stop()
+        client.stop()
+        shut(listener)
     assert tries <= 3 + seconds / 0.1
 
 
@@ -392,23 +398,27 @@ def test_the_reason_of_a_copy_that_ended_is_not_erased_by_a_connection(
 ):
     """An `rt pull` that ended without a reason would be started again, on the same disk."""
     merged(site)
-    client = site.puller(subscriber)
+    failing, dialled = threading.Event(), threading.Event()
+
+    def fail(_log):
+        if failing.is_set():
+            raise OSError(5, "Input/output error")
+
+    client = site.puller(subscriber, sweep=fail)
     client.start()
     assert eventually(lambda: client.status().has_all)
 
-    def fail():
-        raise OSError(5, "Input/output error")
-
     def connected_late(*node, **roles):
         found = connect(*node, **roles)
-        monkeypatch.setattr(client._copy.log, "sync", fail)
-        assert eventually(lambda: client._dialer.stopping)
+        failing.set()
+        assert eventually(lambda: not client.running)
+        dialled.set()
         return found
 
     monkeypatch.setattr(dialer_module, "connect", connected_late)
     site.stop()
     site.start()
-    client._dialer.join(60)
+    assert dialled.wait(60)
     assert not client.running
     assert client.status().error == (
         f"{site.path('sub', STREAM, 'out')}: input/output error; this copy has ended"
@@ -577,9 +587,9 @@ def test_two_connections_do_not_fill_one_session(site, publisher):
 
 
 @pytest.fixture
-def hasty(monkeypatch):
+def hasty(site):
     """Give up a peer that does not greet within half a second."""
-    monkeypatch.setattr(link_module, "GREETING_S", 0.5)
+    site.restart(greeting_s=0.5)
 
 
 def test_plaintext_and_silence_end_at_the_deadline_and_others_are_served(
@@ -618,9 +628,9 @@ def test_a_greeting_that_trickles_in_is_cut_off(site, publisher, hasty):
     sock.close()
 
 
-def test_a_peer_that_falls_silent_is_dropped(site, publisher, monkeypatch):
+def test_a_peer_that_falls_silent_is_dropped(site, publisher):
     """Half-open links end."""
-    monkeypatch.setattr(link_module, "DEAD_S", 0.3)
+    site.restart(dead_s=0.3)
     silent, _ = connect(site.node, publisher.current())
     silent.sendall(encode(Hello(VERSION, VERSION, PUSH, STREAM, "silent")))
     assert silent.recv(1)
@@ -639,7 +649,7 @@ def test_both_ends_of_an_idle_connection_send_heartbeats(
         beats[id(link)] += data == encode(Heartbeat())
         send(link, data)
 
-    monkeypatch.setattr(link_module, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(link_module, "PATIENCE", Patience(heartbeat_s=0.05))
     monkeypatch.setattr(Link, "send", sent)
     session(site, "jfk", 5)
     merged(site)
@@ -718,48 +728,70 @@ def test_a_connection_made_during_a_stop_ends_with_it(site, publisher, monkeypat
     assert eventually(lambda: not site.server.connections)
 
 
-def test_a_puller_stopped_while_it_dials_releases_its_directory_afterwards(site, subscriber):
-    """A machine that is off does not answer; the directory is free once the dial has ended."""
+def test_a_puller_that_is_stopped_while_it_dials_releases_its_directory_at_once(site, subscriber):
+    """A machine that is off does not answer for ten seconds, and nothing needs its answer."""
+    before = set(os.listdir("/proc/self/fd"))
     with socket.create_server(("localhost", 0)) as deaf:
         client = site.puller(subscriber, [deaf.getsockname()])
         client.start()
         plain, _ = deaf.accept()
-        assert not client.stop(0.01)
-        with pytest.raises(Misuse, match="pulled into already"):
-            site.puller(subscriber)
+        assert plain.recv(1 << 20)
+        assert client.stop(60)
+        site.puller(subscriber).stop()
+        plain.setblocking(False)
+        with pytest.raises(BlockingIOError):  # the dial is still under way
+            plain.recv(1)
         plain.close()
-        assert eventually(lambda: client.stop(0.01))
-    site.puller(subscriber).stop()
+    assert eventually(lambda: set(os.listdir("/proc/self/fd")) <= before)
 
 
-def test_a_pusher_that_is_stopped_while_it_dials_leaves_no_descriptor(site, publisher, monkeypatch):
+def test_a_connection_that_is_made_after_its_puller_was_stopped_is_closed(
+    site, subscriber, monkeypatch
+):
+    """Nobody is left who would use it, or close it."""
+    dialling, stopped, made = threading.Event(), threading.Event(), []
+
+    def slowly(*node, **roles):
+        dialling.set()
+        assert stopped.wait(60)
+        made.append(connect(*node, **roles))
+        return made[0]
+
+    monkeypatch.setattr(dialer_module, "connect", slowly)
+    client = site.puller(subscriber)
+    client.start()
+    assert dialling.wait(60)
+    assert client.stop(60)
+    stopped.set()
+    assert eventually(lambda: made and made[0][0].fileno() < 0)
+
+
+def test_a_pusher_that_is_stopped_while_it_dials_leaves_no_descriptor(site, publisher):
     """A program that keeps trying a node that is off would run out of them."""
-    monkeypatch.setattr(push_module, "_STOP_S", 0.01)
     before = set(os.listdir("/proc/self/fd"))
     with socket.create_server(("localhost", 0)) as deaf:
         client = PushClient(site.path("pub"), STREAM, [deaf.getsockname()], publisher)
         client.start()
         plain, _ = deaf.accept()
-        client.stop()
+        client.stop(wait_s=0.01)
         plain.close()
     assert eventually(lambda: set(os.listdir("/proc/self/fd")) <= before)
 
 
 @pytest.mark.parametrize("manifest", [b"", b"half a line", b"no line\n"])
 def test_a_session_that_cannot_be_shipped_costs_no_descriptor_at_each_look(
-    site, publisher, monkeypatch, manifest
+    site, publisher, manifest
 ):
     """A crash while a session is made, on a full disk, leaves a manifest without a line."""
-    monkeypatch.setattr(sessions_module, "_REFUSED_RETRY_S", 0.0)
     os.makedirs(site.path("pub", STREAM, "jfk"))
     with open(site.path("pub", STREAM, "jfk", "manifest"), "wb") as file:
         file.write(manifest)
-    client = PushClient(site.path("pub"), STREAM, [site.node], publisher)
+    client = PushClient(site.path("pub"), STREAM, [site.node], publisher, refused_retry_s=0.0)
     client.start()
     assert eventually(lambda: site.server.connections)
-    for _ in range(20):
-        client.wake()
-        time.sleep(0.02)
+    for number in range(20):
+        Publisher(site.path("pub"), stream=STREAM, session=f"s{number}").close()  # it looks at all
+        assert eventually(lambda number=number: len(client.status()) == 2 + number)
     client.stop()
     links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
     opened = [os.readlink(link) for link in links if os.path.lexists(link)]

@@ -35,7 +35,7 @@ from replicator.wire.messages import (
 from rt import Publisher
 from rt.errors import PeerError
 from rt.format.manifest import MERGED, SESSION, Archived, LogIdentity, Rolled
-from rt.limits import MIB
+from rt.limits import MIB, READ_BYTES
 from rt.log.files.disk import OsDisk
 from rt.log.files.identity import new_identity
 from rt.log.write.appender import Appender
@@ -60,7 +60,7 @@ def test_unfinished_large_messages_are_refused_beyond_a_bound_and_others_are_ser
     publisher, host = certs.publisher(), DiskHost(str(tmp_path / "node"))
     server = Server(("localhost", 0), certs.server(), only(host))
     server.start()
-    server._large = LargeMessages(6 << 20)
+    server.memory = LargeMessages(6 << 20)
     body = b"".join(make_frame(0, [bytes(4 << 20)]).parts)
     data = encode(Data(0, Position(0), memoryview(body)))
     answers, socks = [], []
@@ -72,7 +72,7 @@ def test_unfinished_large_messages_are_refused_beyond_a_bound_and_others_are_ser
         with suppress(OSError):
             sock.sendall(data[: 2 << 20])
         if not number:
-            assert eventually(lambda: server._large.taken)
+            assert eventually(lambda: server.memory.taken)
             continue
         answers.append(first_answer(sock, (Hello, Open, Standing, Ack)).code)
     assert answers == ["memory"] * 3
@@ -83,7 +83,7 @@ def test_unfinished_large_messages_are_refused_beyond_a_bound_and_others_are_ser
     assert client.stop(drain_s=60)
     for sock in socks:
         sock.close()
-    assert eventually(lambda: not server._large.taken)
+    assert eventually(lambda: not server.memory.taken)
     server.stop(), host.stop()
 
 
@@ -182,13 +182,13 @@ class Counted(Server):
 
     def __init__(self, *given):
         super().__init__(*given)
-        self.spent, spend = [], self._admission.spend
+        self.spent, spend = [], self.admission.spend
 
         def counting(peer, size, messages):
             self.spent.append(messages)
             return spend(peer, size, messages)
 
-        self._admission.spend = counting
+        self.admission.spend = counting
 
 
 def test_a_reader_that_floods_wakes_no_thread_for_nothing(tmp_path):
@@ -267,9 +267,7 @@ def test_a_session_is_counted_as_the_messages_that_it_costs_and_a_new_one_as_mor
 
 def test_what_is_charged_for_messages_ends_a_turn():
     """Others of the name are held back only between two turns."""
-    given = Given(encode(Heartbeat()) * 100, 200)
-    link = Link(given, "test")
-    link._decoder.greeting = False
+    given, link = greeted(encode(Heartbeat()) * 100, 200)
     count = 0
     for _ in link.receive(1000):
         link.charge(99)
@@ -303,15 +301,26 @@ class Given:
         return len(self.data)
 
 
+def greeted(data, part):
+    """Return a connection that gives some bytes in parts, and its link, which has a greeting."""
+    given = Given(encode(Hello(VERSION, VERSION, PUSH, STREAM, "test")), READ_BYTES)
+    link = Link(given, "test")
+    link.expect(Hello)
+    link.take_passed()
+    given.data, given.part = memoryview(data), part
+    link.arrived()
+    return given, link
+
+
 def received(data, part, **options):
     """Return what a link receives of bytes that come in parts, and how many messages it counts."""
-    given = Given(data, part)
-    link, found, count = Link(given, "test"), [], 0
-    link._decoder.greeting = False
-    while given.data or link._more:
+    given, link = greeted(data, part)
+    found, count = [], 0
+    while given.data or link.has_more:
+        if given.data:
+            link.arrived()
         found += link.receive(100, **options)
         count += link.take_passed().messages
-        link._more = bool(given.data) or link._more
     given.ours.close(), given.theirs.close()
     return found, count
 

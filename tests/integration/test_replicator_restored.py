@@ -4,7 +4,6 @@ import os
 import shutil
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from archive_cluster import STREAM, ArchiveCluster
@@ -16,20 +15,21 @@ from replicator.push.progress import Release, SessionProgress
 from replicator.push.session_book import SessionBook
 from replicator.sink.channel import SinkChannel
 from replicator.sink.sink import EMPTY_FILES_MAX
-from replicator.source.change_detector import LogReplaced
 from replicator.source.gather_window import GatherWindow
 from replicator.wire.codec import encode
 from replicator.wire.dialer import Destination
 from replicator.wire.frame_buffer import FrameBuffer
 from replicator.wire.hello import PUSH
-from replicator.wire.messages import Ack, Data, RolledNotice, Standing
+from replicator.wire.messages import Ack, Data, Refusal, RolledNotice, Standing
 from rt.errors import FlushTimeout, Refused
 from rt.format.manifest import Archived, Rolled
-from rt.log.files.disk import OsFile, open_small
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import OsDisk
 from rt.log.notify.confirmations import ConfirmationsFile, Level
 from rt.names import parse_glob
 from rt.position import START, Position
 from rt.publisher import Publisher
+from tests.links import Line
 
 RUN_1 = Position.of(1, 0, 0)
 
@@ -342,30 +342,28 @@ def test_what_only_releases_files_is_not_written_for_every_message(tmp_path):
     assert file.read().released == 400
 
 
-def test_the_file_of_confirmations_stays_open_while_its_session_is_busy(tmp_path, monkeypatch):
+def test_the_file_of_confirmations_stays_open_while_its_session_is_busy(tmp_path):
     """Opening it for each message costs more than writing it; a quiet one needs no descriptor."""
-    opened = []
 
-    def counted(path):
-        opened.append(open_small(path))
-        return opened[-1]
+    def opened():
+        links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+        files = [os.readlink(each) for each in links if os.path.lexists(each)]
+        return files.count(str(tmp_path / "confirmed"))
 
-    monkeypatch.setattr("rt.log.notify.confirmations.open_small", counted)
     progress = SessionProgress(str(tmp_path), 1)
     for end in (100, 200):
         progress.take("n1", said(end, end))
         progress.note(whole=False)
         assert ConfirmationsFile(str(tmp_path)).read().merged == end
-    assert len(opened) == 1
+        assert opened() == 1
     progress.note(whole=True)
     assert ConfirmationsFile(str(tmp_path)).read().released == 200
-    assert len(opened) == 1
+    assert opened() == 1
     progress.rest()
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(opened[0])
+    assert opened() == 0
     progress.take("n1", said(300, 300))
     progress.note(whole=False)
-    assert len(opened) == 2
+    assert opened() == 1
     progress.rest()
 
 
@@ -402,41 +400,44 @@ def test_what_was_noted_in_a_file_that_had_gone_is_noted_again(tmp_path):
 
 
 def pushed(tmp_path):
-    """Return a connection that ships one session, with its channel, and the session's log."""
-    source = tmp_path / "pub" / STREAM / "jfk"
-    log = Log(source).write(100)
+    """Return a connection that ships one session to a node that has nothing yet, and its line."""
     book = SessionBook(str(tmp_path / "pub"), STREAM, [parse_glob("*")])
     push = PushConnection(
         Destination([("localhost", 1)], None, PUSH, STREAM), book, GatherWindow(1)
     )
-    dialogue = Dialogue(source, tmp_path / "sink").talk()
-    push._channels["jfk"] = dialogue.outlet
-    return push, dialogue, log
+    return push, Line().shipping(push)
+
+
+def confirm(push, line):
+    """Let the node confirm all that it was sent."""
+    end, _ = push.sent("jfk")
+    line.answers.append(said(end, end))
+    push.turn()
 
 
 def test_a_session_rests_once_nothing_was_sent_between_two_looks(tmp_path):
     """One that publishes every second would be opened, compared and closed each time."""
-    push, dialogue, log = pushed(tmp_path)
-    channel, open_files = dialogue.outlet, lambda: len(os.listdir("/proc/self/fd"))
+    log = Log(tmp_path / "pub" / STREAM / "jfk").write(100)
+    push, line = pushed(tmp_path)
 
     def look():
-        push._begin_sweep()
-        push._sweep._left = dict.fromkeys(push._channels)
-        push._sweep._due_s = 0.0
-        push._look_at_some(SimpleNamespace(mark=lambda _channel: None))
-        return open_files()
+        push.look()
+        push.turn()
+        return len(os.listdir("/proc/self/fd"))
 
-    push._take_ack(channel, said(channel.position, channel.position))
-    busy = open_files()
-    assert look() == busy
+    confirm(push, line)
+    busy = look()
     assert look() == busy - 3, "the log, its manifest, and the note of what is confirmed"
     log.write(100)
-    dialogue.talk()
-    push._take_ack(channel, said(channel.position, channel.position))
+    push.offer("jfk")
+    push.turn()
+    confirm(push, line)
     assert look() == busy
-    push._take_refusal(channel, Refused("busy", "later"))
-    assert open_files() == busy - 1
-    dialogue.close()
+    line.answers.append(Refusal(0, "busy", "later"))
+    push.turn()
+    assert push.sent("jfk") == (None, 0)
+    assert len(os.listdir("/proc/self/fd")) == busy - 3
+    push.end()
 
 
 def test_what_is_confirmed_of_a_session_made_again_is_noted_in_its_new_directory(tmp_path):
@@ -500,32 +501,46 @@ def test_a_backup_whose_manifest_is_as_long_is_noticed_at_the_next_look(tmp_path
     assert [code for _, code, why in dialogue.refusals if "put back" in why] == ["diverged"] * 2
 
 
+class WatchedDirectory(LogDirectory):
+    """A log's directory that counts the looks at its manifest, and the files that it opens."""
+
+    def __init__(self, path, disk):
+        super().__init__(path, disk)
+        self.calls = []
+
+    def is_as_read(self):
+        self.calls.append("is_as_read")
+        return super().is_as_read()
+
+    def is_continued(self):
+        self.calls.append("is_continued")
+        return super().is_continued()
+
+    def refresh(self):
+        self.calls.append("refresh")
+        return super().refresh()
+
+    def open_file(self, start):
+        self.calls.append("open_file")
+        return super().open_file(start)
+
+
 @pytest.mark.parametrize("rested", [False, True], ids=["awake", "rested"])
-def test_a_manifest_that_has_not_changed_is_looked_at_once(tmp_path, monkeypatch, rested):
+def test_a_manifest_that_has_not_changed_is_looked_at_once(tmp_path, rested):
     """Each system call hands the interpreter on, and each update is sent by three connections."""
     log = Log(tmp_path / "source").write(100)
-    dialogue = Dialogue(tmp_path / "source", tmp_path / "sink").talk()
+    dialogue = Dialogue(tmp_path / "source", tmp_path / "sink")
+    watched = dialogue.log = WatchedDirectory(str(tmp_path / "source"), OsDisk())
+    watched.refresh()
+    dialogue.talk()
     if rested:
         dialogue.outlet.rest()
         dialogue.talk()
     log.write(100)
-    calls, size = [], OsFile.size
-    monkeypatch.setattr(OsFile, "size", lambda file: calls.append("size") or size(file))
-    monkeypatch.setattr(os, "stat", counted(calls, os.stat))
-    monkeypatch.setattr(os, "open", counted(calls, os.open))
+    watched.calls.clear()
     dialogue.outlet.pump(lambda _data: None, FrameBuffer())
-    assert calls == ["size", "stat"]
+    assert watched.calls == ["is_as_read"]
     dialogue.close()
-
-
-def counted(calls, call):
-    """Return a function of the system that counts its calls."""
-
-    def made(*args, **named):
-        calls.append(call.__name__)
-        return call(*args, **named)
-
-    return made
 
 
 def test_a_directory_whose_log_goes_on_is_sent_on_after_a_rest(tmp_path):
@@ -604,17 +619,13 @@ def test_what_was_still_to_be_noted_of_a_log_is_not_noted_in_the_backup(tmp_path
     log = Log(source).write(100)
     shutil.copytree(source, backup)
     log.write(100).roll()
-    book = SessionBook(str(tmp_path / "pub"), STREAM, [parse_glob("*")])
-    node = Destination([("localhost", 1)], None, PUSH, STREAM)
-    push = PushConnection(node, book, GatherWindow(1))
-    channel = Dialogue(source, tmp_path / "sink").talk().outlet
-    push._channels["jfk"] = channel
-    push._take_ack(channel, said(channel.position, channel.position))
+    push, line = pushed(tmp_path)
+    confirm(push, line)
     restore_from_journal(source, backup, way)
     before = ConfirmationsFile(str(source)).read()
-    push._begin_sweep()
-    push._look_at_some(SimpleNamespace(mark=lambda _channel: None))
-    push._take_refusal(channel, LogReplaced(str(source)))
+    push.look()
+    push.turn()
+    assert "was deleted or put back from a backup" in push.error("jfk")
     assert ConfirmationsFile(str(source)).read() == before
     assert not before.released
 

@@ -14,6 +14,7 @@ from replicator.push.client import PushClient
 from replicator.serve.server import Server
 from replicator.serve.streams import only
 from replicator.wire.codec import PUSH, VERSION, Hello, encode
+from replicator.wire.link import PATIENCE, Patience
 from rt import Publisher
 from rt.errors import Refused
 from rt.net.authority.certificates import issue
@@ -40,9 +41,10 @@ def serve(certs, tmp_path):
     """Return a function that starts a server with these limits."""
     started = []
 
-    def run(limits=None):
+    def run(limits=None, members=None, patience=PATIENCE):
         host = DiskHost(str(tmp_path / "node"))
-        server = Server(("localhost", 0), certs.server(), only(host), limits)
+        host.members = members
+        server = Server(("localhost", 0), certs.server(), only(host), limits, patience=patience)
         server.start()
         started.append((server, host))
         return server
@@ -186,9 +188,7 @@ def test_a_certificate_with_every_session_gets_a_bounded_number(serve, publisher
 
 def test_a_node_of_another_cluster_is_refused_before_it_can_ask(serve, certs, caplog):
     """A certificate of the same authority, with the role of a node, does not make a member."""
-    server = serve()
-    [served] = server._streams.every
-    served.host.members = {"node-1"}
+    server = serve(members={"node-1"})
     stranger = issue(certs.directory, "n9", CertificateRole.NODE)
     with pytest.raises(Refused, match="'n9' is not a node of this cluster"):
         connect(("localhost", server.address[1]), Contexts(stranger, client_context).current())
@@ -206,13 +206,11 @@ def test_stopping_ends_handshakes_at_once(serve):
         sock.close()
 
 
-def test_a_peer_that_says_hello_too_late_gives_its_place_back(serve, publisher, monkeypatch):
+def test_a_peer_that_says_hello_too_late_gives_its_place_back(serve, publisher):
     """A certificate opens the door; it does not let anyone block it."""
-    monkeypatch.setattr("replicator.wire.link.GREETING_S", 0.3)
-    server = serve()
+    server = serve(patience=Patience(greeting_s=0.3))
     silent, _ = connect(("localhost", server.address[1]), publisher.current())
     assert eventually(lambda: server.connections == 0)
-    monkeypatch.undo()
     late, _ = connect(("localhost", server.address[1]), publisher.current())
     late.sendall(encode(Hello(VERSION, VERSION, PUSH, STREAM, "late")))
     assert late.recv(1)

@@ -41,13 +41,13 @@ class Manager:
     """Records the notifications that a service manager receives."""
 
     def __init__(self, sock, path):
-        self._sock = sock
+        self.sock = sock
         self.environment = {"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "400000"}
 
     def hear(self, word):
         """Wait for a notice that begins so, and return its lines."""
         while True:
-            lines = self._sock.recv(4096).decode().split("\n")
+            lines = self.sock.recv(4096).decode().split("\n")
             if lines[0] == word:
                 return lines
 
@@ -109,12 +109,12 @@ def test_a_program_whose_loop_is_stuck_does_not_feed_the_watchdog(manager):
     turn = ServiceManager(manager.environment).attend(Quiet(), lambda: None, lambda: "".join(stuck))
     manager.hear("READY=1")
     turn()
-    manager._sock.setblocking(False)
+    manager.sock.setblocking(False)
     with pytest.raises(BlockingIOError):
-        manager._sock.recv(4096)
+        manager.sock.recv(4096)
     stuck.clear()
     turn()
-    assert manager._sock.recv(4096) == b"WATCHDOG=1"
+    assert manager.sock.recv(4096) == b"WATCHDOG=1"
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,12 @@ import shutil
 
 import pytest
 
-from replicator.push import session_book as sessions
 from replicator.push.client import PushClient
 from rt import SessionChange
 from rt.errors import FlushTimeout
 from rt.log.notify.confirmations import Level
 from rt.net.authority.certificates import issue
 from rt.net.authority.identity import CertificateRole
-from rt.node.agree import duties
 from rt.publisher import Publisher
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.commands import run
@@ -99,15 +97,14 @@ def test_a_name_belongs_to_the_identity_that_opened_it_and_to_no_other(tmp_path)
         assert {cluster.ledger(name).number for name in cluster.nodes} <= {1, 2}
 
 
-def test_a_squatter_loses_the_name_once_it_is_gone(tmp_path, monkeypatch):
+def test_a_squatter_loses_the_name_once_it_is_gone(tmp_path):
     """Its owner was refused as another log for ever."""
-    monkeypatch.setattr(sessions, "_REFUSED_RETRY_S", 0.5)
     with ArchiveCluster(tmp_path) as cluster:
         bob = Stranger(cluster, tmp_path)
         squatting = bob.push()
         bob.merged([b"squatting"])
         set_policy(cluster, close="1s", take="1h")
-        owner, _ = cluster.publisher(), cluster.push()
+        owner, _ = cluster.publisher(), cluster.push(refused_retry_s=0.5)
         owner.publish(b"mine")
         assert eventually(lambda: "belongs to 'bob'" in owner.shipping_note, PATIENCE_S)
         take = ("take", "jfk", "--new-log", "--identity", "publisher")
@@ -163,9 +160,8 @@ def test_a_session_goes_on_with_its_log_where_another_identity_takes_it_over(tmp
 
 
 @pytest.mark.parametrize("nodes", [1, 3])
-def test_a_session_whose_publisher_stays_away_expires_on_all_nodes(tmp_path, nodes, monkeypatch):
+def test_a_session_whose_publisher_stays_away_expires_on_all_nodes(tmp_path, nodes):
     """Nodes kept the copies of every session there ever was."""
-    monkeypatch.setattr(duties, "_REST_ALONE_S", 0.1)
     with ArchiveCluster(tmp_path, nodes=nodes) as cluster:
         push = cluster.push()
         with cluster.publisher() as publisher:
@@ -199,9 +195,8 @@ def test_a_session_whose_publisher_stays_away_expires_on_all_nodes(tmp_path, nod
         assert decided(cluster, "show", "jfk")["owner"] == "publisher"
 
 
-def test_a_live_session_neither_closes_nor_expires_while_another_does(tmp_path, monkeypatch):
+def test_a_live_session_neither_closes_nor_expires_while_another_does(tmp_path):
     """It may have nothing to say for days."""
-    monkeypatch.setattr(duties, "_REST_ALONE_S", 0.1)
     with ArchiveCluster(tmp_path) as cluster:
         set_policy(cluster, close="300ms", expire="1ms")
         publisher, _ = cluster.publisher(), cluster.push()

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from replicator.limits.quotas import NO_QUOTA, Quota, Quotas
-from replicator.push import session_book as sessions
 from replicator.push.client import PushClient
 from replicator.serve.server import Server
 from replicator.serve.streams import only
@@ -171,12 +170,11 @@ def audited(nodes):
     )
 
 
-def test_a_session_too_many_is_pushed_once_the_quota_allows_it(tmp_path, monkeypatch):
+def test_a_session_too_many_is_pushed_once_the_quota_allows_it(tmp_path):
     """Neither the node nor the publisher is restarted for it."""
-    monkeypatch.setattr(sessions, "_REFUSED_RETRY_S", 0.2)
     with ArchiveCluster(tmp_path) as cluster:
         decided(cluster, "quota", "--sessions", "1")
-        cluster.push()
+        cluster.push(refused_retry_s=0.2)
         first = cluster.publisher("first")
         first.publish(b"x")
         first.flush(Level.MERGED, PATIENCE_S)

@@ -3,8 +3,8 @@
 import logging
 import os
 import re
+import time
 import tomllib
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,21 +14,17 @@ from replicator.push.client import PushClient
 from replicator.serve.streams import ServedStream, Streams
 from rt.cli.cluster.found import found_streams
 from rt.config.settings import load
-from rt.errors import Misuse, PeerError, Refused
+from rt.errors import DiskFailed, Misuse, PeerError, Refused
 from rt.net.admin import ask_any
 from rt.net.authority.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
 from rt.node.founding.cluster_files import ask_status, init_local_cluster
-from rt.node.host.node import Node
 from rt.node.host.stream_host import StreamHost
-from rt.node.ingest.inbox_syncer import InboxSyncer
-from rt.node.observe import sampler_thread as lookout
 from rt.node.settings.node import STREAMS_MAX, NodeSettings
 from rt.node.settings.storage import StorageSettings
 from rt.node.settings.stream_list import listed_streams, with_streams
 from rt.position import START
 from rt.publisher import Publisher
-from sequencer.member import Member
 from tests.commands import PATIENCE_S, run
 from tests.replicator_host import eventually
 
@@ -210,7 +206,7 @@ def test_a_list_has_an_end(tmp_path):
     assert len(NodeSettings(root=str(tmp_path), streams=many[1:]).each_stream) == STREAMS_MAX
 
 
-def test_a_failed_sync_ends_its_stream_and_no_other(process, monkeypatch, caplog):
+def test_a_failed_sync_ends_its_stream_and_no_other(process, caplog):
     """A disk of its own may fail; what was acknowledged there stays, and nothing is after it."""
     for name in NAMES:
         process.push(name)
@@ -220,10 +216,8 @@ def test_a_failed_sync_ends_its_stream_and_no_other(process, monkeypatch, caplog
     def broken(*_arguments):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(InboxSyncer, "settle", lambda self: (
-        broken() if self is failing.pipeline.inboxes.syncer else False
-    ))  # fmt: skip
-    monkeypatch.setattr(InboxSyncer, "put_off", lambda self: None)
+    syncer = failing.pipeline.inboxes.syncer
+    syncer.settle, syncer.put_off = broken, lambda: None
     with Publisher(f"{process.root}/pub", stream="trains", session="jfk") as publisher:
         publisher.publish(b"lost")
         assert eventually(lambda: failing.failure is not None, PATIENCE_S)
@@ -231,7 +225,6 @@ def test_a_failed_sync_ends_its_stream_and_no_other(process, monkeypatch, caplog
     assert list(process.host.nodes) == ["flights", "ships"]
     assert "stream trains is not served: input/output error" in caplog.text
     assert "stream trains: this node stops: input/output error" in caplog.messages
-    monkeypatch.undo()
     for name in ("flights", "ships"):
         assert process.publish(name, b"after") > START
     for who in ("operator", "n1"):
@@ -248,7 +241,6 @@ def test_a_damaged_stream_does_not_keep_the_others_from_starting(process, caplog
     process.start("n1", NAMES[1:])
     assert list(process.host.nodes) == ["flights", "ships"]
     assert "stream trains is not served: " in caplog.text
-    assert len(process.host._port.pulse._streams) == 2, "it was never put together"
     process.push("ships")
     assert process.publish("ships", b"1") > START
 
@@ -273,10 +265,11 @@ def test_only_operators_and_nodes_are_told_why_a_stream_failed(process):
     assert process.root not in client.status()[0].error
 
 
-def test_only_operators_and_nodes_are_shown_directories_of_a_node(process, monkeypatch):
+def test_only_operators_and_nodes_are_shown_directories_of_a_node(process):
     """The status names damaged files and the certificate, and answers every peer."""
     words = "expires on 2030-01-01 00:00 UTC"
-    monkeypatch.setattr(Node, "certificate_warning", lambda self: f"{self.settings.certs}: {words}")
+    node = process.host.nodes["trains"]
+    node.certificate_warning = lambda: f"{node.settings.certs}: {words}"
     told = {who: process.status("trains", who=who) for who in ("operator", "n1", "subscriber")}
     for who in ("operator", "n1"):
         assert told[who]["certificate"] == f"{process.root}/certs: {words}"
@@ -284,42 +277,37 @@ def test_only_operators_and_nodes_are_shown_directories_of_a_node(process, monke
     assert process.root not in str(told["subscriber"])
 
 
-def test_whatever_a_stream_complains_of_the_line_names_it(tmp_path, caplog, monkeypatch):
+def test_whatever_a_stream_complains_of_the_line_names_it(tmp_path, caplog):
     """`merging pauses` alone sends the operator to the disk of the wrong stream."""
 
-    def look(self):
-        self._tell_stalls(replace(self.sample, stalled={"sync jfk": 11.0}))
+    def look():
         raise OSError(5, "no statistics")
 
-    def hear(self, _sender, _data):
+    def hear(_sender, _data):
         raise PeerError("unheard of")
 
-    def run_on_a_full_disk(self):
-        if not self.execution.suspended:
-            raise OSError(28, "No space left on device")
-        return []
+    def full_disk(member):
+        def run():
+            if not member.execution.suspended:
+                raise OSError(28, "No space left on device")
+            return []
 
-    monkeypatch.setattr(lookout, "QUIET_S", 0.05)
+        return run
+
     process = Process(tmp_path)
     try:
         for name in NAMES:
             process.push(name)
             process.publish(name, b"x")
-        for owner, part in (
-            (lookout.SamplerThread, look),
-            (Member, hear),
-            (Member, run_on_a_full_disk),
-        ):
-            monkeypatch.setattr(owner, part.__name__.partition("_")[0], part)
         for node in process.host.nodes.values():
+            member = node.pipeline.member
+            node.lookout.look, member.hear, member.run = look, hear, full_disk(member)
             node.pipeline.sequencer.hear("n9", [b""])
             node.pipeline.sequencer.ring()
-        complaints = ("stalled for 11 s: ", "the node cannot be looked at: ", "merging pauses: ",
-                      "from node n9: ")  # fmt: skip
+        complaints = "the node cannot be looked at: ", "merging pauses: ", "from node n9: "
         for line in (f"stream {name}: {words}" for name in NAMES for words in complaints):
             assert eventually(lambda: line in caplog.text, PATIENCE_S), line  # noqa: B023
     finally:
-        monkeypatch.undo()
         process.close()
     assert not [each for each in caplog.messages if each.startswith(complaints)]
 
@@ -357,8 +345,14 @@ def test_a_session_that_is_refused_is_logged_with_its_stream(process, caplog):
 
 def test_the_last_stream_that_fails_ends_the_process(process):
     """A process that serves nothing would look alive."""
-    for name in NAMES:
-        process.host.nodes[name]._ending.fail(OSError(5, "Input/output error"))
+
+    def fail():
+        raise DiskFailed(5, "Input/output error")
+
+    for node in process.host.nodes.values():
+        node.pipeline.member.run = fail
+        node.pipeline.sequencer.ring()
+        assert node.wait(PATIENCE_S)
     assert not process.host.turn()
     assert set(process.host.failures) == set(NAMES)
 
@@ -541,9 +535,10 @@ def test_a_stream_is_founded_once_on_each_node_of_a_cluster(tmp_path):
 
 
 def rests(process, *names):
-    """Return whether all streams rest on these nodes."""
+    """Return whether all streams rest on these nodes: their next steps are seconds away."""
+    now_s = time.monotonic()
     return all(
-        node.pipeline.sequencer._duties._rest.is_resting
+        node.pipeline.sequencer.stepped_s() - now_s > 0.5
         for name in names
         for node in process.hosts[name].nodes.values()
     )

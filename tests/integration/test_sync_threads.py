@@ -1,13 +1,19 @@
 """SyncThreads: a few threads call the jobs of any number of sessions, each when it is due."""
 
+import gc
 import os
 import threading
 
 import pytest
 
 from rt import Fsync, Publisher, WriterSettings
-from rt.log.write import sync_threads as module
-from rt.log.write.sync_threads import SyncThreads, batch_threads, sync_threads
+from rt.log.write.sync_threads import (
+    HEAD_START_S,
+    THREADS_MAX,
+    SyncThreads,
+    batch_threads,
+    sync_threads,
+)
 from tests.replicator_host import eventually
 
 LONG_S = 3600.0
@@ -42,7 +48,7 @@ class Job:
 @pytest.fixture
 def threads():
     """Return threads of no disk in particular."""
-    return SyncThreads()
+    return SyncThreads("test")
 
 
 def joined(threads, *jobs):
@@ -52,9 +58,10 @@ def joined(threads, *jobs):
     return jobs
 
 
-def sync_names():
-    """Return the names of the threads there are."""
-    return [each.name for each in threading.enumerate() if each.name.startswith("sync sessions")]
+def names(verb):
+    """Return the names of the threads there are that do something."""
+    begin = f"{verb} sessions"
+    return {each.name for each in threading.enumerate() if each.name.startswith(begin)}
 
 
 def test_what_is_planned_for_later_is_called_at_once_when_it_is_asked_for(threads):
@@ -63,7 +70,7 @@ def test_what_is_planned_for_later_is_called_at_once_when_it_is_asked_for(thread
     threads.ask(job, LONG_S)
     threads.ask(job)
     job.demand_turn()
-    assert eventually(lambda: threads._due_s[job] is None), "the later plan has gone with it"
+    assert eventually(lambda: not job.inside)
     job.hold()
     threads.ask(job)
     job.demand_turn()
@@ -101,16 +108,15 @@ def test_a_job_says_when_it_wants_its_next_turn(threads):
     threads.leave(job)
 
 
-def test_what_a_thread_waits_for_comes_first_but_starves_nothing(threads, monkeypatch):
+def test_what_a_thread_waits_for_comes_first_but_starves_nothing():
     """A flush does not wait until a thousand sessions are synced that are due."""
-    monkeypatch.setattr(module, "_THREADS_MAX", 1)
-    calls = []
+    threads, calls = SyncThreads("test", most=1), []
     busy, due, late, asked = joined(threads, *(Job(each, calls) for each in "bdla"))
     busy.hold()
     threads.ask(busy)
     busy.demand_turn()
     threads.ask(due, 0.0)
-    threads.ask(late, -2 * module._HEAD_START_S)  # it has been due for long
+    threads.ask(late, -2 * HEAD_START_S)  # it has been due for long
     threads.ask(asked)
     busy.gate.set()
     due.demand_turn()
@@ -121,7 +127,7 @@ def test_what_a_thread_waits_for_comes_first_but_starves_nothing(threads, monkey
 
 def test_a_disk_that_hangs_in_one_sync_does_not_hold_up_the_next(threads):
     """Another thread starts where all are busy."""
-    jobs = joined(threads, *(Job() for _ in range(module._THREADS_MAX)))
+    jobs = joined(threads, *(Job() for _ in range(THREADS_MAX)))
     for job in jobs:
         job.hold()
         threads.ask(job)
@@ -135,7 +141,7 @@ def test_what_is_due_does_not_wait_for_the_turn_of_the_thread_that_kept_the_time
     """An interval sync came as late as a flush of another session took."""
     slow, timed = joined(threads, Job(), Job())
     for _ in range(4):  # first of one thread, then of two
-        assert eventually(lambda: threads._idle == threads._threads)
+        assert eventually(lambda: not slow.inside)
         slow.hold()
         threads.ask(timed, 0.3)
         threads.ask(slow)
@@ -153,8 +159,8 @@ def test_plans_that_others_took_the_place_of_do_not_pile_up(threads):
     for _ in range(500):
         threads.ask(busy)
         busy.demand_turn()
-        assert eventually(lambda: threads._due_s[busy] is not None and busy not in threads._running)
-    assert len(threads._heap) < 200
+        assert eventually(lambda: not busy.inside)
+    assert len(gc.get_referrers(busy)) < 200
     for job in (late, busy):
         threads.leave(job)
 
@@ -167,20 +173,26 @@ def test_leaving_waits_for_the_turn_and_ends_the_threads_with_the_last_job(threa
     job.demand_turn()
     leaving = threading.Thread(target=threads.leave, args=(job,))
     leaving.start()
-    assert eventually(lambda: job not in threads._due_s)
     assert leaving.is_alive()
-    threads.ask(job)  # too late
     job.gate.set()
     leaving.join(60)
     assert not leaving.is_alive()
-    assert eventually(lambda: not threads._threads)
+    threads.ask(job)  # too late
+    assert eventually(lambda: not names("test"))
     assert len(job.calls) == 1
 
 
-def test_a_job_that_fails_takes_only_its_own_turn_with_it(threads, monkeypatch):
+@pytest.fixture
+def ended():
+    """Return a semaphore that is released for each thread that ends with an error."""
+    count, hook = threading.Semaphore(0), threading.excepthook
+    threading.excepthook = lambda _failure: count.release()
+    yield count
+    threading.excepthook = hook
+
+
+def test_a_job_that_fails_takes_only_its_own_turn_with_it(threads, ended):
     """More threads than there may be have ended by then."""
-    ended = threading.Semaphore(0)
-    monkeypatch.setattr(threading, "excepthook", lambda _failure: ended.release())
 
     class Broken(Job):
         def turn(self):
@@ -188,7 +200,7 @@ def test_a_job_that_fails_takes_only_its_own_turn_with_it(threads, monkeypatch):
             raise ValueError("a fault of ours")
 
     broken, sound = joined(threads, Broken(), Job())
-    for _ in range(module._THREADS_MAX + 2):
+    for _ in range(THREADS_MAX + 2):
         threads.ask(broken)
         assert ended.acquire(timeout=60)
     threads.ask(sound)
@@ -200,7 +212,7 @@ def test_a_job_that_fails_takes_only_its_own_turn_with_it(threads, monkeypatch):
 @pytest.mark.parametrize("fsync", list(Fsync))
 def test_a_hundred_publishers_share_a_few_threads(tmp_path, fsync):
     """Each once had a thread of its own, which woke twice for each sync."""
-    settings = WriterSettings(fsync=fsync, fsync_interval_s=0.01)
+    settings, before = WriterSettings(fsync=fsync, fsync_interval_s=0.01), names("sync")
     publishers = [
         Publisher(tmp_path, stream="s", session=f"p{number}", writer=settings)
         for number in range(100)
@@ -209,10 +221,10 @@ def test_a_hundred_publishers_share_a_few_threads(tmp_path, fsync):
         publisher.publish(b"message")
     for publisher in publishers:
         publisher.flush("synced", 60)
-    assert 0 < len(sync_names()) <= module._THREADS_MAX
+    assert 0 < len(names("sync") - before) <= THREADS_MAX
     for publisher in publishers:
         publisher.close()
-    assert eventually(lambda: not sync_threads(str(tmp_path))._threads)
+    assert eventually(lambda: names("sync") <= before)
 
 
 @pytest.mark.parametrize("threads_of", [sync_threads, batch_threads])

@@ -556,7 +556,7 @@ def test_every_described_reason_is_a_sentence_with_a_remedy_or_a_pointer():
     """The tables are what operators read at night."""
     from rt.net import tls_errors
 
-    for table in (tls_errors._FOUND, tls_errors._TOLD, tls_errors._SEEN):
+    for table in (tls_errors.OBJECTIONS, tls_errors.ALERTS, tls_errors.REASONS):
         for words in table.values():
             assert 20 < len(words) < 120
     unknown = ssl.SSLError(1, "[SSL: TLSV1_ALERT_INTERNAL_ERROR] x")

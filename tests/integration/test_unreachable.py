@@ -1,21 +1,23 @@
 """A client that reaches no node says so, names them and why, and makes no program wait."""
 
 import asyncio
+import os
 import socket
 import threading
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import pytest
 from faulty import FaultyDisk
 
 import rt
-from replicator.push import pace
 from rt.client import aio
 from rt.client.receipts import Receipts
 from rt.errors import FlushTimeout, Stopped
+from rt.log.files.lock import take_lock
 from rt.log.notify.confirmations import Confirmations, ConfirmationsFile, Level
 from rt.net.authority.certificates import init_authority, issue
 from rt.net.authority.identity import CertificateRole
+from rt.net.loop.event_loop import EventLoop
 from tests.replicator_host import eventually
 
 STREAM = "flights"
@@ -29,12 +31,6 @@ def certs(tmp_path_factory):
     issue(directory, "jfk", CertificateRole.PUBLISHER, sessions=["*"])
     issue(directory, "etl", CertificateRole.SUBSCRIBER, streams=["*"])
     return directory
-
-
-@pytest.fixture(autouse=True)
-def looks_often(monkeypatch):
-    """Have what sessions wait for noted at once."""
-    monkeypatch.setattr(pace, "_LOOK_S", 0.02)
 
 
 @pytest.fixture
@@ -81,11 +77,22 @@ def test_publishing_to_an_address_without_a_node_says_so_once_and_goes_on(
     assert f"({closed}: no answer (connection refused))" in closing
 
 
+@contextmanager
+def receipts_of(publisher, confirmations):
+    """Yield the receipts of a publisher that nothing ships, and the loop that they live in."""
+    loop = EventLoop()
+    try:
+        with closing(Receipts(publisher, confirmations, loop)) as receipts:
+            yield receipts
+    finally:
+        loop.stop()
+
+
 def test_a_late_confirmation_names_the_level_of_its_own_message(tmp_path):
     """It said "only written" of a message that was safe on a majority, as others came after it."""
     with rt.Publisher(tmp_path, stream=STREAM, session="jfk") as publisher:
         confirmations = ConfirmationsFile(str(tmp_path / STREAM / "jfk"))
-        with closing(confirmations), closing(Receipts(publisher, confirmations)) as receipts:
+        with closing(confirmations), receipts_of(publisher, confirmations) as receipts:
             late = receipts.future(Level.MERGED, publisher.publish(b"first"))
             assert eventually(lambda: late.end)
             with pytest.raises(FlushTimeout, match="only synced"):
@@ -101,9 +108,8 @@ def test_a_late_confirmation_promises_no_sync_before_it_is_done(tmp_path):
     disk, gate = FaultyDisk(), threading.Semaphore(0)
     with rt.Publisher(tmp_path, stream=STREAM, session="jfk", disk=disk) as publisher:
         disk.step = lambda call: gate.acquire(timeout=60) if call == "sync" else None
-        with closing(
-            Receipts(publisher, ConfirmationsFile(str(tmp_path / STREAM / "jfk")))
-        ) as receipts:
+        confirmations = ConfirmationsFile(str(tmp_path / STREAM / "jfk"))
+        with receipts_of(publisher, confirmations) as receipts:
             late = receipts.future(Level.MERGED, publisher.publish(b"first"))
             with pytest.raises(FlushTimeout, match="only written"):
                 late.result(0.01)
@@ -150,3 +156,21 @@ def test_a_silent_address_holds_up_no_program_and_is_named_at_once(certs, silent
     with pytest.raises(FlushTimeout, match=f"{silent}: no answer yet"):
         publisher.flush("merged", 1)
     client.close(0.1)
+
+
+def test_a_client_that_dials_a_silent_address_is_closed_without_waiting_for_it(
+    certs, silent, tmp_path
+):
+    """It waited two seconds for each dial, and left its event loops and a locked copy behind."""
+    before = set(threading.enumerate())
+    client = connected(certs, silent, tmp_path, "jfk")
+    publisher = client.publisher("jfk")
+    with pytest.raises(FlushTimeout, match=f"{silent}: no answer yet"):
+        publisher.publish(b"kept", confirm="merged", timeout_s=1)
+    reading = connected(certs, silent, tmp_path, "etl")
+    reader = reading.subscriber()
+    client.close(0)
+    reading.close(0)
+    left = {each.name for each in set(threading.enumerate()) - before}
+    assert left <= {"peer", "certificates"}
+    os.close(take_lock(reader.directory, "the copy is locked"))

@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -17,7 +17,8 @@ from openmetrics_text import families_of
 from prometheus_client import CollectorRegistry, exposition
 
 from replicator.serve.client_record import PULLS, ClientView
-from rt.cli.cluster import node as cli_node
+from rt.cli.cluster.node import RELOADED
+from rt.cli.common.link import reload
 from rt.errors import Misuse
 from rt.net.authority.certificates import certificate_files
 from rt.node.agree.fork_watch import FoundFork
@@ -31,14 +32,14 @@ from rt.web.nodes.cursor_rows import CursorRow
 from rt.web.nodes.files import planned
 from rt.web.nodes.metrics import SERIES_MAX, StreamView, node_metrics
 from rt.web.nodes.node_overview import overview
+from rt.web.nodes.node_site import NodeSite
 from rt.web.nodes.verdict import NodeRow, verdict_of
-from rt.web.serving import protocol
 from rt.web.serving.collector import SiteCollector
 from rt.web.serving.disclosure import encoded
 from rt.web.serving.server import WebServer, demand_installed
 from sequencer.raft.consensus import Seat
 from tests.replicator_host import eventually
-from tests.web_site import shown
+from tests.web_site import port_of, sampled, shown
 
 
 @pytest.fixture(scope="module")
@@ -86,42 +87,40 @@ def test_a_node_that_does_what_it_promises_is_alive_and_ready(node):
         assert (status, json.loads(body)["ok"]) == (200, True), path
 
 
-def test_what_makes_a_node_unready_leaves_it_alive(node, monkeypatch):
+def test_what_makes_a_node_unready_leaves_it_alive(node):
     """A restart frees no disk, brings no leader, and loses what memory held."""
     real = node.node.lookout.sample
     troubled = replace(
         real, disk=replace(real.disk, takes_data=False),
         changes=replace(real.changes, leaderless_s=60.0),
     )  # fmt: skip
-    node.node.lookout.stop()  # nothing replaces what follows
-    monkeypatch.setattr(node.node.lookout, "sample", troubled)
-    status, _, body = node.ask("/readyz")
-    assert status == 503
-    reasons = json.loads(body)["reasons"]
-    assert [each.partition(":")[0] for each in reasons] == ["no-quorum", "reserve"]
-    assert node.ask("/healthz")[0] == 200
+    with sampled(node.node, troubled):
+        status, _, body = node.ask("/readyz")
+        assert status == 503
+        reasons = json.loads(body)["reasons"]
+        assert [each.partition(":")[0] for each in reasons] == ["no-quorum", "reserve"]
+        assert node.ask("/healthz")[0] == 200
     old = replace(real, times=replace(real.times, at_s=real.at_s - 60))
-    monkeypatch.setattr(node.node.lookout, "sample", old)
-    status, _, body = node.ask("/healthz")
+    with sampled(node.node, old):
+        status, _, body = node.ask("/healthz")
     assert (status, "stuck" in json.loads(body)["reasons"][0]) == (503, True)
 
 
-def test_a_forked_node_is_named_by_page_probe_and_metric(node, monkeypatch):
+def test_a_forked_node_is_named_by_page_probe_and_metric(node):
     """It serves nothing, so no service may send clients there, and only an operator can mend it."""
     real = node.node.lookout.sample
     fork = FoundFork(0.0, Position(2048), "entry 9 is another")
     waiting = replace(real.view.waiting, fork=fork)
     tick = replace(real.view.tick, waiting=waiting)
     forked = replace(real, view=real.view._replace(tick=tick))
-    node.node.lookout.stop()
-    monkeypatch.setattr(node.node.lookout, "sample", forked)
-    status, _, body = node.ask("/readyz")
-    assert (status, json.loads(body)["reasons"][0].split(":")[0]) == (503, "forked")
-    assert node.ask("/healthz")[0] == 200
-    shown = node.json("/overview")
-    assert (shown["nodes"][0]["role"], shown["verdict"]["level"]) == ("forked", "degraded")
-    assert "its log differs from 0.0.2048 on" in shown["verdict"]["text"]
-    assert node.metric("rt_forked") == 1
+    with sampled(node.node, forked):
+        status, _, body = node.ask("/readyz")
+        assert (status, json.loads(body)["reasons"][0].split(":")[0]) == (503, "forked")
+        assert node.ask("/healthz")[0] == 200
+        shown = node.json("/overview")
+        assert (shown["nodes"][0]["role"], shown["verdict"]["level"]) == ("forked", "degraded")
+        assert "its log differs from 0.0.2048 on" in shown["verdict"]["text"]
+        assert node.metric("rt_forked") == 1
     answers = {"n2": {"forked": {"position": "0.0.7"}, "role": "follower"}}
     two = replace(real.view.engine, members={**real.view.engine.members, "n2": Seat(1)})
     tick = replace(real.view.tick, engine=two)
@@ -240,9 +239,14 @@ def test_fifty_readers_that_read_nothing_do_not_delay_a_message(node):
             each.close()
 
 
-def test_requests_that_never_end_give_their_places_back(node, monkeypatch):
+def test_requests_that_never_end_give_their_places_back(node):
     """They took every place, and a probe that found none had a node restarted that was well."""
-    monkeypatch.setattr(protocol, "REQUEST_S", 0.2)
+    with port_of(node.site, request_s=0.2) as quick:
+        demand_places(quick)
+
+
+def demand_places(node):
+    """Fail unless unfinished requests make room, and an open page stays."""
     host, port = node.address.split(":")
     page = socket.create_connection((host, int(port)))
     page.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -304,7 +308,7 @@ def test_with_a_certificate_it_is_served_over_tls(node, tmp_path):
         web.stop()
 
 
-def test_a_hangup_says_what_is_in_use_and_what_waits_for_a_restart(node, monkeypatch, caplog):
+def test_a_hangup_says_what_is_in_use_and_what_waits_for_a_restart(node, caplog):
     """A line that only says "settings were loaded" let an operator believe that all were."""
 
     def refuse():
@@ -318,18 +322,16 @@ def test_a_hangup_says_what_is_in_use_and_what_waits_for_a_restart(node, monkeyp
         storage=replace(settings.storage, reserve=12345),
         limits=replace(settings.limits, connections=77),
     )
-    monkeypatch.setattr(cli_node, "reloaded", lambda _: now)
     with caplog.at_level(logging.INFO, "rt.cli"):
-        cli_node._reload(running, None)
+        reload(lambda: now, None, running.reload, RELOADED)
     loaded, left = caplog.messages
     assert loaded == "certificates, reserve and limits were loaded again"
     assert left == "changed and not in use until the program is started again: http, listen"
     assert running.directory.guard.reserve == 12345
-    now = settings
-    cli_node._reload(running, SimpleNamespace(reload=refuse))
+    reload(lambda: settings, SimpleNamespace(reload=refuse), running.reload, RELOADED)
     assert caplog.messages[-1] == "nothing was loaded again: no such key"
     assert running.directory.guard.reserve == 12345
-    cli_node._reload(running, None)
+    reload(lambda: settings, None, running.reload, RELOADED)
     assert running.directory.guard.reserve == settings.storage.reserve
 
 
@@ -364,30 +366,31 @@ def many(sample, count):
     )
 
 
-def with_cursors(node, monkeypatch, *cursors):
-    """Give the stream these registered cursors, and forget earlier samples."""
-    node.node.lookout.stop()
+@contextmanager
+def with_cursors(node, *cursors):
+    """Give the stream these registered cursors; yield a port that shows them."""
     real = node.node.lookout.sample
     notes = {CURSOR_NOTE + each.name: each.text() for each in cursors}
     view = real.view._replace(notes={**real.view.notes, **notes})
-    monkeypatch.setattr(node.node.lookout, "sample", replace(real, view=view))
-    monkeypatch.setattr(node.site._cursors, "_looked_s", float("-inf"))
+    site = NodeSite(node.node, node.events)
+    with sampled(node.node, replace(real, view=view)), port_of(site) as port:
+        yield port
 
 
-def test_each_registered_cursor_has_its_lag(node, monkeypatch):
+def test_each_registered_cursor_has_its_lag(node):
     """A reader that stopped is seen before retention overtakes it."""
     end = node.node.pipeline.feeds.end
-    with_cursors(
-        node, monkeypatch,
+    total = node.node.lookout.sample.view.number
+    with with_cursors(
+        node,
         RegisteredCursor("etl", "spark", holder="spark-1", stored_ns=5),
         RegisteredCursor("done", "spark", position=end),
-    )  # fmt: skip
-    total = node.node.lookout.sample.view.number
-    assert node.metric("rt_cursor_lag_messages", cursor="etl") == total
-    assert node.metric("rt_cursor_lag_bytes", cursor="etl") > 100 * total
-    assert node.metric("rt_cursor_lag_seconds", cursor="etl") >= 0
-    assert node.metric("rt_cursor_lag_bytes", cursor="done") == 0
-    done, etl = node.json("/overview")["cursors"]
+    ) as port:
+        assert port.metric("rt_cursor_lag_messages", cursor="etl") == total
+        assert port.metric("rt_cursor_lag_bytes", cursor="etl") > 100 * total
+        assert port.metric("rt_cursor_lag_seconds", cursor="etl") >= 0
+        assert port.metric("rt_cursor_lag_bytes", cursor="done") == 0
+        done, etl = port.json("/overview")["cursors"]
     assert (etl["cursor"], etl["holder"], etl["position"], etl["lag_messages"]) == (
         "etl", "spark-1", "0.0.0", total,
     )  # fmt: skip
@@ -419,25 +422,25 @@ def test_no_publisher_can_make_the_metrics_grow_without_bound(node):
     assert left == 1000 - SERIES_MAX
 
 
-def test_a_thousand_sessions_are_scraped_in_50_ms_of_processor_time(node, monkeypatch):
+def test_a_thousand_sessions_are_scraped_in_50_ms_of_processor_time(node):
     """A scrape takes the interpreter's lock from the threads that merge; usually for 4 ms."""
-    monkeypatch.setattr(node.node.lookout, "sample", many(node.node.lookout.sample, 1000))
     registry = CollectorRegistry(auto_describe=False)
     registry.register(SiteCollector(node.site))
     taken = []
-    for _ in range(5):
-        began_s = time.thread_time()
-        body = exposition.generate_latest(registry)
-        taken.append(time.thread_time() - began_s)
+    with sampled(node.node, many(node.node.lookout.sample, 1000)):
+        for _ in range(5):
+            began_s = time.thread_time()
+            body = exposition.generate_latest(registry)
+            taken.append(time.thread_time() - began_s)
     assert min(taken) < 0.05
     assert f'rt_sessions_without_series{{stream="flights"}} {1000 - SERIES_MAX}.0'.encode() in body
 
 
-def test_an_event_of_the_page_stays_small_with_a_thousand_sessions(node, monkeypatch):
+def test_an_event_of_the_page_stays_small_with_a_thousand_sessions(node):
     """It is sent to every open page each second."""
-    sample = many(node.node.lookout.sample, 1000)
-    monkeypatch.setattr(node.node.lookout, "sample", replace(sample, clients=()))
-    assert len(encoded(node.site.overview())) < 50_000
+    sample = replace(many(node.node.lookout.sample, 1000), clients=())
+    with sampled(node.node, sample):
+        assert len(encoded(node.site.overview())) < 50_000
 
 
 def test_what_another_node_answers_cannot_break_the_page(node):
@@ -454,6 +457,27 @@ def test_what_another_node_answers_cannot_break_the_page(node):
     shown_page = overview(sample, settings, answers, "")
     assert [each["name"] for each in shown_page["nodes"]] == ["n1", "n2", "n3"]
     assert shown_page["nodes"][2]["messages"] is None
+
+
+def test_a_puller_that_left_stays_listed_as_away_by_its_name(node):
+    """One that froze was gone from the page after 25 seconds, and everything was well."""
+    sample, settings = node.node.lookout.sample, node.node.settings
+    hour_ns, now_ns = 3600 * 10**9, sample.times.at_ns
+    here = ClientView("spark", PULLS, "a:1", 1, None, Position(0), 1)
+    left = (
+        replace(here, peer="old", ended_ns=now_ns - 7 * hour_ns),
+        replace(here, peer="etl", address="a:2", ended_ns=now_ns - 2 * hour_ns),
+        replace(here, peer="etl", address="a:3", ended_ns=now_ns - hour_ns),
+        replace(here, address="a:4", ended_ns=now_ns - hour_ns),
+    )
+    rows = overview(replace(sample, clients=(*left, here)), settings, {}, "")["clients"]
+    shown = [(each["peer"], each["address"], each["is_away"]) for each in rows]
+    assert shown == [("spark", "a:1", False), ("etl", "a:3", True)]
+    assert rows[1]["since_ns"] == now_ns - hour_ns
+    answers = {"n2": {"clients": [{"kind": PULLS, "peer": "etl", "address": "b:1"}]}}
+    rows = overview(replace(sample, clients=left), settings, answers, "")["clients"]
+    assert ("etl", False) in [(each["peer"], each["is_away"]) for each in rows]
+    assert ("spark", True) in [(each["peer"], each["is_away"]) for each in rows]
 
 
 def test_the_verdict_names_the_node_that_is_missing_and_what_to_do():

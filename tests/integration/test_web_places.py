@@ -14,7 +14,6 @@ from rt.net.authority.certificates import certificate_files, issue
 from rt.net.authority.identity import CertificateRole
 from rt.net.authority.revocation import revoke
 from rt.node.settings.http import HttpSettings
-from rt.web.serving import tls_upgrade as door
 from rt.web.serving.server import WebServer
 from rt.web.serving.tls_upgrade import HttpPlaces
 from tests.forged_certificates import CLIENT, LOCAL, SERVER, Authority
@@ -78,10 +77,11 @@ def site(tmp_path_factory):
 
 
 @pytest.fixture
-def https(site):
-    """The HTTPS port of the node, without http_ca."""
+def https(site, request):
+    """The HTTPS port of the node, without http_ca; a test may change its deadline."""
     own = certificate_files(site.node.cluster.root + "/certs", "n1")
-    web = WebServer(HttpSettings("127.0.0.1:0", own.cert, own.key), site.node.site)
+    options = getattr(request, "param", {})
+    web = WebServer(HttpSettings("127.0.0.1:0", own.cert, own.key), site.node.site, **options)
     web.start()
     host, port = web.url.removeprefix("https://").split(":")
     yield SimpleNamespace(address=(host, int(port)), ca=own.ca)
@@ -128,9 +128,9 @@ def test_strangers_that_never_finish_a_handshake_keep_no_probe_out(https):
         assert eventually(lambda: ended(idle[0]), 60)  # it made room for a later one
 
 
-def test_a_handshake_has_a_deadline(https, monkeypatch):
+@pytest.mark.parametrize("https", [{"request_s": 0.3}], indirect=True)
+def test_a_handshake_has_a_deadline(https):
     """A descriptor that is never given back is one less for the log."""
-    monkeypatch.setattr(door, "REQUEST_S", 0.3)
     with socket.create_connection(https.address, 30) as idle:
         assert eventually(lambda: ended(idle), 60)
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry, exposition
 
-from replicator.serve.server import Server
 from rt.web.nodes.metrics import (
     SERIES_MAX,
     STREAMS_WITH_SERIES_MAX,
@@ -21,7 +20,7 @@ from rt.web.serving.collector import SiteCollector
 from tests.integration.test_streams import NAMES
 from tests.integration.test_web import many
 from tests.replicator_host import eventually
-from tests.web_site import ShownProcess, shown_streams
+from tests.web_site import ShownProcess, sampled, shown_streams
 
 
 @pytest.fixture(scope="module")
@@ -95,32 +94,30 @@ def test_events_are_of_the_stream_that_is_asked_for(shown):
         assert json.loads(line.removeprefix(b"data: "))["kind"] == kind
 
 
-def test_a_probe_names_the_stream_that_is_not_ready(shown, monkeypatch):
+def test_a_probe_names_the_stream_that_is_not_ready(shown):
     """`no-quorum` alone sends the operator to the wrong stream."""
-    lookout = shown.nodes["trains"].lookout
-    real = lookout.sample
-    lookout.stop()  # nothing replaces what follows
+    node = shown.nodes["trains"]
+    real = node.lookout.sample
     changes = replace(real.changes, leaderless_s=60.0)
-    monkeypatch.setattr(lookout, "sample", replace(real, changes=changes))
-    status, _, body = shown.ask("/readyz")
-    assert (status, json.loads(body)["reasons"]) == (
-        503, ["stream trains: no-quorum: no node leads"],
-    )  # fmt: skip
-    assert shown.ask("/readyz?stream=flights")[0] == 200
-    assert shown.ask("/readyz?stream=trains")[0] == 503
-    assert shown.ask("/healthz")[0] == 200
+    with sampled(node, replace(real, changes=changes)):
+        status, _, body = shown.ask("/readyz")
+        assert (status, json.loads(body)["reasons"]) == (
+            503, ["stream trains: no-quorum: no node leads"],
+        )  # fmt: skip
+        assert shown.ask("/readyz?stream=flights")[0] == 200
+        assert shown.ask("/readyz?stream=trains")[0] == 503
+        assert shown.ask("/healthz")[0] == 200
     old = replace(real, times=replace(real.times, at_s=real.at_s - 60))
-    monkeypatch.setattr(lookout, "sample", old)
-    status, _, body = shown.ask("/healthz")
+    with sampled(node, old):
+        status, _, body = shown.ask("/healthz")
     [reason] = json.loads(body)["reasons"]
     assert (status, reason.startswith("stream trains: stuck: the loop")) == (503, True)
 
 
 def test_a_refusal_before_the_stream_is_known_counts_once(shown):
     """It counted for each stream, so a process with 100 streams was refused 100 times."""
-    port = shown.nodes["flights"]._port.port
     before = shown.metric("rt_refused_total", reason="tls")
-    with socket.create_connection(port.server.address, timeout=20) as client:
+    with socket.create_connection(shown.process.host.address, timeout=20) as client:
         client.sendall(b"GET / HTTP/1.1\r\n\r\n")
         client.recv(100)
 
@@ -128,7 +125,6 @@ def test_a_refusal_before_the_stream_is_known_counts_once(shown):
         shown.look()
         return shown.metric("rt_refused_total", reason="tls")
 
-    assert isinstance(port.server, Server)
     assert eventually(lambda: now() > before)
     assert now() == before + 1
 
@@ -138,10 +134,14 @@ def test_a_stream_that_fails_is_named_and_the_page_of_one_that_is_left_is_whole(
     made = ShownProcess(tmp_path)
     try:
         with caplog.at_level(logging.CRITICAL, "rt.node"):
-            made.process.host._end("ships", made.nodes["ships"])
+            made.process.host.reload(made.process.settings("n1", ("trains",)))
+            with open(f"{made.process.root}/n1/ships/out/manifest", "ab") as file:
+                file.write(b'{"not": "ours"}\n' * 3)
+            made.process.host.reload(made.process.settings("n1", NAMES[1:]))
         status, _, body = made.ask("/readyz")
         assert status == 503
-        assert "stream ships: not served: it has stopped" in json.loads(body)["reasons"]
+        reasons = json.loads(body)["reasons"]
+        assert any(each.startswith("stream ships: not served: ") for each in reasons), reasons
         assert made.metric("rt_stream_served", stream="ships") == 0
         whole = made.json("/overview")
         assert whole["verdict"]["level"] == "broken"

@@ -45,7 +45,8 @@ def test_a_wiped_node_serves_all_or_says_no(tmp_path):
             return pulled.exit_code == 0
 
         assert eventually(is_copied, PATIENCE_S), said
-        assert log_bytes(copy / STREAM / "out") == whole, said
+        copied = log_bytes(copy / STREAM / "out")  # the session's opening may be merged after that
+        assert all(copied[name].startswith(whole[name]) for name in whole), said
         assert all("ask another" in output for code, output in said if code), said
 
 

@@ -7,7 +7,7 @@ import sys
 import time
 
 from .mutants import MUTANTS, switched_on
-from .mutation import TESTED
+from .mutation import TESTED, StaleError
 from .noticing import is_noticed
 from .sweep import sweep
 from .worlds import HUNT_WORLDS, WORLDS, hunt, seeds_of, world
@@ -22,25 +22,28 @@ def _show(seed: int, mutant: str) -> int:
 
 def _hunt_all(mutants: list[str]) -> int:
     logging.disable()  # nodes would log the damage done to them
-    alive = 0
+    killed = 0
     for mutant in mutants:
         begin = time.perf_counter()
-        if mutant in TESTED:
-            is_killed = is_noticed(mutant)
-            alive += not is_killed
-            print(
-                f"{mutant:34} {'killed' if is_killed else 'ALIVE'} by {TESTED[mutant]}", flush=True
-            )
-            continue
-        found = hunt(mutant)
-        took = time.perf_counter() - begin
-        if found is None:
-            alive += 1
-            print(f"{mutant:34} ALIVE after {HUNT_WORLDS} worlds, {took:.1f} s", flush=True)
-        else:
-            print(f"{mutant:34} seed {found[0]:5} {took:5.1f} s  {found[1][:90]}", flush=True)
-    print(f"{len(mutants) - alive} of {len(mutants)} mutants killed")
-    return 1 if alive else 0
+        try:
+            is_killed, words = _hunted(mutant)
+        except StaleError as error:
+            is_killed, words = False, f"STALE: {error}"
+        killed += is_killed
+        print(f"{mutant:34} {time.perf_counter() - begin:5.1f} s  {words}", flush=True)
+    print(f"{killed} of {len(mutants)} mutants killed")
+    return 0 if killed == len(mutants) else 1
+
+
+def _hunted(mutant: str) -> tuple[bool, str]:
+    """Return whether something notices a mistake, and what."""
+    if mutant in TESTED:
+        is_killed = is_noticed(mutant)
+        return is_killed, f"{'killed' if is_killed else 'ALIVE'} by {TESTED[mutant]}"
+    found = hunt(mutant)
+    if found is None:
+        return False, f"ALIVE after {HUNT_WORLDS} worlds"
+    return True, f"seed {found[0]:5}  {found[1][:90]}"
 
 
 def main() -> int:
@@ -53,7 +56,8 @@ def main() -> int:
         "--kind", choices=["all", *WORLDS], default="all",
         help="worlds with merged logs, with members that change, with few and long faults, with "
         "a node that is restored, with files that rot, with all of these, with nodes that rest, "
-        "with none, with a member that is replaced, with readers and mirrors, or all kinds",
+        "with none, with a member that is replaced, with readers and mirrors, of one event loop, "
+        "or all kinds",
     )  # fmt: skip
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="how many at once")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="end after this")

@@ -12,6 +12,7 @@ from rt.net.exchange import Fields
 from rt.node.admin.asked_stream import demand_stream
 from rt.node.agree.latest import confirmed, decided, latest
 from rt.node.agree.steps import Ask, Need, Order, Steps, Until
+from rt.node.readers.claims_heard import ClaimsHeard
 from rt.node.readers.cursors import NodeCursors
 from rt.node.readers.groups import NodeGroups
 
@@ -40,7 +41,7 @@ class Answering:
 
         self.groups = NodeGroups(
             self._view, self._decided, self._latest, log, lambda _identity: True,
-            steady_s=node.now_s, now_ns=self._world.next_ns,
+            heard=ClaimsHeard(node.now_s), now_ns=self._world.next_ns,
         )  # fmt: skip
         self.cursors = NodeCursors(
             self._view, self._decided, self._latest, lambda: "flights", log,

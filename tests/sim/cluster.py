@@ -7,6 +7,7 @@ from random import Random
 from rt.errors import Refused
 from sequencer.raft.consensus import EntryKind, Read, Ready
 from sequencer.raft.core import Settings
+from sequencer.raft.engine import Raft
 from sequencer.raft.quorum import majority_of
 
 from .checkers import Checker, Violation
@@ -40,6 +41,9 @@ class Cluster:
     has_fixed_members = True
     may_bury = True  # whether a node may be lost for good
     takes_garbage = False  # whether its nodes execute what they agree on, as real nodes do
+    may_have_outsider = True
+    founding_name = "sim"  # what all its nodes' journals name
+    engine: Callable[..., Raft] = Raft  # makes a node's engine
 
     def __init__(
         self,
@@ -50,7 +54,7 @@ class Cluster:
         self.seed, self._log = seed, log
         self.new_machine = new_machine or (Tape if seed % 2 else Books)
         self._chance = chance = Random(seed)
-        self.clock = Clock()
+        self.clock = self._make_clock()
         self.tick_us = 10_000
         self.names = self.founders = self._draw_names(chance)
         self.majority = majority_of(len(self.names))
@@ -63,7 +67,7 @@ class Cluster:
         self.events = 0
         self.buried = ""  # the node that was lost for good; "" if none
         self._trace = blake2b(digest_size=8)
-        self.wire = Wire(self.clock, Random(chance.getrandbits(32)), self._deliver)
+        self.wire = self._make_wire(Random(chance.getrandbits(32)))
         self.nodes: dict[str, SimNode] = {}
         self.nemesis = self._make_nemesis(Random(chance.getrandbits(32)))
         for name in self.names:
@@ -72,10 +76,16 @@ class Cluster:
         self._proposed, self._proposals_max = 0, 1 << 30
         self._proposing_us = chance.choice([3_000, 10_000, 30_000])
         self.clock.after(self._proposing_us, self._client)
-        self.outsider = Outsider(self) if has_outsider(seed) else None
+        self.outsider = Outsider(self) if self.may_have_outsider and has_outsider(seed) else None
 
     def _draw_names(self, chance: Random) -> tuple[str, ...]:
         return tuple(f"n{number}" for number in range(1, chance.choice(SIZES) + 1))
+
+    def _make_clock(self) -> Clock:
+        return Clock()
+
+    def _make_wire(self, chance: Random) -> Wire:
+        return Wire(self.clock, chance, self._deliver)
 
     def _make_checker(self) -> Checker:
         return Checker(self.majority)
@@ -226,7 +236,7 @@ class Cluster:
     def unheard(self, node: SimNode, source: str, words: str) -> None:
         """Check that a node which ignores another one does not list it as a voter."""
         core = node.raft.core
-        if source in voters_of(core, tuple(core.config.founders), core.log.last):
+        if source in voters_of(core, tuple(core.founders), core.log.last):
             self.refused(node.name, words, source)
 
     # Clients

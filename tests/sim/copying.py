@@ -68,7 +68,7 @@ class Pull:
 
     def _open(self) -> PulledLog:
         disk = self._puller.disk
-        appender = Appender(disk, OUT, IDENTITY)
+        appender = Appender(disk, OUT, self._puller.world.merged_identity)
         appender.recover()
         finish_archiving(disk, OUT, appender.manifest)
         return PulledLog(appender, lambda _entry: False, lambda _end: None)
@@ -216,7 +216,7 @@ class NodeFiles:
             raise Refused("unrepaired", "no answer")
         target.fetches += 1
         directory = f"{OUT}/repair.{target.life}.{target.fetches}"
-        copy = Appender(target.disk, directory, IDENTITY)
+        copy = Appender(target.disk, directory, target.world.merged_identity)
         before = line_before(log.manifest, line)
         if before is not None:
             copy.skip_archived(before, not_copied(before))

@@ -101,6 +101,7 @@ class SimFile:
 
     def pread(self, length: int, offset: int) -> bytes:
         """Read."""
+        self._disk.reads += 1
         return bytes(self._inode.data[offset : offset + length])
 
     def size(self) -> int:
@@ -151,6 +152,7 @@ class SimDisk:
         self._root = Directory()
         self.cleans_failed_pages = cleans_failed_pages
         self.boots = 1
+        self.reads = 0  # how often bytes were read
         self.fault: Callable[[str], None] | None = None
 
     def operation(self, name: str) -> None:
@@ -251,6 +253,13 @@ class SimDisk:
         if not isinstance(inode, Inode):
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         return inode
+
+    def directory(self, path: str) -> Directory:
+        """Return the directory at a path."""
+        directory = self._at(path)
+        if not isinstance(directory, Directory):
+            raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
+        return directory
 
     def durable(self, path: str) -> bytes:
         """Return the bytes of a file that no power cut takes; none if its name may be lost."""

@@ -12,7 +12,6 @@ from sequencer.member import Member
 from .merge_cluster import MergeCluster, MergeNemesis
 from .merge_node import MergeNode
 from .merge_progress import MergeProgress
-from .nemesis import Nemesis
 from .progress import CALM_DELAY_US, CALM_LOSS, Progress
 from .publisher import SESSIONS
 
@@ -93,12 +92,7 @@ class FullCluster(MergeCluster):
 
     fault_ticks = 450
     cutting_share = resetting_share = 0.0
-    may_leave = False
-
-    def _make_nemesis(self, chance: Random) -> Nemesis:
-        nemesis = super()._make_nemesis(chance)
-        self._one_is_full = False
-        return nemesis
+    may_leave = may_fill_last = False
 
     def _draw_names(self, chance: Random) -> tuple[str, ...]:
         return ("n1", "n2", "n3", "n4", "n5")[: chance.choice([3, 3, 5])]

@@ -5,9 +5,9 @@ from random import Random
 from typing import Final
 
 from rt.errors import Refused
-from sequencer.departed import Departed
 from sequencer.journal.journal import Opened, found
 from sequencer.membership import Membership
+from sequencer.peers.departed import Departed
 from sequencer.peers.restart_check import RestartCheck
 from sequencer.planning.holdings import Holdings
 from sequencer.raft.consensus import EntryKind, Ready, UnheardError
@@ -201,16 +201,16 @@ class MemberNemesis(Nemesis):
         try:
             if seat is None:
                 if cluster.may_join(name):
-                    raft.add(name, f"{name}:{chance.randrange(9)}")
+                    raft.changes.add(name, f"{name}:{chance.randrange(9)}")
                     cluster.join(name)
             elif not seat.votes and chance.random() < 0.9:
-                raft.promote(name)
+                raft.changes.promote(name)
             elif chance.random() < 0.2:
-                raft.move(name, f"{name}:{chance.randrange(9)}")
+                raft.changes.move(name, f"{name}:{chance.randrange(9)}")
             elif name == leader.name and chance.random() < 0.5:
                 raft.transfer(chance.choice(cluster.names))
             else:
-                raft.remove(name)
+                raft.changes.remove(name)
         except Refused:
             return
         cluster.trace(f"{leader.name} changes {name}")

@@ -15,7 +15,7 @@ from rt.node.agree.duties import Timing
 from rt.node.agree.idle_policy import IdleHeartbeat
 from rt.node.ingest.restore_from_journal import read_instruction
 from rt.node.retain.retention import LEASE_NOTE, POLICY_NOTE
-from rt.position import START, Position
+from rt.position import START
 from sequencer.ledger.instruction import Archive, Instruction, Merge, Note, Roll
 from sequencer.ledger.ledger import Ledger
 from sequencer.ledger.life import Life
@@ -24,12 +24,12 @@ from sequencer.raft.consensus import EntryKind, Ready
 from .archiving import paced_ns
 from .checkers import Violation
 from .cluster import Cluster
-from .copying import Puller, Subscriber, Visitor
+from .copying import IDENTITY, Puller, Subscriber, Visitor
 from .disk import PowerCut
 from .leaving import Leaving
 from .merge_node import MergeNode
 from .nemesis import ROTTING, Nemesis
-from .publisher import SESSIONS, Publisher
+from .publisher import SESSIONS, STREAM, Publisher
 from .pulse import NoPulse
 from .stream import OUT, Stream
 
@@ -51,7 +51,11 @@ class MergeNemesis(Nemesis):
     Only a minority's logs rot.
     """
 
-    world: "MergeCluster"
+    @property
+    def world(self) -> "MergeCluster":
+        """The cluster."""
+        assert isinstance(self._cluster, MergeCluster)
+        return self._cluster
 
     def _more_deeds(self) -> list[Callable[[], None]]:
         return [
@@ -177,7 +181,10 @@ class MergeCluster(Cluster):
     cutting_share = CUTTING_SHARE
     resetting_share, leaving_share = RESETTING_SHARE, LEAVING_SHARE
     may_leave = True
+    may_fill_last = True  # whether the final leader's disk may be full
     haste = 1  # pieces that a connection carries at once
+    stream_name = STREAM
+    merged_identity = IDENTITY
 
     def _make_nemesis(self, chance: Random) -> Nemesis:
         self.checker.commands_are_unique = False  # two leaders may plan the same
@@ -193,9 +200,10 @@ class MergeCluster(Cluster):
         if self.is_hasty:
             self.file_bytes, self.snapshot_chance = 900, 2 / 3
             self.settings = replace(self.settings, trail_entries=0)
-        self.stream = Stream(self.majority)
+        self.stream = Stream(self.majority, self.stream_name)
         self.publishers = {
-            name: Publisher(name, Random(chance.getrandbits(32))) for name in SESSIONS
+            name: Publisher(name, Random(chance.getrandbits(32)), stream=self.stream_name)
+            for name in SESSIONS
         }
         self.stream.logs = {each.name: each.identity.id for each in self.publishers.values()}
         self.frail = chance.sample(self.names, len(self.names) - self.majority)
@@ -208,7 +216,7 @@ class MergeCluster(Cluster):
             name: chance.sample(self.names, chance.randint(1, len(self.names))) for name in SESSIONS
         }
         # or all are reached, and the final leader's disk is full
-        self._one_is_full = len(self.names) > 1 and chance.random() < 0.2
+        self._one_is_full = len(self.names) > 1 and chance.random() < 0.2 and self.may_fill_last
         self._full: MergeNode | None = None
         # in some worlds publishers lose what they had sent, in a power cut or because a backup is
         # restored; drawn apart from all other chance
@@ -230,7 +238,6 @@ class MergeCluster(Cluster):
         self.carries = Random(f"{self.seed} carries").random() < 0.5
         self.draw_links(chance)
         self.clock.after(SHIP_US, self._ship)
-        MergeNemesis.world = self  # only one cluster lives at a time
         nemesis = self.nemesis_type(self, chance)
         self.subscriber = Subscriber(self, Random(chance.getrandbits(32)))
         self._visitor = Visitor(self)
@@ -296,6 +303,10 @@ class MergeCluster(Cluster):
         for session, name in self._links:
             self._links[session, name] = 1.0 if name in self._reach[session] else 0.0
 
+    def carry(self, source: str, target: str, data: bytes) -> None:
+        """Send a message from node to node."""
+        self.wire.send(source, target, data)
+
     def reaches(self, source: MergeNode, target: Puller) -> bool:
         """Whether a connection between two nodes would work now."""
         now, cut = self.clock.now_us, self.wire.cut
@@ -317,7 +328,7 @@ class MergeCluster(Cluster):
                 if self._chance.random() < 0.4:
                     publisher.publish()
                 if self._chance.random() < 0.02:
-                    publisher.archive(self._merged_by_majority(publisher.name))
+                    publisher.archive(publisher.released(self.majority))
         self._proposed += 1
 
     def _cut_publisher(self) -> None:
@@ -376,16 +387,6 @@ class MergeCluster(Cluster):
                 elif node.archiver.settled_index >= ledger.index:
                     before = ledger.merged_to(session)
                     node.order(Life(1, SessionChange.RESET, session, before, log=log))
-
-    def _merged_by_majority(self, session: str) -> Position:
-        inboxes = (node.inboxes.get(session) for node in self.nodes.values() if node.alive)
-        ours = self.publishers[session].identity
-        merged = [
-            START if each is None or each.appender.identity != ours else each.confirmations.merged
-            for each in inboxes
-        ]
-        merged += [START] * self.majority
-        return sorted(merged, reverse=True)[self.majority - 1]
 
     def _ship(self) -> None:
         self.clock.after(SHIP_US, self._ship)

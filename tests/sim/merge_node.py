@@ -25,6 +25,7 @@ from rt.errors import (
 from rt.format.manifest import LogIdentity, Manifest
 from rt.log.notify.confirmations import Confirmations
 from rt.log.write.appender import Durable
+from rt.log.write.recent_frames import FrameBounds, FrameMemory
 from rt.node.agree.dependencies import Dependencies
 from rt.node.agree.duties import Duties, Mail
 from rt.node.ingest.damage import DamageFound
@@ -35,7 +36,6 @@ from rt.node.ingest.restore_from_journal import read_instruction, restore_from_j
 from rt.node.ingest.session_epochs import SessionEpoch
 from rt.node.sessions.watch import SessionWatch
 from rt.position import START, Position
-from sequencer.execution import execution
 from sequencer.execution.execution import Readers
 from sequencer.journal.journal import Opened
 from sequencer.journal.starts import NONCE_END, begin_start, read_memories, write_memories
@@ -54,7 +54,7 @@ from .checkers import Violation
 from .copying import NodeFiles, Pull
 from .disk import PowerCut, is_dead
 from .node import PATH, SimNode
-from .publisher import SESSIONS, STREAM, Pipe, Publisher
+from .publisher import SESSIONS, Pipe, Publisher
 from .stream import BEGIN_NS, OUT
 from .watched import WatchedEngine, WatchedExecutor, WatchedJournal, WatchedMember
 
@@ -62,12 +62,15 @@ if TYPE_CHECKING:
     from .merge_cluster import MergeCluster
 
 HAND_OVER_TICKS = 10
+UNSERVED_TICKS = 3  # for which what was executed may be served no further
 PUT_OFF = 20  # how much later the sync of what an instruction may carry is
 REFUSED_US = 40_000  # time until a publisher whose bytes differ offers them again
 CONSENSUS, HOLDINGS = b"\x01", b"\x02"
 
 
-execution.WAITING_MAX = 8  # low enough for worlds of a few hundred instructions to reach it
+WAITING_MAX = 8  # low enough for worlds of a few hundred instructions to reach it
+# Frames of these worlds have some 200 bytes: a few of a log, and of a few logs, stay in memory.
+BOUNDS = FrameBounds(log=1_000, append=700, all=2_500, step=1_000, heading=0)
 
 
 class SimInboxes(Inboxes):
@@ -189,7 +192,8 @@ class MergeNode(SimNode):
         # whether its directory was rolled back, and that was not noticed yet
         self.is_older_copy = False
         self.known_end = START  # end of what was merged, in any of its lives
-        self._steady_us = self._looked_us = 0.0
+        self._steady_us = self._looked_us = self._unserved_s = 0.0
+        self._unserved_ticks = 0
         super().__init__(name, world, chance)
 
     # Life and death
@@ -217,11 +221,16 @@ class MergeNode(SimNode):
         self._mail = Mail()
         self._is_woken = False
         self._due_s = float("inf")
-        self.feeds = LogFeeds(OUT, lambda: self.view.refusal, lambda: self.view.is_whole)
+        self.feeds = LogFeeds(
+            OUT, lambda: self.view.refusal, lambda: self.view.is_whole,
+            lambda: self.member.executor.appender.recent,
+        )  # fmt: skip
+        self.frames = FrameMemory(bounds=BOUNDS)
         self.guard: Any = Guard(self)
         self.inboxes = SimInboxes(
-            self.disk, "in", STREAM, self._hold, self.guard, alone=lambda: len(world.names) == 1,
-            damaged=self._take_damage, left=world.left(self),
+            self.disk, "in", world.stream_name, self._hold, self.guard,
+            alone=lambda: len(world.names) == 1, damaged=self._take_damage, left=world.left(self),
+            memory=self.frames,
         )  # fmt: skip
         self.inboxes.node = self
         snapshot = opened.state.snapshot
@@ -229,6 +238,7 @@ class MergeNode(SimNode):
             decode_ledger(snapshot.data) if snapshot else Ledger(file_bytes_max=world.file_bytes)
         )
         self.member = self._make_member(opened, ledger)
+        self.member.execution.waiting_max = WAITING_MAX
         self.offset_ns = self._chance.randrange(-(10**9), 10**9)
         self.sweeper = SimSweeper(self)
         if snapshot is not None and not self.member.executor.lacks_log:
@@ -236,6 +246,7 @@ class MergeNode(SimNode):
             self.sweeper.saved(snapshot.data)
         self.archiver = make_archiver(self, self.sweeper)
         self.copy: Pull | None = None
+        self._unserved_ticks = 0
         self.compare_all()
         chance, tick_s = Random(self._chance.getrandbits(32)), world.tick_us / 1e6
         self.duties = Duties(
@@ -250,19 +261,23 @@ class MergeNode(SimNode):
         )  # fmt: skip
         self.view = self.duties.view()
         self.alive = True
-        for words in self.inboxes.open_all(self._proven, ledger.index):
+        for words in self.inboxes.open_all(self.proven, ledger.index):
             self.alarm(words)
         if len(world.names) == 1:
             restore_from_journal(self.inboxes, opened.state.entries)
+        self.started()
         self.wake()
 
-    def _proven(self, session: str) -> Position:
+    def started(self) -> None:
+        """Note that the process runs."""
+
+    def proven(self, session: str) -> Position:
         """Return how far merging proves that this node holds a session."""
         is_alone = len(self.world.names) == 1
         return self.member.executor.ledger.merged_to(session) if is_alone else START
 
     def _make_member(self, opened: Opened, ledger: Ledger) -> Member:
-        logs = SessionLogs(self.disk, "in")
+        logs = SessionLogs(self.disk, "in", self.inboxes.appender_of)
         claim = begin_start(self.disk, PATH, opened.state, self._chance.randrange(1, NONCE_END))
         others = [name for name in self.world.names if name != self.name]
         greeting = RestartCheck(
@@ -422,9 +437,26 @@ class MergeNode(SimNode):
     def _step(self) -> None:
         mail, self._mail = self._mail, Mail()
         self.view, due_s = self.duties.step(self.now_s(), mail)
+        self._demand_served()
         if due_s != self._due_s:
             self._due_s = due_s
             self._ring(self.life, due_s)
+
+    def _demand_served(self) -> None:
+        """Check that what is executed is served within a few ticks, whether or not more follows.
+
+        Unless the log is being copied, or differs from the others'.
+        """
+        end, is_copying = self.member.executor.ledger.end, self.copy and not self.copy.has_ended
+        if self.feeds.end == end or is_copying or self.view.waiting.fork is not None:
+            self._unserved_ticks = 0
+            return
+        tick_s = self.world.tick_us / 1e6
+        if not self._unserved_ticks or self._steady_us / 1e6 >= self._unserved_s + tick_s:
+            self._unserved_s = self._steady_us / 1e6
+            self._unserved_ticks += 1
+        if self._unserved_ticks > UNSERVED_TICKS:
+            raise Violation(f"{self.name} has executed up to {end}, and serves {self.feeds.end}")
 
     def stop(self) -> None:
         """Stop cleanly: sync what was received, and save a last snapshot."""
@@ -441,7 +473,7 @@ class MergeNode(SimNode):
                 self.world.stream.reports(self.name, session, end)
         if self.is_older_copy and data[:1] == CONSENSUS:
             raise Violation(f"{self.name} is an older copy of itself, and speaks to {to}")
-        self.world.wire.send(self.name, to, data)
+        self.world.carry(self.name, to, data)
 
     def _now_ns(self) -> int:
         return BEGIN_NS + self.offset_ns + int(self.world.clock.now_us * 1000 * self.rate)
@@ -469,7 +501,7 @@ class MergeNode(SimNode):
     def _tell_publisher(self, session: str, pipe: Pipe) -> None:
         """Return a node's confirmations, which must not exceed what holds, to the publisher."""
         ack, publisher = pipe.acked(), self.world.publishers[session]
-        if ack is not None and publisher.hear(ack):
+        if ack is not None and publisher.hear(self.name, ack):
             told = publisher.confirmed
             self.world.stream.confirms(session, session, told.replicated, told.merged)
 
@@ -528,7 +560,7 @@ class MergeNode(SimNode):
     def _connect(self, session: str) -> None:
         publisher = self.world.publishers[session]
         inbox = self.inboxes.claim(
-            publisher.identity, publisher.peer, _NoBell(), self._proven(session)
+            publisher.identity, publisher.peer, _NoBell(), self.proven(session)
         )
         try:
             self.pipes[session] = Pipe(publisher.disk, session, inbox)
@@ -577,7 +609,7 @@ class MergeNode(SimNode):
             self._received(session, pipe.step)
 
     def _connect_relay(self, session: str, source: "MergeNode", held: NodeInbox) -> None:
-        merged_to = self._proven(session)
+        merged_to = self.proven(session)
         identity, copy = held.appender.identity, held_copy(source.inboxes, session)
         assert copy is not None
         inbox = self.inboxes.claim(identity, source.name, _NoBell(), merged_to, relays=True)
@@ -664,12 +696,19 @@ class MergeNode(SimNode):
         """Return up to where it serves the merged log."""
         return self.feeds.end
 
+    @property
+    def copied_end(self) -> Position:
+        """Return up to where it has copied another node's merged log; `START` if it does not."""
+        copy = self.copy
+        return START if copy is None or copy.has_ended else copy.log.next_place
+
     def feed_pipe(self, copy: Inbox, *, relays: bool) -> Pipe:
         """Connect a copy of the merged log, of a node or another reader; errors as for `Pipe`."""
         feed = self.feeds.open(_NoBell(), relays=relays)
         feed.release()  # the bell wakes no thread
         return Pipe(
-            self.disk, OUT, copy, feed.end, damaged=feed.damaged, is_whole=feed.is_whole
+            self.disk, OUT, copy, feed.end, damaged=feed.damaged, is_whole=feed.is_whole,
+            recent=feed.recent,
         )  # fmt: skip
 
     def knows(self, ledger: Ledger) -> None:
@@ -688,6 +727,15 @@ class MergeNode(SimNode):
         committed = self.world.stream.merged_at(self.raft.core.commit)
         if end < (known := max(self.known_end, committed)):
             raise Violation(f"{self.name} calls a copy complete up to {end}, and knows of {known}")
+
+    def demand_little_memory(self) -> None:
+        """Check that the frames in memory are within their bounds, and of logs that are open."""
+        logs = [self.member.executor.appender, *(each.appender for each in self.inboxes.every())]
+        sizes = [each.recent.size for each in logs if each.recent is not None]
+        if max(sizes) > BOUNDS.log or sum(sizes) > BOUNDS.all:
+            raise Violation(f"{self.name} keeps {sizes} bytes of frames in memory")
+        if sum(sizes) != self.frames.held:
+            raise Violation(f"{self.name} counts {self.frames.held} bytes of frames, not {sizes}")
 
     def known_damage(self) -> set[str]:
         """Return the merged files known to be damaged, which must not be served."""

@@ -29,6 +29,7 @@ class MergeProgress(Progress):
         super().__init__(world)
         self._world = world
         self._ends: deque[tuple[int, Position]] = deque()
+        self._reached: dict[str, tuple[tuple[Position, Position], int]] = {}  # since when
         self.compared = 0  # how often a node was compared with what had been merged
         self.merge_patience_us = self._patience_us + PATIENCE_TICKS * world.tick_us
         self.copy_patience_us = self.merge_patience_us + COPIED_PIECES * world.copying_us
@@ -50,15 +51,24 @@ class MergeProgress(Progress):
         self._demand_near(self._able(near_us), near_us)
 
     def _demand_near(self, able: tuple[str, ...], since_us: int) -> None:
-        """Each node of an able majority has what any had merged when it became able."""
-        self._ends.append((self._world.clock.now_us, self._world.stream.end))
+        """Each node of an able majority has what any had merged when it became able.
+
+        Or it is copying it, and the copy grows: how many files there are is not known before.
+        """
+        now_us = self._world.clock.now_us
+        for node in self._world.nodes.values():
+            there = node.merged_end, node.copied_end
+            if self._reached.get(node.name, ((), 0))[0] != there:
+                self._reached[node.name] = there, now_us
+        self._ends.append((now_us, self._world.stream.end))
         while self._ends[0][0] < since_us:
             self._ends.popleft()
         at_us, end = self._ends[0]
         for name in able if at_us < since_us + self._world.tick_us else ():
             node = self._world.nodes[name]
             self.compared += 1
-            if (there := node.merged_end) < end:
+            there, since = node.merged_end, self._reached[name][1]
+            if there < end and since <= since_us:
                 raise Violation(f"{name} of {able} is at {there}, and {end} was merged long ago")
 
     def _is_fit(self, node: "SimNode") -> bool:

@@ -19,7 +19,9 @@ A mistake here that worlds show too rarely names the test that notices it: see `
 
 from . import (
     mutants_archive,
+    mutants_frames,
     mutants_full,
+    mutants_loop,
     mutants_members,
     mutants_merge,
     mutants_node,
@@ -30,9 +32,11 @@ from . import (
     mutants_rest,
     mutants_scrub,
     mutants_session,
+    mutants_shared,
     mutants_state,
 )
 from .mutants_full import FILLING
+from .mutants_loop import LOOPING
 from .mutants_members import CHANGING
 from .mutants_merge import MERGING
 from .mutants_node import RESTORING
@@ -40,11 +44,13 @@ from .mutants_pulled import PULLING
 from .mutants_reading import READING
 from .mutants_rest import RESTING
 from .mutants_scrub import SCRUBBING
+from .mutants_shared import SHARING
 from .mutation import MUTANTS, switched_on
 
 __all__ = [
     "CHANGING",
     "FILLING",
+    "LOOPING",
     "MERGING",
     "MUTANTS",
     "PULLING",
@@ -52,8 +58,11 @@ __all__ = [
     "RESTING",
     "RESTORING",
     "SCRUBBING",
+    "SHARING",
     "mutants_archive",
+    "mutants_frames",
     "mutants_full",
+    "mutants_loop",
     "mutants_members",
     "mutants_merge",
     "mutants_node",
@@ -64,6 +73,7 @@ __all__ = [
     "mutants_rest",
     "mutants_scrub",
     "mutants_session",
+    "mutants_shared",
     "mutants_state",
     "switched_on",
 ]  # fmt: skip

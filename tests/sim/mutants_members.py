@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-from rt.errors import Refused
 from sequencer.raft.changes import MemberChanges
 from sequencer.raft.consensus import Configuration, Entry, EntryKind
 from sequencer.raft.core import Core
@@ -14,7 +13,7 @@ from sequencer.raft.messages import RequestVote
 from sequencer.raft.progress import Progress
 from sequencer.raft.quorum import Roster, majority_of
 
-from .mutation import MUTANTS, Patch, mutant
+from .mutation import MUTANTS, Patch, mutant, rewritten
 
 CHANGING: set[str] = set()
 
@@ -45,25 +44,19 @@ def change_before_an_own_commit() -> list[Patch]:
 @changing
 def removed_leader_carries_on() -> list[Patch]:
     """A leader removes itself, goes on leading, and counts itself (canonical/raft 231)."""
-
-    def remove(self: MemberChanges, name: str) -> Entry:
-        now = self._settled()
-        if name not in now or len(now) == 1:
-            raise Refused("not-a-member", name)
-        return self._leader.change({each: now[each] for each in now if each != name})
-
-    return [(MemberChanges, "remove", remove), (Core, "is_removed", property(lambda self: False))]
+    is_removed = property(lambda self: False)
+    return [
+        rewritten(MemberChanges, "remove", "if name == self._core.name:", "if len(now) == 1:"),
+        (Core, "is_removed", is_removed),
+    ]
 
 
 @changing
 def learner_counts() -> list[Patch]:
     """A learner's acknowledgement and vote count towards a majority of the voters."""
-
-    def counts(self: Roster, name: str, incarnation: int) -> bool:
-        seat = self.now.get(name)
-        return seat is not None and (not seat.votes or seat.incarnation == incarnation)
-
-    return [(Roster, "counts", counts)]
+    right = "seat.votes and seat.incarnation == incarnation"
+    wrong = "(not seat.votes or seat.incarnation == incarnation)"
+    return [rewritten(Roster, "counts", right, wrong)]
 
 
 @changing
@@ -192,19 +185,10 @@ def snapshot_holds_the_configuration_before() -> list[Patch]:
 
     See dragonboat 414.
     """
-
-    def at(self: Roster, index: int) -> tuple[tuple[str, Any], ...]:
-        known = [seats for start, seats in self._history if start <= index]
-        return tuple(sorted(known[max(0, len(known) - 2)].items()))
-
-    return [(Roster, "at", at)]
+    return [rewritten(Roster, "at", "before[-1]", "before[max(0, len(before) - 2)]")]
 
 
 @changing
 def removed_by_the_configuration_file() -> list[Patch]:
     """A node that joins takes living members for removed, which its log does not list yet."""
-
-    def listed(self: Roster, _index: int) -> frozenset[str]:
-        return frozenset().union(*(seats for _, seats in self._history))
-
-    return [(Roster, "listed", listed)]
+    return [rewritten(Roster, "listed", "if 0 < start <= index", "")]

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from rt.format.recovery import judge
 from rt.log.write import active_file as active_files
 from rt.log.write.appender import Appender, Durable
 from rt.node.ingest.inbox import NodeInbox
@@ -23,7 +24,7 @@ from sequencer.planning.planner import Planner
 from sequencer.planning.session_log import SessionLog
 from sequencer.planning.wants import Wants
 
-from .mutation import MUTANTS, Patch, mutant, noticed_by
+from .mutation import MUTANTS, Patch, mutant, noticed_by, rewritten
 
 MERGING: set[str] = set()
 
@@ -62,11 +63,8 @@ def group_is_no_group() -> list[Patch]:
 @merging
 def watermark_forgotten() -> list[Patch]:
     """Merged messages are remembered by position and not by number."""
-
-    def pass_over(self: Ledger, each: Slice) -> None:
-        self.sessions[each.session] = each.end
-
-    return [(Ledger, "pass_over", pass_over)]
+    right = "self.watermarks[each.watermark_name] = each.next_sequence"
+    return [rewritten(Ledger, "pass_over", right, "pass")]
 
 
 @merging
@@ -211,7 +209,7 @@ def holds_before_the_sync() -> list[Patch]:
 @merging
 def copy_believes_its_frames() -> list[Patch]:
     """The durable positions in a copy's frames are taken for this disk's."""
-    right = active_files.judge
+    right = judge
     return [(active_files, "judge", lambda *args, **named: right(*args, **{**named, "own": True}))]
 
 

@@ -4,32 +4,25 @@ from weakref import WeakKeyDictionary
 
 from replicator.push import progress
 from replicator.wire.messages import Ack
-from rt.log.files.disk import File
 from rt.log.notify.confirmations import Confirmations
 from rt.log.write.active_file import ActiveFile
-from rt.log.write.appender import Appender, Durable
+from rt.log.write.appender import Appender
 from rt.node.agree import duties
 from rt.node.agree.duties import Duties
 from rt.node.agree.view import NodeView
 from rt.node.ingest import relay
-from rt.node.ingest.inbox import NodeInbox
-from rt.node.ingest.inboxes import Inboxes
 from rt.node.retain.retention import Retention
 from rt.node.retain.snapshots import NodeSnapshots
-from rt.position import START, Position
 from sequencer.execution.execution import Execution
 from sequencer.member import Member
 from sequencer.peers import restart_check as greetings
 from sequencer.peers.restart_check import RestartCheck
 from sequencer.planning import holdings
 from sequencer.planning.holdings import Report, ReportKind, decode_report
-from sequencer.raft.consensus import EntryKind
-from sequencer.raft.entries import pack_member
 from sequencer.raft.leader import Leader
-from sequencer.raft.progress import Progress
 
 from .mutants_merge import merging
-from .mutation import Patch, mutant, noticed_by
+from .mutation import Patch, mutant, noticed_by, rewritten
 
 # only a rolled-back node shows these
 RESTORING = {"older-copies-speak", "start-needs-no-confirmation"}
@@ -38,33 +31,22 @@ RESTORING = {"older-copies-speak", "start-needs-no-confirmation"}
 @merging
 def relays_what_is_not_durable() -> list[Patch]:
     """A node relays what it has written and not yet synced."""
-
-    def end(_inboxes: Inboxes, inbox: NodeInbox) -> Position:
-        return inbox.appender.end
-
-    return [(relay, "relayed_end", end)]
+    return [rewritten(relay, "relayed_end", "return inbox.durable", "return inbox.appender.end")]
 
 
 @merging
 def replicated_by_one() -> list[Patch]:
     """A node confirms as replicated what it alone holds."""
-
-    def replicated(self: Duties, session: str) -> Position:
-        return self._member.holdings.own.get(session, START)
-
-    return [(Duties, "_replicated", replicated)]
+    right = "max(known.replicated, self._member.holdings.agreed(session), merged)"
+    return [rewritten(Duties, "_confirm", right, "held.safe")]
 
 
 @merging
 def last_snapshot_not_synced() -> list[Patch]:
     """A stopping node saves its state without syncing the merged log."""
-
-    def end(self: NodeSnapshots) -> None:
-        plan = self._member.plan_snapshot()
-        if plan is not None:
-            self._take_synced(plan, Durable(plan.end))
-
-    return [(NodeSnapshots, "end", end)]
+    right = "durable, plan = self._sync_all(), self._member.plan_snapshot()"
+    wrong = "plan = self._member.plan_snapshot(); durable = plan and Durable(plan.end)"
+    return [rewritten(NodeSnapshots, "end", right, wrong)]
 
 
 @merging
@@ -86,12 +68,7 @@ def reports_only_add() -> list[Patch]:
 @mutant
 def admitted_without_suspension() -> list[Patch]:
     """A node that lost its state is admitted in one step, and its old copy not suspended first."""
-
-    def update(self: Leader, peer: Progress) -> None:
-        if not self.counts(peer) and self.is_settled:
-            self._append(pack_member(peer.name, peer.incarnation), EntryKind.MEMBER)
-
-    return [(Leader, "_update_roster", update)]
+    return [rewritten(Leader, "_update_roster", "if not is_suspended(now):", "if False:")]
 
 
 @merging
@@ -108,17 +85,10 @@ def publisher_takes_one_for_all() -> list[Patch]:
 @merging
 def hold_survives_its_copy() -> list[Patch]:
     """A copy is set aside, and what it held is still reported."""
-
-    def lose(self: Member, session: str) -> None:
-        self.executor.forget(session)
-
-    return [(Member, "lose", lose)]
+    return [rewritten(Member, "lose", "self.hold(session, START)", "pass")]
 
 
 @merging
-@noticed_by(
-    "integration/test_node_duties.py::test_a_log_that_was_copied_is_served_though_no_instruction_follows"
-)
 def copied_and_not_served() -> list[Patch]:
     """A node that copied the merged log serves it only from the next instruction on."""
     right = Duties._serve
@@ -144,12 +114,7 @@ def copies_synced_again() -> list[Patch]:
 @merging
 def lines_synced_again() -> list[Patch]:
     """What a failed sync left of a manifest is only synced at the start, not rewritten."""
-
-    def mend(self: Appender, file: File) -> None:
-        if self.manifest.length < file.size():
-            file.truncate(self.manifest.length)
-
-    return [(Appender, "_mend_manifest", mend)]
+    return [rewritten(Appender, "_mend_manifest", "file.write_again(0)", "pass")]
 
 
 @mutant

@@ -2,11 +2,8 @@
 
 from typing import Any
 
-from sequencer.execution.execution import Committed
-from sequencer.ledger.instruction import decode_instruction
 from sequencer.membership import Membership
 from sequencer.proposals import Proposals
-from sequencer.raft.consensus import Entry, EntryKind
 from sequencer.raft.core import Core
 from sequencer.raft.engine import Raft
 
@@ -59,12 +56,8 @@ def hear_does_not_ask_for_membership() -> list[Patch]:
 @merging
 def entry_that_cannot_be_decoded_ends_the_node() -> list[Patch]:
     """A committed entry that no node can decode ends the node that executes it."""
-
-    def decode(self: Proposals, entry: Entry) -> Committed:
-        is_command = entry.kind is EntryKind.COMMAND
-        return Committed(entry, decode_instruction(entry.command) if is_command else None)
-
-    return [(Proposals, "decode", decode)]
+    right, wrong = "except PeerError as error:", "except ZeroDivisionError as error:"
+    return [rewritten(Proposals, "decode", right, wrong)]
 
 
 @merging

@@ -7,13 +7,11 @@ from replicator.pull.end_question import EndQuestion
 from replicator.pull.lag_watch import LagWatch
 from replicator.pull.mirror import MirrorFeed
 from replicator.wire.rotation import Rotation
-from rt.node.agree import latest
 from rt.node.agree.latest import LatestRead
-from rt.position import START
 from sequencer.reading import LatestReads
 
 from . import pullers
-from .mutation import Patch, mutant
+from .mutation import Patch, mutant, rewritten
 
 PULLING: set[str] = set()
 
@@ -43,7 +41,7 @@ def end_answered_without_a_majority() -> list[Patch]:
 def end_answered_by_any_node() -> list[Patch]:
     """A follower answers where the stream ends, as far as it has come."""
     return [
-        (latest, "_led", lambda view: view),
+        (LatestRead, "_leader_of", lambda self, view: "this node"),
         (LatestRead, "is_over", lambda self, view: True),
         (LatestRead, "demand_answered", lambda self, view: None),
     ]
@@ -52,12 +50,8 @@ def end_answered_by_any_node() -> list[Patch]:
 @pulling
 def end_answered_before_it_is_executed() -> list[Patch]:
     """A confirmed leader answers where the stream ends before it has merged that far itself."""
-
-    def is_answered(self: LatestReads, ticket: int, executed: int) -> bool:
-        del executed
-        return self._indexes.get(ticket) is not None
-
-    return [(LatestReads, "is_answered", is_answered)]
+    right = "index is not None and index <= executed"
+    return [rewritten(LatestReads, "is_answered", right, "index is not None")]
 
 
 @pulling
@@ -95,32 +89,16 @@ def looks_at_its_own_node_only() -> list[Patch]:
 @pulling
 def leaves_a_node_for_its_own_lag() -> list[Patch]:
     """A reader leaves an up-to-date node because its own copy lags for a while."""
-
-    def lag(self: LagWatch[str], now_s: float) -> str:
-        self._aim()
-        return "the copy is behind" if self._is_overdue(now_s) else ""
-
-    def aim(self: LagWatch[str]) -> None:
-        ends = [known.end for node, known in self._heard.items() if node != self._current]
-        if self._target is None and self._place < max(ends, default=START):
-            self._target = right(self)
-
-    def right(self: LagWatch[str]) -> object:
-        from replicator.pull.lag_watch import _Target
-
-        node = max(self._heard, key=lambda each: self._heard[each].end)
-        return _Target(self._heard[node].end, node, self._heard[node].asked_s)
-
-    return [(LagWatch, "lag", lag), (LagWatch, "_aim", aim)]
+    right = "max(self._place, START if own is None else own.end)"
+    return [rewritten(LagWatch, "_aim", right, "self._place")]
 
 
 @pulling
 def goes_back_to_the_node_that_it_left() -> list[Patch]:
     """A reader first redials the node that it has just left because of its lag."""
-
-    def following(self: Rotation[str], avoids: Callable[[str], bool]) -> str | None:
-        del avoids
-        self._turn = getattr(self, "_turn", -1) + 1
-        return self._nodes[0] if self._turn % 2 == 0 else None
-
-    return [(Rotation, "next", following)]
+    return [
+        rewritten(
+            Rotation, "next", "if not avoids(node):", "if True:",
+            "node = self._left.pop(0)", "node, self._left = self._left[0], []",
+        )
+    ]  # fmt: skip

@@ -15,7 +15,7 @@ from sequencer.raft.engine import Raft
 from sequencer.raft.leader import Leader
 from sequencer.raft.messages import AppendEntries, AppendReply, VoteReply
 
-from .mutation import Patch, mutant, noticed_by
+from .mutation import Patch, mutant, noticed_by, rewritten
 
 # Elections
 
@@ -80,12 +80,8 @@ def longer_log_wins() -> list[Patch]:
 @mutant
 def votes_counted_not_voters() -> list[Patch]:
     """A duplicate of a vote counts again (raftos counts datagrams)."""
-
-    def count(self: Election, voter: str, incarnation: int, vote: VoteReply) -> None:
-        if vote.term == self.term and vote.pre_vote == self.pre_vote and vote.granted:
-            self._votes.add(f"{voter} {len(self._votes)}")
-
-    return [(Election, "count", count)]
+    wrong = 'self._votes.add(f"{voter} {len(self._votes)}")'
+    return [rewritten(Election, "count", "self._votes.add(voter)", wrong)]
 
 
 @mutant
@@ -105,12 +101,8 @@ def stale_votes_counted() -> list[Patch]:
 @mutant
 def pre_votes_elect() -> list[Patch]:
     """A granted pre-vote counts as a vote."""
-
-    def count(self: Election, voter: str, incarnation: int, vote: VoteReply) -> None:
-        if vote.granted:
-            self._votes.add(voter)
-
-    return [(Election, "count", count)]
+    right = "is_ours = vote.term == self.term and vote.pre_vote == self.pre_vote"
+    return [rewritten(Election, "count", right, "is_ours = True")]
 
 
 @mutant
@@ -183,43 +175,23 @@ def previous_term_not_compared() -> list[Patch]:
 @mutant
 def acknowledges_its_whole_log() -> list[Patch]:
     """The reply names the follower's last entry, whether it matches or not (raftos HEAD)."""
-
-    def take(core: Core, message: AppendEntries) -> AppendReply:
-        answer = right(core, message)
-        return (
-            AppendReply(answer.term, True, core.log.last, answer.round)
-            if answer.success
-            else answer
-        )
-
-    right = receiving.take_append
-    return [(rafts, "take_append", take), (Leader, "on_append_reply", _trusting_on_append_reply)]
-
-
-def _trusting_on_append_reply(
-    self: Leader, sender: str, incarnation: int, message: AppendReply
-) -> None:
-    peer = self._heard(sender, incarnation, message.round)
-    if peer is not None and message.success:
-        peer.acknowledge(min(message.index, self._core.log.last))
-        self.advance_commit()
-        self._update_roster(peer)
-    elif peer is not None:
-        peer.reject(message.index, message.hint_index, message.hint_term, self._core.log)
+    take = rewritten(
+        rafts, "take_append", "True, end, message.round", "True, core.log.last, message.round"
+    )
+    trusting = rewritten(
+        Leader, "on_append_reply",
+        "if message.success and message.index > self._core.log.last:", "if False:",
+        "peer.acknowledge(message.index)",
+        "peer.acknowledge(min(message.index, self._core.log.last))",
+    )  # fmt: skip
+    return [take, trusting]
 
 
 @mutant
 def commits_an_unverified_tail() -> list[Patch]:
     """A follower commits up to the leader's index, whatever its own entries are (raftos HEAD)."""
-
-    def take(core: Core, message: AppendEntries) -> AppendReply:
-        answer = right(core, message)
-        if answer.success:
-            core.commit_to(min(message.commit, core.log.last))
-        return answer
-
-    right = receiving.take_append
-    return [(rafts, "take_append", take)]
+    right, wrong = "min(message.commit, end)", "min(message.commit, core.log.last)"
+    return [rewritten(rafts, "take_append", right, wrong)]
 
 
 @mutant
@@ -236,7 +208,7 @@ def stale_append_taken() -> list[Patch]:
 
     def answer(self: Raft, sender: str, message: Any) -> None:
         if isinstance(message, AppendEntries) and self._leader is None:
-            self.core.outgoing.reply_to_append(sender, rafts.take_append(self.core, message))
+            self.core.outgoing.reply_to_append(sender, receiving.take_append(self.core, message))
         right(self, sender, message)
 
     return [(Raft, "_reject_stale", answer)]

@@ -8,18 +8,13 @@ again (`tests/unit/test_member_claims.py`).
 from collections.abc import Callable
 from typing import Any
 
-from archiver.lease import parse_lease
 from rt.client.groups.claim_reading import ClaimReading
 from rt.client.groups.member_claims import HeldClaim, MemberClaims
 from rt.client.readers.held_cursor import HeldCursor
-from rt.errors import Fenced, Refused
 from rt.node.admin import asked_stream
-from rt.node.notes.readable_notes import readable
 from rt.node.readers import changed_notes
 from rt.node.retain import retention
-from rt.node.retain.retention import LEASE_NOTE, Retention
 from rt.position import Position
-from sequencer.ledger.instruction import Note, encode_instruction
 from sequencer.proposals import Proposals
 from sequencer.reading import LatestReads
 
@@ -44,11 +39,8 @@ def reads_are_answered_at_once() -> list[Patch]:
 @reading
 def reads_are_answered_before_they_are_executed() -> list[Patch]:
     """A leader is confirmed, and has not executed what was decided."""
-
-    def is_answered(self: LatestReads, ticket: int, _executed: int) -> bool:
-        return self._indexes.get(ticket) is not None
-
-    return [(LatestReads, "is_answered", is_answered)]
+    right = "index is not None and index <= executed"
+    return [rewritten(LatestReads, "is_answered", right, "index is not None")]
 
 
 @reading
@@ -67,14 +59,7 @@ def a_member_believes_every_no() -> list[Patch]:
 @reading
 def a_holder_believes_every_no() -> list[Patch]:
     """A holder gives its cursor up because an outdated node refused it."""
-
-    def must_ask_again(self: HeldCursor, _request: dict[str, Any], error: Exception) -> bool:
-        if not isinstance(error, Refused) or error.code not in ("fenced", "unknown-cursor"):
-            raise error
-        self.fenced = Fenced(self.name, str(error))
-        raise self.fenced
-
-    return [(HeldCursor, "must_ask_again", must_ask_again)]
+    return [rewritten(HeldCursor, "must_ask_again", 'if not request["latest"]:', "if False:")]
 
 
 @reading
@@ -112,36 +97,17 @@ def notes_are_changed_unconditionally() -> list[Patch]:
 @noticed_by("unit/test_archiver.py::test_a_lease_whose_renewal_is_decided_elsewhere_is_kept")
 def a_lease_is_forgotten_unconditionally() -> list[Patch]:
     """Removing a lease also removes its renewal, which this leader has not executed yet."""
-
-    def _forget_old_leases(self: Retention) -> None:
-        for lease in readable(self._ledger.notes, LEASE_NOTE, parse_lease)[0]:
-            if self.now_ns >= lease.until_ns:
-                note = Note(self._machine.now_ns(), LEASE_NOTE + lease.holder, "")
-                self._member.order(note, first=True)
-
-    return [(Retention, "_forget_old_leases", _forget_old_leases)]
+    return [rewritten(retention, "ended_leases", ', note_digest(notes.get(name, ""))', "")]
 
 
 @reading
+@noticed_by(
+    "unit/test_proposals.py::test_an_order_that_comes_while_leadership_moves_is_kept_if_it_stays"
+)
 def an_order_is_lost_while_leadership_moves() -> list[Patch]:
     """An order that is lost while leadership moves delays its client, and others, by 10 s."""
-
-    def propose(self: Proposals) -> None:
-        if not (self.waiting or self._orders) or self._undecided is not None:
-            return
-        if not self._engine.leads or self._execution.queue:
-            return
-        if self._execution.done_index < self._planner.ready_index:
-            return
-        if (instruction := self._next_instruction()) is None:
-            return
-        try:
-            entry = self._engine.propose(encode_instruction(instruction))
-        except Refused:
-            return
-        self._undecided, self._proposed_ns = (entry, instruction), self._now_ns()
-
-    return [(Proposals, "propose", propose)]
+    right = "self.orders.appendleft(instruction)"
+    return [rewritten(Proposals, "propose", right, "pass")]
 
 
 @reading
@@ -198,12 +164,8 @@ def members_end_once_they_hold_nothing() -> list[Patch]:
 @reading
 def a_rejection_ends_what_came_before_it() -> list[Patch]:
     """A rejected message counts as handled, and the rejection is not sent."""
-
-    def reject(self: MemberClaims, claim: HeldClaim, position: Position) -> None:
-        claim.done = max(claim.done, Position(position + 1))
-        claim.handed = max(claim.handed, claim.done)
-
-    return [(MemberClaims, "reject", reject)]
+    right = "self._failed.append([claim.number, int(position), self._group.retry_s])"
+    return [rewritten(MemberClaims, "reject", right, "pass")]
 
 
 @reading

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from rt.node.agree.duties import Duties, Mail
 from rt.node.agree.idle_policy import IdlePolicy
 from sequencer.raft import quiescence as calm
+from sequencer.raft.consensus import Quiescence
 
 from .mutation import Patch, mutant
 
@@ -75,7 +76,7 @@ def a_proposal_wakes_nobody() -> list[Patch]:
     """An idle node reacts only to messages: what it proposes itself is not repeated."""
     right = IdlePolicy._calm_place
 
-    def _calm_place(self: IdlePolicy) -> calm.Quiescence | None:
+    def _calm_place(self: IdlePolicy) -> Quiescence | None:
         return self._place if self.is_resting else right(self)
 
     def _is_busy(self: IdlePolicy) -> bool:

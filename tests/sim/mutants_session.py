@@ -6,6 +6,7 @@ from unittest.mock import patch
 
 from rt.format.ranges import Range
 from rt.node.agree import duties
+from rt.node.ingest.dropped_copies import drop_copies
 from rt.node.ingest.inboxes import Inboxes
 from rt.node.ingest.session_state import SessionState
 from rt.node.sessions import watch as session_watch
@@ -39,7 +40,7 @@ def copies_survive_a_reset() -> list[Patch]:
 @merging
 def ended_copies_dropped_before_the_sync() -> list[Patch]:
     """What was merged of an ended session is in memory only when the nodes drop their copies."""
-    right = duties.drop_copies
+    right = drop_copies
 
     def drop(member: Member, sessions: Inboxes) -> None:
         with patch.object(member.executor, "sync"):
@@ -97,6 +98,12 @@ def numbers_survive_a_reset() -> list[Patch]:
         self.watermarks.update(watermarks)
 
     return [(Ledger, "change", change)]
+
+
+@merging
+def merged_before_it_is_opened() -> list[Patch]:
+    """A session's messages do not wait for its opening, which another order may delay."""
+    return [(SessionWatch, "_may_be_merged", lambda self, session: True)]
 
 
 @merging

@@ -3,18 +3,19 @@
 from dataclasses import replace
 from typing import Any
 
+from rt.errors import WriterFailed
 from rt.format.ranges import Range
 from sequencer.journal import ballot as ballots
 from sequencer.journal import entry_log as entry_logs
 from sequencer.journal import journal as journals
 from sequencer.journal import recovery as recoveries
-from sequencer.journal.ballot import Ballots, encode_slot
+from sequencer.journal.ballot import Ballots
 from sequencer.journal.entry_log import EntryLog
 from sequencer.journal.journal import Journal, Opened
-from sequencer.journal.records import RecordScan
+from sequencer.journal.records import RecordScan, scan
 from sequencer.ledger.instruction import Slice
-from sequencer.ledger.ledger import Ledger
-from sequencer.raft.consensus import FOUNDER, Ballot, EngineState, Entry, Snapshot
+from sequencer.ledger.ledger import Ledger, decode_ledger
+from sequencer.raft.consensus import FOUNDER, EngineState, Snapshot
 from sequencer.raft.core import Core
 from sequencer.raft.election import Election
 from sequencer.raft.leader import Leader
@@ -26,7 +27,7 @@ from sequencer.raft.snapshots import Assembly
 
 from . import machine as machines
 from . import node as nodes
-from .mutation import Patch, mutant
+from .mutation import Patch, mutant, noticed_by, rewritten
 
 # Durability
 
@@ -40,13 +41,7 @@ def speaks_before_the_sync() -> list[Patch]:
 @mutant
 def log_not_synced() -> list[Patch]:
     """The journal writes and does not sync."""
-
-    def append(self: EntryLog, entries: Any) -> None:
-        records = list(entry_logs.encode_records(entries, self._end, self._durable))
-        self._end += self._file.append(records)
-        self._keep(entries)
-
-    return [(EntryLog, "append", append)]
+    return [rewritten(EntryLog, "append", "self._file.sync()", "pass")]
 
 
 @mutant
@@ -57,7 +52,7 @@ def failed_sync_forgiven() -> list[Patch]:
     def persist(self: Journal, ready: Any) -> None:
         try:
             right(self, ready)
-        except journals.WriterFailed:
+        except WriterFailed:
             self._failed = ""
 
     return [(Journal, "persist", persist)]
@@ -87,88 +82,57 @@ def page_cache_synced_again() -> list[Patch]:
 
 
 @mutant
+@noticed_by("unit/test_raft.py::test_entries_that_replace_durable_ones_are_persisted")
 def truncation_keeps_durability() -> list[Patch]:
     """Entries that replace durable ones are taken for durable."""
-
-    def truncate(self: Log, index: int) -> None:
-        del self._entries[index - self.base - 1 :]
-        self.last = self.base + len(self._entries)
-
-    def unsaved(self: Log) -> tuple[Entry, ...]:
-        return self.between(self.durable + 1, self.last) if self.last > self.durable else ()
-
-    return [(Log, "truncate", truncate), (Log, "unsaved", unsaved)]
+    return [rewritten(Log, "truncate", "self.durable = min(self.durable, index - 1)", "pass")]
 
 
 @mutant
 def both_slots_at_once() -> list[Patch]:
     """Both slots of the ballot are rewritten before either is synced."""
-
-    def write(self: Ballots, ballot: Ballot) -> None:
-        data = encode_slot(ballot, self._directory)
-        for slot in self._slots:
-            slot.truncate(0)
-            slot.append([data])
-        for slot in self._slots:
-            slot.sync()
-
-    return [(Ballots, "write", write)]
+    right = "        slot.sync()"
+    return [rewritten(Ballots, "write", right, "    for slot in self._slots:\n" + right)]
 
 
 @mutant
 def damage_cut_like_a_tear() -> list[Patch]:
     """Rot in the log is cut off as if it had never been durable."""
-    right = recoveries.scan
+    right = scan
 
-    def scan(data: bytes, marked: int, *, is_same_boot: bool) -> RecordScan:
+    def scanned(data: bytes, marked: int, *, is_same_boot: bool) -> RecordScan:
         result = right(data, marked, is_same_boot=is_same_boot)
         if result.header is not None:
             result.damage = ""
         return result
 
-    return [(recoveries, "scan", scan)]
+    return [(recoveries, "scan", scanned)]
 
 
 @mutant
 def snapshot_written_in_place() -> list[Patch]:
     """The snapshot file is overwritten instead of replaced."""
-
-    def write(disk: Any, path: str, name: str, parts: list[bytes]) -> None:
-        file = disk.open(f"{path}/{name}", create=True)
-        file.truncate(0)
-        file.append(parts)
-        file.sync()
-
-    return [(module, "write_whole", write) for module in (journals, entry_logs, ballots)]
+    right, wrong = 'f"{path}/{name}.tmp", create', 'f"{path}/{name}", create'
+    moved = 'disk.replace(f"{path}/{name}.tmp", f"{path}/{name}")'
+    wrongly = rewritten(journals, "write_whole", right, wrong, moved, "pass")
+    return [(module, *wrongly[1:]) for module in (journals, entry_logs, ballots)]
 
 
 @mutant
 def snapshot_not_synced() -> list[Patch]:
     """A file is renamed into place before its bytes are durable."""
-
-    def write(disk: Any, path: str, name: str, parts: list[bytes]) -> None:
-        file = disk.open(f"{path}/{name}.tmp", create=True)
-        file.truncate(0)
-        file.append(parts)
-        disk.replace(f"{path}/{name}.tmp", f"{path}/{name}")
-
-    return [(module, "write_whole", write) for module in (journals, entry_logs, ballots)]
+    wrongly = rewritten(journals, "write_whole", "file.sync()", "pass")
+    return [(module, *wrongly[1:]) for module in (journals, entry_logs, ballots)]
 
 
 @mutant
 def log_cut_before_the_snapshot() -> list[Patch]:
     """The log is cut first and the snapshot saved after it."""
-
-    def save(self: Journal, snapshot: Snapshot) -> None:
-        self._demand_alive()
-        try:
-            self._log.forget(snapshot.index)
-            self._log.rewrite(snapshot.index, snapshot.term)
-            self._write_snapshot(snapshot)
-        except OSError as error:
-            raise self._fail(error) from error
-
-    return [(Journal, "save_snapshot", save)]
+    saved, cut = (
+        "write_whole(self._disk, self._path, SNAPSHOT_NAME, [encode_snapshot(snapshot)])",
+        "self._log.rewrite(snapshot.index, snapshot.term)",
+    )
+    return [rewritten(Journal, "save_snapshot", saved, "pass", cut, f"{cut}\n        {saved}")]
 
 
 # Snapshots
@@ -203,14 +167,7 @@ def snapshot_keeps_the_old_log() -> list[Patch]:
 @mutant
 def chunks_taken_in_any_order() -> list[Patch]:
     """Chunks of a snapshot are joined in order of arrival."""
-
-    def take(self: Assembly, key: tuple[int, ...], offset: int, data: bytes) -> int:
-        if key != self._key:
-            self._key, self._parts = key, bytearray()
-        self._parts += data
-        return len(self._parts)
-
-    return [(Assembly, "take", take)]
+    return [rewritten(Assembly, "take", "if offset == len(self._parts):", "if True:")]
 
 
 # Lost state
@@ -306,7 +263,7 @@ def repeats_counted() -> list[Patch]:
 @mutant
 def snapshot_forgets_the_watermarks() -> list[Patch]:
     """After a restart, the ends of merged sessions are known, but not the merged numbers."""
-    right = machines.decode_ledger
+    right = decode_ledger
 
     def decode(data: bytes) -> Ledger:
         ledger = right(data)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from .cluster import Cluster
 
 PATH = "state"
-FAILED = "failed"
 
 
 class SimNode:
@@ -27,8 +26,7 @@ class SimNode:
 
     def __init__(self, name: str, cluster: "Cluster", chance: Random) -> None:
         self.name, self._cluster, self._chance = name, cluster, chance
-        seed = chance.getrandbits(32)
-        self.disk = SimDisk(Random(seed), cleans_failed_pages=self.cleans_failed_pages)
+        self.disk = self._make_disk(Random(chance.getrandbits(32)))
         self.lacks_state = False  # new or disowned, and no start has succeeded since
         self._found(chance.getrandbits(60) + 1)
         self.disk.settle_all()
@@ -38,11 +36,14 @@ class SimNode:
         self.rate = 1.0
         self.lost = False  # its state is gone until the others have admitted it again
         self.disk_delay_us = 500
-        self.fail_sync = False
         self.start()
 
+    def _make_disk(self, chance: Random) -> SimDisk:
+        return SimDisk(chance, cleans_failed_pages=self.cleans_failed_pages)
+
     def _found(self, directory: int) -> None:
-        found(self.disk, PATH, cluster="sim", node=self.name, directory=directory)
+        cluster = self._cluster.founding_name
+        found(self.disk, PATH, cluster=cluster, node=self.name, directory=directory)
 
     # Life and death
 
@@ -77,10 +78,10 @@ class SimNode:
         self._cluster.checker.durable(self.name, state.entries)
         self._cluster.checker.covered(self.name, state.snapshot.index if state.snapshot else 0)
         self._cluster.trace(f"{self.name} starts {len(state.entries)} {opened.damage}")
-        self.raft = Raft(
+        self.raft: Raft = self._cluster.engine(
             self.name,
             self._cluster.names,
-            cluster="sim",
+            cluster=self._cluster.founding_name,
             chance=Random(self._chance.getrandbits(32)),
             state=state,
             settings=self._cluster.settings,
@@ -96,7 +97,7 @@ class SimNode:
         return open_journal(
             self.disk,
             PATH,
-            cluster="sim",
+            cluster=self._cluster.founding_name,
             node=self.name,
             fresh=self._chance.getrandbits(60) + 1,
             boot=f"boot {self.disk.boots}",

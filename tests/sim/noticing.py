@@ -5,7 +5,6 @@ nothing.
 """
 
 import os
-import re
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -14,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from .mutants import switched_on
-from .mutation import TESTED
+from .mutation import OUTDATED, TESTED, StaleError, stale
 
 _ROOT = Path(__file__).parents[2]
 _NAME = "RT_MISTAKE"
-_NOT_OURS = re.compile(r"^E +(TypeError|AttributeError|NameError)", re.MULTILINE)
+_NOT_OURS = tuple(f"E   {each.__name__}" for each in OUTDATED)
+_STALE = "the mistake's own code fails: "
 _FAILED = 1  # pytest's exit code; other codes say that no test ran
 
 
@@ -26,14 +26,14 @@ def is_noticed(mutant: str) -> bool:
     """Return whether a mistake makes its test fail.
 
     Raises:
-        AssertionError: the mistake no longer fits the code.
+        StaleError: the mistake no longer fits the code.
     """
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", __name__, f"tests/{TESTED[mutant]}"],
         cwd=_ROOT, env={**os.environ, _NAME: mutant}, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    if _NOT_OURS.search(ran.stdout):
-        raise AssertionError(f"{mutant} no longer fits the code: {ran.stdout}")
+    if found := [line for line in ran.stdout.splitlines() if line.startswith((_STALE, *_NOT_OURS))]:
+        raise StaleError(f"{mutant} no longer fits the code: {found[0]}")
     return ran.returncode == _FAILED
 
 
@@ -42,3 +42,4 @@ def pytest_configure(config: pytest.Config) -> None:
     made = ExitStack()
     made.enter_context(switched_on(os.environ[_NAME]))
     config.add_cleanup(made.close)
+    config.add_cleanup(lambda: print(_STALE, stale[0]) if stale else None)

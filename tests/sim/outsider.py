@@ -89,7 +89,7 @@ class Outsider:
     def _names(self, target: "SimNode") -> list[str]:
         """Return the names to use against a node: none of them votes, by the node's own log."""
         cluster, core = self._cluster, target.raft.core
-        listed, _ = configuration_before(core, core.log.last + 1, tuple(core.config.founders))
+        listed, _ = configuration_before(core, core.log.last + 1, tuple(core.founders))
         removed = [name for name in cluster.removed() if name not in listed]
         started = [node for node in cluster.nodes.values() if hasattr(node, "raft")]
         voting = set[str]().union(*map(self._voters, started))
@@ -102,7 +102,7 @@ class Outsider:
 
     def _voters(self, node: "SimNode") -> set[str]:
         core = node.raft.core
-        return voters_of(core, tuple(core.config.founders), core.log.last)
+        return voters_of(core, tuple(core.founders), core.log.last)
 
     def _said(self, target: "SimNode", name: str) -> Iterator[bytes]:
         """Yield what it sends at once: a message of the engine, and perhaps one of another kind.

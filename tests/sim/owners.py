@@ -13,6 +13,7 @@ class Owners:
     def __init__(self) -> None:
         self.by_session: dict[str, str] = {}
         self.closed: set[str] = set()
+        self.begun: set[str] = set()  # sessions whose log is decided: it may be merged
 
     def take(self, session: str, event: dict[str, Any]) -> bool:
         """Take an event; return whether it ends the session's log."""
@@ -34,4 +35,14 @@ class Owners:
         if change == "expired":
             del self.by_session[session]
         (self.closed.discard if is_pushed else self.closed.add)(session)
-        return change in {"reset", "expired"} or (change == "taken" and not event["after"])
+        is_end = change in {"reset", "expired"} or (change == "taken" and not event["after"])
+        if change in {"opened", "resumed"}:
+            self.begun.add(session)
+        elif is_end:
+            self.begun.discard(session)
+        return is_end
+
+    def demand_begun(self, session: str) -> None:
+        """Check that a session, or its next log, is opened or resumed before its first message."""
+        if session not in self.begun:
+            raise Violation(f"{session} is merged before it is opened")

@@ -12,7 +12,7 @@ from zlib import crc32
 from replicator.host import Inbox
 from replicator.push import progress
 from replicator.sink.channel import SinkChannel
-from replicator.source.channel import SourceChannel
+from replicator.source.channel import Recent, SourceChannel
 from replicator.wire.decoder import Decoder
 from replicator.wire.frame_buffer import FrameBuffer
 from replicator.wire.messages import Ack, ArchivedNotice, CaughtUpNotice, Data, RolledNotice
@@ -46,18 +46,27 @@ def headers(session: str, sequence: int) -> dict[str, bytes]:
     return {"of": session.encode(), "number": b"%d" % sequence} if sequence % 3 else {}
 
 
+def source_of(stream: str, session: str) -> str:
+    """Return what the payloads of a session, or of its group, begin with."""
+    source = SESSIONS[session] or session
+    return source if stream == STREAM else f"{stream}/{source}"
+
+
 FIRST_PEER: Final = "p"
 
 
 class Publisher:
     """One session: numbered messages in frames, files that roll, runs that end."""
 
-    def __init__(self, name: str, chance: Random, disk: SimDisk | None = None) -> None:
+    def __init__(
+        self, name: str, chance: Random, disk: SimDisk | None = None, stream: str = STREAM
+    ) -> None:
         self.name, self.group = name, SESSIONS[name]
+        self._source = source_of(stream, name)
         self._chance = chance
         self.disk = disk or SimDisk(chance)
-        tag = crc32(name.encode())
-        identity = LogIdentity(SESSION, STREAM, name, f"{tag:032x}", 0, self.group)
+        tag = crc32(name.encode() if stream == STREAM else f"{stream}/{name}".encode())
+        identity = LogIdentity(SESSION, stream, name, f"{tag:032x}", 0, self.group)
         self._log = Appender(self.disk, name, identity)
         self._backup = self.disk.backed_up()
         self._next_file = START
@@ -66,6 +75,7 @@ class Publisher:
         self.has_headers = False
         self.peer = FIRST_PEER  # the name in its certificate
         self.confirmed = Confirmations()
+        self._reached: dict[str, progress.NodeReached] = {}
         self.news = 0  # how often there was something new to send
         self.lives = 0  # how often it lost what it had sent
         # frames of the active file, and the next numbers
@@ -89,8 +99,9 @@ class Publisher:
         """Return the identity of its log."""
         return self._log.identity
 
-    def hear(self, ack: Ack) -> bool:
+    def hear(self, node: str, ack: Ack) -> bool:
         """Record what a node confirmed, as a pusher does; return whether it says anything new."""
+        self._reached[node] = self._reached.get(node, progress.NodeReached()).after(ack)
         known = self.confirmed
         self.confirmed = progress.merged_confirmations(known, ack)
         return self.confirmed != known
@@ -105,13 +116,13 @@ class Publisher:
         cells = [encode_headers(headers(self.name, number)) for number in numbers]
         has_headers = self.has_headers and any(cells)
         body = encode_columns(
-            [1_000 * number + self.lives for number in numbers],
-            [payload(self.group or self.name, number) for number in numbers],
+            [self._time_ns(number) for number in numbers],
+            [payload(self._source, number) for number in numbers],
             None,
             cells if has_headers else None,
         )
         frame = encode_frame(
-            body, position=log.end, sequence=self._sequence, time_ns=1_000 * self._sequence,
+            body, position=log.end, sequence=self._sequence, time_ns=self._time_ns(self._sequence),
             messages=count, durable=log.end, session_tag=session_tag(self.name),
             columns=HEADERS_COLUMN * has_headers,
         )  # fmt: skip
@@ -124,9 +135,13 @@ class Publisher:
         if log.end.offset > FILE_BYTES or self._chance.random() < 0.04:
             self._roll(is_new_run=self._chance.random() < 0.2)
 
+    def _time_ns(self, number: int) -> int:
+        """Return when a message is published: no life repeats the times of another."""
+        return 1_000 * number + self.lives
+
     def _roll(self, *, is_new_run: bool = False) -> None:
         following = self._log.end.next_run() if is_new_run else self._log.end.next_file()
-        self._log.roll(1_000 * self._sequence)
+        self._log.roll(self._time_ns(self._sequence))
         self._next_file = following
         self._frames.clear()
 
@@ -140,6 +155,7 @@ class Publisher:
         self._log = Appender(self.disk, self.name, identity)
         self._next_file, self._sequence, self.confirmed = START, 0, Confirmations()
         self._frames.clear()
+        self._reached.clear()
         return last
 
     def lose_unsynced(self) -> None:
@@ -152,6 +168,7 @@ class Publisher:
             return
         self.news += 1
         self.lives += 1
+        self._reached.clear()
         place = self._chance.randrange(len(self._frames))
         end, self._sequence = self._frames[place]
         del self._frames[place:]
@@ -167,6 +184,7 @@ class Publisher:
         """Restore the backup and continue, as `rt.log.write.writer.Writer` does at a start."""
         self.news += 1
         self.lives += 1
+        self._reached.clear()
         self._log.close()
         self.disk.restore(self._backup)
         self._log = log = Appender(self.disk, self.name, self.identity)
@@ -177,6 +195,10 @@ class Publisher:
         else:
             self._next_file = log.end.next_run() if log.manifest.order else START
         self._frames.clear()
+
+    def released(self, voices: int) -> Position:
+        """Return up to where so many nodes have merged what this life has sent to them."""
+        return progress.agreed([each.released for each in self._reached.values()], voices)
 
     def archive(self, merged: Position) -> None:
         """Archive the rolled files that were merged."""
@@ -202,6 +224,7 @@ class Pipe:
         *,
         damaged: DamagedFiles | None = None,
         is_whole: Callable[[], bool] = lambda: True,
+        recent: Recent = lambda _first, _end: None,
     ) -> None:
         """Connect.
 
@@ -215,7 +238,7 @@ class Pipe:
         self.seen = -1  # the publisher's `news` when there was nothing more to send
         self._end = end
         self._inlet = SinkChannel(0, inbox)
-        self._outlet = SourceChannel(0, log, end, is_whole=is_whole)
+        self._outlet = SourceChannel(0, log, end, is_whole=is_whole, recent=recent)
         self._outlet.begin(self._inlet.standing())
 
     @property

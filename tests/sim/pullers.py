@@ -24,7 +24,7 @@ from rt.log.files.directory import LogDirectory
 from rt.log.read.reader import Found, Reader
 from rt.log.write.appender import Appender
 from rt.node.agree.latest import LatestRead
-from rt.position import START, Position
+from rt.position import Position
 
 from .checkers import Violation
 from .copying import IDENTITY, LAG_S, LOOK_S
@@ -148,7 +148,6 @@ class Copier:
         self.disk = SimDisk(self.chance)
         self.life = 1
         self.alive = True
-        self.is_asleep = False
         self._begin()
 
     def _begin(self) -> None:
@@ -275,7 +274,6 @@ class Mirror(Copier):
         self._asked: Question | None = None
         self._proof: Question | None = None
         super()._begin()
-        self.grown(self.copy.appender.end if self.copy.appender.is_open else START)
 
     def grown(self, end: Position) -> None:
         """Serve up to here."""

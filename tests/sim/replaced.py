@@ -89,10 +89,10 @@ class ReplacedCluster(JoinedCluster):
         """Add the newcomer, or make it a voter; return whether it is one."""
         seat = leader.raft.members.get(NEWCOMER)
         if seat is None:
-            leader.raft.add(NEWCOMER, NEWCOMER)
+            leader.raft.changes.add(NEWCOMER, NEWCOMER)
             self.clock.after(self._chance.randrange(20) * self.tick_us, self._join)
         elif not seat.votes and self._has_merged(leader):
-            leader.raft.promote(NEWCOMER)
+            leader.raft.changes.promote(NEWCOMER)
         else:
             return seat.votes
         self.trace(f"{leader.name} changes the members: {[*leader.raft.members]}")
@@ -108,7 +108,7 @@ class ReplacedCluster(JoinedCluster):
         """Remove the one that leaves; return whether it is gone."""
         if self.leaver not in leader.raft.members:
             return True
-        leader.raft.remove(self.leaver)
+        leader.raft.changes.remove(self.leaver)
         self.trace(f"{leader.name} removes {self.leaver}")
         return False
 

@@ -28,6 +28,7 @@ from rt.format.manifest import SESSION as SESSION_LOG
 from rt.format.manifest import LogIdentity
 from rt.log.files.directory import LogDirectory
 from rt.log.write.appender import Appender
+from rt.log.write.recent_frames import FrameMemory
 from rt.node.agree.dependencies import Dependencies
 from rt.node.agree.duties import Duties, Mail, Timing
 from rt.node.ingest.inboxes import Inboxes
@@ -156,15 +157,17 @@ class Reader:
         feed = node.feeds.open(room)
         log = LogDirectory(OUT, node.disk)
         log.refresh()
-        self._source = SourceChannel(0, log, feed.end)
+        self._source = SourceChannel(0, log, feed.end, recent=feed.recent)
         copy: Any = Inbox(Appender(SimDisk(Random(2)), OUT, IDENTITY))
         self._source.begin(SinkChannel(0, copy, "").standing())
         self._buffer = FrameBuffer(1 << 16)
         self.bytes = 0
 
     def step(self) -> None:
-        """Send what there is."""
-        self._source.pump(self._send, self._buffer)
+        """Send what there is: at once if it is little, as a node does."""
+        if not self._source.send_little(self._send, self._buffer):
+            while self._source.pump(self._send, self._buffer):
+                pass
 
     def _send(self, data: Any) -> None:
         self.bytes += len(data)
@@ -208,10 +211,16 @@ class RoadNode:
             lambda every: write_memories(disk, _STATE, every),
         )  # fmt: skip
         self._mail, self._due_s = Mail(), 0.0
-        self.inboxes = Inboxes(disk, "in", STREAM, self._hold, room, alone=lambda: False)
-        logs, received = SessionLogs(disk, "in"), self.inboxes.received
-        executor = Executor(disk, OUT, IDENTITY, Ledger(), logs, received=received, alone=False)
-        self.feeds = LogFeeds(OUT)
+        memory = FrameMemory()
+        self.inboxes = Inboxes(
+            disk, "in", STREAM, self._hold, room, alone=lambda: False, memory=memory
+        )
+        logs = SessionLogs(disk, "in", self.inboxes.appender_of)
+        received = self.inboxes.received
+        executor = Executor(
+            disk, OUT, IDENTITY, Ledger(), logs, received=received, alone=False, memory=memory
+        )
+        self.feeds = LogFeeds(OUT, recent=lambda: executor.appender.recent)
         self.member = Member(
             name, NAMES, engine=raft, journal=opened.journal, greeting=greeting, executor=executor,
             planner=Planner(logs, received, lambda: True),

@@ -22,7 +22,7 @@ from sequencer.raft.consensus import Entry
 from .checkers import Violation
 from .disk import SimDisk
 from .owners import Owners
-from .publisher import SESSIONS, Publisher, headers, payload
+from .publisher import SESSIONS, STREAM, Publisher, headers, payload, source_of
 
 OUT = "out"
 BEGIN_NS = 1_357_017_420_000_000_000
@@ -34,15 +34,15 @@ class Stream:
 
     Checks: merged bytes and ledgers are the same on all nodes, as far as each has executed; each
     message of a session, or of a group of sessions, is there once and in order, under consecutive
-    numbers, at times that never go back; what is merged, and what is called replicated, was durable
-    on a majority; what a node calls durable is on its disk; a snapshot names merged bytes that are
-    durable on a majority; inputs are archived once their result is durable on a majority, and
-    merged files when that was decided, which is once a majority has them durably; a copy may still
-    have some of them after that.
+    numbers, at times that never go back; a session is opened before its first message; what is
+    merged, and what is called replicated, was durable on a majority; what a node calls durable is
+    on its disk; a snapshot names merged bytes that are durable on a majority; inputs are archived
+    once their result is durable on a majority, and merged files when that was decided, which is
+    once a majority has them durably; a copy may still have some of them after that.
     """
 
-    def __init__(self, majority: int) -> None:
-        self._majority = majority
+    def __init__(self, majority: int, name: str = STREAM) -> None:
+        self._majority, self._name = majority, name
         self.files: dict[Position, bytearray] = {}
         self.end = START
         self.merged: dict[str, Position] = {}
@@ -305,6 +305,7 @@ class Stream:
         if not new.messages and not new.skip:
             self._take_event(new, data)
             return
+        self.owners.demand_begun(new.session)
         after = self.merged.get(new.session, START)
         if new.first != after and (new.first.offset or new.first < after):
             raise Violation(f"{new.session} was merged up to {after}, then from {new.first}")
@@ -353,13 +354,14 @@ class Stream:
             self.begun_again.add(session)
         else:
             self.logs[session] = self.next_logs[session]
-        self._next.pop(session, None)
+        if not SESSIONS[session]:
+            self._next.pop(source_of(self._name, session), None)
         self.replicated.pop(session, None)
         for place in [place for place in self._last_frames if place[0] == session]:
             del self._last_frames[place]
 
     def _count(self, new: Range, found: list[tuple[int, bytes]]) -> None:
-        source = SESSIONS[new.session] or new.session
+        source = source_of(self._name, new.session)
         due = self._next.get(source, 0)
         self.repeats += new.skip
         if any(number >= due for number, _ in found[: new.skip]):

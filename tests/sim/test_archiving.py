@@ -1,7 +1,7 @@
 """Faults that archiving worlds found in executor, member, outlet and index, one test each."""
 
+from dataclasses import dataclass
 from random import Random
-from typing import NamedTuple
 
 from replicator.pull.local_copy import PulledLog
 from replicator.source.source import Looked, Source, Wait
@@ -206,9 +206,11 @@ def test_the_copy_that_follows_one_set_aside_is_archived_too() -> None:
         assert list(copy.appender.manifest.archived) == [START]
 
 
-class _Copied(NamedTuple):
+@dataclass
+class _Copied:
     appender: Appender
     session: str = "jfk"
+    swept: Position = START
 
 
 class _Inputs:

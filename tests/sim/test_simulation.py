@@ -4,15 +4,18 @@ import inspect
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from .mutants import MUTANTS
-from .mutation import TESTED
+from .mutation import TESTED, Patch, StaleError
 from .noticing import is_noticed
 from .outsider import has_outsider
 from .sweep import sweep
+from .wire import Wire
 from .worlds import hunt, kept_seeds, live, replay_command, world
 
 QUICK_SEEDS = 100
@@ -106,6 +109,35 @@ def test_rot_a_newcomer_and_restored_directories_and_publishers_together_lose_no
 def test_a_member_that_is_replaced_under_publishers_loses_nothing() -> None:
     """A founder leaves, before or after another node has joined; of seven, before."""
     demand_no_violation([127, 255, 959])
+
+
+def test_two_streams_on_the_same_nodes_keep_apart() -> None:
+    """They have sessions of the same names; mixed up, their messages would be lost or doubled."""
+    demand_no_violation([51, 115])
+    assert "one of flights" in live(51, "a-change-of-the-other-stream-is-carried-out")[1]
+
+
+def test_a_mistake_written_for_older_code_is_stale_and_not_noticed() -> None:
+    """An error of the mistake's own code would end any world, and shows nothing."""
+
+    def outdated() -> list[Patch]:
+        return [(Wire, "heal", lambda self: self.gone_since)]
+
+    def outdated_and_caught() -> list[Patch]:
+        def heal(self: Any) -> None:
+            with suppress(AttributeError):
+                self.outdated()
+
+        return [(Wire, "heal", heal), (Wire, "outdated", lambda self: self.gone_since)]
+
+    for made in (outdated, outdated_and_caught):
+        name = made.__name__
+        MUTANTS[name] = made
+        try:
+            with pytest.raises(StaleError, match="gone_since"):
+                hunt(name, 40)
+        finally:
+            del MUTANTS[name]
 
 
 def test_an_outsider_with_a_good_certificate_changes_nothing() -> None:

@@ -21,7 +21,6 @@ from sequencer.raft.consensus import (
 )
 
 from .checkers import Violation
-from .copying import IDENTITY
 from .stream import OUT
 
 if TYPE_CHECKING:
@@ -40,8 +39,6 @@ class WatchedEngine:
         self.gone, self.elects, self.announce = raft.gone, raft.elects, raft.announce
         self.may_compact, self.compact = raft.may_compact, raft.compact
         self.read_index, self.vouch = raft.read_index, raft.vouch
-        self.add, self.promote = raft.add, raft.promote
-        self.remove, self.move = raft.remove, raft.move
 
     @property
     def leader(self) -> str:
@@ -65,6 +62,7 @@ class WatchedEngine:
 
     calm = property(lambda self: self._raft.calm)  # whether nothing is left to agree on
     away = property(lambda self: self._raft.away)  # members that a leader does not hear
+    changes = property(lambda self: self._raft.changes)  # what changes the members
 
     @property
     def fork(self) -> Fork | None:
@@ -133,7 +131,10 @@ class WatchedExecutor(Executor):
         self._checked = ledger.end
         alone = len(node.world.names) == 1
         received = node.inboxes.received
-        super().__init__(node.disk, OUT, IDENTITY, ledger, logs, received=received, alone=alone)
+        super().__init__(
+            node.disk, OUT, node.world.merged_identity, ledger, logs,
+            received=received, alone=alone, memory=node.frames,
+        )  # fmt: skip
 
     def execute(self, index: int, term: int, instruction: Instruction) -> None:
         """Execute an instruction."""
@@ -152,6 +153,7 @@ class WatchedExecutor(Executor):
         node.knows(self.ledger)
         node.world.trace(f"{node.name} executes {index} {self.ledger.digest.hex()}")
         self._checked = self.ledger.end
+        node.demand_little_memory()
         node.strike("after executing")
 
     def restore(self, ledger: Ledger) -> None:

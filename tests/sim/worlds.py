@@ -8,37 +8,41 @@ from pathlib import Path
 from . import memo
 from .cluster import Cluster
 from .full import FullCluster
+from .loop_world import LoopWorld
 from .member_cluster import MemberCluster
 from .merge_cluster import MergeCluster
 from .mutants import (
     CHANGING,
     FILLING,
+    LOOPING,
     MERGING,
     PULLING,
     READING,
     RESTING,
     RESTORING,
     SCRUBBING,
+    SHARING,
     switched_on,
 )
+from .mutation import OUTDATED, StaleError, stale
 from .pulled import PulledCluster
 from .reading import ReadingCluster
 from .replaced import ReplacedCluster
 from .resting import RestingCluster
 from .restored import RestoredCluster
 from .rotten import RottenCluster
+from .shared import SharedCluster
 from .steady import SteadyCluster
 from .worn import WornCluster
 
 memo.install()
 SEEDS_FILE = Path(__file__).with_name("seeds.txt")
 HUNT_WORLDS = 2_000
-_NOT_OURS = (  # errors of a mistake that no longer fits; the last is `_replace` before Python 3.13
-    "TypeError", "AttributeError", "NameError", "ValueError: Got unexpected field names",
-)  # fmt: skip
+# `_replace` before Python 3.13, beside errors that no code raises which fits the product
+_NOT_OURS = (*[each.__name__ for each in OUTDATED], "ValueError: Got unexpected field names")
 _RARE = {  # by seed % 64
     15: "full", 19: "reading", 23: "restored", 31: "worn", 43: "pulled", 47: "resting",
-    55: "rotten", 63: "replaced",
+    51: "shared", 55: "rotten", 59: "loop", 63: "replaced",
 }  # fmt: skip
 _FIRST_TRIED = {  # seeds that notice mistakes which a hunt would hardly find
     "deaf-leader-leads-on": 743,
@@ -50,7 +54,7 @@ _FIRST_TRIED = {  # seeds that notice mistakes which a hunt would hardly find
     "state-taken-over-drops-all-that-waits": 254,
     "voters-consult-their-own-role": 385,
 }
-WORLDS: dict[str, type[Cluster]] = {
+WORLDS: dict[str, type[Cluster | SharedCluster | LoopWorld]] = {
     "members": MemberCluster,
     "merged": MergeCluster,
     "steady": SteadyCluster,
@@ -62,19 +66,25 @@ WORLDS: dict[str, type[Cluster]] = {
     "full": FullCluster,
     "reading": ReadingCluster,
     "pulled": PulledCluster,
+    "shared": SharedCluster,
+    "loop": LoopWorld,
     "engine": Cluster,
 }
 
 
-def world(seed: int, log: Callable[[str], None] | None = None) -> Cluster:
+def world(
+    seed: int, log: Callable[[str], None] | None = None
+) -> Cluster | SharedCluster | LoopWorld:
     """Return the world of a seed.
 
     Every fourth has publishers and merged logs, the others only the engine. In every eighth the
     members change, in every 32nd a majority is left alone for long. Every 64th has one of these: a
     minority's merged logs are out of room for long, a node is restored from a backup, rolled files
     rot, all of this together, publishers pause for so long that nodes become idle, a node replaces
-    one that publishers use, readers share a group and cursors, or readers that follow and that stop
-    copy from nodes and mirrors. In some of those with publishers, messages have headers.
+    one that publishers use, readers share a group and cursors, readers that follow and that stop
+    copy from nodes and mirrors, two streams share the nodes, or an event loop alone is driven by
+    everything that may come between two of its calls. In some of those with publishers,
+    messages have headers.
     """
     made = WORLDS[_kind(seed)](seed, log=log)
     if isinstance(made, MergeCluster) and seed % 5 == 3 and seed not in _without_headers():
@@ -126,6 +136,9 @@ def hunt(mutant: str, worlds: int = HUNT_WORLDS) -> tuple[int, str] | None:
 
     Mistakes that only one kind of world can show are sought only there, after the seed that is
     known to notice them, if there is one.
+
+    Raises:
+        StaleError: the mistake's own code fails, or the seed notices something without it.
     """
     kinds = {
         "reading": READING,
@@ -136,13 +149,17 @@ def hunt(mutant: str, worlds: int = HUNT_WORLDS) -> tuple[int, str] | None:
         "rotten": SCRUBBING,
         "full": FILLING,
         "pulled": PULLING,
+        "shared": SHARING,
+        "loop": LOOPING,
     }
     kind = next((kind for kind, mutants in kinds.items() if mutant in mutants), "all")
     known = (_FIRST_TRIED[mutant],) if mutant in _FIRST_TRIED else ()
     for seed in (*known, *seeds_of(kind, 0, worlds)):
         _, violation, _ = live(seed, mutant)
-        if violation.startswith(_NOT_OURS):
-            raise AssertionError(f"{mutant} no longer fits the code: {violation}")
+        if stale or violation.startswith(_NOT_OURS):
+            raise StaleError(f"{mutant} no longer fits the code: {[*stale[:1], violation]}")
+        if violation and (own := live(seed)[1]):
+            raise StaleError(f"seed {seed} fails without {mutant}: {own}")
         if violation:
             return seed, violation
     return None

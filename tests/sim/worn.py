@@ -76,12 +76,12 @@ class WornCluster(JoinedCluster, RestoredCluster, RottenCluster):
         seat = leader.raft.members.get(NEWCOMER)
         try:
             if seat is None:
-                leader.raft.add(NEWCOMER, NEWCOMER)
+                leader.raft.changes.add(NEWCOMER, NEWCOMER)
                 self.clock.after(chance.randrange(20) * self.tick_us, self._join)
             elif not seat.votes:
-                leader.raft.promote(NEWCOMER)
+                leader.raft.changes.promote(NEWCOMER)
             else:
-                leader.raft.move(chance.choice(self.names), f"moved:{chance.randrange(9)}")
+                leader.raft.changes.move(chance.choice(self.names), f"moved:{chance.randrange(9)}")
         except Refused:
             return
         self.trace(f"{leader.name} changes the members: {[*leader.raft.members]}")

@@ -1,8 +1,12 @@
 """One Spark session a test process: it takes seconds to start and is fast when warm."""
 
+import os
 import warnings
 
 import pytest
+
+# Half of the processor time of a JVM that runs for a minute is its second compiler's.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @pytest.fixture(scope="session")
@@ -10,6 +14,8 @@ def spark(tmp_path_factory):
     """Return a session of two local threads that knows the format."""
     pytest.importorskip("pyspark")
     from rt.spark.launch import session
+
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", QUICK_JAVA)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,12 +1,13 @@
 """What a user's programs do where rt is installed, all in one JVM: installed_job.py EXAMPLES."""
 
+import os
 import runpy
 import sys
 import tempfile
 
 from pyspark.sql import SparkSession
 
-import rt
+import rt.spark
 from rt import Publisher
 from rt.spark.launch import prepare
 
@@ -25,6 +26,14 @@ def main(examples: str) -> None:
     assert spark.read.format("rt-history").load(f"{root}/flights/jfk").count() == 1
     spark.stop()
     print("installed at", rt.__file__)
+    # workers would run the python3 of PATH, which is not this one
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        del os.environ[name]
+    spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", False).getOrCreate()
+    rt.spark.register(spark)
+    print("rows", spark.read.format("rt").load(f"{root}/flights/jfk").count())
+    spark.stop()
+    prepare()
     for name in ("spark_batch.py", "spark_streaming.py"):
         sys.argv = [name]
         print("example", name, flush=True)

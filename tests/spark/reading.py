@@ -7,23 +7,21 @@ import pyarrow as pa
 
 from rt.spark.reading.options import read_options
 from rt.spark.reading.plan import take_snapshots
-from rt.spark.reading.schema import COLUMNS, ON_REQUEST, Wanted
+from rt.spark.reading.schema import COLUMNS, CORRUPT, arrow_schema
 from rt.spark.reading.splits import splits
 from rt.spark.reading.task import Task
 
-TYPES = {
-    "bigint": pa.int64(),
-    "int": pa.int32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "string": pa.string(),
-    "binary": pa.binary(),
-}
+
+def wanted(*names: str) -> pa.Schema:
+    """Return the columns of those names, as Spark would request them."""
+    schema = arrow_schema([name for name in names or COLUMNS if name != CORRUPT])
+    return schema.append(pa.field(CORRUPT, pa.string())) if CORRUPT in names else schema
 
 
-def wanted(*names: str) -> Wanted:
-    """Return the columns of those names."""
-    kinds = {**COLUMNS, **ON_REQUEST}
-    return Wanted(pa.schema([(name, TYPES[kinds[name]]) for name in names or COLUMNS]))
+def bytes_read() -> int:
+    """Return how many bytes this thread has read of files so far, according to the kernel."""
+    with open("/proc/thread-self/io", encoding="utf-8") as file:
+        return int(file.readline().removeprefix("rchar: "))
 
 
 # Spark gives a stream's planning Python ten seconds to start, and no setting for more: on a busy or
@@ -42,7 +40,7 @@ class Load:
         """Return the tasks' parts."""
         return splits(self.snapshots, self.options)
 
-    def read(self, columns: Wanted | None = None, parts: list[Any] | None = None) -> pa.Table:
+    def read(self, columns: pa.Schema | None = None, parts: list[Any] | None = None) -> pa.Table:
         """Run all tasks, each from its pickle, and return the rows in order."""
         columns = columns or wanted()
         task = pickle.dumps(
@@ -53,4 +51,4 @@ class Load:
             batches += pickle.loads(task).read(pickle.loads(pickle.dumps(split)))
         for batch in batches:
             batch.validate(full=True)
-        return pa.Table.from_batches(batches, columns.arrow)
+        return pa.Table.from_batches(batches, columns)

@@ -10,10 +10,10 @@ from rt.errors import FrameError
 from rt.format.frame import HEADER_BYTES, KEYS_COLUMN, encode_frame
 from rt.log.files.disk import OsDisk
 from rt.position import Position
-from rt.spark.reading.ahead import Ahead
 from rt.spark.reading.arrays import PieceGroup
-from rt.spark.reading.bodies import Block, BodyReader, Scratch
+from rt.spark.reading.bodies import Block, BodyReader
 from rt.spark.reading.pieces import Piece
+from rt.spark.reading.storage import Ahead
 
 LARGE = 40_000  # bytes of a payload whose frame is read by a read of its own
 
@@ -23,7 +23,7 @@ def reader(path, data, block):
     with open(path, "wb") as file:
         file.write(data)
     file = OsDisk().open_read(path)
-    return BodyReader(file, Ahead(file), block)
+    return BodyReader(file, Ahead(file.pread), block)
 
 
 def framed(count, size, keys=None, level=0):
@@ -78,7 +78,7 @@ def test_payloads_that_are_cut_or_of_two_blocks_are_joined(tmp_path):
 def test_unwanted_payloads_are_checked_in_one_place(tmp_path, size):
     """Their sizes, times and keys are right all the same, and their memory stays in the cache."""
     headers, data = framed(4, size, [b"a", b"", b"cc"])
-    bodies = reader(tmp_path / "log", data, block := Scratch())
+    bodies = reader(tmp_path / "log", data, block := Block(0, keeps=False))
     pieces = [
         Piece(each, bodies.read(each, each.position), Position(0), "jfk", None, 0, 3, 0)
         for each in headers
@@ -90,7 +90,7 @@ def test_unwanted_payloads_are_checked_in_one_place(tmp_path, size):
     changed = bytearray(data)
     changed[-20] ^= 1
     with pytest.raises(FrameError, match=r"CRC|padding"):
-        reader(tmp_path / "log", changed, Scratch()).read(headers[-1], headers[-1].position)
+        reader(tmp_path / "log", changed, block).read(headers[-1], headers[-1].position)
 
 
 @pytest.mark.parametrize("size", [10, LARGE])

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from tests.spark.cluster import python_without_rt
+from tests.spark.conftest import QUICK_JAVA
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]  # its process has 400 s
 ROOT = os.path.join(os.path.dirname(__file__), "..", "..")
@@ -37,10 +38,16 @@ def install(directory):
 def test_spark_finds_the_formats_of_an_installed_package_and_the_examples_run(tmp_path):
     """By the modules' names, with no registration; what the documentation shows works as it is.
 
-    One JVM for all of it: each takes ten seconds to start.
+    Nor need the environment be activated: the python3 of PATH has none of the packages. One JVM for
+    all of it: each takes ten seconds to start.
     """
+    fake = tmp_path / "bin" / "python3"
+    fake.parent.mkdir()
+    fake.write_text("#!/bin/sh\necho 'the python3 of PATH was started' >&2\nexit 1\n")
+    fake.chmod(0o755)
     command = [install(tmp_path), JOB, os.path.abspath(os.path.join(ROOT, "examples"))]
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "JAVA_TOOL_OPTIONS": QUICK_JAVA}
+    environment["PATH"] = f"{fake.parent}:{environment['PATH']}"
     for name in ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         environment.pop(name, None)
     done = subprocess.run(
@@ -50,6 +57,7 @@ def test_spark_finds_the_formats_of_an_installed_package_and_the_examples_run(tm
     assert done.returncode == 0, done.stderr[-3000:]
     first, _, last = done.stdout.partition("example spark_streaming.py\n")
     assert f"installed at {tmp_path}" in first
+    assert "rows 100" in first
     assert "|     AA|      29.1|" in first
     published = [line for line in last.split("\n") if line]
     assert published == [f"FLIGHT {n}" for n in range(100) if n % 10 == 7]

@@ -18,10 +18,10 @@ from rt.errors import GapError, Misuse
 from rt.log.write.writer import WriterSettings
 from rt.position import Position
 from rt.spark import to_parquet
-from rt.spark.tables import export
-from rt.spark.tables.dataset import SCHEMA, Dataset
-from rt.spark.tables.export import ExportSettings
-from rt.spark.tables.parquet_table import STATE_SUFFIX
+from rt.tables import export
+from rt.tables.dataset import SCHEMA, Dataset
+from rt.tables.export import ExportSettings
+from rt.tables.parquet_table import STATE_SUFFIX
 from tests.spark.random_logs import NOW_NS, STREAM, plain_rows, publish_random, random_log
 
 
@@ -127,7 +127,7 @@ def test_an_export_that_is_killed_anywhere_is_repeated_to_the_same_rows(tmp_path
     with random_log(str(tmp_path / "data"), 4, file_bytes_max=1 << 13) as merging:
         rows = expected(merging)
     dying = (
-        "import os, sys\nfrom rt.spark.tables.export import to_parquet\n"
+        "import os, sys\nfrom rt.tables.export import to_parquet\n"
         "left = int(sys.argv[3])\n"
         "def hook(event, args):\n"
         "    global left\n"
@@ -135,7 +135,7 @@ def test_an_export_that_is_killed_anywhere_is_repeated_to_the_same_rows(tmp_path
         "        left -= 1\n"
         "        if left < 0: os._exit(9)\n"
         "sys.addaudithook(hook)\n"
-        "from rt.spark.tables.export import ExportSettings\n"
+        "from rt.tables.export import ExportSettings\n"
         "to_parquet(sys.argv[1], sys.argv[2], ExportSettings(target_bytes=1))\n"
     )
     for step in (0, 1, 2, 3, 4, 5, 7, 9, 1000):

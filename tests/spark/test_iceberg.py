@@ -11,15 +11,34 @@ from rt.position import Position
 from tests.spark.random_logs import STREAM, plain_rows, random_log
 
 pytest.importorskip("pyiceberg")
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.transforms import IdentityTransform
 
 from rt.cli.program import rt
-from rt.spark.tables.dataset import SCHEMA
-from rt.spark.tables.export import ExportSettings, to_iceberg
-from rt.spark.tables.iceberg import IcebergTable, local_catalog
+from rt.tables.dataset import SCHEMA
+from rt.tables.export import ExportSettings, to_iceberg
+from rt.tables.iceberg import local_catalog
 
 ALL = ExportSettings(include_active=True)
 TABLE = "flights.messages"
+
+
+class Watched(SqlCatalog):
+    """A catalog that calls `before` before each commit."""
+
+    before = None
+
+    def commit_table(self, *given, **named):
+        """Commit to a table."""
+        if self.before:
+            self.before()
+        return super().commit_table(*given, **named)
+
+
+def watched(tmp_path):
+    """The catalog of the fixture `catalog`, once more."""
+    house = tmp_path / "warehouse"
+    return Watched("rt", uri=f"sqlite:///{house}/catalog.db", warehouse=f"file://{house}")
 
 
 @pytest.fixture
@@ -47,41 +66,38 @@ def test_every_message_is_in_the_table_once(tmp_path, catalog, seed):
     assert payloads.to_pylist() == [row.payload for row in rows]
 
 
-def test_a_run_that_dies_before_its_commit_has_added_nothing(tmp_path, catalog, monkeypatch):
+def test_a_run_that_dies_before_its_commit_has_added_nothing(tmp_path, catalog):
     """And one that dies after it is not repeated."""
 
-    def die(*_args, **_options):
+    def die():
         raise KeyboardInterrupt
 
+    dying = watched(tmp_path)
+    dying.before = die
     with random_log(str(tmp_path / "data"), 1) as merging:
         rows = plain_rows(merging.directory)
-        monkeypatch.setattr("pyiceberg.table.Table._do_commit", die)
         with pytest.raises(KeyboardInterrupt):
-            to_iceberg(merging.directory, TABLE, catalog, ALL)
+            to_iceberg(merging.directory, TABLE, dying, ALL)
         assert numbers(catalog) == []
-        monkeypatch.undo()
         to_iceberg(merging.directory, TABLE, catalog, ALL)
         to_iceberg(merging.directory, TABLE, catalog, ALL)
     assert numbers(catalog) == [row.number for row in rows]
 
 
-def test_of_two_runs_at_once_each_message_is_added_by_one(tmp_path, catalog, monkeypatch):
+def test_of_two_runs_at_once_each_message_is_added_by_one(tmp_path, catalog):
     """The second is made while the first has its rows ready and has not committed yet."""
-    commit, nested = IcebergTable.commit, []
+    nested, slow = [], watched(tmp_path)
     with random_log(str(tmp_path / "data"), 1) as merging:
         rows = plain_rows(merging.directory)
         to_iceberg(merging.directory, TABLE, catalog)
 
-        def overtaken(table, change):
+        def overtake():
             if not nested:
                 nested.append(to_iceberg)
-                to_iceberg(
-                    merging.directory, TABLE, local_catalog(str(tmp_path / "warehouse")), ALL
-                )
-            return commit(table, change)
+                to_iceberg(merging.directory, TABLE, catalog, ALL)
 
-        monkeypatch.setattr(IcebergTable, "commit", overtaken)
-        done = to_iceberg(merging.directory, TABLE, catalog, ALL)
+        slow.before = overtake
+        done = to_iceberg(merging.directory, TABLE, slow, ALL)
     assert nested
     assert done.messages == 0
     assert numbers(catalog) == [row.number for row in rows]

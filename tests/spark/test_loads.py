@@ -1,8 +1,8 @@
 """rt.spark.read: cuts by position, time and session, and a summary from headers."""
 
 import os
-import re
 from datetime import UTC, datetime
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -10,9 +10,9 @@ import pytest
 import rt.spark
 from rt import Publisher
 from rt.errors import CorruptLog, Misuse
-from rt.log.files.directory import LogDirectory
 from rt.position import Position
 from tests.spark.random_logs import STREAM, plain_rows, random_log
+from tests.spark.reading import bytes_read
 
 
 def expect(summary, rows):
@@ -66,19 +66,16 @@ def test_a_session_is_counted_by_messages_though_its_numbers_jump(tmp_path):
     assert summary.merge_time_ns_min is None
 
 
-def test_whole_files_are_not_opened_for_a_count(tmp_path, monkeypatch):
+def test_whole_files_are_not_read_for_a_count(tmp_path):
     """The manifest counts them: only the first file, the last and those that are cut are read."""
-    with random_log(str(tmp_path), 2, rounds=12) as merging:
-        rows, opened, open_file = plain_rows(merging.directory), set(), LogDirectory.open_file
-
-        def noting(log, start):
-            opened.add(start)
-            return open_file(log, start)
-
-        monkeypatch.setattr(LogDirectory, "open_file", noting)
-        expect(rt.spark.read(merging.directory).summary(), rows)
-    files = [name for name in os.listdir(merging.directory) if re.fullmatch(r"log[.0-9]+\d", name)]
-    assert len(opened) < len(files)
+    with random_log(str(tmp_path), 2, rounds=12, file_bytes_max=1 << 14) as merging:
+        rows, load = plain_rows(merging.directory), rt.spark.read(merging.directory)
+        expect(load.summary(), rows)
+        before = bytes_read()
+        load.summary()
+        found = bytes_read() - before
+    files = [path for path in Path(merging.directory).iterdir() if path.suffix != ".idx"]
+    assert found < sum(path.stat().st_size for path in files) / 2
 
 
 def test_damage_in_a_header_is_an_error(tmp_path):
@@ -115,6 +112,7 @@ def test_it_loads_a_frame(spark, tmp_path):
     with Publisher(str(tmp_path), stream=STREAM, session="jfk") as publisher:
         publisher.publish_many([b"a", b"bb", b"ccc"])
     path = tmp_path / STREAM / "jfk"
-    frame = rt.spark.read(path).between("last:2").schema("payload_size int").load(spark)
-    assert sorted(row.payload_size for row in frame.collect()) == [2, 3]
+    read = rt.spark.read(path).between("last:2")
+    frame = read.schema("headers map<string, binary>, payload_size int").load(spark)
+    assert sorted((row.payload_size, row.headers) for row in frame.collect()) == [(2, {}), (3, {})]
     assert Position(0) == rt.spark.read(path).summary().position_min

@@ -135,7 +135,9 @@ def test_several_logs_share_one_snapshot_of_each(root):
     load = Load(str(root))
     publish(root, "flights", "jfk", 10)
     assert counts(load)["flights", "jfk"] == 3
-    assert [each.stream for each in take_snapshots(load.options)] == ["flights"] * 2 + ["weather"]
+    assert [each.place.stream for each in take_snapshots(load.options)] == ["flights"] * 2 + [
+        "weather"
+    ]
     assert isinstance(load.read(), pa.Table)
 
 

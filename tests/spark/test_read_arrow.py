@@ -189,6 +189,6 @@ def test_memory_does_not_grow_with_the_log(tmp_path):
 def test_without_pyarrow_the_error_names_the_extra(monkeypatch, tmp_path):
     """Arrow is optional; the message says how to get it."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.delitem(sys.modules, "rt.spark.reading.arrow_reader", raising=False)
+    monkeypatch.delitem(sys.modules, "rt.spark.reading.task", raising=False)
     with pytest.raises(ImportError, match=r"read_arrow needs pyarrow; .* the extra 'arrow'"):
         rt.read_arrow(tmp_path)

@@ -64,29 +64,6 @@ def test_one_frame_used_twice_gives_right_rows_each_time(spark, log):
     assert spark.sql(both).count() == len(rows) + 10
 
 
-def test_a_frame_does_not_see_what_comes_later(spark, tmp_path):
-    """The snapshot is of the load, not of the first action."""
-    with random_log(str(tmp_path), 2) as merging:
-        count = len(plain_rows(merging.directory))
-        frame = load(spark, merging.directory)
-        with Publisher(str(tmp_path), stream="flights", session="lga") as publisher:
-            publisher.publish_many([b"late"] * 1000)
-        merging.merge()
-        assert frame.count() == count
-        assert frame.filter("session = 'lga'").count() == 0
-        assert frame.alias("a").join(frame.alias("b"), "position").count() == count
-        assert load(spark, merging.directory).count() == count + 1000
-
-
-def test_an_archived_file_fails_the_job_with_a_reason(spark, tmp_path):
-    """Fewer rows are never given in silence."""
-    with random_log(str(tmp_path), 3, file_bytes_max=1 << 15) as merging:
-        frame = load(spark, merging.directory)
-        merging.archive(1)
-        with pytest.raises((AnalysisException, PythonException), match="was archived"):
-            frame.count()
-
-
 def test_named_columns_fix_what_is_read_at_the_load_and_a_schema_at_the_first_action(
     spark, tmp_path
 ):
@@ -94,7 +71,7 @@ def test_named_columns_fix_what_is_read_at_the_load_and_a_schema_at_the_first_ac
     with random_log(str(tmp_path), 2, file_bytes_max=1 << 15) as merging:
         path, count = merging.directory, len(plain_rows(merging.directory))
         named = spark.read.format("rt").option("columns", "SEQ, session string").load(path)
-        helped = rt.spark.read(path).schema("seq").load(spark)
+        helped, whole = rt.spark.read(path).schema("seq").load(spark), load(spark, path)
         planned = spark.read.format("rt").schema("seq bigint").load(path)
         with Publisher(str(tmp_path), stream="flights", session="lga") as publisher:
             publisher.publish_many([b"late"] * 10)
@@ -105,9 +82,10 @@ def test_named_columns_fix_what_is_read_at_the_load_and_a_schema_at_the_first_ac
             publisher.publish_many([b"later"] * 10)
         merging.merge()
         assert (named.count(), planned.count()) == (count, count + 10)
+        assert whole.alias("a").join(whole.alias("b"), "position").count() == count
         late = spark.read.format("rt").schema("seq bigint").load(path)
         merging.archive(1)
-        for frame in (named, planned):
+        for frame in (whole, planned):
             with pytest.raises((AnalysisException, PythonException), match="was archived"):
                 frame.count()
         with pytest.raises(AnalysisException, match=r"plans a load with \.schema"):
@@ -212,13 +190,6 @@ def test_a_damaged_frame_is_reported_as_the_mode_says(spark, tmp_path):
     assert [row.session for row in told.collect()] == [lost[0].session]
 
 
-def test_sql_can_load_a_log(spark, log):
-    """A view by USING, for users without Python."""
-    path, rows = log
-    spark.sql(f"create or replace temporary view flights using rt options (path '{path}')")
-    assert spark.sql("select count(*) from flights").first()[0] == len(rows)
-
-
 def test_a_view_over_a_table_sees_new_rows_and_one_by_using_does_not(spark, tmp_path):
     """REFRESH cannot help the latter: Spark keeps the plan of its creation."""
     path = str(tmp_path / "s" / "one")
@@ -240,9 +211,3 @@ def test_a_view_over_a_table_sees_new_rows_and_one_by_using_does_not(spark, tmp_
         publish()
     assert counts == [1, 2]
     spark.sql("drop table logs")
-
-
-def test_unknown_options_are_refused_at_load(spark, log):
-    """Spark takes any option in silence."""
-    with pytest.raises(AnalysisException, match="no option 'startingoffset'"):
-        spark.read.format("rt").option("startingOffset", 1).load(log[0])

@@ -28,7 +28,9 @@ def test_foreach_batch_publishes_each_batch_once_under_its_number(spark, tmp_pat
             writer = frame.select("payload", "key", "time").write.format("rt").mode("append")
             writer.options(stream=STREAM, session="copy", batch=number).save(str(root))
 
-    frame = stream(spark, merging.directory, maxRecordsPerTrigger=800)
+    frame = stream(
+        spark, merging.directory, maxRecordsPerTrigger=len(plain_rows(merging.directory)) - 1
+    )
     writer = frame.writeStream.foreachBatch(publish).trigger(availableNow=True)
     writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
     assert len(ids) > 1

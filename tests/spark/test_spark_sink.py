@@ -2,10 +2,13 @@
 
 import pytest
 from pyspark.errors import AnalysisException, PythonException
+from pyspark.sql.types import StringType, StructField, StructType
 
+from rt.errors import Misuse
 from rt.format.manifest import Archived
 from rt.position import Position
-from rt.spark.formats.sink import _host
+from rt.spark.formats.batch import RtSource
+from rt.spark.formats.sink import host_name
 from tests.spark.random_logs import NOW_NS, STREAM, Merging, plain_rows, random_log
 from tests.spark.reading import Load, wanted
 
@@ -25,22 +28,22 @@ def merged_rows(root):
     return plain_rows(merging.directory)
 
 
-def test_a_frame_is_published_with_keys_and_times(spark, tmp_path):
+def test_a_frame_is_published_with_keys_times_and_headers(spark, tmp_path):
     """What comes back is what was written."""
-    frame_of(spark, 5000).write.format("rt").option("stream", STREAM).mode("append").save(
-        str(tmp_path)
+    headers = "if(id % 2 = 0, map('n', cast(cast(id as string) as binary)), null) headers"
+    frame = frame_of(spark, 1000).selectExpr("*", headers.replace("id", "cast(payload as bigint)"))
+    frame.write.format("rt").option("stream", STREAM).mode("append").save(str(tmp_path))
+    names = ("payload", "key", "time_ns", "headers")
+    rows = Load(str(tmp_path / STREAM)).read(wanted(*names)).to_pylist()
+    found = sorted((int(r["payload"]), r["key"], r["time_ns"], r["headers"]) for r in rows)
+    assert found == [
+        (n, b"%d" % (n % 7), NOW_NS + n, [] if n % 2 else [("n", b"%d" % n)]) for n in range(1000)
+    ]
+    long = frame_of(spark, 1).selectExpr(
+        "payload", "map('n', cast(repeat('x', 20000) as binary)) headers"
     )
-    found = sorted((int(r.payload), r.key, r.time_ns) for r in merged_rows(tmp_path))
-    assert found == [(n, b"%d" % (n % 7), NOW_NS + n) for n in range(5000)]
-
-
-def test_a_write_of_one_number_is_published_once_however_often_it_runs(spark, tmp_path):
-    """`foreachBatch`, and jobs that are run again after they failed halfway."""
-    writer = frame_of(spark, 1000).write.format("rt").mode("append").option("stream", STREAM)
-    writer = writer.option("session", "job")
-    for batch in (0, 0, 1, 1):
-        writer.option("batch", batch).save(str(tmp_path))
-    assert len(merged_rows(tmp_path)) == 2000
+    with pytest.raises(PythonException, match="the headers of a message take"):
+        long.write.format("rt").option("stream", "t").mode("append").save(str(tmp_path))
 
 
 def test_a_write_goes_to_the_stream_that_each_row_names(spark, tmp_path):
@@ -73,6 +76,7 @@ def _write_as_host(frame, host, root, fields):
         import os
 
         import pyarrow as pa
+        from pyspark import TaskContext
 
         from rt.log.notify.confirmations import Level
         from rt.spark.formats.sink import SinkOptions, write_partition
@@ -82,7 +86,10 @@ def _write_as_host(frame, host, root, fields):
         options = SinkOptions(
             root, fields["stream"], fields["session"], shared_root=False, flush=Level.SYNCED
         )
-        write_partition(options, fields["session"], fields["batch"], iter(table.to_batches()))
+        place = TaskContext.get().partitionId()
+        write_partition(
+            options, fields["session"], fields["batch"], place, iter(table.to_batches())
+        )
         return []
 
     frame.rdd.mapPartitions(publish).collect()
@@ -94,10 +101,18 @@ def test_hosts_whose_long_names_begin_alike_have_names_of_their_own(monkeypatch)
     found = []
     for name in (*pods, "Worker_1.example.org"):
         monkeypatch.setenv("RT_HOST", name)
-        found.append(_host())
+        found.append(host_name())
     assert len(set(found)) == 3
     assert max(map(len, found)) <= 24
     assert found[2] == "worker-1-example-org"
+
+
+def refusal(options, columns):
+    """The reason for which a write is refused, before Spark plans it."""
+    schema = StructType([StructField(name, StringType()) for name in columns.split(", ")])
+    with pytest.raises(Misuse) as refused:
+        RtSource({"path": "/data", **options}).writer(schema, overwrite=False)
+    return str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -112,14 +127,13 @@ def test_hosts_whose_long_names_begin_alike_have_names_of_their_own(monkeypatch)
         ({"stream": "s", "flushTimeout": "soon"}, "payload", "'soon': not a number"),
         ({"stream": "s", "flush": "now"}, "payload", "flush='now': no level"),
         ({"stream": "s"}, "key", "needs a column payload"),
+        ({"stream": "s"}, "payload, headers", "takes no column headers string"),
         ({"stream": "s"}, "value", "takes no column value"),
     ],
 )
-def test_impossible_writes_are_refused_with_a_reason(spark, tmp_path, options, columns, words):
+def test_impossible_writes_are_refused_with_a_reason(options, columns, words):
     """Before the first message is published."""
-    frame = spark.sql(f"select 'x' {columns}")
-    with pytest.raises(AnalysisException, match=words):
-        frame.write.format("rt").options(**options).mode("append").save(str(tmp_path))
+    assert words in refusal(options, columns)
 
 
 def test_a_log_cannot_be_overwritten(spark, tmp_path):

@@ -8,10 +8,10 @@ from rt import Publisher
 from rt.errors import GapError, Misuse
 from rt.spark import read, to_parquet
 from rt.spark.table import read_table
-from rt.spark.tables.export import ExportSettings, parquet_opener, to_iceberg
-from rt.spark.tables.export import to_parquet as export_parquet
-from rt.spark.tables.follow import TableFollower
-from rt.spark.tables.payloads import parse_columns
+from rt.tables.export import ExportSettings, parquet_opener, to_iceberg
+from rt.tables.export import to_parquet as export_parquet
+from rt.tables.follow import TableFollower
+from rt.tables.payloads import parse_columns
 from tests.spark.random_logs import STREAM, Merging, plain_rows, publish_random, random_log
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
@@ -28,7 +28,7 @@ def expected(merging):
     return [(row.position, row.session, row.payload) for row in plain_rows(merging.directory)]
 
 
-@pytest.mark.parametrize("partition", ["day", "session", "stream"])
+@pytest.mark.parametrize("partition", ["session", "stream"])
 def test_the_union_is_the_log_wherever_the_table_ends(spark, tmp_path, partition):
     """The last file is not in the table yet; its rows come from the log."""
     out = str(tmp_path / "out")
@@ -46,7 +46,7 @@ def test_the_union_is_the_log_wherever_the_table_ends(spark, tmp_path, partition
 def test_an_iceberg_table_and_its_log_are_one_frame(spark, tmp_path):
     """Its files are read as they are: Spark needs no package of Iceberg."""
     pytest.importorskip("pyiceberg")
-    from rt.spark.tables.iceberg import local_catalog
+    from rt.tables.iceberg import local_catalog
 
     house = str(tmp_path / "warehouse")
     with random_log(str(tmp_path / "data"), 2, file_bytes_max=1 << 15) as merging:

@@ -18,19 +18,19 @@ import pytest
 from rt import Publisher
 from rt.errors import Misuse
 from rt.spark.table import read_table
-from rt.spark.tables.export import (
+from rt.tables.export import (
     ExportSettings,
     iceberg_opener,
     parquet_opener,
     to_iceberg,
     to_parquet,
 )
-from rt.spark.tables.follow import TableFollower
-from rt.spark.tables.payloads import parse_columns
+from rt.tables.follow import TableFollower
+from rt.tables.payloads import parse_columns
 from tests.spark.random_logs import NOW_NS, STREAM, Merging, plain_rows
 
 pytest.importorskip("pyiceberg")
-from rt.spark.tables.iceberg import local_catalog
+from rt.tables.iceberg import local_catalog
 
 TABLE = "flights.messages"
 FORKS = get_context("forkserver")

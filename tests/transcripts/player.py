@@ -47,7 +47,8 @@ class Actor:
 class Stage:
     """Nodes, the messages between them, and the commands of a transcript."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: type[Raft] = Raft) -> None:
+        self._engine = engine
         self._lines: list[str] = []
         self._actors: dict[str, Actor] = {}
         self._names: list[str] = []
@@ -114,7 +115,7 @@ class Stage:
             self._start(name, EngineState())
 
     def _start(self, name: str, state: EngineState) -> None:
-        raft = Raft(
+        raft = self._engine(
             name,
             self._founders,
             cluster="demo",
@@ -256,7 +257,7 @@ class Stage:
     def _change(self, verb: str, leader: str, *words: str) -> None:
         """Have the leader change the members."""
         address = [f"{words[0]}:7420"] if verb == "add" else []
-        getattr(self._actors[leader].raft, verb)(*words, *address)
+        getattr(self._actors[leader].raft.changes, verb)(*words, *address)
         self._settle(leader)
 
     def _hesitate(self, name: str) -> None:
@@ -276,7 +277,9 @@ class Stage:
 
     def _stranger(self, name: str, *names: str) -> None:
         """Let a node that was configured with other members send to `name`."""
-        raft = Raft(names[0], names, cluster="demo", chance=Steady(), settings=self._settings)
+        raft = self._engine(
+            names[0], names, cluster="demo", chance=Steady(), settings=self._settings
+        )
         for _ in range(self._settings.election_ticks):
             raft.tick()
         ready = raft.ready()

@@ -1,12 +1,12 @@
 """Nodes exchange exactly the messages that the transcripts show."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from sequencer.raft.candidacy import Candidacy
+from sequencer.raft.engine import Raft
 from sequencer.raft.log import Log
+from tests.sim.mutation import patched, rewritten
 
 from .__main__ import play, transcripts
 
@@ -25,21 +25,17 @@ def test_there_are_at_least_twenty() -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "rule", "mistake", "number"),
+    ("owner", "rule", "right", "wrong", "number"),
     [
-        (Candidacy, "may_campaign", lambda _self: True, "37"),
-        (Candidacy, "may_campaign", lambda self: not self.is_reluctant, "37"),
-        (Log, "contradicts", lambda _self, _index, _term: False, "38"),
+        (Raft, "may_campaign", "return not self._is_reluctant or", "return True or", "37"),
+        (Raft, "may_campaign", " or self._timeouts > RELUCTANCE_TIMEOUTS", "", "37"),
+        (Log, "contradicts", "not in {None, term}", "is ...", "38"),
     ],
 )
 def test_a_transcript_shows_the_mistake_it_is_about(
-    owner: type,
-    rule: str,
-    mistake: Callable[..., bool],
-    number: str,
-    monkeypatch: pytest.MonkeyPatch,
+    owner: type, rule: str, right: str, wrong: str, number: str
 ) -> None:
     """These mistakes break no promise of the engine's own, so no simulated world notices them."""
-    monkeypatch.setattr(owner, rule, mistake)
     [path] = [path for path in transcripts() if path.stem.startswith(number)]
-    assert play(path.read_text()) != path.read_text()
+    with patched([rewritten(owner, rule, right, wrong)]):
+        assert play(path.read_text()) != path.read_text()

@@ -20,14 +20,17 @@ _log = logging.getLogger("rt.node")
     ],
 )
 def test_a_line_that_cannot_be_formatted_does_not_end_the_thread_that_logs_it(
-    words, arguments, monkeypatch, capsys
+    words, arguments, capsys
 ):
     """Logging prints what is wrong with it, and the sequencer's thread goes on."""
+    log = logging.getLogger("rt.alone")
     handler = logging.StreamHandler()
-    monkeypatch.setattr(_log, "handlers", [handler])
-    monkeypatch.setattr(_log, "propagate", False)
+    log.addHandler(handler)
+    log.propagate = False
     with speaking("stream ships: "):
-        _log.warning(words, *arguments)
+        log.warning(words, *arguments)
+    log.removeHandler(handler)
+    log.propagate = True
     assert "--- Logging error ---" in capsys.readouterr().err
 
 

@@ -3,7 +3,9 @@
 import threading
 
 from replicator.sink.ack_schedule import AckSchedule, ChannelBell
-from tests.dialogue import Dialogue, Log, NoWake
+from replicator.wire.codec import ACK_BYTES
+from rt.log.files.directory import LogDirectory
+from tests.dialogue import SESSION_ID, Dialogue, Inbox, Log, NoWake
 
 CHANNELS = 5
 
@@ -51,7 +53,7 @@ def test_news_after_a_look_wakes_the_connection_again():
 def test_news_that_comes_while_the_peer_has_no_room_is_looked_at_again(tmp_path):
     """What was noted before the look, and not sent in it, needs no second wake."""
     dialogue = Dialogue(Log(tmp_path / "log").write(100).directory, tmp_path / "copy").talk()
-    schedule, ring = dialogue.sink._schedule, threading.Thread(target=dialogue.inbox.bell.set)
+    schedule, ring = dialogue.schedule, threading.Thread(target=dialogue.inbox.bell.set)
     dialogue.sink_pipe.has_left = True
     dialogue.inbox.merged = dialogue.outlet.position
     ring.start()
@@ -62,15 +64,31 @@ def test_news_that_comes_while_the_peer_has_no_room_is_looked_at_again(tmp_path)
     dialogue.close()
 
 
+class Many(Dialogue):
+    """A dialogue about several sessions."""
+
+    def claim(self, identity, bell):
+        inbox = Inbox(self.sink_directory / identity.id, identity, bell)
+        self.inboxes = [*getattr(self, "inboxes", []), inbox]
+        return inbox
+
+
 def test_what_is_due_of_many_channels_is_sent_at_once(tmp_path):
     """Each write is a TLS record and a system call, whatever its length."""
-    names = [str(number) for number in range(CHANNELS)]
-    dialogue = Dialogue(Log(tmp_path / "log" / "0").write(100).directory, tmp_path / "copy")
-    sink, pipe, written = dialogue.sink, dialogue.sink_pipe, list[int]()
-    sink._acknowledgement = lambda number: names[number].encode()
+    dialogue = Many(Log(tmp_path / "log" / "0").write(100).directory, tmp_path / "copy").talk()
+    for number in range(1, CHANNELS):
+        identity = SESSION_ID._replace(id=str(number) * 32)
+        log = LogDirectory(Log(tmp_path / "log" / str(number), identity).write(100).directory)
+        log.refresh()
+        dialogue.source.open(log)
+    dialogue.talk()
+    pipe, written = dialogue.sink_pipe, []
     pipe.send = lambda data: written.append(bytes(data))
-    for number in range(CHANNELS):
-        sink._schedule.note(number)
-    sink.turn()
-    assert [sorted(each) for each in written] == [sorted("".join(names).encode())]
+    pipe.has_left = True  # so that nothing is sent as it is announced
+    for inbox in dialogue.inboxes:
+        inbox.merged = inbox.appender.end
+        inbox.bell.set()
+    pipe.has_left = False
+    dialogue.sink.turn()
+    assert [len(each) for each in written] == [CHANNELS * ACK_BYTES]
     dialogue.close()

@@ -12,7 +12,6 @@ from logs import MergedLog
 
 from archiver.keep import parse_keep
 from archiver.policy import Policy
-from replicator.push import releaser as releaser_module
 from replicator.push.progress import Release
 from replicator.push.releaser import Releaser
 from replicator.push.session_book import SessionBook
@@ -20,6 +19,7 @@ from rt.errors import Misuse, PeerError
 from rt.format.manifest import Archived
 from rt.log.files.archived import empty_files, finish_archiving
 from rt.log.files.directory import LogDirectory
+from rt.log.files.lock import take_lock
 from rt.log.write.appender import Appender
 from rt.names import parse_glob
 from rt.position import Position
@@ -137,19 +137,22 @@ def test_a_thousand_empty_files_are_not_checked_again(tmp_path):
     assert seen.count("truncate") == 0
 
 
-def test_a_session_that_is_being_merged_is_locked_only_where_more_may_go(tmp_path, monkeypatch):
+def test_a_session_that_is_being_merged_is_locked_only_where_more_may_go(tmp_path):
     """At a thousand sessions that publish, all looks found the lock taken by a live publisher."""
     tried, said = [], SimpleNamespace(released=Position.of(0, 0, 8))
 
-    def refuse(path, _words):
-        tried.append(said.released)
-        raise ValueError("it has a live writer")
+    class Book(SessionBook):
+        def progress(self, _session):
+            return said
 
-    monkeypatch.setattr(releaser_module, "take_lock", refuse)
-    (tmp_path / "flights" / "jfk").mkdir(parents=True)
-    book = SessionBook(str(tmp_path), "flights", [parse_glob("*")])
-    monkeypatch.setattr(book, "progress", lambda _session: said)
-    releaser = Releaser(book, Release.MERGED)
+        def path(self, session):
+            tried.append(said.released)  # it is asked for to lock the session
+            return super().path(session)
+
+    directory = tmp_path / "flights" / "jfk"
+    directory.mkdir(parents=True)
+    writer = take_lock(str(directory), "")  # held by a live writer
+    releaser = Releaser(Book(str(tmp_path), "flights", [parse_glob("*")]), Release.MERGED)
     steps = [(0, 8), (0, 16), (0, 24), (0, 24), (0, 32), (1, 8), (1, 16), (1, 16), (1, 16)]
     for roll, offset in steps:
         said.released = Position.of(0, roll, offset)
@@ -164,6 +167,7 @@ def test_a_session_that_is_being_merged_is_locked_only_where_more_may_go(tmp_pat
     said.released = Position.of(0, 1, 24)
     releaser.look_at("jfk", last=True)
     assert len(tried) == 6, "the last look is at all"
+    os.close(writer)
 
 
 INSTRUCTIONS = st.one_of(

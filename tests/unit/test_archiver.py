@@ -12,19 +12,24 @@ from hypothesis import strategies as st
 from archiver.ages import Ages
 from archiver.clock import HOLD_NS, JUMP_NS, SteadyClock, agreed_ns
 from archiver.decide import DiskReport, decide, demand_disks
-from archiver.lease import LEASE_S_MAX, Lease, RolledFile, new_lease, parse_lease
-from archiver.plan import archived_to, plan, rolled_files
+from archiver.lease import LEASE_S_MAX, LEASES_MAX, Lease, RolledFile, new_lease, parse_lease
+from archiver.plan import archived_to, kept_files, planned, rolled_files
 from archiver.policy import MINUTE_NS, Policy, parse_limit, parse_policy, policy_of, show_limit
 from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse, Refused
 from rt.format.manifest import MERGED, Archived, LogIdentity, Manifest, Rolled
-from rt.node.admin import node_admin
 from rt.node.admin.node_admin import NodeAdmin
 from rt.node.retain.reports import decode_retention_report
-from rt.node.retain.retention import LEASE_NOTE, Machine, Retention, leases_of_notes
-from rt.node.retain.sweeper import NodeSweeper, Saved
+from rt.node.retain.retention import (
+    LEASE_NOTE,
+    Machine,
+    Retention,
+    ended_leases,
+    leases_of_notes,
+)
+from rt.node.retain.sweeper import NodeSweeper
 from rt.position import START, Position
-from sequencer.ledger.instruction import Note, Roll, decode_instruction, encode_instruction
+from sequencer.ledger.instruction import Note, decode_instruction, encode_instruction
 from sequencer.ledger.ledger import Ledger
 from sequencer.member import Member
 from sequencer.raft.starts import Claim, Reach, StartChain
@@ -322,13 +327,13 @@ def test_a_plan_has_every_file_with_bytes_and_touches_none():
     manifest, policy = manifest_of(5, 2), Policy(time=2, disk=100)
     files = rolled_files(manifest, archived_to(manifest))
     assert [file.start.roll for file in files] == [2, 3, 4]
-    rows = plan(policy, manifest, decide(policy, files, 0, now_ns=NOW))
+    rows = planned(policy, kept_files(manifest), decide(policy, files, 0, now_ns=NOW))
     assert [(row.file, row.goes, row.reason) for row in rows] == [
         ("log.0.2", True, "time"), ("log.0.3", True, "time"), ("log.0.4", False, ""),
     ]  # fmt: skip
     assert rows[2].expires_ns == NOW + MINUTE
     assert len(manifest.archived) == 2
-    off = plan(Policy(time=0), manifest, [])
+    off = planned(Policy(time=0), kept_files(manifest), [])
     assert [row.expires_ns for row in off] == [None] * 3
 
 
@@ -351,7 +356,7 @@ def test_only_the_leader_says_that_there_is_nothing_to_roll():
     member = SimpleNamespace(reads=Confirmed())
     admin = NodeAdmin(None, Sequencing(leads=False, engine=engine), member, None)
     with pytest.raises(Refused, match="n2 leads"):
-        admin._roll({}, None)
+        admin.verbs["roll"].do({}, None)
 
 
 def test_a_leader_executes_what_was_confirmed_before_it_says_that_there_is_nothing_to_roll():
@@ -369,16 +374,17 @@ def test_a_leader_executes_what_was_confirmed_before_it_says_that_there_is_nothi
             return question()
 
     member = SimpleNamespace(reads=Confirmed(7))
-    assert NodeAdmin(None, Executing(), member, None)._roll({}, None) == {"rolled": None}
+    admin = NodeAdmin(None, Executing(), member, None)
+    assert admin.verbs["roll"].do({}, None) == {"rolled": None}
     assert len(looks) >= 7
 
 
 @pytest.mark.parametrize(
     ("do", "request_"),
     [
-        ("_offloaded", {"text": json.dumps({"url": "/backup" * 1000, "to": "0.1.0"})}),
-        ("_offloaded", {"text": '{"url": "\ud800", "to": "0.1.0"}'}),
-        ("_release", {"holder": "h" * 300}),
+        ("offloaded", {"text": json.dumps({"url": "/backup" * 1000, "to": "0.1.0"})}),
+        ("offloaded", {"text": '{"url": "\ud800", "to": "0.1.0"}'}),
+        ("release", {"holder": "h" * 300}),
     ],
 )
 def test_a_request_that_no_instruction_can_express_is_refused_at_once(do, request_):
@@ -387,23 +393,25 @@ def test_a_request_that_no_instruction_can_express_is_refused_at_once(do, reques
     node = SimpleNamespace(name="n1", may_operate=True)
     admin = NodeAdmin(None, Sequencing(orders.append), None, None)
     with pytest.raises(Misuse, match="a note"):
-        getattr(admin, do)(request_, node)
+        admin.verbs[do].do(request_, node)
     assert not orders
 
 
 def test_a_change_that_is_not_decided_does_not_hold_up_the_others():
     """Every cursor's acknowledgement waited ten seconds for a roll that no majority decided."""
-    orders, decided = [], threading.Event()
-    view = {"executed": 0, "engine": SimpleNamespace(term=1)}
-    member = SimpleNamespace(reads=Confirmed())
-    admin = NodeAdmin(None, Sequencing(orders.append, **view), member, None)
-    slow = threading.Thread(target=admin._decide, args=[Roll(NOW), decided.is_set], daemon=True)
+    orders, member = [], SimpleNamespace(reads=Confirmed())
+    sequencing = Sequencing(
+        orders.append, executed=0, engine=SimpleNamespace(term=1), end=Position(64), notes={}
+    )
+    admin = NodeAdmin(None, sequencing, member, None)
+    slow = threading.Thread(target=admin.verbs["roll"].do, args=[{}, None], daemon=True)
     slow.start()
     assert eventually(lambda: orders)
-    acknowledged = Note(NOW, "cursor.etl", "0.0.64")
-    admin._decide(acknowledged, lambda: acknowledged in orders)
+    identity = SimpleNamespace(name="spark", may_operate=False)
+    assert admin.verbs["release"].do({}, identity) == {"released": "spark"}
+    assert len(orders) == 2
     assert slow.is_alive()
-    decided.set()
+    sequencing.view.end = Position.of(0, 1, 0)
     slow.join()
 
 
@@ -435,11 +443,9 @@ def test_a_lease_that_is_renewed_while_its_end_is_seen_is_kept():
         greeting=SimpleNamespace(claim=Claim(0, StartChain(1, (1,)), Reach(), Reach())),
         executor=SimpleNamespace(ledger=ledger), send=None, now_ns=lambda: NOW,
     )  # fmt: skip
-    archiver = Retention.__new__(Retention)
-    archiver._member, archiver._machine = member, Machine(lambda: NOW)
-    archiver._clock = SteadyClock()
     member.order(Note(NOW, LEASE_NOTE + "spark", renewed.text()))  # when it had found no orders
-    archiver._forget_old_leases()
+    for note in ended_leases(ledger.notes, NOW, NOW):
+        member.order(note, first=True)
     for note in member.proposals.orders:
         ledger.note(note.name, note.text)
     assert leases_of_notes(ledger.notes) == [renewed]
@@ -449,16 +455,8 @@ def test_a_lease_whose_renewal_is_decided_elsewhere_is_kept():
     """A leader that has not executed its log sees the old lease end, and not its renewal."""
     ended = Lease("spark", Position(0), NOW - 1, 1)
     renewed = Lease("spark", Position(0), NOW + MINUTE, 1)
-    stale, orders = Ledger(notes={LEASE_NOTE + "spark": ended.text()}), []
-
-    def order(note, *, first):
-        assert first
-        orders.append(note)
-
-    archiver = Retention.__new__(Retention)
-    archiver._member = SimpleNamespace(executor=SimpleNamespace(ledger=stale), order=order)
-    archiver._machine, archiver._clock = Machine(lambda: NOW), SteadyClock()
-    archiver._forget_old_leases()
+    orders = ended_leases({LEASE_NOTE + "spark": ended.text()}, NOW, NOW)
+    assert len(orders) == 1
     for known, left in ((ended, []), (renewed, [renewed])):
         ledger = Ledger(notes={LEASE_NOTE + "spark": known.text()})
         for note in orders:
@@ -471,26 +469,28 @@ def test_what_was_set_aside_is_not_reported_durable_until_it_is_copied_again():
     sent = []
     executor = SimpleNamespace(
         ledger=Ledger(end=Position.of(0, 1, 800)), lacks_log=False,
-        appender=SimpleNamespace(directory="out", next_place=Position.of(0, 1, 800)),
+        appender=SimpleNamespace(
+            directory="out", next_place=Position.of(0, 1, 800), manifest=Manifest()
+        ),
     )  # fmt: skip
     member = SimpleNamespace(
         name="a", handlers={}, executor=executor, engine=SimpleNamespace(leads=False),
-        holdings=SimpleNamespace(others=["b"]),
+        holdings=SimpleNamespace(others=["b"], voters={"a", "b"}),
         send=lambda _to, _kind, body: sent.append(
             decode_retention_report(body, sender="a", heard_s=0).durable_index
         ),
     )  # fmt: skip
     sweeper = NodeSweeper(SimpleNamespace(emptied_to=START))
     for index, end in ((10, Position.of(0, 1, 0)), (20, Position.of(0, 1, 400))):
-        sweeper._saved.append(Saved(index, end, {}))
+        sweeper.saved(Ledger(index=index, end=end).encode())
     machine = Machine(lambda: NOW, lambda: 0, lambda _path: (3, 2, 1))
     retention = Retention(None, member, sweeper, machine)
     retention.has_durable(30)
-    retention._report(0)
+    retention.turn(0)
     executor.lacks_log, executor.appender.next_place = True, Position.of(0, 1, 0)
-    retention._report(1)
+    retention.turn(1)
     executor.lacks_log, executor.appender.next_place = False, Position.of(0, 1, 800)
-    retention._report(2)
+    retention.turn(2)
     assert sent == [30, 10, 30]
 
 
@@ -518,15 +518,16 @@ def test_what_is_decided_between_two_looks_at_the_clocks_happens_now():
     assert looked == [NOW + 5 * 10**9, NOW + 15 * 10**9]
 
 
-def test_leases_requested_at_once_do_not_exceed_the_limit(monkeypatch):
+def test_leases_requested_at_once_do_not_exceed_the_limit():
     """Each holds files of all nodes, and a bug in a job asks from many threads."""
-    monkeypatch.setattr(node_admin, "LEASES_MAX", 1)
-    ledger, looked, threads = Ledger(), threading.Event(), []
+    held = [Lease(f"job{number}", Position(0), NOW + MINUTE, 1) for number in range(LEASES_MAX - 1)]
+    ledger = Ledger(notes={LEASE_NOTE + each.holder: each.text() for each in held})
+    looked, threads = threading.Event(), []
 
     def ask(holder):
         request = {"start": "0.0.0", "seconds": 60, "bytes": 1}
         with suppress(Refused):
-            admin._lease(request, SimpleNamespace(name=holder))
+            admin.verbs["lease"].do(request, SimpleNamespace(name=holder))
 
     class Renewing(Sequencing):
         @property
@@ -553,4 +554,5 @@ def test_leases_requested_at_once_do_not_exceed_the_limit(monkeypatch):
     admin = NodeAdmin(None, Renewing(order), member, SimpleNamespace(now_ns=NOW))
     ask("spark")
     threads[0].join()
-    assert [lease.holder for lease in leases_of_notes(ledger.notes)] == ["spark"]
+    holders = {lease.holder for lease in leases_of_notes(ledger.notes)}
+    assert holders == {"spark", *(each.holder for each in held)}

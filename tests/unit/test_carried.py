@@ -1,5 +1,6 @@
 """Small updates travel inside the instruction that merges them: nothing else has to be synced."""
 
+import os
 import shutil
 import threading
 import time
@@ -7,7 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -77,9 +78,11 @@ class Bench:
         assert merge is not None
         return self.carrier.fill(merge, {})
 
-    def executor(self, top: Path, *, received: Position = START) -> Executor:
+    def executor(
+        self, top: Path, *, received: Position = START, disk: OsDisk | None = None
+    ) -> Executor:
         """Another node, with no copies of its own unless they are there."""
-        logs = SessionLogs(OsDisk(), str(top))
+        logs = SessionLogs(disk or OsDisk(), str(top))
         return Executor(
             OsDisk(), str(top / "out"), IDENTITY, Ledger(), logs,
             received=lambda _session: received, alone=False,
@@ -223,7 +226,7 @@ def test_a_leader_executes_what_it_read_to_propose_it_unless_its_copy_was_set_as
     leader = bench.executor(tmp_path / "s", received=bench.place("jfk"))
     leader.held, leader.proposed = bench.holdings.own, bench.carrier.frames
     if is_set_aside:
-        leader.forget("jfk")
+        leader.lose("jfk")
     other = Bench(tmp_path / "other")
     other.publish(b"one", b"2nd")
     shutil.copytree(other.top / "jfk", bench.top / "jfk", dirs_exist_ok=True)
@@ -331,7 +334,7 @@ def test_nothing_is_put_back_into_the_copy_of_the_next_log(bench, tmp_path, monk
 def copy_of(session: str, end: int, durable: int = 8, merged: int = 0) -> NodeInbox:
     """Return a copy without files, as the syncer sees it."""
     identity = SimpleNamespace(name=session)
-    appender: Any = SimpleNamespace(identity=identity, end=Position(end))
+    appender: Any = SimpleNamespace(identity=identity, end=Position(end), recent=None)
     ports: Any = SimpleNamespace()
     inbox = NodeInbox(appender, Durable(Position(durable)), ports)
     inbox.merged = Position(merged)
@@ -472,16 +475,31 @@ def test_what_was_carried_is_synced_once_a_second(clock):
     assert looks > 40
 
 
-def test_a_small_slice_is_read_with_its_headers(tmp_path, monkeypatch):
+class CountedFile(OsFile):
+    """A file that notes how much each read asks for."""
+
+    reads: ClassVar[list[int]] = []
+
+    def pread(self, length: int, offset: int) -> bytes:
+        self.reads.append(length)
+        return super().pread(length, offset)
+
+
+class CountedDisk(OsDisk):
+    """A disk on which reads are counted."""
+
+    def open_read(self, path: str) -> OsFile:
+        with closing(super().open_read(path)) as file:
+            return CountedFile(os.dup(file.fileno()), path)
+
+
+def test_a_small_slice_is_read_with_its_headers(tmp_path):
     """It is copied whole: to read its headers first would cost a system call for each slice."""
-    bench, reads = Bench(tmp_path), list[int]()
+    bench, reads = Bench(tmp_path), CountedFile.reads
     bench.publish(b"x" * 20_000)
     merge = Planner(bench.logs).plan(bench.ledger, {"jfk": bench.place("jfk")}, 1)
     assert merge is not None
-    follower, read = bench.executor(bench.top), OsFile.pread
-    monkeypatch.setattr(
-        OsFile, "pread", lambda self, length, at: reads.append(length) or read(self, length, at)
-    )
+    follower = bench.executor(bench.top, disk=CountedDisk())
     follower.execute(1, 1, merge)
     [manifest, *frames] = reads
     assert manifest < KIB

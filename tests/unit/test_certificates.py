@@ -13,7 +13,6 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from rt.errors import Misuse, Refused
-from rt.net.authority import trust
 from rt.net.authority.certificates import (
     CertificateFiles,
     certificate_files,
@@ -33,6 +32,7 @@ from rt.net.authority.identity import (
     parse_identity,
     read_identity,
 )
+from rt.net.authority.trust import Trust
 
 CLIENT = ExtendedKeyUsageOID.CLIENT_AUTH
 SERVER = ExtendedKeyUsageOID.SERVER_AUTH
@@ -289,4 +289,4 @@ def test_a_damaged_certificate_ends_in_one_sentence(tmp_path):
         with suppress(Misuse, Refused):
             renewal_warning(damaged)
         with suppress(Misuse):
-            trust._authorities(damaged.cert)
+            Trust(damaged.cert)

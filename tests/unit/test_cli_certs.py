@@ -5,13 +5,12 @@ import re
 from dataclasses import astuple
 
 import pytest
-from click.testing import CliRunner
 
-from rt.cli.cluster.certs import certs
 from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse
 from rt.net.authority.certificates import CertificateFiles, certificate_files
 from rt.net.tls import client_context, server_context
+from tests.commands import run as run_rt
 from tests.forged_certificates import Authority
 
 
@@ -20,7 +19,7 @@ def run(tmp_path, monkeypatch):
     """Return a function that runs `rt certs` in an empty directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RT_CERTS", raising=False)
-    return lambda *arguments, **options: CliRunner(**options).invoke(certs, arguments)
+    return lambda *arguments, **options: run_rt("certs", *arguments, **options)
 
 
 def done(result):
@@ -29,7 +28,7 @@ def done(result):
     return result.output
 
 
-def failed(result, code=1):
+def failed(result, code=2):
     """Return the output of a command that failed without a traceback."""
     assert result.exit_code == code, result.output
     assert isinstance(result.exception, SystemExit)
@@ -115,14 +114,14 @@ def test_renewing_takes_force_and_says_so(run):
 @pytest.mark.parametrize(
     ("arguments", "words", "code"),
     [
-        (["issue", "jfk", "--role", "publisher"], "make one with rt certs init", 1),
-        (["issue", "../jfk", "--role", "publisher"], "not a peer name", 1),
+        (["issue", "jfk", "--role", "publisher"], "make one with rt certs init", 2),
+        (["issue", "../jfk", "--role", "publisher"], "not a peer name", 2),
         (["issue", "jfk"], "--role", 2),
         (["issue", "jfk", "--role", "admin"], "admin", 2),
         (["issue", "jfk", "--role", "publisher", "--days", "91"], "91", 2),
-        (["issue", "n", "--role", "node", "--session", "x"], "a node pushes no sessions", 1),
-        (["show", "nowhere.pem"], "nowhere.pem: no such certificate", 1),
-        (["show", "."], "directory", 1),
+        (["issue", "n", "--role", "node", "--session", "x"], "a node pushes no sessions", 2),
+        (["show", "nowhere.pem"], "nowhere.pem: no such certificate", 2),
+        (["show", "."], "directory", 2),
     ],
 )
 def test_wrong_use_is_one_line(run, arguments, words, code):

@@ -4,7 +4,9 @@ import re
 
 import pytest
 
-from rt.cli.common import asking, exits
+from rt.cli.common import exits
+from rt.cli.common.asking import NodeAnswer, no_answer
+from rt.cli.look.check import judged, thresholds_of
 from rt.errors import PeerError, Refused
 from tests.commands import run
 from tests.node_answers import answer, busy, held
@@ -12,26 +14,16 @@ from tests.node_answers import answer, busy, held
 FIGURE = re.compile(r"[a-z_]+=-?[0-9.e+]+(s|B)?(;[0-9.]*:?){0,2}(;[0-9]*){0,2}")
 
 
-@pytest.fixture
-def ask(monkeypatch, certified):
-    """Make nodes at a, b and c give these answers; an error is raised instead."""
-
-    def begin(*answers, arguments=()):
-        found = {(name, 7420): each for name, each in zip("abc", answers, strict=False)}
-
-        def ask_status(address, _contexts):
-            if isinstance(found[address], Exception):
-                raise found[address]
-            return found[address]
-
-        monkeypatch.setattr(asking, "ask_status", ask_status)
-        nodes = [part for host, _ in found for part in ("--nodes", f"{host}:7420")]
-        done = run("check", *nodes, *arguments)
-        level, _, words = done.stdout.removeprefix("RT ").partition(": ")
-        assert done.stdout.count("\n") == 1
-        return done.exit_code, level, words.strip()
-
-    return begin
+def ask(*answers, may_stop="", **levels):
+    """Return the code, level and line for these answers of a, b and c; an error is none."""
+    asked = [
+        no_answer(f"{name}:7420", each) if isinstance(each, Exception)
+        else NodeAnswer(f"{name}:7420", each)
+        for name, each in zip("abc", answers, strict=False)
+    ]  # fmt: skip
+    level, line = judged(asked, thresholds_of(**levels), may_stop)
+    assert line.isprintable()
+    return level.value, level.name, line
 
 
 def healthy(**changed):
@@ -43,7 +35,7 @@ def healthy(**changed):
     )
 
 
-def test_a_healthy_stream_is_ok_with_figures_that_monitoring_systems_parse(ask):
+def test_a_healthy_stream_is_ok_with_figures_that_monitoring_systems_parse():
     """The part after the bar has a grammar, and a system drops what does not fit it."""
     code, level, line = ask(*healthy())
     assert (code, level) == (0, "OK")
@@ -67,23 +59,22 @@ def test_a_healthy_stream_is_ok_with_figures_that_monitoring_systems_parse(ask):
         ({"takes_data": False}, 1, "n2 refuses new data"),
     ],
 )
-def test_each_trouble_has_its_level_and_is_named(ask, changed, code, words):
+def test_each_trouble_has_its_level_and_is_named(changed, code, words):
     """At first the line is all that can be seen of the trouble."""
     found, _, line = ask(*healthy(**changed))
     assert found == code, line
     assert words in line
 
 
-def test_levels_are_those_that_are_given(ask):
+def test_levels_are_those_that_are_given():
     """What is slow differs from stream to stream."""
     slow = {"sessions": [held("jfk", waiting_s=5.0)]}
-    levels = ("--lag-warning", "1", "--lag-critical", "4")
     assert ask(*healthy(**slow))[0] == 0
-    assert ask(*healthy(**slow), arguments=levels)[0] == 2
-    assert ask(*healthy(**slow), arguments=("--lag-warning", "5", "--lag-critical", "9"))[0] == 1
+    assert ask(*healthy(**slow), lag_warning=1, lag_critical=4)[0] == 2
+    assert ask(*healthy(**slow), lag_warning=5, lag_critical=9)[0] == 1
 
 
-def test_no_leader_is_critical_and_so_is_silence(ask):
+def test_no_leader_is_critical_and_so_is_silence():
     """A check that says UNKNOWN when all nodes are down wakes no one."""
     lost = [answer(name, role="candidate", leader="") for name in ("n1", "n2")]
     code, _, line = ask(*lost, OSError("no answer"))
@@ -93,7 +84,7 @@ def test_no_leader_is_critical_and_so_is_silence(ask):
 
 
 @pytest.mark.parametrize("error", [Refused("certificate", "it expired"), PeerError("not TLS")])
-def test_what_says_nothing_of_the_stream_is_unknown(ask, error):
+def test_what_says_nothing_of_the_stream_is_unknown(error):
     """The certificate of the monitoring system expired, and the stream is well."""
     assert ask(error, error, error)[0] == 3
 
@@ -113,22 +104,21 @@ def test_wrong_use_is_unknown_in_one_line_and_never_critical(arguments):
     assert re.fullmatch(r"RT UNKNOWN: [^\n]+\n", done.stdout), done.output
 
 
-def test_text_of_a_peer_cannot_forge_a_second_line_or_a_figure(ask):
+def test_text_of_a_peer_cannot_forge_a_second_line_or_a_figure():
     """A bar begins the figures, and a new line begins another plugin's output."""
     _, _, line = ask(*healthy(refusal="x\nOK | lag=0s"))
     assert line.count("|") == 1
     assert "\\x0aOK / lag" in line
 
 
-def test_a_node_may_be_stopped_while_a_majority_is_left_that_can_merge(ask):
+def test_a_node_may_be_stopped_while_a_majority_is_left_that_can_merge():
     """A rollout that asks first does not stop the second of three."""
-    stop = ("--may-stop", "n2")
-    assert ask(*healthy(), arguments=stop)[0] == 0
+    assert ask(*healthy(), may_stop="n2")[0] == 0
     one, two, three = healthy()
-    code, _, line = ask(one | {"copying_to": "0.0.9"}, two, three, arguments=stop)
+    code, _, line = ask(one | {"copying_to": "0.0.9"}, two, three, may_stop="n2")
     assert (code, "n2 must not be stopped" in line) == (2, True)
-    assert ask(OSError("down"), two, three, arguments=stop)[0] == 2
-    assert ask(*healthy(), arguments=("--may-stop", "n9"))[0] == 2
+    assert ask(OSError("down"), two, three, may_stop="n2")[0] == 2
+    assert ask(*healthy(), may_stop="n9")[0] == 2
 
 
 @pytest.mark.parametrize(
@@ -175,7 +165,7 @@ def test_only_the_command_check_has_the_codes_of_plugins(words):
         ({"stuck": "session jfk waits for its group"}, "session jfk waits for its group"),
     ],
 )
-def test_a_session_that_is_held_up_is_a_warning_with_its_cause(ask, facts, words):
+def test_a_session_that_is_held_up_is_a_warning_with_its_cause(facts, words):
     """It was OK, while a publisher that was put back from a backup shipped nothing."""
     first, *others = healthy()
     first["sessions"] = [{**held("jfk"), **facts}]

@@ -5,10 +5,12 @@ import errno
 import pytest
 
 from rt.errors import SessionDiverged
+from rt.log.files.disk import OsDisk
 from rt.position import Position
 from sequencer.execution.copies import Copies
 from sequencer.ledger.ledger import Ledger
 from sequencer.planning.holdings import Holdings
+from sequencer.planning.session_log import SessionLogs
 
 END = Position(1_000)
 
@@ -18,7 +20,7 @@ class Executor:
 
     def __init__(self, *errors):
         self.errors = list(errors)
-        self.ledger = Ledger()
+        self.ledger, self.logs = Ledger(), SessionLogs(OsDisk(), "in")
         self.checks = 0
 
     def copy_end(self, _session):
@@ -30,6 +32,9 @@ class Executor:
         self.checks += 1
         if self.errors:
             raise self.errors.pop(0)
+
+    def forget(self, _session):
+        """Drop what is in memory."""
 
 
 def copies(*errors):

@@ -26,14 +26,30 @@ def test_every_part_is_written_in_order_however_many_there_are(path, count):
     file.close()
 
 
-def test_a_short_write_is_followed_by_the_rest(path, monkeypatch):
+class ShortFile(OsFile):
+    """A file that takes at most so many bytes at once."""
+
+    most, taken = 2, None
+
+    def pwrite(self, data, offset):
+        count = super().pwrite(data[: self.most], offset)
+        if self.taken is not None:
+            self.taken.append((offset, offset + count))
+        return count
+
+
+def short_file(path):
+    """Open one."""
+    return ShortFile(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+
+
+def test_a_short_write_is_followed_by_the_rest(path):
     """The first sign of a full disk, a quota or a signal is fewer bytes than asked."""
-    file = DISK.open(path, create=True)
-    real = os.pwrite
-    monkeypatch.setattr(os, "pwritev", lambda fd, parts, at: real(fd, b"".join(parts)[:3], at))
-    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real(fd, data[:2], at))
-    assert file.append([b"depart", b"ed"]) == 8
-    assert file.pread(100, 0) == b"departed"
+    file = short_file(path)
+    parts = [b"%04d," % number for number in range(IOV_MAX + 5)]  # so many that a call leaves some
+    assert file.append(parts) == 5 * len(parts)
+    assert file.append([b"departed"]) == 8
+    assert file.pread(1 << 20, 0) == b"".join(parts) + b"departed"
     file.close()
 
 
@@ -49,22 +65,16 @@ def test_appends_continue_where_the_file_was_cut(path):
 
 
 @pytest.mark.parametrize("length", [0, 1, COPY_BYTES, 2 * COPY_BYTES + 7])
-def test_bytes_are_written_again_where_they_are(path, monkeypatch, length):
+def test_bytes_are_written_again_where_they_are(path, length):
     """Only bytes that were written since a failed sync does the next one write."""
-    written = []
-    write = os.pwrite
-
-    def short(fd, data, offset):
-        count = write(fd, data[: COPY_BYTES // 2 + 1], offset)
-        written.extend([(offset, offset + count)] * bool(count))
-        return count
-
-    file = DISK.open(path, create=True)
+    file = short_file(path)
+    file.most = COPY_BYTES // 2 + 1
     file.append([b"head", bytes(range(256)) * (length // 256), bytes(length % 256)])
     before = file.pread(length + 5, 0)
-    monkeypatch.setattr(os, "pwrite", short)
+    file.taken = written = []
     file.write_again(4)
     assert file.pread(length + 5, 0) == before
+    file.taken = None
     ends = [4, *(end for _, end in written)]
     assert [begin for begin, _ in written] == ends[:-1]
     assert ends[-1] == 4 + length

@@ -1,20 +1,21 @@
 """GatherWindow: how long small updates are gathered."""
 
 import threading
-from functools import partial
-from types import SimpleNamespace
 
 import pytest
 
 from replicator.push.connection import PushConnection
-from replicator.source import gather_window as gather_module
+from replicator.push.session_book import SessionBook
 from replicator.source.gather_window import GatherWindow
 from replicator.source.gathered_frames import GatheredFrames
 from replicator.wire.dialer import Destination
 from replicator.wire.messages import PUSH
 from rt.limits import SMALL_BYTES
 from rt.log.notify.in_process_notify import WrittenFrame
+from rt.names import parse_glob
 from rt.position import Position
+from tests.dialogue import Log
+from tests.links import Line
 
 END = Position(1000)
 
@@ -25,16 +26,15 @@ class Clock:
     def __init__(self):
         self.now_s = 100.0
 
-    def monotonic(self):
-        return self.now_s
+    def window(self, nodes=3):
+        """Return a window that reads this clock."""
+        return GatherWindow(nodes, lambda: self.now_s)
 
 
 @pytest.fixture
-def clock(monkeypatch):
+def clock():
     """Return the clock that gather windows read."""
-    clock = Clock()
-    monkeypatch.setattr(gather_module, "time", clock)
-    return clock
+    return Clock()
 
 
 def after_rounds(gather, clock, seconds, rounds=100):
@@ -55,24 +55,24 @@ def with_updates(gather, count):
 
 def test_nothing_is_gathered_while_the_nodes_keep_up(clock):
     """A pause is a delay, and pays only if messages would wait for each other at the nodes."""
-    gather = after_rounds(GatherWindow(3), clock, 0.002)
+    gather = after_rounds(clock.window(), clock, 0.002)
     assert gather.gap_s == 0.0
     assert with_updates(gather, 1) == 0.0
 
 
 def test_sends_are_spaced_by_a_round_trip_once_two_are_on_their_way(clock):
     """Sending faster than nodes merge is wasted; a cluster that hangs must not delay messages."""
-    assert with_updates(GatherWindow(3), 2) == 0.0, "nothing was measured yet"
-    gather = after_rounds(GatherWindow(3), clock, 0.002)
+    assert with_updates(clock.window(), 2) == 0.0, "nothing was measured yet"
+    gather = after_rounds(clock.window(), clock, 0.002)
     assert with_updates(gather, 2) == pytest.approx(0.002, rel=0.01)
     gather.merged("jfk", Position(END + 1))
     assert gather.gap_s == 0.0
-    assert with_updates(after_rounds(GatherWindow(3), clock, 5.0), 2) == 0.004
+    assert with_updates(after_rounds(clock.window(), clock, 5.0), 2) == 0.004
 
 
 def test_an_update_that_is_sent_to_three_nodes_is_one(clock):
     """Each connection reports what it has sent."""
-    gather = after_rounds(GatherWindow(3), clock, 0.002)
+    gather = after_rounds(clock.window(), clock, 0.002)
     for _ in range(3):
         gather.sent("jfk", END)
     assert gather.gap_s == 0.0
@@ -80,7 +80,7 @@ def test_an_update_that_is_sent_to_three_nodes_is_one(clock):
 
 def test_a_single_node_is_sent_everything_at_once(clock):
     """There are no others for which each message has a cost."""
-    gather = after_rounds(GatherWindow(1), clock, 0.002)
+    gather = after_rounds(clock.window(1), clock, 0.002)
     assert gather.keeps_up
     assert with_updates(gather, 9) == 0.0
     assert not gather.keeps_up, "but not by the thread that publishes"
@@ -90,7 +90,7 @@ def test_a_single_node_is_sent_everything_at_once(clock):
 
 def test_only_what_was_sent_is_measured(clock):
     """Another session, or bytes before those that were sent, are no measurement."""
-    gather = GatherWindow(3)
+    gather = clock.window()
     gather.merged("jfk", END)
     gather.sent("jfk", END)
     gather.sent("ewr", END)
@@ -104,7 +104,7 @@ def test_only_what_was_sent_is_measured(clock):
 
 def test_what_is_never_merged_is_given_up(clock):
     """A refused session, or an absent majority, must not slow down the others for ever."""
-    gather = after_rounds(GatherWindow(3), clock, 0.002)
+    gather = after_rounds(clock.window(), clock, 0.002)
     with_updates(gather, 2)
     clock.now_s += 1.1
     assert gather.gap_s == 0.0
@@ -114,25 +114,31 @@ def test_what_is_never_merged_is_given_up(clock):
 
 def test_updates_on_their_way_are_kept_in_bounded_memory(clock):
     """A node that stops merging may be sent a million."""
-    gather = after_rounds(GatherWindow(3), clock, 0.002)
+    gather = after_rounds(clock.window(), clock, 0.002)
     assert with_updates(gather, 1000) > 0.0
     gather.merged("jfk", Position(END + 1000))
     assert gather.gap_s == 0.0
 
 
-def test_what_the_connections_own_thread_sends_is_on_its_way_too():
+def test_what_the_connections_own_thread_sends_is_on_its_way_too(tmp_path):
     """On a busy machine it sends nearly everything; if that did not count, nothing would gather."""
-    gather = GatherWindow(3)
+    gather, logs = GatherWindow(3), [Log(tmp_path / "s" / name) for name in ("jfk", "lga")]
+    for log in logs:
+        log.write(8)
+    book = SessionBook(str(tmp_path), "s", [parse_glob("*")])
     destination = Destination([("localhost", 1)], None, PUSH, "s")
-    connection = PushConnection(destination, SimpleNamespace(look_s=None, is_wanted=bool), gather)
-    jfk, lga = SimpleNamespace(position=Position(8)), SimpleNamespace(position=Position(8))
-    connection._channels = {"jfk": jfk, "lga": lga}
-    for end in (END, Position(END + 1)):
-        connection._hints.update(("jfk", "lga"))
-        turn = partial(setattr, jfk, "position", end)
-        connection._side = SimpleNamespace(mark=lambda _channel: None, turn=turn, busy=False)
+    connection = PushConnection(destination, book, gather)
+    line = Line().shipping(connection)
+    line.has_left = True  # so that nothing is sent as it is announced
+    for keeps_up in (True, False):
+        logs[0].write(8)
+        for name in ("jfk", "lga"):
+            connection.offer(name)
+        line.has_left = False
         connection.turn()
-        assert gather.keeps_up == (end == END), "of lga nothing was sent"
+        line.has_left = True
+        assert gather.keeps_up == keeps_up, "of lga nothing was sent"
+    connection.end()
 
 
 def frame(position, data=b"12345678", log="a", messages=1):
@@ -230,9 +236,17 @@ def test_a_frame_added_while_others_are_joined_is_not_joined_unchecked():
 
 def test_gathered_frames_take_bounded_memory():
     """The nodes may be away for days."""
-    found = GatheredFrames()
+    found, live = GatheredFrames(), []
+
+    class Counted(WrittenFrame):
+        def __del__(self):
+            live.pop()
+
     for number in range(10_000):
-        found.add("jfk", frame(8 * number))
-    assert found._frames == {"jfk": []}
+        live.append(number)
+        found.add("jfk", Counted("a", Position(8 * number), b"12345678", 1))
+    assert len(live) < 100
+    assert found.take("jfk") is None
+    found.add("jfk", frame(0))
     found.forget()
-    assert found._frames == {}
+    assert found.take("jfk") is None

@@ -2,14 +2,15 @@
 
 import json
 import pickle
+from types import SimpleNamespace
 
 import pytest
 
 import rt
 from replicator.push.headers_news import HeadersNews
-from rt.cli.data.render import json_line
 from rt.client.groups.group import DeadLetter
 from rt.errors import NO_HEADERS, Misuse, Refused
+from rt.format.json_line import json_line
 from rt.inspect.dump import frame_line
 from rt.log.notify.headers_note import HeadersNote
 from rt.log.write.batcher import Batching
@@ -171,12 +172,11 @@ class Node:
     """What a gate knows, and what it has proposed."""
 
     def __init__(self, spoken, others=("n2", "n3"), notes=None):
-        self.spoken, self.notes, self.proposed = spoken, notes or {}, []
+        self.proposed, self.view = [], SimpleNamespace(notes=notes or {})
         software = {name: PeerVersion(each, "rt 0.9") for name, each in spoken.items()}
-        self.gate = HeadersGate(
-            lambda: others, lambda: self.spoken, lambda: software, lambda: self.notes,
-            self.proposed.append,
-        )  # fmt: skip
+        self.peers = SimpleNamespace(spoken=spoken, versions=lambda: software)
+        sequencer = SimpleNamespace(view=self.view, order=self.proposed.append)
+        self.gate = HeadersGate(lambda: others, self.peers, sequencer)
 
 
 @pytest.mark.parametrize(
@@ -203,9 +203,9 @@ def test_it_is_agreed_on_once_all_can_read_headers_and_then_a_node_may_be_down()
     [note] = node.proposed
     node.gate.agree()
     assert node.proposed == [note], "once a second is enough"
-    node.notes = {note.name: note.text}
+    node.view.notes = {note.name: note.text}
     assert node.gate.why_not() == ""
-    node.spoken = {"n2": HEADERS}
+    node.peers.spoken = {"n2": HEADERS}
     assert node.gate.why_not() == ""
 
 

@@ -1,19 +1,20 @@
 """CertificateWatch: the first look after a certificate stops being good ends its connection."""
 
+import gc
 import os
 import shutil
 import socket
 import time
+import weakref
 
 import pytest
 
-from rt.net import contexts as module
 from rt.net.authority.certificates import init_authority, issue, load_certificate
 from rt.net.authority.grants import Grants
 from rt.net.authority.identity import CertificateRole, PeerIdentity
 from rt.net.authority.revocation import revoke
 from rt.net.authority.trust import Trust
-from rt.net.certificate_watch import PERIOD_S, CertificateWatch, live_connections
+from rt.net.certificate_watch import PERIOD_S, CertificateWatch
 from rt.net.contexts import Contexts, client_context
 
 CONNECTIONS = 512  # as many as a node serves by default
@@ -75,7 +76,7 @@ class Watched:
         watch = CertificateWatch(clock, clock.pause)
         watch.watch(self.theirs, "spark", self.certificate, self.trust, lambda: self.why)
         with pytest.raises(FinishedError):
-            watch._run()
+            watch.run()
         return self.seen
 
 
@@ -125,40 +126,51 @@ def test_a_pause_and_two_looks_at_every_connection_are_within_a_second(watched):
     for number, (_, theirs) in enumerate(pairs):
         name = f"spark {number}"
         watch.watch(theirs, name, watched.certificate, watched.trust, lambda: "")
-    watch._look()
+    watch.look()
     costs = []
     for _ in range(3):
         os.utime(os.path.join(watched.there, "ca.pem"))
         began_s = time.thread_time()
-        watch._look()
+        watch.look()
         costs.append(time.thread_time() - began_s)
     revoke_spark(watched)
     began_s = time.thread_time()
-    watch._look()
+    watch.look()
     costs.append(time.thread_time() - began_s)
-    assert not watch._watched
-    for pair in pairs:
-        for sock in pair:
-            sock.close()
+    for ours, theirs in pairs:
+        ours.settimeout(0)
+        assert ours.recv(1) == b"", "it was ended"
+        ours.close()
+        theirs.close()
     assert min(costs[:3]) < LOOK_CPU_S
     assert costs[3] < LOOK_CPU_S
     assert PERIOD_S + 2 * LOOK_CPU_S <= 1.0
 
 
-def test_a_look_at_many_connections_looks_once_at_the_files_that_they_share(watched, monkeypatch):
+def test_a_look_at_many_connections_looks_once_at_the_files_that_they_share(watched):
     """A hundred streams of three nodes have two hundred connections with the same files."""
-    looked = []
-    contexts = [Contexts(watched.files, client_context) for _ in range(3)]
-    used = [each.current() for each in contexts]
-    stamps = module._stamps
-    monkeypatch.setattr(module, "_stamps", lambda files: looked.append(files) or stamps(files))
-    for look in (live_connections.looks + 1, live_connections.looks + 2):
-        monkeypatch.setattr(live_connections, "looks", look)
-        assert [each.change() for each in used] == [""] * 3
-    assert len(looked) == 2
+    watch = CertificateWatch()
+    contexts = [Contexts(watched.files, client_context, watch=watch) for _ in range(3)]
+    first, *others = [each.current() for each in contexts]
+    assert first.change() == ""
     os.utime(watched.files.cert, (1, 1))
-    monkeypatch.setattr(live_connections, "looks", live_connections.looks + 1)
-    assert all(each.change() for each in used)
+    assert [each.change() for each in others] == [""] * 2, "the first has looked for all"
+    watch.look()
+    assert all(each.change() for each in (first, *others))
+
+
+def test_a_connection_that_ended_by_itself_is_forgotten(watched):
+    """A process that dials for years must not remember every connection."""
+    watch = CertificateWatch()
+    there = weakref.ref(trust := Trust(os.path.join(watched.there, "ca.pem")))
+    watch.watch(watched.theirs, "spark", watched.certificate, trust, lambda: "")
+    del trust
+    watch.look()
+    assert there() is not None
+    watched.theirs.close()
+    watch.look()
+    gc.collect()
+    assert there() is None
 
 
 def hide(directory):
@@ -190,7 +202,7 @@ def test_a_directory_that_disappears_does_not_end_the_watch(watched):
     watch = CertificateWatch(clock, clock.pause)
     watch.watch(watched.theirs, "spark", watched.certificate, watched.trust, lambda: "")
     with pytest.raises(FinishedError):
-        watch._run()
+        watch.run()
     assert watched.seen == [True, True, False]
 
 

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from replicator.wire.codec import FRAME_BYTES_MAX
 from replicator.wire.outlet import QUEUED_BYTES_MAX, Outlet
 from rt.errors import PeerError
+from rt.limits import MIB
 from rt.net.loop.deadlines import NEVER_S, Deadlines
 from rt.net.loop.readiness import Readiness
+from sequencer.peers.send_queue import SendQueue
 
 steps = st.lists(
     st.tuples(
@@ -51,6 +53,18 @@ def test_a_deadline_that_is_put_off_at_each_message_leaves_nothing_in_the_heap()
     assert deadlines.take(9_998.0) == []
     assert deadlines.take(9_999.0) == ["beat"]
     assert deadlines.entries == 0
+
+
+def test_a_deadline_that_is_near_and_far_by_turns_leaves_nothing_in_the_heap():
+    """A connection's heartbeat is seconds away, and its acknowledgement milliseconds, each time."""
+    deadlines, most = Deadlines(), 0
+    for now_s in range(10_000):
+        deadlines.set("another", now_s + 2.0)
+        deadlines.set("heartbeat", now_s + 5_000.0)
+        deadlines.set("heartbeat", now_s + 1.0)
+        assert deadlines.take(now_s + 1.0)[-1] == "heartbeat"
+        most = max(most, deadlines.entries)
+    assert most < 30
 
 
 def test_a_deadline_set_again_while_it_is_taken_waits_for_the_next_turn():
@@ -183,3 +197,15 @@ def test_the_largest_frame_waits_for_a_peer_that_takes_it_slowly():
     assert outlet.has_left
     with pytest.raises(PeerError, match="has not read"):
         outlet.send(bytes(FRAME_BYTES_MAX), 60)
+
+
+def test_what_a_node_is_sent_next_is_little_beside_what_waits_for_it():
+    """A slow node took twice its bound: 32 MiB that were being sent, and 32 that came meanwhile."""
+    queue, messages = SendQueue(), [bytes([number]) * MIB for number in range(40)]
+    for each in messages:
+        queue.put(each)
+    taken = []
+    while queue:
+        taken.append(queue.take())
+        assert len(taken[-1]) <= MIB
+    assert taken == messages[8:], "32 MiB, the latest ones"

@@ -8,7 +8,14 @@ import pytest
 
 from rt.position import START, Position
 from rt.traffic import Traffic
-from sequencer.execution.execution import NO_READERS, SLICE, SLICE_BYTES, Committed, Readers
+from sequencer.execution.execution import (
+    NO_READERS,
+    SLICE,
+    SLICE_BYTES,
+    WAITING_BYTES_MAX,
+    Committed,
+    Readers,
+)
 from sequencer.ledger.instruction import Merge, Slice, encode_instruction
 from sequencer.ledger.ledger import Ledger
 from sequencer.member import Member
@@ -203,20 +210,20 @@ def test_a_backlog_of_large_instructions_is_executed_in_slices_of_bytes():
     assert done == [2, 4, 5]
 
 
-def entries(first, last):
+def entries(first, last, command=b""):
     """Committed entries that change nothing."""
     return [
-        Committed(Entry(index, 1, b"", EntryKind.NO_OP), None) for index in range(first, last + 1)
+        Committed(Entry(index, 1, command, EntryKind.NO_OP), None)
+        for index in range(first, last + 1)
     ]
 
 
 @pytest.fixture
-def copying(monkeypatch):
-    """A member that copies the merged log, with ten instructions waiting."""
-    monkeypatch.setattr("sequencer.execution.execution.WAITING_MAX", 9)
+def copying():
+    """A member that copies the merged log, with ten large instructions waiting."""
     member = member_of(Engine(), Executor())
     member.execution.suspended = True
-    member.execution.append(entries(1, 10))
+    member.execution.append(entries(1, 10, bytes(WAITING_BYTES_MAX // 9)))
     return member
 
 

@@ -7,7 +7,6 @@ import pytest
 from rt.cli.cluster import members as cluster_members
 from rt.cli.cluster.members import ChangeRequests, replace_member
 from rt.errors import Refused
-from rt.node.admin import member_admin
 from rt.node.admin.member_admin import MemberAdmin
 from sequencer.raft.consensus import EngineRole, Seat, Status
 
@@ -29,7 +28,7 @@ class Leader:
             cluster_id="", stream="flights", places={},
             agreement=SimpleNamespace(timers=SimpleNamespace(election_ticks=10)),
         )  # fmt: skip
-        self.admin = MemberAdmin(settings, self, SimpleNamespace(engine=self), None)
+        self.admin = MemberAdmin(settings, self, SimpleNamespace(engine=self), None, self.wait)
 
     def ask(self, question):
         return question()
@@ -44,20 +43,19 @@ class Leader:
             self.members,
         )  # fmt: skip
 
-    def sleep(self, pause_s):
-        self.waits.append(pause_s)
-        self.after()
-
-    def monotonic(self):
-        return len(self.waits) * 1.0
+    def wait(self, need):
+        """Look ten times, with something that happens in between."""
+        while not need.is_over():
+            if len(self.waits) > 10:
+                raise Refused(need.code, need.words)
+            self.waits.append(1)
+            self.after()
 
 
 @pytest.fixture
-def leader(monkeypatch):
+def leader():
     """Return a leader whose time passes only while it waits."""
-    leader = Leader()
-    monkeypatch.setattr(member_admin, "time", leader)
-    return leader
+    return Leader()
 
 
 def do(leader, request):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sequencer.departed import Departed
 from sequencer.membership import CUT_OFF_TICKS, Membership
+from sequencer.peers.departed import Departed
 from sequencer.peers.restart_check import (
     PATIENCE_TICKS,
     RestartCheck,

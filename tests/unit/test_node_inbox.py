@@ -16,7 +16,6 @@ from rt.format.manifest import SESSION, Archived, LogIdentity
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import OsDisk
 from rt.log.notify.confirmations import Confirmations
-from rt.log.write.appender import Appender
 from rt.log.write.writer import WriterSettings
 from rt.node.ingest.inbox import NodeInbox
 from rt.node.ingest.inboxes import Inboxes
@@ -162,13 +161,12 @@ def test_a_damaged_copy_costs_no_descriptor_per_try(tmp_path):
     log.close()
 
 
-def test_a_copy_is_not_opened_while_it_is_set_aside(tmp_path, monkeypatch):
+def test_a_copy_is_not_opened_while_it_is_set_aside(tmp_path):
     """The opened copy would lie in quarantine while the node claimed to hold it."""
-    inboxes = opened(tmp_path)
+    disk = FaultyDisk()
+    inboxes = opened(tmp_path, disk)
     inboxes.claim(identity(), "p", NoBell(), START).release()
-    gate = Gate("replace")
-    replace = os.replace
-    monkeypatch.setattr(os, "replace", lambda *names: (gate("replace"), replace(*names)))
+    disk.step = gate = Gate("replace")
     thread = begun(lambda: inboxes.give_up("jfk"))
     assert gate.reached.wait(PATIENCE_S)
     assert claimed(inboxes, "q") == "busy"
@@ -263,21 +261,22 @@ def test_a_copy_that_was_set_aside_meanwhile_is_not_checked(tmp_path, caplog):
     assert "session jfk cannot be checked" in caplog.text
 
 
-def test_a_copy_that_is_set_aside_while_it_is_opened_is_not_registered(tmp_path, monkeypatch):
+def test_a_copy_that_is_set_aside_while_it_is_opened_is_not_registered(tmp_path):
     """Its directory was gone, and the session could not be filled until the node was restarted."""
-    inboxes = opened(tmp_path)
-    recover = Appender.recover
+    disk = FaultyDisk()
+    inboxes = opened(tmp_path, disk)
 
-    def recover_and_set_aside(appender, **options):
-        recover(appender, **options)
+    def set_it_aside(call):
+        if call != "sync":
+            return
+        disk.step = lambda _call: None
         inboxes.give_up("jfk")
         with pytest.raises(Refused, match="is being opened"):
             inboxes.claim(identity(), "other", NoBell(), START)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Appender, "recover", recover_and_set_aside)
-        with pytest.raises(Refused, match="was set aside just now"):
-            inboxes.claim(identity(), "p", NoBell(), START)
+    disk.step = set_it_aside
+    with pytest.raises(Refused, match="was set aside just now"):
+        inboxes.claim(identity(), "p", NoBell(), START)
     assert inboxes.get("jfk") is None
     inboxes.claim(identity(), "p", NoBell(), START).appender.begin_file(START)
     assert sorted(os.listdir(tmp_path / "in")) == ["jfk", "quarantine.jfk.0"]

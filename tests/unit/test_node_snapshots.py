@@ -1,7 +1,6 @@
 """NodeSnapshots: a snapshot replaces instructions only where others have what they made."""
 
 import logging
-from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
@@ -58,10 +57,8 @@ class Fake:
     def turn(self, now_s):
         """Let a turn pass, and complete the sync that it began."""
         self.snapshots.turn(now_s)
-        synced = self.snapshots._synced
-        if synced is not None:
-            synced.result()
-            self.snapshots.turn(now_s)
+        self.snapshots.await_sync()
+        self.snapshots.turn(now_s)
 
 
 def test_a_snapshot_is_saved_once_a_majority_has_what_it_covers():
@@ -152,11 +149,15 @@ def test_a_failed_sync_ends_the_node():
     """What is on the disk is unknown from then on."""
     node = Fake()
     node.merge(7)
+
+    def fail():
+        raise OSError(5, "Input/output error")
+
+    node.executor.sync = fail
     node.snapshots.turn(1.0)
-    node.snapshots._synced = Future()
-    node.snapshots._synced.set_exception(OSError(5, "Input/output error"))
-    with pytest.raises(OSError, match="Input/output"):
-        node.snapshots.turn(1.0)
+    for look in (node.snapshots.await_sync, lambda: node.snapshots.turn(1.0)):
+        with pytest.raises(OSError, match="Input/output"):
+            look()
 
 
 def test_too_many_instructions_force_a_snapshot_and_are_logged_once(caplog):

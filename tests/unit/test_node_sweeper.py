@@ -40,7 +40,8 @@ def test_a_state_from_before_a_reset_says_nothing_of_the_next_log(tmp_path):
     log.begin_file(START)
     log.roll(1)
     inputs = SimpleNamespace(
-        every=lambda: [SimpleNamespace(session="jfk", appender=log)], begun_after=lambda _name: 7
+        every=lambda: [SimpleNamespace(session="jfk", appender=log, swept=START)],
+        begun_after=lambda _name: 7,
     )
     sweep, far = Sweep(OsDisk(), inputs, fold_s=0), {"jfk": Position.of(9, 0, 0)}
     sweep.sweep_inputs(far, 6)

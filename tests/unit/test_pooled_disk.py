@@ -1,7 +1,7 @@
 """PooledDisk: more files than descriptors, without a promise being lost."""
 
-import errno
 import os
+import resource
 import threading
 from random import Random
 
@@ -60,36 +60,40 @@ def test_a_closed_file_is_not_opened_again_and_neither_is_another_of_its_name(tm
         other.append([b"x"])
 
 
-def test_a_file_that_is_closed_during_a_write_is_not_closed_under_it(tmp_path, monkeypatch):
+def test_a_file_that_is_closed_during_a_write_is_not_closed_under_it(tmp_path):
     """Else the write could go into the file that is given the same descriptor next."""
     disk, path = PooledDisk(4), tmp_path / "f"
     file = disk.open(str(path), create=True)
-    before, pwritev = descriptors(), os.pwritev
+    before = descriptors()
 
-    def closed_meanwhile(fd, parts, offset):
-        file.close()
-        (tmp_path / "g").touch()
-        disk.open(str(tmp_path / "g"))  # would get the descriptor
-        return pwritev(fd, parts, offset)
+    class ClosedMeanwhile(list):
+        def __iter__(self):
+            file.close()
+            (tmp_path / "g").touch()
+            disk.open(str(tmp_path / "g"))  # would get the descriptor
+            return super().__iter__()
 
-    monkeypatch.setattr(os, "pwritev", closed_meanwhile)
-    file.append([b"x"])
+    file.append(ClosedMeanwhile([b"x"]))
     assert (path.read_bytes(), (tmp_path / "g").read_bytes()) == (b"x", b"")
     assert descriptors() == before
     with pytest.raises(OSError, match="Bad file descriptor"):
         file.append([b"y"])
 
 
-def test_a_file_that_cannot_be_opened_leaves_no_descriptor(tmp_path, monkeypatch):
+def test_a_file_that_cannot_be_opened_leaves_no_descriptor(tmp_path):
     """Short of descriptors, each attempt would take another one for good."""
-    disk, before = PooledDisk(4), descriptors()
-
-    def failing(_fd):
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    monkeypatch.setattr(os, "dup", failing)
-    with pytest.raises(OSError, match="Too many"):
-        disk.open(str(tmp_path / "f"), create=True)
+    disk, path = PooledDisk(4), tmp_path / "f"
+    path.touch()
+    before, limits = descriptors(), resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = [os.dup(0), os.dup(0)]
+    for fd in free:
+        os.close(fd)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[1], limits[1]))  # one more can be opened
+    try:
+        with pytest.raises(OSError, match="Too many"):
+            disk.open_read(str(path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert descriptors() == before
 
 

@@ -13,11 +13,10 @@ from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import OsDisk
 from rt.log.read.start import end_of
 from rt.position import START, Position
+from sequencer.ledger.founded import FOUNDED_NOTE, Founded
 from sequencer.ledger.instruction import Merge, Note, decode_instruction
 from sequencer.ledger.ledger import Ledger
 from sequencer.ledger.session_facts import Sample
-from sequencer.planning import group_join_check as newcomers
-from sequencer.planning import planner
 from sequencer.planning.holdings import Holdings, Report, ReportKind, encode_report
 from sequencer.planning.planner import Planner
 from sequencer.planning.session_log import SessionLog, SessionLogs
@@ -25,6 +24,9 @@ from sequencer.proposals import Proposals
 
 IDLE = [f"idle{number}" for number in range(20)]
 NEXT_FILE = Position.of(1, 0, 0)
+# A cluster founded from a part of a log merges no session that is older than its founding.
+FOUNDED = Founded("0" * 32, 1 << 62, frozenset(), frozenset(), is_partial=True).text()
+SEARCHED_BYTES = 5 << 20  # of a message: one look searches no further
 
 
 class Leader:
@@ -49,6 +51,18 @@ class Leader:
         return SimpleNamespace(last=self.index)
 
 
+class CountedLogs(SessionLogs):
+    """Copies of sessions, and how often each was asked for."""
+
+    def __init__(self, top: Path) -> None:
+        super().__init__(OsDisk(), str(top))
+        self.looked: Counter[str] = Counter()
+
+    def __getitem__(self, session: str) -> SessionLog:
+        self.looked[session] += 1
+        return super().__getitem__(session)
+
+
 class Bench:
     """A leader of one or more members, over copies on the disk."""
 
@@ -61,10 +75,8 @@ class Bench:
             executor=executor, copies=copies, queue=(), done_index=1 << 40
         )
         self.received: dict[str, Position] = {}
-        self.planner = Planner(
-            SessionLogs(OsDisk(), str(self.top)),
-            lambda session: self.received.get(session, START),
-        )
+        self.logs = CountedLogs(self.top)
+        self.planner = Planner(self.logs, lambda session: self.received.get(session, START))
         self.proposals = Proposals(
             self.leader, self.holdings, self.execution, self.planner, lambda: 1
         )  # type: ignore[arg-type]
@@ -88,20 +100,6 @@ class Bench:
             self.proposals.executed(self.leader.index)
 
 
-@pytest.fixture
-def looked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count how often each copy is looked at."""
-    counts: Counter[str] = Counter()
-    plain = SessionLog.next_place
-
-    def counted(self: SessionLog, after: Position) -> Position:
-        counts[Path(self.log.path).name] += 1
-        return plain(self, after)
-
-    monkeypatch.setattr(SessionLog, "next_place", counted)
-    return counts
-
-
 def place(top: Path, name: str) -> Position:
     """Return where a session ends on the disk."""
     return end_of(LogDirectory(str(top / "s" / name)))
@@ -114,7 +112,7 @@ def leave_an_empty_file(top: Path, name: str) -> None:
     (top / "s" / name / NEXT_FILE.file_name).touch()
 
 
-def test_sessions_without_a_new_frame_delay_no_plan_of_others(tmp_path, looked):
+def test_sessions_without_a_new_frame_delay_no_plan_of_others(tmp_path):
     """300 took 60 % of a processor, for good: they were looked at for each message of another."""
     bench = Bench(tmp_path, "abc")
     for name in IDLE:
@@ -124,7 +122,7 @@ def test_sessions_without_a_new_frame_delay_no_plan_of_others(tmp_path, looked):
     bench.report("b", ends)
     bench.propose()
     assert set(bench.ledger.sessions) == set(IDLE)
-    looked.clear()
+    bench.logs.looked.clear()
     with Publisher(str(tmp_path), stream="s", session="jfk") as publisher:
         for _ in range(20):
             publisher.publish(b"two")
@@ -133,7 +131,7 @@ def test_sessions_without_a_new_frame_delay_no_plan_of_others(tmp_path, looked):
             bench.report("b", ends | {"jfk": place(tmp_path, "jfk")})
             bench.propose()
             assert bench.ledger.merged_to("jfk") == place(tmp_path, "jfk")
-    assert set(looked) == {"jfk"}
+    assert set(bench.logs.looked) == {"jfk"}
 
 
 @pytest.mark.parametrize("news", ["hold", "report"])
@@ -157,10 +155,10 @@ def test_a_session_at_rest_is_looked_at_once_more_of_it_is_held(tmp_path, news):
     assert before < NEXT_FILE < bench.ledger.merged_to("jfk") <= end
 
 
-def test_a_session_at_rest_is_looked_at_again_without_news_of_it(tmp_path, monkeypatch):
+def test_a_session_at_rest_is_looked_at_again_without_news_of_it(tmp_path):
     """What was in its way may go by itself; and it is shown for as long as it does not."""
     bench = Bench(tmp_path, "a")
-    monkeypatch.setattr(planner, "obstacle", lambda *_about: "in its way")
+    bench.ledger.notes[FOUNDED_NOTE] = FOUNDED
     for name in IDLE:
         leave_an_empty_file(tmp_path, name)
         bench.hold(name, NEXT_FILE)
@@ -168,7 +166,7 @@ def test_a_session_at_rest_is_looked_at_again_without_news_of_it(tmp_path, monke
         bench.propose()
         bench.proposals.waiting.tick()
         assert set(bench.proposals.stuck) == set(IDLE)
-    monkeypatch.setattr(planner, "obstacle", lambda *_about: "")
+    del bench.ledger.notes[FOUNDED_NOTE]
     for _ in range(100):
         bench.proposals.waiting.tick()
         bench.propose()
@@ -176,25 +174,25 @@ def test_a_session_at_rest_is_looked_at_again_without_news_of_it(tmp_path, monke
     assert not bench.proposals.stuck
 
 
-def test_a_session_that_joins_a_group_is_searched_on_without_a_rest(tmp_path, monkeypatch):
+def test_a_session_that_joins_a_group_is_searched_on_without_a_rest(tmp_path):
     """A look reads 4 MiB of it: with a thousand sessions at rest, 1 GiB took twenty minutes."""
-    monkeypatch.setattr(newcomers, "_SEARCH_BYTES_MAX", 1)
     bench = Bench(tmp_path, "a")
     with Publisher(str(tmp_path), stream="s", session="jfk", group="g") as publisher:
-        for number in range(10):
-            publisher.publish(b"%d" % number)
+        for number in range(4):
+            message = b"%d" % number + bytes(SEARCHED_BYTES)
+            publisher.publish(message)
             publisher.flush("written")
-    bench.ledger.watermarks["group g"] = 10
-    samples = [Sample(9, blake2b(bytes(4) + b"9", digest_size=8).digest())]
+    bench.ledger.watermarks["group g"] = 4
+    samples = [Sample(3, blake2b(bytes(4) + message, digest_size=8).digest())]
     bench.ledger.samples["g"] = samples
     bench.hold("jfk", place(tmp_path, "jfk"))
-    for _ in range(10):
+    for _ in range(4):
         assert not bench.ledger.sessions
         bench.propose()
     assert bench.ledger.merged_to("jfk") == place(tmp_path, "jfk")
 
 
-def test_a_session_that_waits_for_its_group_rests(tmp_path, looked):
+def test_a_session_that_waits_for_its_group_rests(tmp_path):
     """Nothing of it is left to be searched."""
     bench = Bench(tmp_path, "a")
     with Publisher(str(tmp_path), stream="s", session="jfk", group="g") as publisher:
@@ -204,13 +202,13 @@ def test_a_session_that_waits_for_its_group_rests(tmp_path, looked):
     bench.hold("jfk", place(tmp_path, "jfk"))
     for _ in range(10):
         bench.propose()
-    assert (set(bench.proposals.stuck), looked["jfk"] < 6) == ({"jfk"}, True)
+    assert (set(bench.proposals.stuck), bench.logs.looked["jfk"] < 6) == ({"jfk"}, True)
 
 
-def test_a_session_that_was_dropped_is_not_stuck_any_more(tmp_path, monkeypatch):
+def test_a_session_that_was_dropped_is_not_stuck_any_more(tmp_path):
     """Nothing of it is left to be merged."""
     bench = Bench(tmp_path, "a")
-    monkeypatch.setattr(planner, "obstacle", lambda *_about: "in its way")
+    bench.ledger.notes[FOUNDED_NOTE] = FOUNDED
     leave_an_empty_file(tmp_path, "jfk")
     bench.hold("jfk", NEXT_FILE)
     bench.propose()
@@ -221,10 +219,10 @@ def test_a_session_that_was_dropped_is_not_stuck_any_more(tmp_path, monkeypatch)
     assert not bench.proposals.stuck
 
 
-def test_a_session_whose_copy_was_set_aside_is_not_stuck_any_more(tmp_path, monkeypatch):
+def test_a_session_whose_copy_was_set_aside_is_not_stuck_any_more(tmp_path):
     """Its publisher may be refused for it, and is the one that has to send it again."""
     bench = Bench(tmp_path, "abc")
-    monkeypatch.setattr(planner, "obstacle", lambda *_about: "in its way")
+    bench.ledger.notes[FOUNDED_NOTE] = FOUNDED
     leave_an_empty_file(tmp_path, "jfk")
     bench.hold("jfk", NEXT_FILE)
     for member in "bc":
@@ -302,3 +300,42 @@ def test_an_order_that_comes_while_leadership_moves_is_kept_if_it_stays(tmp_path
     bench.leader.is_moving = False
     bench.proposals.propose()
     assert proposed == [order]
+
+
+def test_the_first_slice_of_a_session_waits_until_it_may_begin(tmp_path):
+    """Its first message preceded its opening if another order was under way; later ones go on."""
+    bench = Bench(tmp_path, "a")
+    for name in ("jfk", "lga"):
+        with Publisher(str(tmp_path), stream="s", session=name) as publisher:
+            publisher.publish(b"one")
+    opened = {"lga"}
+    bench.proposals.may_begin = opened.__contains__
+    ends = {name: place(tmp_path, name) for name in ("jfk", "lga")}
+    for name, end in ends.items():
+        bench.hold(name, end)
+    bench.propose()
+    assert bench.ledger.sessions == {"lga": ends["lga"]}
+    opened.add("jfk")
+    bench.propose()
+    assert bench.ledger.sessions == ends
+    opened.clear()
+    with Publisher(str(tmp_path), stream="s", session="lga") as publisher:
+        publisher.publish(b"two")
+    bench.hold("lga", place(tmp_path, "lga"))
+    bench.propose()
+    assert bench.ledger.merged_to("lga") > ends["lga"], "a session of before there were owners"
+
+
+def test_an_order_is_under_way_until_it_is_executed(tmp_path):
+    """SessionWatch waits for its own order, and not for the orders of others."""
+    bench = Bench(tmp_path, "a")
+    mine, equal = Note(7, "policy", "a"), Note(7, "policy", "a")
+    bench.leader.propose = lambda _: SimpleNamespace(index=1)
+    assert not bench.proposals.is_under_way(None)
+    bench.proposals.order(mine)
+    assert bench.proposals.is_under_way(mine)
+    assert not bench.proposals.is_under_way(equal)
+    bench.proposals.propose()
+    assert bench.proposals.is_under_way(mine)
+    bench.proposals.executed(1)
+    assert not bench.proposals.is_under_way(mine)

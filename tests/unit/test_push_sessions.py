@@ -1,20 +1,17 @@
 """PushConnection: what goes wrong with one session's files ends no other's shipping."""
 
-import os
-
 import pytest
 
 from replicator.push.connection import PushConnection
 from replicator.push.session_book import SessionBook
 from replicator.source.gather_window import GatherWindow
-from replicator.wire.codec import VERSION
 from replicator.wire.dialer import Destination
 from replicator.wire.hello import PUSH
-from replicator.wire.messages import CHANNELS_MAX, Ack, Standing
+from replicator.wire.messages import Ack
 from rt import Publisher
-from rt.log.notify.confirmations import ConfirmationsFile
 from rt.names import parse_glob
 from rt.position import START, Position
+from tests.links import Line
 
 STREAM = "flights"
 
@@ -28,134 +25,128 @@ class Contexts:
         """Return nothing."""
 
 
-class Line:
-    """A link to a node that takes everything, and answers what a test puts there."""
+class Book(SessionBook):
+    """A book of which a test keeps one file from being closed."""
 
-    name, has_left, memory, version = "n1", False, None, VERSION
+    fails = False
 
-    def __init__(self):
-        self.answers = []
-
-    def take_no_frames(self):
-        """Nothing comes."""
-
-    def send(self, data):
-        """Take it."""
-
-    def receive(self, *_args, **_named):
-        """Return what a test has put there."""
-        answers, self.answers = self.answers, []
-        return iter(answers)
-
-    def beat(self):
-        """Nothing is due."""
+    def rest(self, session):
+        if self.fails:
+            raise OSError(122, "Disk quota exceeded")
+        super().rest(session)
 
 
 @pytest.fixture
-def connection(tmp_path):
-    """Return a connection for two sessions, each of a message."""
+def connect(tmp_path):
+    """Return what makes a connection for two sessions, each of a message."""
     for name in ("jfk", "lga"):
         with Publisher(tmp_path, stream=STREAM, session=name) as publisher:
             publisher.publish(b"message")
-    book = SessionBook(str(tmp_path), STREAM, [parse_glob("*")])
     nodes = Destination([("localhost", 1)], Contexts(), PUSH, STREAM)
-    return PushConnection(nodes, book, GatherWindow(1))
+
+    def connection(book=None, **options):
+        book = book or Book(str(tmp_path), STREAM, [parse_glob("*")])
+        return book, PushConnection(nodes, book, GatherWindow(1), **options)
+
+    return connection
 
 
-def connected(connection):
-    """Connect, and take some turns; return the line and the sessions that were opened on it."""
-    line = Line()
-    connection.begin(line)
-    for _ in range(3):
-        connection.turn()
-    return line, connection._side
-
-
-def use_up(side, left=0):
-    """Have all channels of a connection opened but so many."""
-    side._opened = CHANNELS_MAX - left
-
-
-def opened(side):
-    """Return the sessions with a channel, by their numbers."""
-    return {number: os.path.basename(each.log.path) for number, each in side._channels.items()}
-
-
-def test_a_note_that_cannot_be_read_ends_the_channel_of_its_session_only(connection, tmp_path):
+def test_a_note_that_cannot_be_read_ends_the_channel_of_its_session_only(connect, tmp_path):
     """It may belong to another user, or be no file: all sessions were disconnected, for ever."""
     (tmp_path / STREAM / "jfk" / "confirmed").mkdir()
-    line, side = connected(connection)
-    numbers = opened(side)
-    line.answers = [Standing(number, START) for number in numbers]
-    for _ in range(2):
-        connection.turn()
-    for number, name in numbers.items():
-        end = side._channels[number].position
+    book, connection = connect()
+    line = Line().shipping(connection)
+    for number, name in line.sessions.items():
+        end, _ = connection.sent(name)
         assert end
         line.answers.append(Ack(number, end, end, end, end, Position(8)))
-        assert name in connection._channels
     connection.turn()
-    assert sorted(connection._channels) == ["lga"]
+    assert connection.sent("jfk")[0] is None
+    assert connection.sent("lga")[0]
     assert "not a regular file" in connection.error("jfk")
-    assert connection._book.progress("lga").known.merged
+    assert book.progress("lga").known.merged
 
 
 @pytest.mark.parametrize("fault", ["close", "read"])
 def test_the_next_connection_opens_all_sessions_though_the_note_of_one_is_out_of_order(
-    connection, tmp_path, monkeypatch, fault
+    connect, tmp_path, fault
 ):
     """A disk that is full may say so when the file is closed; no session was shipped any more."""
     if fault == "read":
         (tmp_path / STREAM / "jfk" / "confirmed").mkdir()
-    connected(connection)
-    if fault == "close":
-        for name in ("jfk", "lga"):
-            connection._book.progress(name)
-
-        def refuse(_file):
-            raise OSError(122, "Disk quota exceeded")
-
-        monkeypatch.setattr(ConfirmationsFile, "close", refuse)
+    book, connection = connect()
+    Line().shipping(connection)
+    book.fails = fault == "close"
     connection.end()
-    monkeypatch.undo()
-    _, side = connected(connection)
-    assert sorted(opened(side).values()) == ["jfk", "lga"]
+    book.fails = False
+    assert sorted(Line().shipping(connection).sessions.values()) == ["jfk", "lga"]
 
 
-def test_a_connection_whose_channels_are_used_up_is_closed_and_dialled_again(connection):
+def test_a_connection_whose_channels_are_used_up_is_closed_and_dialled_again(connect):
     """A program that opens a publisher for each request would be hung up on at 4,096."""
-    _, side = connected(connection)
-    assert connection.is_wanted()
-    use_up(side)
-    assert not connection.is_wanted()
-    connection.end()
-    assert connection.is_wanted()
+    for most, is_wanted in ((3, True), (2, False)):
+        book, connection = connect(channels_max=most)
+        Line().shipping(connection)
+        book.names = lambda: ["jfk"]  # the other one has ended
+        assert connection.is_wanted() == is_wanted
+        connection.end()
+        assert connection.is_wanted()
 
 
-def test_no_channel_is_opened_that_a_node_would_hang_up_for(connection, tmp_path):
+def test_no_channel_is_opened_that_a_node_would_hang_up_for(connect, tmp_path):
     """Sixteen are opened in a turn, and the last of them may be one too many for all the others."""
-    _, side = connected(connection)
-    use_up(side, left=1)
+    book, connection = connect(channels_max=3)
+    line = Line().shipping(connection)
     for name in ("bos", "ewr"):
         Publisher(tmp_path, stream=STREAM, session=name).close()
     connection.look()
     connection.turn()
-    assert max(opened(side)) == CHANNELS_MAX - 1
+    assert max(line.sessions) == 2
+    book.names = lambda: ["jfk"]
     assert not connection.is_wanted()
 
 
-def test_sessions_that_no_connection_could_carry_end_none(connection, tmp_path):
+def test_sessions_that_no_connection_could_carry_end_none(connect, tmp_path):
     """It was closed and dialled again without end, and those left over were not shipped."""
     book = SessionBook(str(tmp_path), STREAM, None)
-    for name in ("jfk", "lga", "bos", *map(str, range(CHANNELS_MAX))):
+    for name in ("jfk", "lga", "bos"):
         book.choose(name, lambda: None)
-    nodes = Destination([("localhost", 1)], Contexts(), PUSH, STREAM)
-    connection = PushConnection(nodes, book, GatherWindow(1))
-    _, side = connected(connection)
-    use_up(side)
+    _, connection = connect(book, channels_max=2)
+    line = Line().shipping(connection)
     Publisher(tmp_path, stream=STREAM, session="bos").close()
     connection.look()
     connection.turn()
     assert connection.is_wanted()
-    assert "4,096 sessions at most" in connection.error("bos")
-    assert sorted(opened(side).values()) == ["jfk", "lga"]
+    assert "2 sessions at most" in connection.error("bos")
+    assert sorted(line.sessions.values()) == ["jfk", "lga"]
+
+
+def acked(book, node, end):
+    """Record that a node holds and has merged the session up to `end`."""
+    book.acked("jfk", node, Ack(0, *(Position(end),) * 5), "log")
+
+
+def test_a_node_that_is_no_member_any_more_has_no_say(tmp_path):
+    """A replaced node's disk is gone: with its voice, one that is there would do for a majority."""
+    book = SessionBook(str(tmp_path), STREAM, None, nodes=3)
+    for each in ("a:1", "b:1", "c:1"):
+        book.answered(each, each[0])
+    acked(book, "c:1", 640)
+    book.follow(["a:1", "b:1", "d:1"])
+    acked(book, "c:1", 1280)  # it was on its way
+    acked(book, "a:1", 1280)
+    assert book.progress("jfk").released == START
+    acked(book, "d:1", 640)
+    assert book.progress("jfk").released == Position(640)
+
+
+def test_another_node_at_an_address_has_confirmed_nothing_yet(tmp_path):
+    """It was replaced by one of another name on the same machine, with an empty disk."""
+    book = SessionBook(str(tmp_path), STREAM, None, nodes=3)
+    book.answered("c:1", "n3")
+    acked(book, "c:1", 640)
+    book.answered("c:1", "n4")
+    acked(book, "a:1", 640)
+    assert book.progress("jfk").released == START
+    acked(book, "c:1", 640)
+    assert book.progress("jfk").released == Position(640)

@@ -228,6 +228,19 @@ def test_a_follower_loses_its_vote_with_the_entry_that_gave_it() -> None:
     assert node.status().role is EngineRole.LEARNER
 
 
+def test_entries_that_replace_durable_ones_are_persisted() -> None:
+    """What was synced at their indices is of another leader; a restart would bring it back."""
+    old = tuple(Entry(index, 1, b"", EntryKind.NO_OP) for index in (1, 2, 3, 4))
+    node = a_node(EngineState(Ballot(1, ""), None, old, incarnation=0))
+    replacing = Entry(3, 2, b"", EntryKind.NO_OP)
+    node.step("n2", CODEC.encode(AppendEntries(2, 2, 1, 0, 0, (replacing,))))
+    ready = node.ready()
+    assert ready is not None
+    assert list(ready.entries) == [replacing]
+    node.persisted(ready)
+    assert (node.status().last, node.status().durable) == (3, 3)
+
+
 def test_a_learner_that_is_not_caught_up_neither_votes_nor_campaigns() -> None:
     """An empty disk does not know what the node has promised."""
     node = a_node(EngineState(incarnation=9))

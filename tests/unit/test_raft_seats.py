@@ -195,7 +195,7 @@ def test_a_node_that_is_removed_has_no_entry_written_for_it() -> None:
     """It may still acknowledge, to learn of its removal; for its doubts no member is suspended."""
     node = a_leader(voters(*FOUNDERS))
     node.step("n3", CODEC.encode(AppendReply(1, True, node.status().last, 0)))
-    node.remove("n3")
+    node.changes.remove("n3")
     settle(node)
     last = node.status().last
     for round_ in range(5):

@@ -13,9 +13,9 @@ from rt.errors import CorruptLog
 from rt.events import Gap, NewRun
 from rt.format.manifest import Archived, LogIdentity, Rolled
 from rt.format.message import Batch
-from rt.format.recovery import judge
 from rt.format.scan import Scan
 from rt.format.walk import Walk
+from rt.limits import READ_BYTES
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import OsDisk
 from rt.log.read.reader import Reader
@@ -90,23 +90,25 @@ def drain_often(reader):
     return [each for _ in range(20) for each in drain(reader)]
 
 
-def test_what_the_writer_tells_is_read_without_a_look_at_the_files(session, reader, monkeypatch):
+def test_what_the_writer_tells_is_read_without_a_look_at_the_files(session):
     """A look takes four system calls, as many as all else that a lone message needs."""
+    disk = FaultyDisk()
+    reader, calls = Reader(LogDirectory(session.path, disk)), []
     session.add(b"first")
     assert reader.poll().columns.payloads() == [b"first"]
     assert reader.poll() is None
     session.add(b"second")
     reader.told_end = session.appender.end
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fstat", None)
-        patch.setattr(os, "stat", None)
-        assert reader.poll().columns.payloads() == [b"second"]
-        assert reader.poll() is None
+    disk.step = calls.append
+    assert reader.poll().columns.payloads() == [b"second"]
+    assert reader.poll() is None
+    assert calls == ["pread"]
     session.add(b"third")  # without news of it: the next look finds it
     assert reader.poll().columns.payloads() == [b"third"]
     reader.told_end = Position(0)  # an old one
     session.add(b"fourth")
     assert reader.poll().columns.payloads() == [b"fourth"]
+    reader.close()
 
 
 def test_a_reader_looks_now_and_then_though_the_writer_tells_every_end(session, reader):
@@ -526,7 +528,7 @@ def test_a_frame_that_reaches_beyond_the_end_of_its_file_is_corrupt(session, rea
 @pytest.mark.parametrize("moment", range(12))
 def test_a_file_archived_at_any_moment_of_a_poll_is_a_gap_and_not_damage(session, moment):
     """The line is written before the file is emptied; the reader may look between the two."""
-    session.add(b"a")
+    session.add(bytes(READ_BYTES))  # so much that what follows is not read with it
     session.add(b"b")
     session.roll()
     session.add(b"c")
@@ -539,8 +541,7 @@ def test_a_file_archived_at_any_moment_of_a_poll_is_a_gap_and_not_damage(session
 
     disk = FaultyDisk()
     reader = Reader(LogDirectory(session.path, disk))
-    assert reader.poll().payloads() == [b"a"]
-    reader._scan.forget()
+    assert reader.poll().payloads() == [bytes(READ_BYTES)]
     disk.step = step
     found = drain(reader)
     reader.close()
@@ -549,25 +550,29 @@ def test_a_file_archived_at_any_moment_of_a_poll_is_a_gap_and_not_damage(session
     assert found[0] == b"b" or isinstance(found[0], Gap)
 
 
-def test_a_bad_tail_is_judged_once_until_something_changes(session, reader, monkeypatch):
+def test_a_bad_tail_is_judged_once_until_something_changes(session):
     """Judging reads all that follows; a reader looks two hundred times a second."""
-    judged = []
-    real = judge
-    monkeypatch.setattr(
-        "rt.log.read.growth.judge",
-        lambda *args, **kwargs: judged.append(1) or real(*args, **kwargs),
-    )
+    disk = FaultyDisk()
+    reader = Reader(LogDirectory(session.path, disk))
+
+    def reads():
+        calls = []
+        disk.step = calls.append
+        drain(reader)
+        return calls.count("pread")
+
     session.add(b"a")
     path = os.path.join(session.path, "log.0.0")
     with open(path, "ab") as file:
         file.write(b"torn" * 20)
-    for _ in range(5):
-        drain(reader)
-    assert len(judged) == 1
+    first = reads()
+    again = [reads() for _ in range(5)]
+    assert set(again) == {again[0]}
+    assert again[0] < first
     with open(path, "ab") as file:
         file.write(b"more")
-    drain(reader)
-    assert len(judged) == 2
+    assert reads() > again[0]
+    reader.close()
 
 
 @pytest.mark.parametrize("moment", range(1, 9))

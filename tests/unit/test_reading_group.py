@@ -23,7 +23,6 @@ from rt.node.notes.reading_group import (
     parse_reading_group,
 )
 from rt.node.notes.registered_cursor import CURSOR_NOTE, RegisteredCursor
-from rt.node.readers import groups
 from rt.node.readers.claims_heard import ClaimsHeard
 from rt.node.retain.retention import LEASE_NOTE, leases_of_notes
 from rt.position import Position
@@ -277,12 +276,10 @@ class Signs(ClaimsHeard):
 
 
 @pytest.fixture
-def signs(monkeypatch):
+def signs(nodes):
     """The signs of each leader that is made from now on."""
     made = []
-    monkeypatch.setattr(
-        groups, "ClaimsHeard", lambda steady_s: made.append(Signs(steady_s)) or made[-1]
-    )
+    nodes.heard = lambda steady_s: made.append(Signs(steady_s)) or made[-1]
     return made
 
 
@@ -583,3 +580,20 @@ def test_a_rejection_that_is_repeated_counts_once(nodes):
     before = nodes.group().claims
     worked(leader, **said)
     assert nodes.group().claims == before
+
+
+def test_what_was_done_after_a_rejection_does_not_count_where_the_range_had_to_go_whole(nodes):
+    """A full group cannot keep the rest for its holder; calling that agreed repeats messages."""
+    leader = nodes.leader()
+    leader.join({**JOIN, "silence_s": 3600}, SPARK)
+    (claim,) = worked(leader, messages=100)["claims"]
+    at, number = sorted(places(nodes.directory, claim)), claim["number"]
+    while len(nodes.group().claims) < CLAIMS_MAX:
+        (claim,) = worked(leader, "b", messages=1)["claims"]
+        place = Position(claim["first"])
+        worked(leader, "b", failed=[[claim["number"], place, 3600.0]], messages=0)
+    answer = worked(
+        leader, held=[number], failed=[[number, at[2], 0.0]], done=[[number, at[4]]], messages=0
+    )
+    assert answer["lost"] == [number]
+    assert nodes.group().claims[-1].first == at[2], "handed out again, with all that follows"

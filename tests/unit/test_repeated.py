@@ -69,7 +69,8 @@ def test_the_number_of_kinds_is_bounded(lines, clock, caplog):
     clock[0] += 61
     lines.flush()
     assert len(caplog.records) == repeated.KINDS_MAX + 2
-    assert len(lines._windows) == 1
+    lines.warn("address x", "refused x")
+    assert messages(caplog)[-1] == "refused x", "there is room for other kinds again"
 
 
 def test_text_of_a_peer_is_not_taken_for_a_format(lines, caplog):

@@ -21,7 +21,6 @@ from dialogue import (
 from logs import MergedLog, make_frame
 from replicator_host import log_bytes, manifest_lines
 
-from replicator.sink import ack_schedule
 from replicator.wire import messages
 from replicator.wire.codec import encode
 from replicator.wire.link import HungUp
@@ -388,17 +387,15 @@ def test_archived_files_are_facts_and_not_losses(tmp_path, sink, had):
     assert not again.refusals
 
 
-def test_bytes_that_the_host_still_needs_are_not_given_up(tmp_path, sink, monkeypatch):
+def test_bytes_that_the_host_still_needs_are_not_given_up(tmp_path, sink):
     """A source that archives too early, on purpose or not, must not empty all nodes."""
     log = Log(tmp_path / "source").write(100)
     copy_all(log.directory, sink)
     had = log_bytes(sink)
     log.write(100).roll().write(200).archive("0.0.0")
-    monkeypatch.setattr(Inbox, "needed", True)
-    dialogue = copy_all(log.directory, sink)
+    dialogue = Dialogue(log.directory, sink, needed=True).talk().close()
     assert {code for _, code, _ in dialogue.refusals} == {"busy"}
     assert log_bytes(sink) == had
-    monkeypatch.setattr(Inbox, "needed", False)
     assert not copy_all(log.directory, sink).refusals
     assert log_bytes(sink) == log_bytes(log.directory)
 
@@ -515,15 +512,20 @@ def test_a_small_update_can_be_sent_at_once(source, sink):
     assert_equal(source, sink)
 
 
-def test_a_frame_at_hand_is_sent_without_a_look_at_its_file(source, sink, monkeypatch):
+def test_a_frame_at_hand_is_sent_without_a_look_at_its_file(source, sink):
     """Its writer is in this process; reading it again costs as much as sending it."""
     log = Log(source).write(100)
     dialogue = Dialogue(source, sink).talk()
     frame = written_frame(log, 200)
-    with monkeypatch.context() as patch:
-        for call in ("preadv", "pread", "fstat", "stat"):
-            patch.setattr(os, call, None)
-        assert dialogue.source.send_now(dialogue.outlet, frame)
+    path, away = Path(source), Path(source).with_name("away")
+    whole = {each: each.read_bytes() for each in path.glob("log.*")}
+    path.rename(away)
+    for each in whole:  # the open file has nothing any more, and no name leads to it
+        os.truncate(away / each.name, 0)
+    assert dialogue.source.send_now(dialogue.outlet, frame)
+    for each, data in whole.items():
+        (away / each.name).write_bytes(data)
+    away.rename(path)
     assert not dialogue.outlet.has_news()
     dialogue.take()
     assert log_bytes(sink) == log_bytes(source)
@@ -623,8 +625,10 @@ def test_damage_met_by_a_small_update_ends_the_channel(source, sink):
 
 def test_what_came_right_before_the_source_hung_up_is_settled(source, sink):
     """Otherwise it would be synced and merged only when another session brings something."""
-    dialogue, settled = Dialogue(source, sink).talk(), []
-    dialogue.sink._settle = lambda: settled.append(dialogue.inbox.appender.end)
+    settled = []
+    dialogue = Dialogue(source, sink, settle=lambda: settled.append(dialogue.inbox.appender.end))
+    dialogue.talk()
+    settled.clear()
     end = Log(source).write(100).appender.end
     dialogue.source.send_now(dialogue.outlet)
     came = dialogue.sink_pipe.receive
@@ -640,11 +644,11 @@ def test_what_came_right_before_the_source_hung_up_is_settled(source, sink):
     assert settled == [end]
 
 
-def test_an_acknowledgement_waits_a_little_for_the_merge(source, sink, monkeypatch):
+def test_an_acknowledgement_waits_a_little_for_the_merge(source, sink):
     """One acknowledgement then serves for two, and durability is still confirmed in time."""
     clock = SimpleNamespace(now_s=100.0)
-    monkeypatch.setattr(ack_schedule, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
-    dialogue = Dialogue(source, sink, patience_s=0.01)
+    options = {"patience_s": 0.01, "clock": lambda: clock.now_s}
+    dialogue = Dialogue(source, sink, **options)
     dialogue.talk()
     assert [each.durable for each in dialogue.acks] == [START]  # that it was opened
     assert 0 < dialogue.sink.pause_s < 0.02
@@ -659,11 +663,11 @@ def test_an_acknowledgement_waits_a_little_for_the_merge(source, sink, monkeypat
     assert [(each.durable, each.merged) for each in dialogue.acks[2:]] == [(end, end)]
 
 
-def test_a_sink_that_merges_later_acknowledges_many_merges_at_once(source, sink, monkeypatch):
+def test_a_sink_that_merges_later_acknowledges_many_merges_at_once(source, sink):
     """The leader has acknowledged each; doing so here again would cost all nodes as much."""
     clock = SimpleNamespace(now_s=100.0)
-    monkeypatch.setattr(ack_schedule, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
-    dialogue = Dialogue(source, sink, patience_s=0.01, is_first=lambda: False, later_s=0.025)
+    options = {"patience_s": 0.01, "clock": lambda: clock.now_s}
+    dialogue = Dialogue(source, sink, **options, is_first=lambda: False, later_s=0.025)
     dialogue.talk()
     end = dialogue.outlet.position
     dialogue.inbox.merged = end
@@ -690,12 +694,12 @@ def test_a_copy_that_ends_in_a_file_that_is_damaged_here_has_not_diverged(source
     assert dialogue.refusals[0][1] == "corrupt"
 
 
-def test_a_new_leader_acknowledges_a_merge_at_once(source, sink, monkeypatch):
+def test_a_new_leader_acknowledges_a_merge_at_once(source, sink):
     """A publisher may be waiting for it."""
     clock = SimpleNamespace(now_s=100.0)
-    monkeypatch.setattr(ack_schedule, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    options = {"patience_s": 0.01, "clock": lambda: clock.now_s}
     leads = []
-    dialogue = Dialogue(source, sink, patience_s=0.01, is_first=lambda: bool(leads)).talk()
+    dialogue = Dialogue(source, sink, **options, is_first=lambda: bool(leads)).talk()
     leads.append(True)
     dialogue.inbox.merged = end = dialogue.outlet.position
     dialogue.inbox.bell.set()
@@ -714,7 +718,7 @@ def in_another_thread(work):
 def test_the_thread_that_merges_acknowledges_unless_something_is_in_its_way(source, sink, obstacle):
     """Waking the connection's thread for it costs a lone message a tenth of a millisecond."""
     dialogue = Dialogue(source, sink, patience_s=10.0).talk()
-    schedule, pipe, end = dialogue.sink._schedule, dialogue.sink_pipe, dialogue.outlet.position
+    schedule, pipe, end = dialogue.schedule, dialogue.sink_pipe, dialogue.outlet.position
     assert [each.durable for each in dialogue.acks] == [START]
     dialogue.inbox.merged = end
     if obstacle == "its turn":
@@ -769,11 +773,11 @@ def test_another_thread_does_not_acknowledge_what_can_wait(source, sink):
     assert dialogue.sink_pipe.total
 
 
-def test_what_is_due_waits_for_a_peer_that_reads_nothing(source, sink, monkeypatch):
+def test_what_is_due_waits_for_a_peer_that_reads_nothing(source, sink):
     """A sink that kept checking would spin on a core for that long."""
     clock = SimpleNamespace(now_s=100.0)
-    monkeypatch.setattr(ack_schedule, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
-    dialogue = Dialogue(source, sink, patience_s=0.01, is_first=lambda: False).talk()
+    options = {"patience_s": 0.01, "clock": lambda: clock.now_s}
+    dialogue = Dialogue(source, sink, **options, is_first=lambda: False).talk()
     clock.now_s += 1
     dialogue.sink_pipe.has_left = True
     dialogue.talk()

@@ -13,7 +13,6 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from rt.errors import Misuse
-from rt.net.authority import revocation
 from rt.net.authority.certificates import (
     certificate_files,
     check_own,
@@ -28,7 +27,7 @@ from rt.net.authority.grants import Grants, grants_path
 from rt.net.authority.identity import CertificateRole, read_identity
 from rt.net.authority.issued import ISSUED_NAME, issued_to
 from rt.net.authority.renewal import hosts_of, renew
-from rt.net.authority.revocation import revoke
+from rt.net.authority.revocation import revoke, signed_list
 from rt.net.authority.trust import Trust, read_revoked
 from rt.net.tls import Contexts, server_context
 from tests.forged_certificates import Authority
@@ -301,19 +300,18 @@ def test_the_time_to_revoke_grows_with_the_list_and_not_with_its_square(authorit
     for count in (5_000, 40_000):
         listed = {(1 << 150) + number: at for number in range(count)}
         began = time.process_time()
-        revocation._signed(ca, key, listed)
+        signed_list(ca, key, listed)
         taken.append(time.process_time() - began)
     assert taken[1] < 20 * taken[0], taken  # 8 times as many; with its square, 50 times
 
 
-def test_a_list_that_programs_would_not_read_is_not_written(authority, monkeypatch):
+def test_a_list_that_programs_would_not_read_is_not_written(authority):
     """The last good list would have stayed in force, and no node could have started."""
     for name in ("x", "y"):
         issue(authority, name, NODE)
     path, _ = revoke(authority, "x")
-    monkeypatch.setattr(revocation, "CRL_BYTES_MAX", os.path.getsize(path))
     with pytest.raises(Misuse, match="2 certificates would be on it, more than programs read"):
-        revoke(authority, "y")
+        revoke(authority, "y", bytes_max=os.path.getsize(path))
     assert len(read_revoked(path, (load_certificate(f"{authority}/ca.pem"),))) == 1
 
 

@@ -25,7 +25,6 @@ from rt.log.files.damaged_files import DamagedFiles
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import OsDisk, put_in_place
 from rt.log.write.appender import Appender
-from rt.log.write.replaced import replace_rolled
 from rt.log.write.rolled_check import RolledCheck, check_rolled
 from rt.position import START, Position
 from tests.logs import TIME_NS, MergedLog
@@ -164,11 +163,11 @@ def test_a_file_that_was_archived_meanwhile_is_not_filled_again(tmp_path):
     fresh = str(tmp_path / "fresh")
     shutil.copy(path, fresh)
     log.appender.archive(Archived(FIRST, TIME_NS, "time"))
-    assert replace_rolled(log.appender, FIRST, fresh) is None
+    assert log.appender.replace_rolled(FIRST, fresh) is None
     assert os.path.getsize(path) == 0
     log.appender.close()
     with pytest.raises(OSError, match="closed"):  # for example set aside meanwhile
-        replace_rolled(log.appender, SECOND, fresh)
+        log.appender.replace_rolled(SECOND, fresh)
 
 
 @pytest.mark.parametrize("cut", range(4))
@@ -206,7 +205,7 @@ def test_damaged_files_that_were_replaced_do_not_fill_the_disk(tmp_path):
     kept = []
     for number in range(12):
         shutil.copy(path, tmp_path / "fresh")
-        kept.append(replace_rolled(log.appender, FIRST, str(tmp_path / "fresh")))
+        kept.append(log.appender.replace_rolled(FIRST, str(tmp_path / "fresh")))
         assert (kept[-1] == "") == (number >= 8)
     assert len(set(kept)) == 9
     assert sum(name.startswith("quarantine.") for name in os.listdir(log.directory)) == 8
@@ -260,7 +259,7 @@ def test_a_node_whose_copy_cannot_be_used_is_passed_over(tmp_path):
     log.appender.close()
 
 
-def test_a_connection_that_does_not_end_is_waited_for_before_the_next_begins(tmp_path, monkeypatch):
+def test_a_connection_that_does_not_end_is_waited_for_before_the_next_begins(tmp_path):
     """Each holds descriptors and a lock; one in every attempt would use them up."""
     log, begun = build(tmp_path / "out"), []
 
@@ -279,8 +278,8 @@ def test_a_connection_that_does_not_end_is_waited_for_before_the_next_begins(tmp
         def status(self):
             return SimpleNamespace(error="it cannot be reached", next_place=START)
 
-    monkeypatch.setattr("replicator.repair.file_fetch.PullClient", Slow)
-    fetch = FileFetch(log.directory, lambda: [("n1", 1), ("n2", 2)], None, OsDisk())
+    nodes = [("n1", 1), ("n2", 2)]
+    fetch = FileFetch(log.directory, lambda: nodes, None, OsDisk(), pull=Slow)
     line = log.appender.manifest.rolled[SECOND]
     for _ in range(2):
         with pytest.raises(Refused, match="n2:2: the last connection has not ended yet"):
@@ -293,7 +292,7 @@ def test_a_connection_that_does_not_end_is_waited_for_before_the_next_begins(tmp
     log.appender.close()
 
 
-def test_a_node_that_sends_a_file_byte_by_byte_is_passed_over(tmp_path, monkeypatch):
+def test_a_node_that_sends_a_file_byte_by_byte_is_passed_over(tmp_path):
     """Meanwhile nothing else would be read or repaired, for years at a byte every nine seconds."""
     log, clock = build(tmp_path / "out"), SimpleNamespace(now_s=0.0)
 
@@ -310,20 +309,16 @@ def test_a_node_that_sends_a_file_byte_by_byte_is_passed_over(tmp_path, monkeypa
             return True
 
         def status(self):
+            clock.now_s += 9
+            Dripping.at = Position(Dripping.at + 1)
             return SimpleNamespace(
                 error="", has_all=False, is_ahead=False, position=self.at, next_place=self.at
             )
 
-    def sleep(_seconds):
-        clock.now_s += 9
-        Dripping.at = Position(Dripping.at + 1)
-
-    monkeypatch.setattr("replicator.repair.file_fetch.PullClient", Dripping)
-    monkeypatch.setattr(
-        "replicator.repair.file_fetch.time",
-        SimpleNamespace(monotonic=lambda: clock.now_s, sleep=sleep),
-    )
-    fetch = FileFetch(log.directory, lambda: [("n1", 1)], None, OsDisk())
+    fetch = FileFetch(
+        log.directory, lambda: [("n1", 1)], None, OsDisk(), pull=Dripping,
+        clock=lambda: clock.now_s,
+    )  # fmt: skip
     with pytest.raises(Refused, match="n1:1: it sends less than 32 KiB a second"):
         mend_file(fetch, log.appender, log.appender.manifest.rolled[SECOND])
     assert clock.now_s < 60
@@ -343,7 +338,7 @@ def test_a_file_that_is_replaced_while_it_is_looked_up_is_opened_again(tmp_path)
     cursor = CursorFile(directory)
     before = cursor.open(FIRST).inode
     shutil.copy(log.directory + "/log.0.0", tmp_path / "fresh")
-    replace_rolled(log.appender, FIRST, str(tmp_path / "fresh"))
+    log.appender.replace_rolled(FIRST, str(tmp_path / "fresh"))
     directory.damaged = JustReplaced()
     assert cursor.open(FIRST).inode != before
     cursor.close()
@@ -379,7 +374,7 @@ class Bench:
         if self.error is not None:
             raise self.error
         shutil.copy(self.store / line.file.file_name, self.log.directory + "/fresh")
-        kept = replace_rolled(log, line.file, self.log.directory + "/fresh")
+        kept = log.replace_rolled(line.file, self.log.directory + "/fresh")
         return None if kept is None else Mended("n2", kept)
 
     def run(self, seconds=0.0):

@@ -1,6 +1,7 @@
 """Instructions, ledger, planner and executor: what is agreed on, and what becomes of it."""
 
 import itertools
+import os
 import shutil
 from collections import Counter
 from contextlib import closing, nullcontext
@@ -21,7 +22,15 @@ from rt.format.frame import (
     parse_header,
     session_tag,
 )
-from rt.format.manifest import MERGED, SESSION, LogIdentity
+from rt.format.manifest import (
+    FILE_NAME,
+    MERGED,
+    SESSION,
+    Archived,
+    LogIdentity,
+    Rolled,
+    encode_entry,
+)
 from rt.format.ranges import EMPTY_DIGEST
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import OsDisk
@@ -43,7 +52,7 @@ from sequencer.ledger.ledger import Ledger, decode_ledger
 from sequencer.ledger.session_facts import Sample
 from sequencer.planning.holdings import Holdings, Report, ReportKind, decode_report, encode_report
 from sequencer.planning.planner import SLICE_BYTES_MAX, Planner
-from sequencer.planning.session_log import SessionLog, SessionLogs
+from sequencer.planning.session_log import SessionLogs
 from tests.logs import make_frame
 
 IDENTITY = LogIdentity(MERGED, "s", "out", "0" * 32, 1)
@@ -201,7 +210,6 @@ class Bench:
     def repeat(self, *, alone: bool = True) -> None:
         """Start again and execute everything once more."""
         self.executor.close()
-        self.logs.close()
         self.open(alone=alone)
         for index, command in enumerate(self.commands, 1):
             self.executor.execute(index, 1, decode_instruction(command))
@@ -226,6 +234,34 @@ def test_every_message_is_merged_once_and_in_its_sessions_order(merged, tmp_path
     for name in "ab":
         sequences = [each.sequence for each in messages if each.session == name]
         assert sequences == list(range(counts[name]))
+
+
+def test_an_executor_that_is_closed_leaves_no_descriptor(tmp_path):
+    """A process that serves streams leaves some of them, and would run out of descriptors."""
+    publish(tmp_path)
+    before = set(os.listdir("/proc/self/fd"))
+    bench = Bench(tmp_path)
+    bench.merge_all()
+    bench.executor.close()
+    assert set(os.listdir("/proc/self/fd")) <= before
+
+
+def test_a_copy_that_lacks_a_file_in_between_is_given_up(tmp_path):
+    """The leader's step failed again and again, and no session of the stream was merged."""
+    publish(tmp_path)
+    with closing(LogDirectory(str(tmp_path / "s" / "a"))) as log:
+        end = end_of(log)
+        os.remove(log.file_path(log.manifest.order[1]))
+    bench = Bench(tmp_path)
+    planner = Planner(bench.logs)
+
+    def merge_on():
+        for index in range(1, 1000):
+            bench.executor.execute(index, 1, planner.plan(bench.ledger, {"a": end}, index))
+
+    with pytest.raises(SessionDiverged, match="the file is missing"):
+        merge_on()
+    bench.executor.close()
 
 
 def test_a_group_gets_each_number_once(merged, tmp_path):
@@ -467,7 +503,7 @@ def test_a_copy_that_differs_twice_is_replaced_by_the_output_of_a_node_that_has_
     with pytest.raises(SessionDiverged, match="other frames"):
         ours.executor.execute(1, 1, merge)  # the output is right, so the copy beside it is not
     shutil.rmtree(ours.top / "a")
-    ours.executor.forget("a")
+    ours.executor.lose("a")
     ours.executor.execute(1, 1, merge)
     assert ours.ledger.digest == theirs.ledger.digest != EMPTY_DIGEST
 
@@ -498,16 +534,19 @@ def test_a_copy_begun_again_is_checked_against_the_last_frame_that_was_merged(di
 
 @pytest.mark.parametrize(("shorter", "is_ours"), [(0, True), (8, False)])
 def test_an_archived_file_that_ends_within_the_last_merged_frame_is_of_another_log(
-    diverged, monkeypatch, shorter, is_ours
+    diverged, shorter, is_ours
 ):
     """After a power cut its publisher had ended the file earlier, and heard that all was merged."""
     theirs, _, merge = diverged
     theirs.executor.execute(1, 1, merge)
-    log, size = theirs.logs["a"], theirs.ledger.merged_to("a").offset - shorter
+    size = theirs.ledger.merged_to("a").offset - shorter
     assert theirs.ledger.tails["a"].position.offset < size
-    monkeypatch.setattr(SessionLog, "is_archived", lambda _log, start: start == START)
-    monkeypatch.setattr(SessionLog, "ends_before", lambda _log, end: size < end.offset)
-    assert log.is_archived(START)
+    lines = Rolled(START, size, 0, 1, 1, 1, 1), Archived(START, 1, "age")
+    manifest = theirs.top / "a" / FILE_NAME
+    identity, *_rolled = manifest.read_bytes().splitlines(keepends=True)
+    manifest.write_bytes(identity + b"".join(map(encode_entry, lines)))
+    theirs.logs.forget("a")
+    assert theirs.logs["a"].is_archived(START)
     with nullcontext() if is_ours else pytest.raises(SessionDiverged, match="another frame"):
         theirs.executor.check_copy("a")
 

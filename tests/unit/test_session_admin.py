@@ -6,23 +6,17 @@ import pytest
 
 from rt import Position
 from rt.errors import Misuse, Refused
-from rt.node.admin import session_admin
 from rt.node.admin.session_admin import SessionAdmin
 from rt.position import START
 from sequencer.ledger.ledger import Ledger
 from sequencer.ledger.life import Life
 from sequencer.ledger.session_facts import Ownership
-from sequencer.planning.holdings import Holdings
+from sequencer.planning.holdings import Holdings, encode_reports
 from sequencer.planning.presence import HEARD_S, PresencePart, Pushed, encode_part
+from tests.control_fuzz import at_once
 
 LOG = "0123456789abcdef" * 2
 FILES = [Position.of(0, roll, 0) for roll in range(5)]
-
-
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch):
-    """Do not wait for reports."""
-    monkeypatch.setattr(session_admin, "_REPORTED_S", 0.05)
 
 
 class Leader:
@@ -32,7 +26,10 @@ class Leader:
         self.ledger = Ledger(index=7, sessions={"jfk": merged} if merged else {})
         holdings = Holdings("n1", ["n1", "n2", "n3"])
         for node, end in held.items():
-            holdings._held[node]["jfk"] = end
+            if node == "n1":
+                holdings.hold("jfk", end)
+            else:
+                holdings.take_report(node, *encode_reports({"jfk": end}, whole=True))
         self.copy = None
         self.vouches = True
         self.orders = []
@@ -47,15 +44,16 @@ class Leader:
         asked = SimpleNamespace(view=SimpleNamespace(leads=True), ask=lambda question: question())
         copies = SimpleNamespace(get=lambda _session: self.copy)
         self.admin = SessionAdmin(
-            asked, member, copies, decide=self._decide, settle=lambda _index: self.on_settle()
-        )
-
+            asked, member, copies, decide=self._decide, settle=lambda _index: self.on_settle(),
+            wait=at_once, change_note=None,
+        )  # fmt: skip
+        self.presence = holdings.presence
         self.hears()
 
     def hears(self, node="n2", **pushed):
         """Take a report of what is pushed to another node."""
         report = encode_part(PresencePart(True, pushed, 0))
-        self.admin._member.holdings.presence.take(node, report)
+        self.presence.take(node, report)
 
     def _decide(self, life, _is_done):
         self.orders.append(life)
@@ -113,7 +111,7 @@ def test_a_publisher_that_reaches_another_node_only_is_not_displaced():
     """Its connection to the leader may be down, and its log would be retired under it."""
     leader = Leader(Position(800), n1=Position(800))
     leader.hold()
-    presence = leader.admin._member.holdings.presence
+    presence = leader.presence
     leader.hears(jfk=Pushed("alice", LOG))
     for act in (leader.admin.reset, leader.admin.forget):
         with pytest.raises(Refused, match="'jfk' is being pushed to node n2; stop its publisher"):
@@ -128,7 +126,7 @@ def test_a_node_that_is_gone_for_good_does_not_keep_its_sessions_from_being_ende
     leader = Leader(Position(800), n1=Position(800))
     leader.hold()
     leader.hears(jfk=Pushed("alice", LOG))
-    presence = leader.admin._member.holdings.presence
+    presence = leader.presence
     presence.now_s = HEARD_S - 0.1
     leader.hears("n3")
     with pytest.raises(Refused, match="pushed to node n2"):
@@ -141,7 +139,7 @@ def test_a_leader_that_has_not_heard_the_others_yet_ends_no_session():
     """The publisher may be connected to them."""
     leader = Leader(Position(800), n1=Position(800))
     leader.hold()
-    leader.admin._member.holdings.presence.forget()
+    leader.presence.forget()
     with pytest.raises(Refused, match="has not heard yet which sessions are pushed"):
         leader.admin.forget({"session": "jfk"})
     assert not leader.orders

@@ -55,14 +55,16 @@ class Bench:
         policy = SessionPolicy(close_s=CLOSE_S, expire_s=expire_s).text()
         self.ledger = Ledger(index=7, notes={SESSIONS_NOTE: policy})
         self.copies, self.orders, self.sent = {}, [], []
+        self.under_way = []  # orders that are not executed yet
         self.clock = Clock()
         self.engine = SimpleNamespace(leads=leads, leader="n1" if leads else "n2")
         self.member = SimpleNamespace(
             name="n1", holdings=Holdings("n1", ["n1", "n2", "n3"]), handlers={}, engine=self.engine,
             executor=SimpleNamespace(ledger=self.ledger),
-            proposals=SimpleNamespace(has_orders=False),
+            proposals=SimpleNamespace(is_under_way=lambda order: order in self.under_way),
             execution=SimpleNamespace(suspended=False),
-            order=self.orders.append, send=lambda *words: self.sent.append(words),
+            order=lambda order, *, first: self.orders.append(order),
+            send=lambda *words: self.sent.append(words),
         )  # fmt: skip
         copies = SimpleNamespace(get=self.copies.get, every=lambda: list(self.copies.values()))
         self.watch = SessionWatch(self.member, copies, self.clock)
@@ -100,6 +102,54 @@ class Bench:
         self.now_s += seconds
         self.watch.turn(self.now_s, changed)
         return [(each.session, each.change.value) for one in self.orders for each in one.lives]
+
+
+def test_a_node_that_begins_to_lead_has_to_look_at_once():
+    """What publishers have sent it is merged in the same step, and sessions are opened first."""
+    bench = Bench(leads=False)
+    bench.copy()
+    bench.turn()
+    assert not bench.watch.is_called
+    bench.lead()
+    assert bench.watch.is_called
+    assert bench.turn() == [("jfk", "opened")]
+    bench.open()
+    bench.turn()
+    assert not bench.watch.is_called
+
+
+def test_a_session_that_could_not_be_opened_yet_is_looked_at_in_the_next_step():
+    """An opening was under way; its first message waits meanwhile."""
+    bench = Bench()
+    bench.turn()
+    bench.copy()
+    assert bench.turn(changed=["jfk"]) == [("jfk", "opened")]
+    bench.under_way += bench.orders
+    bench.copy("lga")
+    assert bench.turn(changed=["lga"]) == []
+    assert bench.watch.is_called
+    bench.under_way.clear()
+    bench.open()
+    assert bench.turn() == [("lga", "opened")]
+
+
+def test_an_opening_that_gets_lost_is_ordered_again_in_the_next_step():
+    """Leadership moved to another node and back; the session's messages wait for it."""
+    bench = Bench()
+    bench.turn()
+    bench.copy()
+    assert bench.turn(changed=["jfk"]) == bench.turn() == [("jfk", "opened")]
+
+
+def test_a_session_is_merged_once_the_merged_log_says_whose_it_is():
+    """Readers meet the event first; so also after a reset, which another log follows."""
+    bench = Bench()
+    may_begin = bench.member.proposals.may_begin
+    assert not may_begin("jfk")
+    bench.open()
+    assert may_begin("jfk")
+    bench.open(log="")
+    assert not may_begin("jfk")
 
 
 def test_a_node_does_not_rest_before_it_has_looked_who_came_and_who_went():
@@ -222,8 +272,8 @@ def test_nothing_expires_that_is_not_merged_or_not_settled():
     """The copies may be all that a power cut of every node leaves."""
     bench = Bench(expire_s=50)
     bench.open(closed_ns=40 * NS)
-    for node in ("n1", "n2"):
-        bench.member.holdings._held[node]["jfk"] = Position(800)
+    bench.member.holdings.hold("jfk", Position(800))
+    bench.hears_holdings(end=800)
     bench.clock.settled_index = 99
     bench.hears()
     assert not bench.turn(1), "a majority holds more than is merged"

@@ -5,33 +5,30 @@ import shutil
 
 import pytest
 
-from rt.log.notify import subdirectories
 from rt.log.notify.subdirectories import Subdirectories
 
 
 class Clock:
-    """A clock that is moved by hand, and how often the directory was listed."""
+    """A clock that is moved by hand, and how many names were looked at."""
 
     def __init__(self):
         self.now_s = 100.0
-        self.listed = 0
+        self.looked_at = 0
 
-    def monotonic(self):
-        return self.now_s
+    def of(self, path, but=""):
+        """Return the subdirectories of a directory, by this clock."""
+
+        def counts(name):
+            self.looked_at += 1
+            return name != but
+
+        return Subdirectories(str(path), counts, lambda: self.now_s)
 
 
 @pytest.fixture
-def clock(monkeypatch):
+def clock():
     """Return the clock."""
-    made, listed = Clock(), subdirectories.directories_in
-
-    def counted(path):
-        made.listed += 1
-        return listed(path)
-
-    monkeypatch.setattr(subdirectories.time, "monotonic", made.monotonic)
-    monkeypatch.setattr(subdirectories, "directories_in", counted)
-    return made
+    return Clock()
 
 
 def settled(found, clock):
@@ -47,18 +44,18 @@ def test_a_directory_that_does_not_change_is_listed_no_more(tmp_path, clock):
     for name in ("jfk", "lga", "in"):
         (tmp_path / name).mkdir()
     (tmp_path / "file").write_bytes(b"")
-    found = Subdirectories(str(tmp_path), lambda name: name != "in")
+    found = clock.of(tmp_path, but="in")
     assert settled(found, clock) == ["jfk", "lga"]
-    before = clock.listed
+    before = clock.looked_at
     for _ in range(9):
         clock.now_s += 1
         assert sorted(found.names()) == ["jfk", "lga"]
-    assert clock.listed == before
+    assert clock.looked_at == before
 
 
 def test_what_is_made_moved_or_removed_is_found_at_once(tmp_path, clock):
     """A new session must not wait for a second look."""
-    found = Subdirectories(str(tmp_path / "stream"), lambda _name: True)
+    found = clock.of(tmp_path / "stream")
     assert settled(found, clock) == []
     (tmp_path / "stream" / "jfk").mkdir(parents=True)
     assert settled(found, clock) == ["jfk"]
@@ -73,7 +70,7 @@ def test_what_is_made_moved_or_removed_is_found_at_once(tmp_path, clock):
 
 def test_a_second_change_within_one_tick_of_the_file_system_is_found(tmp_path, clock):
     """Its clock may tick every two seconds, and be another machine's."""
-    found = Subdirectories(str(tmp_path), lambda _name: True)
+    found = clock.of(tmp_path)
     settled(found, clock)
     for number in range(3):
         (tmp_path / f"s{number}").mkdir()
@@ -86,7 +83,7 @@ def test_a_directory_in_its_place_is_another(tmp_path, clock):
     """A stream may be moved away, and restored with the times that it had."""
     stream = tmp_path / "stream"
     (stream / "jfk").mkdir(parents=True)
-    found = Subdirectories(str(stream), lambda _name: True)
+    found = clock.of(stream)
     assert settled(found, clock) == ["jfk"]
     was = stream.stat()
     stream.rename(tmp_path / "old")
@@ -95,14 +92,12 @@ def test_a_directory_in_its_place_is_another(tmp_path, clock):
     assert settled(found, clock) == ["lga"]
 
 
-def test_a_directory_whose_times_tell_nothing_is_listed_now_and_then(tmp_path, clock, monkeypatch):
+def test_a_directory_whose_times_tell_nothing_is_listed_now_and_then(tmp_path, clock):
     """Some file systems do not move them, and send no event either."""
-    found = Subdirectories(str(tmp_path), lambda _name: True)
-    assert settled(found, clock) == []
-    was = os.stat(tmp_path)
     (tmp_path / "jfk").mkdir()
+    found = clock.of(tmp_path)
+    assert settled(found, clock) == ["jfk"]
+    before = clock.looked_at
     clock.now_s += 11
-    with monkeypatch.context() as patch:
-        patch.setattr(subdirectories.os, "stat", lambda _path: was)
-        names = list(found.names())
-    assert names == ["jfk"]
+    assert found.names() == ("jfk",)
+    assert clock.looked_at > before

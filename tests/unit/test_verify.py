@@ -7,12 +7,10 @@ import pytest
 
 from rt.errors import CorruptLog, Misuse
 from rt.format.manifest import Archived
-from rt.inspect import verify as verify_module
 from rt.inspect.compare import compare_logs
 from rt.inspect.verify import LogState, open_log, verify_log
 from rt.log.files.disk import OsDisk
 from rt.log.files.indexing import IndexState, check_index, rebuild_index
-from rt.log.files.listing import log_files
 from rt.log.write.appender import Appender
 from rt.log.write.batcher import Batching
 from rt.log.write.writer import WriterSettings
@@ -35,9 +33,10 @@ def build(directory):
     return log
 
 
-def verified(directory):
+def verified(directory, disk=None):
     """Verify a log; damage of the manifest counts as found."""
     log = open_log(str(directory))
+    log.disk = disk or log.disk
     try:
         return verify_log(log, lambda _bytes: None)
     finally:
@@ -152,20 +151,20 @@ def test_missing_file_is_noticed(log):
     assert report.files[1].reason == "the file is missing"
 
 
-def test_files_rolled_while_the_names_are_read_are_not_missing(tmp_path, monkeypatch):
+def test_files_rolled_while_the_names_are_read_are_not_missing(tmp_path):
     """A fast stream rolls more than once in that time, and a false alarm wakes somebody."""
 
-    def names_then_rolls(disk, directory):
-        found = log_files(disk, directory)
-        for _ in range(2):
-            log.merge("ewr", [b"UA9"])
-            log.roll()
-        return found
+    class Rolling(OsDisk):
+        def names(self, path):
+            found = super().names(path)
+            for _ in range(2):
+                log.merge("ewr", [b"UA9"])
+                log.roll()
+            return found
 
     with MergedLog(str(tmp_path / "out")) as log:
         log.merge("jfk", [b"AA1"])
-        monkeypatch.setattr(verify_module, "log_files", names_then_rolls)
-        report = verified(log.directory)
+        report = verified(log.directory, Rolling())
         assert not report.is_wrong
         assert [file.state for file in report.files] == [LogState.CLEAN] * 2
         assert report.end == log.appender.end
@@ -283,19 +282,22 @@ def test_rebuilt_index_is_the_one_that_was_written_live(tmp_path):
         assert not [name for name in os.listdir(directory) if name.endswith(".tmp")]
 
 
-def test_rebuild_that_fails_leaves_the_old_index(tmp_path, log, monkeypatch):
+class Full(OsDisk):
+    """A disk on which nothing can be renamed any more."""
+
+    def replace(self, source, target):
+        raise OSError(28, "No space left on device")
+
+
+def test_rebuild_that_fails_leaves_the_old_index(tmp_path, log):
     """A full disk is when one is tempted to rebuild things."""
     path = os.path.join(log, "log.0.0.idx")
     with open(path, "rb") as file:
         before = file.read()
 
-    def fail(_disk, _source, _target):
-        raise OSError(28, "No space left on device")
-
     opened = open_log(log)
-    monkeypatch.setattr(OsDisk, "replace", fail)
     with pytest.raises(OSError, match="No space"):
-        rebuild_index(OsDisk(), opened, START)
+        rebuild_index(Full(), opened, START)
     opened.close()
     with open(path, "rb") as file:
         assert file.read() == before

@@ -52,7 +52,7 @@ def pulling(log):
     link, bell = Link(), Bell()
     feed = SimpleNamespace(
         directory=log.directory, damaged=DamagedFiles(), end=lambda: log.appender.end,
-        is_whole=lambda: True, release=lambda: None,
+        is_whole=lambda: True, release=lambda: None, recent=lambda _first, _end: None,
     )  # fmt: skip
     connection = PullConnection(
         link, bell, lambda _bell: feed, lambda _error, _growing: None, clock=lambda: clock[0]
@@ -122,7 +122,7 @@ def test_what_a_backlog_took_is_given_back(log):
 def test_readers_of_one_name_that_have_no_memory_left_take_smaller_steps(log):
     """Refused, a subscriber with many backlogs could read none of them."""
     memory = LargeMessages(64 * MIB)
-    memory.take(64 * MIB, "subscriber/spark")
+    memory.of("subscriber/spark").take(64 * MIB)
     buffer = FrameBuffer(memory=memory.of("subscriber/spark"))
     position, steps = START, 0
     with closing(OsDisk().open_read(f"{log.directory}/log.0.0")) as file:

@@ -6,9 +6,9 @@ import threading
 import time
 
 import pytest
+from inotify_simple import INotify
 
 from rt.errors import Misuse
-from rt.log.notify import watch
 from rt.log.notify.watch import POLL_S, Changes, Wake, Watch, directories_in
 
 MODES = ["inotify", "poll"]
@@ -92,34 +92,39 @@ def test_an_overflow_means_anything_may_have_changed(tmp_path):
         assert eyes.changes().rescan
 
 
-def test_where_inotify_cannot_be_had_polling_takes_its_place(monkeypatch, tmp_path):
+def test_where_inotify_cannot_be_had_polling_takes_its_place(tmp_path):
     """128 instances per user, and containers that have none."""
 
     def refuse(**_kwargs):
         raise OSError(errno.EMFILE, "no more instances")
 
-    monkeypatch.setattr(watch, "INotify", refuse)
-    with Watch("auto") as eyes:
+    with Watch("auto", inotify=refuse) as eyes:
         assert eyes.polls
         assert eyes.fileno() == -1
         eyes.add(str(tmp_path))
         assert eyes.wait(10).rescan
     with pytest.raises(OSError, match="no more instances"):
-        Watch("inotify")
+        Watch("inotify", inotify=refuse)
+
+
+class FewWatches(INotify):
+    """An inotify instance that may have no watch while `left` is 0."""
+
+    left = 0
+
+    def add_watch(self, path, mask):
+        if not self.left:
+            raise OSError(errno.ENOSPC, "no more watches")
+        return super().add_watch(path, mask)
 
 
 def test_where_no_watch_is_left_the_directory_is_polled(tmp_path):
     """`max_user_watches` is shared by everything a user runs."""
-    with Watch("inotify") as eyes:
-        real = eyes._inotify.add_watch
-
-        def refuse(*_args):
-            raise OSError(errno.ENOSPC, "no more watches")
-
-        eyes._inotify.add_watch = refuse
+    few = FewWatches(nonblocking=True)
+    with Watch("inotify", inotify=lambda **_options: few) as eyes:
         eyes.add(str(tmp_path))
         assert eyes.polls
-        eyes._inotify.add_watch = real
+        few.left = 1
         eyes.wait(1)
         assert not eyes.polls
 

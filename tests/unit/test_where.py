@@ -198,17 +198,6 @@ def test_a_hostile_payload_does_not_match_and_does_no_harm(payload):
     assert list(where.messages(batch([(b"", payload + b'\\"x"')]))) == []
 
 
-def test_a_batch_without_the_text_is_not_decoded(monkeypatch):
-    """Neither are payloads without it."""
-    decoded = []
-    where = Where.parse(".carrier=QX")
-    monkeypatch.setattr("rt.format.where._decode_json", lambda text: decoded.append(text) or {})
-    assert list(where.messages(batch(FLIGHTS[:3]))) == []
-    assert decoded == []
-    assert list(where.messages(batch([*FLIGHTS[:3], (b"", b'{"carrier": "QX"}')]))) == []
-    assert decoded == ['{"carrier": "QX"}']
-
-
 @pytest.fixture
 def published(tmp_path):
     """Two sessions' logs."""

@@ -3,7 +3,7 @@
 import errno
 import os
 import threading
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 
 import pytest
 from faulty import FaultyDisk, fail_call
@@ -12,18 +12,45 @@ from logs import TIME_NS
 from rt import Subscriber
 from rt.errors import CorruptLog, Misuse, RtError, WriterFailed
 from rt.limits import KIB
+from rt.log.files.disk import OsDisk
 from rt.log.notify.confirmations import Confirmations, ConfirmationsFile
-from rt.log.write import syncer as syncer_module
+from rt.log.write.appender import Appender
 from rt.log.write.writer import Fsync, SessionWriter, WriterSettings
 from rt.position import RUN_END, Position
-from tests.replicator_host import eventually
 
 NEVER = WriterSettings(fsync=Fsync.NEVER)
 
 
-def opened(root, settings=NEVER, disk=None):
+def opened(root, settings=NEVER, disk=None, **options):
     """Return a writer of the session used here."""
-    return SessionWriter(str(root), "flights", "jfk", settings, disk)
+    return SessionWriter(str(root), "flights", "jfk", settings, disk, **options)
+
+
+class ByHand:
+    """Instead of the threads that sync a writer: notes what it asks for, and does it when told."""
+
+    def __init__(self):
+        self.job, self.asked_s, self.now_s = None, [], 100.0
+        self.asked = threading.Event()
+
+    def join(self, job):
+        self.job = job
+
+    def ask(self, _job, within_s=0.0):
+        self.asked_s.append(within_s)
+        self.asked.set()
+
+    def leave(self, _job):
+        self.job = None
+
+    def turn(self):
+        """Have the writer do what is due; return when it wants its next turn, in seconds."""
+        asked, self.asked_s = self.asked_s, []
+        return self.job.turn() if asked else None
+
+    @property
+    def options(self):
+        return {"threads": self, "clock": lambda: self.now_s}
 
 
 def write(writer, payload, count=1):
@@ -73,11 +100,11 @@ def test_files_roll_before_they_would_pass_their_size(tmp_path):
     assert [number for number, _ in read(tmp_path)] == list(range(12))
 
 
-def test_a_file_rolls_when_it_is_old_though_nothing_is_written(tmp_path, monkeypatch):
+def test_a_file_rolls_when_it_is_old_though_nothing_is_written(tmp_path):
     """Only a rolled file can be archived."""
     now = [100.0]
-    monkeypatch.setattr("rt.log.write.writer.time.monotonic", lambda: now[0])
-    writer = opened(tmp_path, WriterSettings(fsync=Fsync.NEVER, file_age_s=60))
+    settings = WriterSettings(fsync=Fsync.NEVER, file_age_s=60)
+    writer = opened(tmp_path, settings, clock=lambda: now[0])
     write(writer, b"a")
     writer.roll_if_old()
     assert writer.end.roll == 0
@@ -109,18 +136,18 @@ def test_a_session_that_has_used_its_runs_is_refused_with_a_reason(tmp_path):
     """One that is restarted every second gets there within a week."""
     writer = opened(tmp_path)
     write(writer, b"a")
-    writer._roll()
-    writer._next_file = Position.of(RUN_END - 3, 0, 0)
-    write(writer, b"b")
     writer.close()
+    with closing(Appender(OsDisk(), writer.directory, None)) as log:
+        log.begin_file(Position.of(RUN_END - 3, 0, 0))
+        log.roll(TIME_NS)
     writer = opened(tmp_path)
-    write(writer, b"c")
+    write(writer, b"b")
     assert writer.end.run == RUN_END - 2
     writer.close()
     for _ in range(2):
         with pytest.raises(Misuse, match=r"started 524,287 times.*publish under another name"):
             opened(tmp_path)
-    assert read(tmp_path) == [(0, b"a"), (1, b"b"), (2, b"c")]
+    assert read(tmp_path) == [(0, b"a"), (1, b"b")]
 
 
 def test_a_torn_tail_stays_and_the_next_run_begins_after_it(tmp_path):
@@ -173,23 +200,16 @@ def test_a_sync_covers_all_that_was_written_before_it(tmp_path, fsync):
         end = writer.end
         assert writer.sync(30)
         assert synced[-1] >= end
-        assert writer.durable >= end
+        assert writer.synced_to() >= end
     writer.close()
 
 
 @pytest.mark.parametrize("number", [0, errno.EIO])
-def test_a_waiting_sync_is_satisfied_by_the_one_that_closes_the_writer(
-    tmp_path, monkeypatch, number
-):
+def test_a_waiting_sync_is_satisfied_by_the_one_that_closes_the_writer(tmp_path, number):
     """A flush during another thread's close waited for its whole timeout, and then failed."""
-    disk, waits, told = FaultyDisk(), threading.Event(), []
-    writer = opened(tmp_path, NEVER, disk)
-    monkeypatch.setattr(writer._syncer._threads, "ask", lambda *_: None)
+    disk, threads, told = FaultyDisk(), ByHand(), []
+    writer = opened(tmp_path, NEVER, disk, **threads.options)
     write(writer, b"a")
-    wait_for = writer._syncer._changed.wait_for
-    monkeypatch.setattr(
-        writer._syncer._changed, "wait_for", lambda *args: (waits.set(), wait_for(*args))[1]
-    )
 
     def step(call):
         if number and call == "sync":
@@ -203,7 +223,7 @@ def test_a_waiting_sync_is_satisfied_by_the_one_that_closes_the_writer(
 
     thread = threading.Thread(target=flush)
     thread.start()
-    assert waits.wait(30)
+    assert threads.asked.wait(30)  # with the lock held that the close takes
     disk.step = step
     with nullcontext() if not number else pytest.raises(OSError, match="Input/output"):
         writer.close()
@@ -234,27 +254,32 @@ def test_always_syncs_unasked_and_many_writes_share_one(tmp_path):
 
 def test_a_silent_writer_rests_and_syncs_unasked_once_more_is_written(tmp_path):
     """A thousand silent sessions cost nothing: the thread of each once woke five times a second."""
-    writer = opened(tmp_path, WriterSettings(fsync_interval_s=0.01))
+    threads = ByHand()
+    writer = opened(tmp_path, WriterSettings(fsync_interval_s=0.01), **threads.options)
     for _ in range(3):
         write(writer, b"a")
-        assert eventually(lambda: writer.durable >= writer.end)
-        assert eventually(lambda: writer._syncer._is_resting)
+        write(writer, b"b")
+        assert threads.asked_s == [0.01]
+        assert threads.turn() is None
+        assert writer.synced_to() == writer.end
     writer.close()
-    assert len(read(tmp_path)) == 3
+    assert len(read(tmp_path)) == 6
 
 
 @pytest.mark.parametrize("fsync", [Fsync.NEVER, Fsync.INTERVAL, Fsync.ALWAYS])
-def test_a_roll_ends_the_rest_since_the_file_may_be_archived_some_day(tmp_path, monkeypatch, fsync):
+def test_a_roll_ends_the_rest_since_the_file_may_be_archived_some_day(tmp_path, fsync):
     """Nothing else would wake the thread of a session that rolled its last file with age."""
-    monkeypatch.setattr(syncer_module, "_ARCHIVE_S", 0.01)
-    writer = opened(tmp_path, WriterSettings(fsync=fsync, fsync_interval_s=0.01))
+    threads = ByHand()
+    writer = opened(tmp_path, WriterSettings(fsync=fsync), **threads.options)
     write(writer, b"a")
-    assert writer.sync(30)
-    assert eventually(lambda: writer._syncer._is_resting)
+    threads.turn()
     writer.roll()
     release(writer, writer.end)
-    assert eventually(lambda: writer.manifest.archived)
-    assert eventually(lambda: writer._syncer._is_resting), "nothing is left that may be archived"
+    assert threads.asked_s == [1.0]
+    assert threads.turn() == 1.0, "more may be released"
+    assert writer.manifest.archived
+    threads.ask(None)
+    assert threads.turn() is None, "nothing is left that may be archived"
     writer.close()
 
 
@@ -315,15 +340,11 @@ def life(root, disk, flushed):
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EACCES])
-def test_whichever_call_fails_nothing_flushed_is_lost_and_the_log_opens_again(
-    tmp_path, monkeypatch, number
-):
+def test_whichever_call_fails_nothing_flushed_is_lost_and_the_log_opens_again(ram_path, number):
     """92 % of catastrophes come from errors that were reported and handled wrongly."""
-    monkeypatch.setattr(os, "fsync", lambda _fd: None)  # for speed: no power is cut here
-    monkeypatch.setattr(os, "fdatasync", lambda _fd: None)
     nth, failed = 0, True
     while failed:
-        root = tmp_path / str(nth)
+        root = ram_path / str(nth)
         first = []
         life(root, None, first)
         flushed, disk = list(first), FaultyDisk(fail_call(nth, number))
@@ -394,38 +415,41 @@ def release(writer, end):
 
 
 @pytest.mark.parametrize("fsync", [Fsync.NEVER, Fsync.ALWAYS])
-def test_a_publisher_that_asks_for_no_sync_archives_what_is_merged(tmp_path, monkeypatch, fsync):
+def test_a_publisher_that_asks_for_no_sync_archives_what_is_merged(tmp_path, fsync):
     """Otherwise its disk fills with what the nodes have long had, for as long as it lives."""
-    monkeypatch.setattr(syncer_module, "_ARCHIVE_S", 0.01)
-    writer = opened(tmp_path, WriterSettings(fsync=fsync, file_bytes_max=64 * KIB))
+    threads = ByHand()
+    settings = WriterSettings(fsync=fsync, file_bytes_max=64 * KIB)
+    writer = opened(tmp_path, settings, **threads.options)
     for _ in range(3):
         write(writer, bytes(40_000))
-    assert writer.sync(30)
     write(writer, b"a")
     release(writer, Position.of(0, 2, 0))
-    assert eventually(lambda: len(writer.manifest.archived) == 2)
-    assert fsync is Fsync.ALWAYS or writer.durable < writer.end, "no sync was asked for"
+    assert threads.turn() == 1.0
+    assert len(writer.manifest.archived) == 2
+    assert fsync is Fsync.ALWAYS or writer.synced_to() < writer.end, "no sync was asked for"
     writer.close()
 
 
-def test_a_disk_too_full_for_the_archive_line_ends_no_writer(tmp_path, monkeypatch):
+def test_a_disk_too_full_for_the_archive_line_ends_no_writer(tmp_path):
     """Archiving makes room; a disk too full for its line must not end the writer."""
-    disk, tries = FaultyDisk(), []
-    monkeypatch.setattr(syncer_module, "_ARCHIVE_S", 0.001)
-    settings = WriterSettings(fsync_interval_s=0.001, file_bytes_max=64 * KIB)
-    writer = opened(tmp_path, settings, disk)
+    disk, threads, tries = FaultyDisk(), ByHand(), []
+    settings = WriterSettings(file_bytes_max=64 * KIB)
+    writer = opened(tmp_path, settings, disk, **threads.options)
     for _ in range(3):
         write(writer, bytes(40_000))
-    assert writer.sync(30)
-
-    def step(call):
-        tries.extend([call] * (call == "append"))
-        if len(tries) == 3:
-            disk.room = None  # before the next call looks at what is left
-
-    disk.room, disk.step = 10, step
+    threads.turn()
+    disk.room, disk.step = 10, lambda call: tries.extend([call] * (call == "append"))
     release(writer, writer.end)
-    assert eventually(lambda: len(writer.manifest.archived) == 2)
+    for _ in range(3):
+        assert not writer.manifest.archived
+        threads.now_s += 2
+        threads.ask(None)
+        assert threads.turn() == 1.0
+    disk.room = None
+    threads.now_s += 2
+    threads.ask(None)
+    threads.turn()
+    assert len(writer.manifest.archived) == 2
     write(writer, b"a")
     writer.close()
     assert len(tries) >= 3

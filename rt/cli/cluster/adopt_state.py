@@ -4,7 +4,7 @@ from contextlib import closing
 
 import click
 
-from rt.cli.common.options import click_options
+from rt.cli.common.options import click_options, flag
 from rt.errors import Misuse, PeerError, Refused
 from rt.net.authority.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
@@ -16,12 +16,9 @@ from rt.node.settings.node import NodeSettings
 
 @click.command("adopt-state")
 @click_options(NodeSettings, "node", ("root", "stream", "name", "certs"))
-@click.option(
-    "--original-is-gone",
-    "is_gone",
-    is_flag=True,
-    help="The directory was moved: no other copy of it exists that could be started.",
-)
+@flag(
+    "--original-is-gone", "is_gone", help="The directory was moved; no copy can be started.",
+)  # fmt: skip
 def adopt_state(settings: NodeSettings, *, is_gone: bool) -> None:
     """Let a node start on a directory that was moved, for example to a larger disk.
 

@@ -1,8 +1,6 @@
 """`rt certs`: creates an authority; issues, renews, revokes and shows certificates and grants."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
@@ -13,12 +11,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from rt.cli.common.command_group import CommandGroup
-from rt.cli.common.console import print_json
-from rt.cli.common.options import json_option
+from rt.cli.common.console import print_json, show_outcome
+from rt.cli.common.options import flag, json_option
 from rt.errors import Misuse, RtError, spoken
 from rt.net.authority import certificates, granting, renewal, revocation, trust
 from rt.net.authority.grants import GRANTS_NAME, Grant, GrantTable, read_grants
 from rt.net.authority.identity import CertificateRole, read_identity
+from rt.text import counted
 
 DIRECTORY = "certs"
 
@@ -38,22 +37,17 @@ def _directory() -> str:
 
 
 _directory_option = click.option(
-    "--dir",
-    "directory",
-    metavar="DIR",
-    default=_directory,
-    envvar="RT_CERTS",
-    show_default="that of RT_CONFIG, or certs",
-    show_envvar=True,
+    "--dir", "directory", metavar="DIR", default=_directory, envvar="RT_CERTS",
+    show_default="that of RT_CONFIG, or certs", show_envvar=True,
     help="Directory of the authority.",
-)
+)  # fmt: skip
 
 _cluster_option = click.option(
     "--cluster",
     "clusters",
     metavar="ID",
     multiple=True,
-    help="A node's: the cluster_id of its cluster, so that no other lets it in; repeat for more.  "
+    help="Restrict a node to the cluster with this cluster_id; repeat for more.  "
     "[default: that of the old certificate, or of the cluster that was made with DIR]",
 )
 
@@ -76,7 +70,7 @@ def certs() -> None:
 
 @certs.command()
 @click.argument("directory", metavar="DIR", default=DIRECTORY)
-@click.option("--force", is_flag=True, help="Replace an authority; its certificates stop working.")
+@flag("--force", help="Replace the existing authority; certificates that it issued stop working.")
 def init(directory: str, *, force: bool) -> None:
     """Make a certificate authority in DIR (default: certs).
 
@@ -85,26 +79,20 @@ def init(directory: str, *, force: bool) -> None:
 
     Keep DIR/ca.key where certificates are issued; programs need DIR/ca.pem only.
     """  # noqa: D301 - click reads the backspace character
-    with _one_line_errors():
-        files = certificates.init_authority(directory, force=force)
+    files = certificates.init_authority(directory, force=force)
     click.echo(f"made {files.cert} and {files.key}; keep the key to yourself")
 
 
 @certs.command()
 @click.argument("name")
 @click.option(
-    "--role",
-    type=click.Choice([role.value for role in CertificateRole]),
-    required=True,
+    "--role", type=click.Choice([role.value for role in CertificateRole]), required=True,
     help="Role of the holder.",
-)
+)  # fmt: skip
 @click.option(
-    "--session",
-    "sessions",
-    metavar="GLOB",
-    multiple=True,
+    "--session", "sessions", metavar="GLOB", multiple=True,
     help="Grant a publisher these sessions and groups; repeat for more.  [default: NAME]",
-)
+)  # fmt: skip
 @click.option(
     "--stream",
     "streams",
@@ -113,24 +101,18 @@ def init(directory: str, *, force: bool) -> None:
     help="Grant a subscriber or mirror these streams, or let a publisher push to them; repeat for "
     "more.  [default: *, and each node's own for a publisher]",
 )
-@click.option("--leases", is_flag=True, help="Grant a subscriber leases, which hold files for it.")
+@flag("--leases", help="Let a subscriber take leases, which keep files from being archived.")
 @click.option(
-    "--host",
-    "hosts",
-    metavar="HOST",
-    multiple=True,
-    help="A node's or mirror's: where it is dialled; repeat for more.  [default: loopback]",
-)
+    "--host", "hosts", metavar="HOST", multiple=True,
+    help="Host name or IP address of a node or mirror; repeat for more.  [default: loopback]",
+)  # fmt: skip
 @click.option(
-    "--days",
-    type=click.IntRange(1, certificates.DAYS_MAX),
-    default=certificates.DAYS_DEFAULT,
-    show_default=True,
-    help="Days until it expires.",
-)
+    "--days", type=click.IntRange(1, certificates.DAYS_MAX), default=certificates.DAYS_DEFAULT,
+    show_default=True, help="Days until it expires.",
+)  # fmt: skip
 @_cluster_option
 @_directory_option
-@click.option("--force", is_flag=True, help="Replace the files of NAME, whatever its role was.")
+@flag("--force", help="Replace the existing certificate and key of NAME.")
 @json_option("what was issued")
 def issue(
     name: str, directory: str, *, clusters: tuple[str, ...], as_json: bool, **request: Any
@@ -146,8 +128,7 @@ def issue(
     What NAME may do is written to DIR/grants.toml, unless that has an entry for it already. To
     replace files before they expire use `rt certs renew`, which keeps their role and hosts.
     """  # noqa: D301 - click reads the backspace character
-    with _one_line_errors():
-        files = certificates.issue(directory, name, clusters=clusters or None, **request)
+    files = certificates.issue(directory, name, clusters=clusters or None, **request)
     _say_made("issued", files, as_json=as_json)
 
 
@@ -172,8 +153,7 @@ def renew(
 
     Running programs notice the new files and reconnect with them.
     """  # noqa: D301 - click reads the backspace character
-    with _one_line_errors():
-        files = renewal.renew(directory, name, days=days, clusters=clusters)
+    files = renewal.renew(directory, name, days=days, clusters=clusters)
     _say_made("renewed", files, as_json=as_json)
 
 
@@ -190,13 +170,10 @@ def revoke(name: str, directory: str, *, as_json: bool) -> None:
     Copy crl.pem into the directory of every program, beside ca.pem: connections that
     use a revoked certificate end within a second, and new ones are refused.
     """  # noqa: D301 - click reads the backspace character
-    with _one_line_errors():
-        path, count = revocation.revoke(directory, name)
-    if as_json:
-        print_json({"name": name, "revoked": count, "crl": path})
-        return
-    said = f"{count} certificate{'' if count == 1 else 's'}" if count else "no further certificate"
-    click.echo(f"revoked {said} of {name}; copy {path} beside every ca.pem")
+    path, count = revocation.revoke(directory, name)
+    said = counted(count, "certificate") if count else "no further certificate"
+    words = f"revoked {said} of {name}; copy {path} beside every ca.pem"
+    show_outcome({"name": name, "revoked": count, "crl": path}, words, as_json=as_json)
 
 
 @certs.command()
@@ -209,8 +186,7 @@ def show(path: str, *, as_json: bool) -> None:
     rt certs show certs/jfk.pem
     rt certs show certs/jfk.pem --json
     """  # noqa: D301 - click reads the backspace character
-    with _one_line_errors():
-        facts = _facts(path)
+    facts = _facts(path)
     if as_json:
         print_json(facts)
     else:
@@ -218,12 +194,9 @@ def show(path: str, *, as_json: bool) -> None:
 
 
 @certs.command()
-@click.option(
-    "--from-certificates",
-    "adopt",
-    is_flag=True,
-    help="First add what older certificates in DIR list, for names without an entry.",
-)
+@flag(
+    "--from-certificates", "adopt", help="First add what certificates in DIR grant.",
+)  # fmt: skip
 @_directory_option
 @json_option("the grants")
 def grants(directory: str, *, adopt: bool, as_json: bool) -> None:
@@ -237,11 +210,10 @@ def grants(directory: str, *, adopt: bool, as_json: bool) -> None:
     again and ends the connections of those whose grants have changed.
     """  # noqa: D301 - click reads the backspace character
     path = os.path.join(directory, GRANTS_NAME)
-    with _one_line_errors():
-        adopted = granting.adopt(directory) if adopt else []
-        if not os.path.exists(path):
-            raise Misuse(f"{path}: no such file; rt certs issue writes it")
-        table = read_grants(path)
+    adopted = granting.adopt(directory) if adopt else []
+    if not os.path.exists(path):
+        raise Misuse(f"{path}: no such file; rt certs issue writes it")
+    table = read_grants(path)
     if as_json:
         print_json({"path": path, "added": adopted, "grants": _entries(table)})
         return
@@ -269,34 +241,21 @@ def _granted(grant: Grant) -> str:
 
 def _say_made(verb: str, files: certificates.CertificateFiles, *, as_json: bool) -> None:
     """Print where a certificate's files are, and what each is for."""
-    with _one_line_errors():
-        facts = _facts(files.cert)
-    if as_json:
-        print_json({"cert": files.cert, "key": files.key, **facts})
-        return
-    click.echo(f"{verb} {files.cert} and {files.key}: {facts['role']}, until {facts['until']}")
-
-
-@contextmanager
-def _one_line_errors() -> Iterator[None]:
-    try:
-        yield
-    except (RtError, OSError) as error:
-        raise click.ClickException(spoken(error)) from error
+    facts = _facts(files.cert)
+    words = f"{verb} {files.cert} and {files.key}: {facts['role']}, until {facts['until']}"
+    show_outcome({"cert": files.cert, "key": files.key, **facts}, words, as_json=as_json)
 
 
 def _facts(path: str) -> dict[str, Any]:
     certificate = certificates.load_certificate(path)
     left = certificate.not_valid_after_utc - datetime.now(UTC)
     return {
-        **_holder(path, certificate),
-        "since": certificate.not_valid_before_utc.isoformat(),
+        **_holder(path, certificate), "since": certificate.not_valid_before_utc.isoformat(),
         "until": certificate.not_valid_after_utc.isoformat(),
         "days_left": round(left.total_seconds() / 86_400, 1),
-        "revoked": _revoked_at(path, certificate),
-        "serial": f"{certificate.serial_number:x}",
+        "revoked": _revoked_at(path, certificate), "serial": f"{certificate.serial_number:x}",
         "sha256": certificate.fingerprint(hashes.SHA256()).hex(),
-    }
+    }  # fmt: skip
 
 
 def _holder(path: str, certificate: x509.Certificate) -> dict[str, Any]:
@@ -308,14 +267,10 @@ def _holder(path: str, certificate: x509.Certificate) -> dict[str, Any]:
     table = read_grants(os.path.join(os.path.dirname(path), GRANTS_NAME))
     grant = table.get((identity.role, identity.name), Grant())
     return {
-        "name": identity.name,
-        "role": identity.role.value,
-        "sessions": list(grant.sessions),
-        "streams": list(grant.streams),
-        "leases": grant.leases or None,
-        "hosts": renewal.hosts_of(certificate),
-        "clusters": list(identity.clusters),
-    }
+        "name": identity.name, "role": identity.role.value, "sessions": list(grant.sessions),
+        "streams": list(grant.streams), "leases": grant.leases or None,
+        "hosts": renewal.hosts_of(certificate), "clusters": list(identity.clusters),
+    }  # fmt: skip
 
 
 def _revoked_at(path: str, certificate: x509.Certificate) -> str | None:

@@ -39,49 +39,40 @@ for command in (add, remove, replace_node, move):
 @cluster.command()
 @click.argument("directory", metavar="DIR")
 @click.option("--stream", default="stream", show_default=True, help="Stream to serve.")
-@click.option("--address", "addresses", multiple=True, help="host:port of a node; repeat for each.")
 @click.option(
-    "--nodes", default=3, show_default=True, help="Nodes on this machine, if no address is given."
+    "--address", "addresses", multiple=True, help="Address (host:port) of a node; repeat for each."
 )
 @click.option(
-    "--publisher",
-    "publishers",
-    metavar="NAME",
-    multiple=True,
-    help="Issue a publisher's certificate and grant it the session NAME; repeat.",
-)
+    "--nodes", default=3, show_default=True,
+    help="Number of nodes on this machine, if no address is given.",
+)  # fmt: skip
 @click.option(
-    "--subscriber",
-    "subscribers",
-    metavar="NAME",
-    multiple=True,
-    help="Issue a subscriber's certificate and grant it the stream; repeat.",
-)
+    "--publisher", "publishers", metavar="NAME", multiple=True,
+    help="Issue a publisher's certificate for NAME and grant it the session NAME; repeat for more.",
+)  # fmt: skip
 @click.option(
-    "--from",
-    "source",
-    metavar="LOG",
-    default="",
-    help="Found the cluster from a merged log: the directory out of a copy, or of rt restore.",
-)
+    "--subscriber", "subscribers", metavar="NAME", multiple=True,
+    help="Issue a subscriber's certificate for NAME and grant it the stream; repeat for more.",
+)  # fmt: skip
 @click.option(
-    "--group",
-    "groups",
-    metavar="GROUP=SESSION,SESSION",
-    multiple=True,
-    help="With --from: which sessions of the log are redundant publishers of a group; repeat.",
-)
+    "--from", "source", metavar="LOG", default="",
+    help="Found the cluster from this merged log: the directory out of a copy or of rt restore.",
+)  # fmt: skip
+@click.option(
+    "--group", "groups", metavar="GROUP=SESSION,SESSION", multiple=True,
+    help="With --from: sessions that are redundant publishers of one group; repeat for more.",
+)  # fmt: skip
 @click.option(
     "--name", "names", metavar="NAME", multiple=True,
-    help="Name of a node, one for each address; repeat.  [default: n1, n2, ...]",
+    help="Name of a node; repeat, in the order of the addresses.  [default: n1, n2, ...]",
 )  # fmt: skip
 @click.option(
     "--node-root", metavar="PATH", default="",
-    help="Where each node keeps its data, on its own machine.",
+    help="Data directory on each node's machine.",
 )  # fmt: skip
 @click.option(
     "--node-certs", metavar="PATH", default="",
-    help="Where each node finds its certificate, on its own machine.",
+    help="Directory of certificates on each node's machine.",
 )  # fmt: skip
 @click.option(
     "--authority", metavar="DIR", default="",
@@ -89,21 +80,10 @@ for command in (add, remove, replace_node, move):
 )  # fmt: skip
 @json_option("what was made")
 def init(
-    directory: str,
-    *,
-    stream: str,
-    addresses: tuple[str, ...],
-    nodes: int,
-    publishers: tuple[str, ...],
-    subscribers: tuple[str, ...],
-    source: str,
-    groups: tuple[str, ...],
-    names: tuple[str, ...],
-    node_root: str,
-    node_certs: str,
-    authority: str,
-    as_json: bool,
-) -> None:
+    directory: str, *, stream: str, addresses: tuple[str, ...], nodes: int,
+    publishers: tuple[str, ...], subscribers: tuple[str, ...], source: str, groups: tuple[str, ...],
+    names: tuple[str, ...], node_root: str, node_certs: str, authority: str, as_json: bool,
+) -> None:  # fmt: skip
     """Write certificates and a configuration for each node into DIR.
 
     \b

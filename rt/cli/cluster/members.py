@@ -1,5 +1,6 @@
 """`rt cluster add`, `remove`, `replace` and `move`: change the members of a running cluster."""
 
+import functools
 import os
 import shlex
 import time
@@ -11,7 +12,7 @@ import click
 from rt.cli.common.completing import complete_asked
 from rt.cli.common.console import note, print_json, say
 from rt.cli.common.link import link_options
-from rt.cli.common.options import Seconds, json_option
+from rt.cli.common.options import Seconds, flag, json_option
 from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse, Refused, RtError
 from rt.names import parse_node
@@ -83,7 +84,7 @@ class ChangeRequests:
         """Remove a member; a leader hands over first."""
         self.demand_member(name)
         self._change("remove-member", name)
-        note(f"{name} is not a member any more; if it runs, it ends, and its files stay")
+        note(f"{name} is no longer a member; if it is running, it stops, and its files stay")
 
     def move(self, name: str, address: str) -> None:
         """Change a member's address."""
@@ -129,7 +130,9 @@ class ChangeRequests:
 
     def _wait(self, reason: str) -> None:
         if time.monotonic() > self._end_s:
-            raise click.ClickException(f"gave up waiting: {reason}; run it again to go on")
+            raise click.ClickException(
+                f"gave up waiting: {reason}; run the command again to continue"
+            )
         if reason != self._said:
             note(f"waiting: {reason}")
         self._said = reason
@@ -151,18 +154,22 @@ class ChangeRequests:
 
 
 def member_command(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that all changes of members share."""
-    decorators = [
-        link_options("archive"),
-        click.option(
-            "--timeout", "timeout_s", type=Seconds(), default=_TIMEOUT_S, show_default=True,
-            metavar="S", help="Give up after this many seconds, with exit code 1.",
-        ),
-        json_option("the members as they are then"),
-    ]  # fmt: skip
-    for decorate in reversed(decorators):
-        command = decorate(command)
-    return command
+    """Give a command the options that all changes of members share, and requests to make them with.
+
+    It prints the members once the command has returned.
+    """
+
+    @functools.wraps(command)
+    def run(settings: ConnectionSettings, *, timeout_s: float, as_json: bool, **given: Any) -> None:
+        changes = ChangeRequests(settings, timeout_s)
+        command(changes, **given)
+        changes.show(as_json=as_json)
+
+    timeout = click.option(
+        "--timeout", "timeout_s", type=Seconds(), default=_TIMEOUT_S, show_default=True,
+        metavar="S", help="Give up after this many seconds, with exit code 1.",
+    )  # fmt: skip
+    return link_options("archive")(timeout(json_option("the members as they are then")(run)))
 
 
 def _say_start(config: str) -> None:
@@ -170,20 +177,28 @@ def _say_start(config: str) -> None:
     note(f"  rt node --config {shlex.quote(config)}")
 
 
+def _checked_address(_context: Any, _parameter: Any, address: str | None) -> str | None:
+    if address is not None:  # None where `rt config explain` leaves it out
+        parse_address(address, "--address")
+    return address
+
+
+def _checked_node(_context: Any, _parameter: Any, name: str) -> str:
+    return parse_node(name)
+
+
 _address_option = click.option(
-    "--address", required=True, metavar="HOST:PORT", help="Where the other nodes reach it."
-)
+    "--address", required=True, metavar="HOST:PORT", callback=_checked_address,
+    help="Address at which the other nodes reach it.",
+)  # fmt: skip
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", callback=_checked_node)
 @_address_option
-@click.option("--no-wait", is_flag=True, help="Leave it a learner; run it again to go on.")
+@flag("--no-wait", help="Return while the node is a learner; run it again to finish.")
 @member_command
-def add(
-    name: str, *, address: str, no_wait: bool, settings: ConnectionSettings, timeout_s: float,
-    as_json: bool,
-) -> None:  # fmt: skip
+def add(changes: ChangeRequests, *, name: str, address: str, no_wait: bool) -> None:
     """Add node NAME to a running cluster, and wait until it has caught up and votes.
 
     \b
@@ -193,18 +208,15 @@ def add(
     Writes NAME.toml beside the directory of certificates, and issues the node's certificate where
     the authority's key is here. Start the node meanwhile; until it votes, no majority needs it.
     """  # noqa: D301 - click reads the backspace character
-    _check(name, address)
-    changes = ChangeRequests(settings, timeout_s)
     _say_start(changes.add(name, address))
     if not no_wait:
         changes.promote(name)
-    changes.show(as_json=as_json)
 
 
 @click.command()
 @click.argument("name", shell_complete=complete_asked("members"))
 @member_command
-def remove(name: str, *, settings: ConnectionSettings, timeout_s: float, as_json: bool) -> None:
+def remove(changes: ChangeRequests, *, name: str) -> None:
     """Remove node NAME from a running cluster.
 
     \b
@@ -213,25 +225,15 @@ def remove(name: str, *, settings: ConnectionSettings, timeout_s: float, as_json
     Refused if the remaining nodes would not be a majority. A leader hands over first. The node
     stops by itself; revoke its certificate with rt certs revoke if you give its machine away.
     """  # noqa: D301 - click reads the backspace character
-    changes = ChangeRequests(settings, timeout_s)
     changes.remove(name)
-    changes.show(as_json=as_json)
 
 
 @click.command("replace")
 @click.argument("old", shell_complete=complete_asked("members"))
-@click.argument("new")
+@click.argument("new", callback=_checked_node)
 @_address_option
 @member_command
-def replace_node(
-    old: str,
-    new: str,
-    *,
-    address: str,
-    settings: ConnectionSettings,
-    timeout_s: float,
-    as_json: bool,
-) -> None:
+def replace_node(changes: ChangeRequests, *, old: str, new: str, address: str) -> None:
     """Replace node OLD by node NEW: add, wait until it has caught up, and remove.
 
     \b
@@ -241,12 +243,9 @@ def replace_node(
     seven, since no more may vote. If the command is stopped, run it again. For a new disk in
     the same machine there is nothing to replace: start the node on an empty directory.
     """  # noqa: D301 - click reads the backspace character
-    _check(new, address)
     if old == new:
         raise Misuse("give the new node a name of its own; for another address use rt cluster move")
-    changes = ChangeRequests(settings, timeout_s)
     replace_member(changes, old, new, address)
-    changes.show(as_json=as_json)
 
 
 def replace_member(changes: ChangeRequests, old: str, new: str, address: str) -> None:
@@ -272,12 +271,10 @@ def leaves_first(members: Mapping[str, Answer], old: str) -> bool:
 
 
 @click.command()
-@click.argument("name", shell_complete=complete_asked("members"))
+@click.argument("name", shell_complete=complete_asked("members"), callback=_checked_node)
 @_address_option
 @member_command
-def move(
-    name: str, *, address: str, settings: ConnectionSettings, timeout_s: float, as_json: bool
-) -> None:
+def move(changes: ChangeRequests, *, name: str, address: str) -> None:
     """Change the address of node NAME; the others need no restart.
 
     \b
@@ -285,12 +282,4 @@ def move(
 
     Then start the node there, with its own directory, and the new address under listen.
     """  # noqa: D301 - click reads the backspace character
-    _check(name, address)
-    changes = ChangeRequests(settings, timeout_s)
     changes.move(name, address)
-    changes.show(as_json=as_json)
-
-
-def _check(name: str, address: str) -> None:
-    parse_node(name)
-    parse_address(address, "--address")

@@ -1,6 +1,6 @@
 """`rt node`: runs one node of a stream until a signal stops it."""
 
-import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -8,27 +8,25 @@ import click
 from rt.cli.cluster.adopt_state import adopt_state
 from rt.cli.cluster.found import found_node
 from rt.cli.common.command_group import CommandGroup
-from rt.cli.common.link import say_reloaded
+from rt.cli.common.link import reload
 from rt.cli.common.options import click_options, reloaded
 from rt.cli.common.web import shown_over_http
 from rt.cli.process.descriptors import raise_descriptor_limit
 from rt.cli.process.heap import Heap
 from rt.cli.process.service_manager import ServiceManager
 from rt.cli.process.stop_signals import StopSignals
-from rt.errors import RtError, spoken
 from rt.node.agree.leadership import RoleCommand
 from rt.node.host.stream_host import StreamHost
 from rt.node.observe.sampler_thread import LIVE_S
 from rt.node.settings.node import NodeSettings
 from rt.web.serving.recent import RecentEvents
-from rt.web.serving.server import WebServer
 
 if TYPE_CHECKING:
     from rt.web.serving.site import Site
 
-_log: Final = logging.getLogger("rt.node")
 _POLL_S: Final = 0.5
 _NAMED_MAX: Final = 10
+RELOADED: Final = "certificates, reserve and limits were"
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
@@ -65,7 +63,10 @@ def node(context: click.Context, *, settings: NodeSettings) -> None:
         ends = {}
         try:
             with shown_over_http(settings.web, lambda events: _site(running, events)) as web:
-                turn = manager.attend(signals, lambda: _reload(running, web), running.stuck)
+                load = partial(reloaded, NodeSettings)
+                turn = manager.attend(
+                    signals, lambda: reload(load, web, running.reload, RELOADED), running.stuck
+                )
                 while signals.wait(_POLL_S) and running.turn():
                     turn()
                     heap.turn()
@@ -96,16 +97,3 @@ def _site(running: StreamHost, events: RecentEvents) -> "Site":
     from rt.web.nodes.host_site import HostSite  # noqa: PLC0415 - imports what is optional
 
     return HostSite(running, events)
-
-
-def _reload(running: StreamHost, web: WebServer | None) -> None:
-    """Load the files again and apply what changed; log what cannot be used, and keep the rest."""
-    try:
-        settings = reloaded(NodeSettings)
-        if web is not None:
-            web.reload()
-        left = running.reload(settings)
-    except (RtError, OSError, click.UsageError) as error:
-        _log.error("nothing was loaded again: %s", spoken(error))
-        return
-    say_reloaded("certificates, reserve and limits were", left)

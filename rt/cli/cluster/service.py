@@ -13,6 +13,7 @@ from rt.cli.cluster.units import Unit
 from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.console import note, say
 from rt.cli.common.link import ServiceSettings
+from rt.cli.common.options import flag
 from rt.cli.data.pull import PullSettings
 from rt.config.settings import load
 from rt.errors import Misuse, spoken
@@ -35,22 +36,21 @@ def service() -> None:
 @service.command()
 @click.argument("kind", type=click.Choice(["node", "push", "pull"]))
 @click.option("--config", metavar="FILE", required=True, envvar="RT_CONFIG",
-              help="Settings of the program, on this machine.  [RT_CONFIG]")  # fmt: skip
-@click.option("--user", default="rt", show_default=True, help="User that it runs as.")
-@click.option("--program", metavar="FILE", help="The command rt.  [default: the one that runs]")
-@click.option("--unit-dir", metavar="DIR", default=_UNITS, show_default=True, help="Where to.")
-@click.option("--force", is_flag=True, help="Write over a unit that is there and differs.")
-@click.option("--dry-run", is_flag=True, help="Print the unit, and write nothing.")
+              help="Settings file of the program.  [RT_CONFIG]")  # fmt: skip
+@click.option("--user", default="rt", show_default=True, help="User that the service runs as.")
+@click.option(
+    "--program", metavar="FILE", help="Path of the program rt.  [default: the running one]"
+)
+@click.option(
+    "--unit-dir", metavar="DIR", default=_UNITS, show_default=True,
+    help="Directory to write the unit to.",
+)  # fmt: skip
+@flag("--force", help="Overwrite an existing unit that differs.")
+@flag("--dry-run", help="Print the unit, and write nothing.")
 def install(
-    kind: str,
-    *,
-    config: str,
-    user: str,
-    program: str | None,
-    unit_dir: str,
-    force: bool,
+    kind: str, *, config: str, user: str, program: str | None, unit_dir: str, force: bool,
     dry_run: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Write a unit for KIND: node, push or pull.
 
     The unit may write to the root of the settings and nowhere else, is restarted after a failure

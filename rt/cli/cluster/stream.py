@@ -8,7 +8,7 @@ import click
 from rt.cli.cluster.found import found_stream
 from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.console import note, print_json, say, table
-from rt.cli.common.options import json_option
+from rt.cli.common.options import flag, json_option
 from rt.config.settings import FILE_BYTES_MAX, load
 from rt.errors import Misuse, RtError, spoken
 from rt.names import parse_stream, stream_directory
@@ -23,11 +23,11 @@ from rt.text import printable
 
 _HEADINGS: Final = ("stream", "state", "merged to", "messages", "directory")
 _SPARE: Final = ("directory", "messages")
-_AGAIN: Final = "send the node SIGHUP (systemctl reload), or start it again"
+_AGAIN: Final = "send the node SIGHUP (systemctl reload), or restart it"
 
 config_option = click.option(
     "--config", metavar="FILE", required=True, envvar="RT_CONFIG",
-    help="The node's file, whose list of streams is read or changed.  [RT_CONFIG]",
+    help="Settings file of the node.  [RT_CONFIG]",
 )  # fmt: skip
 
 
@@ -44,10 +44,13 @@ def stream() -> None:
 @stream.command()
 @click.argument("name")
 @config_option
-@click.option("--root", metavar="DIR", default="", help="Directory for it; the node's if not set.")
+@click.option(
+    "--root", metavar="DIR", default="",
+    help="Directory that holds the stream.  [default: the node's root]",
+)  # fmt: skip
 @click.option(
     "--set", "own", metavar="SETTING=VALUE", multiple=True,
-    help="A setting of this stream alone, such as reserve=20Gi; repeatable.",
+    help="Override a setting for this stream, such as reserve=20Gi; repeat for more.",
 )  # fmt: skip
 @json_option("what was made")
 def create(name: str, *, config: str, root: str, own: tuple[str, ...], as_json: bool) -> None:
@@ -87,7 +90,7 @@ def create(name: str, *, config: str, root: str, own: tuple[str, ...], as_json: 
 @stream.command()
 @click.argument("name")
 @config_option
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@flag("--yes", help="Do not ask.")
 @json_option("what was dropped")
 def drop(name: str, *, config: str, yes: bool, as_json: bool) -> None:
     """Remove a stream from a node's file; its files stay where they are.
@@ -115,7 +118,7 @@ def drop(name: str, *, config: str, yes: bool, as_json: bool) -> None:
     if as_json:
         print_json({"stream": name, "directory": directory, "config": config})
         return
-    say(f"{config} does not list stream {name} any more; its files stay in {directory}")
+    say(f"{config} no longer lists stream {name}; its files stay in {directory}")
     note(_AGAIN)
 
 

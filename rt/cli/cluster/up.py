@@ -13,6 +13,7 @@ from rt.cli.cluster.found import found_streams
 from rt.cli.cluster.up_add import add_node
 from rt.cli.cluster.up_control import ControlRequest, ControlServer, ask_cluster
 from rt.cli.common.console import note, say
+from rt.cli.common.options import flag
 from rt.cli.process.children import Child, Children
 from rt.cli.process.stop_signals import StopSignals
 from rt.config.settings import load
@@ -20,13 +21,7 @@ from rt.errors import Misuse, RtError
 from rt.log.files.disk import make_private_directory
 from rt.log.files.lock import take_lock
 from rt.names import parse_node
-from rt.node.founding.cluster_files import (
-    CLIENTS_NAME,
-    Place,
-    init_local_cluster,
-    is_founded,
-    is_removed,
-)
+from rt.node.founding import cluster_files
 from rt.node.settings.http import HttpSettings
 from rt.node.settings.node import NodeSettings
 from rt.text import counted
@@ -40,26 +35,23 @@ _SERVES: Final = r":(\d+)$"  # matches the first line of a node that is ready
 @click.option(
     "--nodes", default=3, show_default=True, help="Size of the cluster: 1, 3, 5 or 7 nodes."
 )
-@click.option("--root", default="rt-up", show_default=True, help="Directory for all of it.")
+@click.option(
+    "--root", default="rt-up", show_default=True,
+    help="Directory of the cluster: settings, certificates and data.",
+)  # fmt: skip
 @click.option("--stream", default="stream", show_default=True, help="Stream to serve.")
 @click.option(
     "--http",
     metavar="HOST:PORT",
-    help="Show metrics, health and a page of the first node here; the others take the next ports.",
+    help="Serve the first node's metrics, health and page here; the others use the next ports.",
 )
-@click.option("--kill", "kill", metavar="NODE", help="Kill a node of the cluster that runs there.")
-@click.option("--start", "start", metavar="NODE", help="Start a node of it that has ended.")
-@click.option("--add", "add", is_flag=True, help="Add a node to it, and wait until it votes.")
+@click.option("--kill", "kill", metavar="NODE", help="Kill a node of the running cluster.")
+@click.option("--start", "start", metavar="NODE", help="Start a node that has ended.")
+@flag("--add", "add", help="Add a node to the running cluster, and wait until it votes.")
 def up(
-    nodes: int,
-    root: str,
-    stream: str,
-    *,
-    http: str | None,
-    kill: str | None,
-    start: str | None,
+    nodes: int, root: str, stream: str, *, http: str | None, kill: str | None, start: str | None,
     add: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Run a whole cluster on this machine until ctrl-C: for development.
 
     The first run creates the cluster in the directory; later runs use it. The cluster keeps running
@@ -94,19 +86,16 @@ def up(
         for name, page in pages.items():
             click.echo(f"the page of {name} is at http://{page}")
         click.echo(f"{counted(len(places), 'node')} up for stream {stream}; ctrl-C stops. Try:\n")
-        show_client_commands(os.path.join(root, CLIENTS_NAME))
+        show_client_commands(os.path.join(root, cluster_files.CLIENTS_NAME))
         while signals.wait(_CHECK_S):
             running.look()
             control.serve(running.obey)
 
 
 def start_nodes(
-    children: Children,
-    root: str,
-    stream: str,
-    places: list[Place],
+    children: Children, root: str, stream: str, places: list[cluster_files.Place],
     pages: Mapping[str, str] = MappingProxyType({}),
-) -> list[Child]:
+) -> list[Child]:  # fmt: skip
     """Start a process for each node of a cluster on this machine; return when all of them serve.
 
     Args:
@@ -120,10 +109,10 @@ def start_nodes(
         RtError: A node did not start; the message says why.
     """
     # if a majority has a state, a node without one was emptied and must copy it, not found it
-    there = sum(is_founded(root, place, stream) for place in places)
+    there = sum(cluster_files.is_founded(root, place, stream) for place in places)
     is_new = len(places) > 1 and there <= len(places) // 2
     for place in places if is_new else ():
-        if _is_founder(root, place) and not is_founded(root, place, stream):
+        if _is_founder(root, place) and not cluster_files.is_founded(root, place, stream):
             found_streams(load(NodeSettings, place.config, "node", environment={}))
     started = [_start(children, place, pages.get(place.name, "")) for place in places]
     for child in started:
@@ -135,25 +124,10 @@ class LocalCluster:
     """The nodes of `rt up`: reports those that end, and kills and starts nodes on request."""
 
     def __init__(
-        self,
-        children: Children,
-        root: str,
-        stream: str,
-        places: list[Place],
+        self, children: Children, root: str, stream: str, places: list[cluster_files.Place],
         pages: Mapping[str, str],
-    ) -> None:
-        """Start all nodes.
-
-        Args:
-            children: Stops the processes at the end.
-            root: The cluster's directory.
-            stream: The stream that it serves.
-            places: Its nodes.
-            pages: The address of each node's page, by node name.
-
-        Raises:
-            RtError: A node did not start.
-        """
+    ) -> None:  # fmt: skip
+        """Start all nodes; arguments and errors as of `start_nodes`."""
         self._children = children
         self._root, self._stream = root, stream
         self._places = {place.name: place for place in places}
@@ -174,7 +148,7 @@ class LocalCluster:
                 self._drop(name)
                 if not self._running and not self._killed:
                     raise RtError(f"{reason}; no node is left")
-                if is_removed(self._root, self._places[name], self._stream):
+                if cluster_files.is_removed(self._root, self._places[name], self._stream):
                     del self._places[name]
                     note(f"{name} was removed from the cluster, and has ended; {self._left()}")
                 else:
@@ -200,7 +174,7 @@ class LocalCluster:
         """Start a node that was added to the configuration while this was running."""
         config = os.path.join(self._root, f"{parse_node(name)}.toml")
         settings = load(NodeSettings, config, "node", environment={})
-        self._places[name] = Place(settings.name, settings.listen, config)
+        self._places[name] = cluster_files.Place(settings.name, settings.listen, config)
         return f"{name} is running" if name in self._running else self._start(name)
 
     def _kill(self, name: str) -> str:
@@ -239,12 +213,12 @@ class LocalCluster:
         return f"rt up --root {self._root} --start {name}"
 
 
-def _start(children: Children, place: Place, page: str) -> Child:
+def _start(children: Children, place: cluster_files.Place, page: str) -> Child:
     shown = ["--http", page] if page else []
     return children.start(place.name, "node", "--config", place.config, *shown)
 
 
-def _is_founder(root: str, place: Place) -> bool:
+def _is_founder(root: str, place: cluster_files.Place) -> bool:
     """Return whether a node is one of the cluster's first, rather than added later."""
     first = load(NodeSettings, os.path.join(root, "n1.toml"), "node", environment={})
     return place.name in first.member_names
@@ -268,19 +242,22 @@ def _page_addresses(http: str | None, nodes: int) -> list[str]:
     return addresses
 
 
-def _places(root: str, stream: str, nodes: int) -> list[Place]:
+def _places(root: str, stream: str, nodes: int) -> list[cluster_files.Place]:
     """Return the nodes of the cluster in `root`, which is created if there is none.
 
     Nodes that were removed from the cluster are left out.
     """
     configs = [name for name in os.listdir(root) if re.fullmatch(r"n\d+\.toml", name)]
     if not configs:
-        return init_local_cluster(root, stream, nodes)
+        return cluster_files.init_local_cluster(root, stream, nodes)
     paths = [os.path.join(root, name) for name in sorted(configs, key=lambda name: int(name[1:-5]))]
     there = [load(NodeSettings, path, "node", environment={}) for path in paths]
     served = there[0].stream
-    every = [Place(each.name, each.listen, path) for each, path in zip(there, paths, strict=True)]
-    gone = [each.name for each in every if is_removed(root, each, served)]
+    every = [
+        cluster_files.Place(each.name, each.listen, path)
+        for each, path in zip(there, paths, strict=True)
+    ]
+    gone = [each.name for each in every if cluster_files.is_removed(root, each, served)]
     places = [each for each in every if each.name not in gone]
     if len(places) != nodes or served != stream:
         raise click.UsageError(

@@ -36,7 +36,7 @@ def add_node(root: str) -> None:
     note(ask_cluster(root, ControlRequest("add", name)))
     changes.promote(name)
     name_nodes(clients, [str(each["address"]) for each in changes.members.values()])
-    note(f"{clients} names it too; programs read that when they are started again")
+    note(f"{clients} names it too; programs that run find it by themselves")
     changes.show(as_json=False)
 
 

@@ -1,15 +1,21 @@
 """Asking: queries the status of all nodes of a stream at the same time."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Thread
-from typing import Any
+from typing import Any, Final
 
+from rt.cli.common.link import remember_nodes
 from rt.client.readers.settings import ConnectionSettings
-from rt.errors import RtError, spoken
+from rt.errors import Misuse, RtError, spoken
 from rt.net.tls import Contexts
 from rt.node.founding.cluster_files import ask_status
+from rt.node.settings.node import parse_address
+
+_LEADER: Final = "leader"
+_MEMBERS_MAX: Final = 16  # a cluster has seven voters, and learners while it changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +42,53 @@ class NodeAnswer:
 def ask_nodes(settings: ConnectionSettings) -> list[NodeAnswer]:
     """Ask each node once, all at the same time, so that one that is down delays no other.
 
+    Members that the settings do not name are asked too, at the addresses that the others give. A
+    configured address that does not answer, and is no member's, is left out: its node was
+    removed or replaced. Neither is done if the members know each other by addresses that are not
+    those in the settings, as behind a gateway.
+
     Raises:
         Misuse: Our certificate cannot be used.
     """
-    return ask_addresses(settings.addresses(), settings.contexts())
+    contexts = settings.contexts()
+    found = ask_addresses(settings.addresses(), contexts)
+    members = member_places(found)
+    if not members:
+        return found
+    remember_nodes(member_places(found, only_voters=True))
+    asked = {parse_address(each.address) for each in found}
+    found += ask_addresses([each for each in members if each not in asked], contexts)
+    return [each for each in found if not each.error or parse_address(each.address) in members]
+
+
+def member_places(
+    found: Sequence[NodeAnswer], *, only_voters: bool = False
+) -> list[tuple[str, int]]:
+    """Return the members' addresses, by the nodes that answer at their own ones.
+
+    The leader's word is preferred: the list of a node that lags may name one that was removed.
+    """
+    lists, of_leaders = list[tuple[str, int]](), list[tuple[str, int]]()
+    for each in found:
+        answer = each.answer if isinstance(each.answer, dict) else {}
+        addresses = answer.get("addresses")
+        named = addresses if isinstance(addresses, dict) else {}
+        voters = answer.get("members") if only_voters else None
+        kept = voters if isinstance(voters, list) else [*named]
+        places = _places(named[name] for name in kept if name in named)
+        if parse_address(each.address) in _places(named.values()):
+            lists += places
+            of_leaders += places if answer.get("role") == _LEADER else []
+    return list(dict.fromkeys(of_leaders or lists))
+
+
+def _places(addresses: Iterable[object]) -> list[tuple[str, int]]:
+    """Return the addresses that can be read."""
+    found = []
+    for each in addresses:
+        with suppress(Misuse):
+            found.append(parse_address(str(each)))
+    return found[:_MEMBERS_MAX]
 
 
 def ask_addresses(addresses: Sequence[tuple[str, int]], contexts: Contexts) -> list[NodeAnswer]:
@@ -67,6 +116,10 @@ def _ask(address: tuple[str, int], contexts: Contexts) -> NodeAnswer:
     try:
         answer = ask_status(address, contexts)
     except (OSError, RtError) as error:
-        is_refusal = isinstance(error, RtError)
-        return NodeAnswer(where, {}, spoken(error), is_refusal, sent_ns)
+        return no_answer(where, error, sent_ns)
     return NodeAnswer(where, answer, "", False, sent_ns, time.monotonic() - began_s)
+
+
+def no_answer(where: str, error: OSError | RtError, sent_ns: int = 0) -> NodeAnswer:
+    """Return the result of querying an address that gave no answer but this error."""
+    return NodeAnswer(where, {}, spoken(error), isinstance(error, RtError), sent_ns)

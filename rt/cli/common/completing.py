@@ -19,32 +19,34 @@ _IDENTIFIED_BY: Final = {"sessions": "session", "cursors": "cursor", "groups": "
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
-def complete_stream(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """Return the streams below the root directory that the command would use."""
-    with suppress(Exception):  # completion has nowhere to show an error
-        root = _settings(context)["root"]
-        return _begun(begun, (each.name for each in os.scandir(root) if each.is_dir()))
-    return []
+def _local(names: Callable[[dict[str, Any]], Iterable[str]]) -> Complete:
+    def complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+        with suppress(Exception):  # completion has nowhere to show an error
+            return _begun(begun, names(_settings(context)))
+        return []
+
+    return complete
 
 
-def complete_session(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """Return this machine's sessions of the stream that the command would use."""
-    with suppress(Exception):
-        settings = _settings(context)
-        stream = stream_directory(settings["root"], settings["stream"])
-        names = (each.name for each in os.scandir(stream) if each.is_dir())
-        return _begun(begun, (name for name in names if name != MERGED_NAME and name[0] != "."))
-    return []
+def _directories(path: str) -> list[str]:
+    return [each.name for each in os.scandir(path) if each.is_dir() and each.name[0] != "."]
 
 
-def complete_cursor(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """Return the cursors kept beside the copy that the command would read."""
-    with suppress(Exception):
-        from rt.client.readers.cursor import read_cursors  # noqa: PLC0415 - most completions need none
+def _sessions(settings: dict[str, Any]) -> Iterable[str]:
+    stream = stream_directory(settings["root"], settings["stream"])
+    return [name for name in _directories(stream) if name != MERGED_NAME]
 
-        settings = _settings(context)
-        return _begun(begun, read_cursors(settings["root"], settings["stream"]))
-    return []
+
+def _cursors(settings: dict[str, Any]) -> Iterable[str]:
+    from rt.client.readers.cursor import read_cursors  # noqa: PLC0415 - most completions need none
+
+    return read_cursors(settings["root"], settings["stream"])
+
+
+# by the root directory, and the stream, that the command would use
+complete_stream: Final = _local(lambda settings: _directories(settings["root"]))
+complete_session: Final = _local(_sessions)
+complete_cursor: Final = _local(_cursors)
 
 
 def complete_asked(field: str) -> Complete:

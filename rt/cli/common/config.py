@@ -8,7 +8,7 @@ import click
 
 from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.console import print_json, table
-from rt.cli.common.options import json_option
+from rt.cli.common.options import flag, json_option
 from rt.cli.common.settings_source import settings_source
 from rt.config.settings import Given, explain, kinds_of, settings_of
 from rt.errors import Misuse, spoken
@@ -29,17 +29,13 @@ def config() -> None:
 @config.command("explain", context_settings={"ignore_unknown_options": True})
 @click.argument("command", metavar="COMMAND")
 @click.argument("arguments", metavar="[OPTIONS]...", nargs=-1, type=click.UNPROCESSED)
-@click.option("--set", "only_set", is_flag=True, help="Leave out what has its default.")
+@flag("--set", "only_set", help="Show only settings that differ from their defaults.")
 @json_option("the settings")
 @click.pass_context
 def explain_config(
-    context: click.Context,
-    *,
-    command: str,
-    arguments: tuple[str, ...],
-    only_set: bool,
+    context: click.Context, *, command: str, arguments: tuple[str, ...], only_set: bool,
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Show each setting that COMMAND would run with, its value, and where that comes from.
 
     Later sources override earlier ones: defaults, the file of --config or RT_CONFIG, the

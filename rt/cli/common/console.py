@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
-from rt.text import json_text, printable
+from rt.text import json_text, printable, size_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -30,6 +30,14 @@ def say(*lines: str) -> None:
 def print_json(value: Any) -> None:
     """Print a value to stdout as indented JSON, for a script."""
     click.echo(json_text(value, indent=1))
+
+
+def show_outcome(value: Any, words: str, *, as_json: bool) -> None:
+    """Print an outcome: as JSON for a script, or a sentence for a person."""
+    if as_json:
+        print_json(value)
+    else:
+        say(words)
 
 
 def complain(reason: str) -> None:
@@ -101,6 +109,7 @@ class ProgressBar:
     """
 
     def __init__(self, total: int | None = None) -> None:
+        self.files = 0  # how many `count` has shown
         self._total = total
         self._bar: RichProgress | None = None
         self._next_s = time.monotonic() + _SHOW_AFTER_S if sys.stderr.isatty() else float("inf")
@@ -116,6 +125,11 @@ class ProgressBar:
         if now >= self._next_s:
             self._next_s = now + _SHOW_EVERY_S
             self._draw(printable(text), done)
+
+    def count(self, file: str, size: int) -> None:
+        """Show that another file, of so many bytes, is done."""
+        self.files += 1
+        self.show(f"{file}: {size_text(size)}", self.files)
 
     def _draw(self, text: str, done: int) -> None:
         if self._bar is None:

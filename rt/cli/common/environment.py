@@ -22,9 +22,7 @@ KNOWN: Final = frozenset((
 ))  # fmt: skip
 # Variables of KX RT that users may still have set, and what replaces each.
 FOREIGN: Final = {
-    "RT_SINK": "RT_STREAM",
-    "RT_SOURCE": "RT_STREAM",
-    "RT_LOG_PATH": "RT_ROOT",
+    "RT_SINK": "RT_STREAM", "RT_SOURCE": "RT_STREAM", "RT_LOG_PATH": "RT_ROOT",
     "RT_TOPIC_PREFIX": "RT_NODES, which lists the nodes' addresses",
     "RT_EXTERN_PREFIX": "RT_NODES, which lists the nodes' addresses",
     "RT_REPLICAS": "RT_MEMBERS of a node, which lists all members",
@@ -36,7 +34,7 @@ FOREIGN: Final = {
     "RAFT_HEARTBEAT": "RT_HEARTBEAT_S, in seconds",
     "RAFT_LOG_SIZE": "nothing: snapshots bound the log of Raft (RT_SNAPSHOT_S)",
     "RAFT_CHUNK_SIZE": "nothing: the log of Raft holds no messages",
-}
+}  # fmt: skip
 # used by tests and benchmarks
 _DEVELOPERS: Final = frozenset({"RT_BENCH_DIR", "RT_ARCHIVER_SEEDS"})
 _VARIABLE: Final = re.compile("RT_[A-Z0-9_]+")

@@ -4,23 +4,12 @@ from typing import Final
 
 import click
 
-from rt.errors import (
-    CorruptLog,
-    FlushTimeout,
-    FrameError,
-    GapError,
-    ManifestError,
-    Misuse,
-    PeerError,
-    Refused,
-    RtError,
-    Stopped,
-    spoken,
-)
+from rt import errors
 
 FOUND_WRONG: Final = 1  # damage, a gap, copies that differ, a level not reached, a degraded cluster
 BAD_USE: Final = 2  # also bad input, and a missing file or directory
-REFUSED: Final = 3  # by a peer, a certificate, a limit or a policy; also a cluster without quorum
+# by a peer, a certificate, a limit or a policy; also a cluster without quorum, and a removed node
+REFUSED: Final = 3
 DISK_FAILED: Final = 4  # and other errors of the operating system
 UNKNOWN: Final = "unknown-"  # prefix of the refusal codes for names that the nodes do not know
 OUR_FAULT: Final = 70  # EX_SOFTWARE: an unforeseen error
@@ -45,26 +34,15 @@ Exit codes:
 rt check has the codes of monitoring plugins instead: 0, 1 warning, 2 critical, 3 unknown"""
 
 # The first class that matches an error decides; FlushTimeout and DiskFailed are also OSErrors.
-_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
-    (click.UsageError, BAD_USE),
-    (Misuse, BAD_USE),
-    (FileNotFoundError, BAD_USE),
-    (FileExistsError, BAD_USE),
-    (NotADirectoryError, BAD_USE),
-    (IsADirectoryError, BAD_USE),
-    (Refused, REFUSED),
-    (PeerError, REFUSED),
-    (CorruptLog, FOUND_WRONG),
-    (GapError, FOUND_WRONG),
-    (FlushTimeout, FOUND_WRONG),
-    (FrameError, FOUND_WRONG),
-    (ManifestError, FOUND_WRONG),
-    (Stopped, INTERRUPTED),
-    (click.Abort, INTERRUPTED),
-    (KeyboardInterrupt, INTERRUPTED),
+_CODES: Final[tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], int], ...]] = (
+    ((click.UsageError, errors.Misuse), BAD_USE),
+    ((FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError), BAD_USE),
+    ((errors.Refused, errors.PeerError, errors.RemovedFromCluster), REFUSED),
+    ((errors.CorruptLog, errors.GapError, errors.FlushTimeout), FOUND_WRONG),
+    ((errors.FrameError, errors.ManifestError), FOUND_WRONG),
+    ((errors.Stopped, click.Abort, KeyboardInterrupt), INTERRUPTED),
     (BrokenPipeError, PIPE_CLOSED),
-    (OSError, DISK_FAILED),
-    (RtError, DISK_FAILED),  # any other RtError: our own writer failed
+    ((OSError, errors.RtError), DISK_FAILED),  # any other RtError: our own writer failed
 )
 
 
@@ -78,9 +56,9 @@ def exit_code(error: BaseException) -> int:
     """
     if type(error) is click.ClickException:
         return FOUND_WRONG if error.__cause__ is None else exit_code(error.__cause__)
-    if isinstance(error, Refused) and error.code.startswith(UNKNOWN):
+    if isinstance(error, errors.Refused) and error.code.startswith(UNKNOWN):
         return BAD_USE
-    return next((code for kind, code in _CODES if isinstance(error, kind)), OUR_FAULT)
+    return next((code for kinds, code in _CODES if isinstance(error, kinds)), OUR_FAULT)
 
 
 def sentence(error: BaseException) -> str:
@@ -105,7 +83,7 @@ def sentence(error: BaseException) -> str:
 def _text(error: BaseException) -> str:
     if isinstance(error, click.ClickException):
         return error.format_message()
-    return spoken(error)
+    return errors.spoken(error)
 
 
 def _line(text: str) -> str:

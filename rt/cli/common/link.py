@@ -2,26 +2,43 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from rt.cli.common.console import note
-from rt.cli.common.options import Command, Seconds, click_options, reloaded
+from rt.cli.common.options import (
+    Command,
+    Seconds,
+    click_options,
+    config_path,
+    json_option,
+    reloaded,
+)
+from rt.cli.common.web import shown_over_http
+from rt.cli.process.service_manager import ServiceManager
 from rt.cli.process.stop_signals import StopSignals
 from rt.client.readers.settings import ConnectionSettings
-from rt.config.settings import changed
+from rt.config.settings import SettingsType, changed
 from rt.errors import Misuse, Refused, RtError, spoken
-from rt.net.admin import PASSING, NoLeader
+from rt.net.admin import PASSING, Address, NoLeader
 from rt.net.contexts import Contexts
+from rt.net.known_nodes import KnownNodes
 from rt.node.settings.http import HttpSettings
+from rt.web.serving.recent import RecentEvents
 from rt.web.serving.server import WebServer
+
+if TYPE_CHECKING:
+    from rt.web.programs.watch import SiteWatch
+    from rt.web.serving.site import Site
 
 _log: Final = logging.getLogger("rt.cli")
 _LISTED: Final = ("stream", "nodes", "certs", "identity")
+_KNOWN: Final = "rt.known-nodes"  # key under which a command keeps them
 REPORT_S: Final = 5.0  # the least time between two reports of what a command waits for
 FIRST_S: Final = 1.0  # the time until the first report; most waits are shorter
 # how long to wait for connections to close when none was made: a dial may hang for seconds
@@ -37,13 +54,43 @@ class ServiceSettings(ConnectionSettings):
     web: HttpSettings = field(default_factory=HttpSettings)
 
 
-def link_options(table: str) -> Callable[[Command], Callable[..., Any]]:
+def link_options(table: str, json: str = "") -> Callable[[Command], Callable[..., Any]]:
     """Return the options of a command that asks nodes and reads no files of a stream.
 
     Args:
         table: the table of the file that belongs to this command.
+        json: what its option `--json` prints; "" if it has none.
     """
-    return click_options(ConnectionSettings, table, _LISTED)
+
+    def decorate(command: Command) -> Callable[..., Any]:
+        command = json_option(json)(command) if json else command
+
+        @wraps(command)
+        def run(*args: Any, settings: ConnectionSettings, **parameters: Any) -> Any:
+            known = click.get_current_context().meta[_KNOWN] = known_nodes(settings)
+            texts = [f"{host}:{port}" for host, port in known.addresses]
+            nodes = tuple(dict.fromkeys([*texts, *settings.nodes]))
+            return command(*args, settings=replace(settings, nodes=nodes), **parameters)
+
+        return click_options(ConnectionSettings, table, _LISTED)(run)
+
+    return decorate
+
+
+def known_nodes(settings: ConnectionSettings) -> KnownNodes:
+    """Return the nodes as far as they are known to this command and to those before it.
+
+    They are remembered beside the command's configuration; beside the stream's data without one.
+    """
+    return settings.known_nodes(config_path())
+
+
+def remember_nodes(voters: Sequence[Address]) -> None:
+    """Remember the members that vote beside the running command's configuration, if it has one."""
+    context = click.get_current_context(silent=True)
+    known = None if context is None else context.meta.get(_KNOWN)
+    if isinstance(known, KnownNodes) and config_path():
+        known.adopt(voters)
 
 
 def look(settings: ConnectionSettings, request: dict[str, Any]) -> dict[str, Any]:
@@ -68,34 +115,73 @@ def timeout_option(goes_with: str) -> Callable[[Callable[..., None]], Callable[.
     )  # fmt: skip
 
 
-def reload_service(settings: ServiceSettings, contexts: Contexts, web: WebServer | None) -> None:
-    """Load certificates again, the only settings that can change while such a program runs.
+@contextmanager
+def attended(
+    settings: ServiceSettings, contexts: Contexts, signals: StopSignals, watch: "SiteWatch",
+    site_of: Callable[[RecentEvents], "Site"], *, known: KnownNodes, follow: Callable[[], None],
+) -> Iterator[Callable[[], None]]:  # fmt: skip
+    """Watch a client, with or without an HTTP port, and serve the port if the settings ask for it.
+
+    Notifies the service manager when the client is ready and, after the block, that it stops.
 
     Args:
         settings: The settings that the command was started with.
         contexts: TLS contexts of its connections; open ones keep their certificate until they end.
-        web: Its HTTP server, if it has one.
+        signals: Ask for reloads of certificates and nodes, all that can change while it runs.
+        watch: Looks at the client.
+        site_of: Makes the site that is served.
+        known: The nodes, for those of a configuration that is loaded again.
+        follow: Called when they have been replaced.
+
+    Yields:
+        What the main loop calls at each turn.
     """
-    try:
-        now = reloaded(ServiceSettings)
+
+    def load() -> ServiceSettings:
         contexts.current()
         if contexts.problem:
             raise Misuse(contexts.problem)
+        return reloaded(ServiceSettings)
+
+    def apply(now: ServiceSettings) -> list[str]:
+        known.configure(now.addresses())
+        follow()
+        return [each for each in changed(settings, now) if each != "nodes"]
+
+    manager = ServiceManager()
+    watch.start()
+    try:
+        with shown_over_http(settings.web, site_of) as web:
+            yield manager.attend(
+                signals,
+                lambda: reload(load, web, apply, "certificates and nodes were"),
+                watch.stuck,
+            )
+    finally:
+        watch.stop()
+    manager.stopping()
+
+
+def reload(
+    load: Callable[[], SettingsType], web: WebServer | None,
+    apply: Callable[[SettingsType], list[str]], what: str,
+) -> None:  # fmt: skip
+    """Load files again and apply what changed; log what cannot be used, and keep the rest.
+
+    Args:
+        load: Loads the settings.
+        web: The HTTP server, if there is one, whose certificate is loaded again.
+        apply: Applies the settings; returns those that need a restart.
+        what: What is loaded again, with its verb.
+    """
+    try:
+        settings = load()
         if web is not None:
             web.reload()
+        left = apply(settings)
     except (RtError, OSError, click.UsageError) as error:
         _log.error("nothing was loaded again: %s", spoken(error))
         return
-    say_reloaded("certificates were", changed(settings, now))
-
-
-def say_reloaded(what: str, left: list[str]) -> None:
-    """Log what was reloaded, and which settings need a restart.
-
-    Args:
-        what: What was loaded again, with its verb.
-        left: The settings that differ from those that the program was started with.
-    """
     _log.info("%s loaded again", what, extra={"event": "reload"})
     if left:
         _log.warning(
@@ -131,13 +217,9 @@ class LongWait:
 
 
 def wait_until(
-    signals: StopSignals,
-    done: Callable[[], bool],
-    timeout_s: float | None,
-    *,
-    ends: bool,
+    signals: StopSignals, done: Callable[[], bool], timeout_s: float | None, *, ends: bool,
     turn: Callable[[], None] = lambda: None,
-) -> bool:
+) -> bool:  # fmt: skip
     """Wait for `done`, a signal or the timeout; return whether it was done.
 
     A busy publisher can undo it a moment later, so use this result instead of calling `done` again.

@@ -32,12 +32,10 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the object: time, level, logger, message, what happened, and its details."""
         fields = {
-            "ts": time_text(int(record.created * 1e9)),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "msg": printable(record.getMessage()),
+            "ts": time_text(int(record.created * 1e9)), "level": record.levelname.lower(),
+            "logger": record.name, "msg": printable(record.getMessage()),
             **{name: getattr(record, name) for name in _DETAILS if hasattr(record, name)},
-        }
+        }  # fmt: skip
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
         return json_text(fields)

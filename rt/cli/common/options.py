@@ -16,6 +16,7 @@ from rt.errors import Misuse, spoken
 from rt.position import Position
 
 _LOADS: Final = "rt.loads"  # key under which a command keeps how its settings are loaded
+_CONFIG: Final = "rt.config"  # key of the path of its file
 _COMPLETED: Final = {"stream": complete_stream, "session": complete_session}
 SECONDS_MAX: Final = 366 * 24 * 3600
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -44,7 +45,7 @@ def click_options(
         def run(*args: Any, config: str | None, **parameters: Any) -> Any:
             options = {name: typed(parameters.pop(name)) for name in names}
             loads = functools.partial(load, cls, config, table, options=options)
-            click.get_current_context().meta[_LOADS] = loads
+            click.get_current_context().meta.update({_LOADS: loads, _CONFIG: config})
             try:
                 settings = loads()
             except (Misuse, FileNotFoundError) as error:
@@ -72,9 +73,20 @@ def reloaded(cls: type[SettingsType]) -> SettingsType:
     return settings
 
 
+def config_path() -> str:
+    """Return the path of the running command's file; "" if it was given none."""
+    context = click.get_current_context(silent=True)
+    return "" if context is None else str(context.meta.get(_CONFIG) or "")
+
+
+def flag(*names: str, help: str) -> Callable[[Command], Command]:  # noqa: A002 - click's name
+    """Return an option that takes no value."""
+    return click.option(*names, is_flag=True, help=help)
+
+
 def json_option(what: str) -> Callable[[Command], Command]:
     """Return the option `--json` of a command that can print `what` for a script."""
-    return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON.")
+    return flag("--json", "as_json", help=f"Print {what} as JSON.")
 
 
 def parse_position(_context: Any, _parameter: Any, text: str | None) -> Position | None:
@@ -102,11 +114,9 @@ class Seconds(click.FloatRange):
 def _config_option(table: str | None) -> Callable[[Command], Command]:
     part = f", table [{table}]" if table else ""
     return click.option(
-        "--config",
-        metavar="FILE",
-        envvar="RT_CONFIG",
+        "--config", metavar="FILE", envvar="RT_CONFIG",
         help=f"TOML file with these settings{part}.  [RT_CONFIG]",
-    )
+    )  # fmt: skip
 
 
 def _options(

@@ -1,6 +1,7 @@
 """WaitNotes: reports on stderr which nodes a short command waits for."""
 
 import threading
+from collections.abc import Callable
 from typing import Final, Self
 
 from rt.cli.common.console import note
@@ -18,8 +19,17 @@ class WaitNotes:
     Threads: its own polls and prints; `_over` ends it.
     """
 
-    def __init__(self) -> None:
-        """Prepare the thread; entering the context starts it."""
+    def __init__(
+        self, say: Callable[[str], None] = note, *, long_s: float = _LONG_S, poll_s: float = _LOOK_S
+    ) -> None:
+        """Prepare the thread; entering the context starts it.
+
+        Args:
+            say: Prints a report.
+            long_s: A wait that takes longer is reported.
+            poll_s: Seconds between two looks at the waits.
+        """
+        self._say, self._long_s, self._poll_s = say, long_s, poll_s
         self._over = threading.Event()
         self._looking = threading.Thread(target=self._look, name="wait notes", daemon=True)
 
@@ -33,8 +43,8 @@ class WaitNotes:
 
     def _look(self) -> None:
         said: list[str] = []
-        while not self._over.wait(_LOOK_S):
-            names = awaited(_LONG_S)
+        while not self._over.wait(self._poll_s):
+            names = awaited(self._long_s)
             if names and names != said:
-                note(f"waiting for an answer from {', '.join(names)}")
+                self._say(f"waiting for an answer from {', '.join(names)}")
             said = names or said

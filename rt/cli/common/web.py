@@ -11,18 +11,7 @@ from rt.web.serving.recent import RecentEvents, forget_events, keep_events
 from rt.web.serving.server import WebServer, demand_installed
 
 if TYPE_CHECKING:
-    from rt.web.programs.watch import SiteWatch
     from rt.web.serving.site import Site
-
-
-@contextmanager
-def watched(watch: "SiteWatch") -> Iterator[None]:
-    """Keep sampling until the block ends, whether or not there is an HTTP port."""
-    watch.start()
-    try:
-        yield
-    finally:
-        watch.stop()
 
 
 def pause_s(settings: HttpSettings) -> float:

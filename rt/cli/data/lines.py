@@ -18,12 +18,7 @@ class LineCutter:
         self.lines = 0  # lines returned so far
         self._max = line_bytes_max
         self._rest: list[bytes] = []
-        self._rest_bytes = 0
-
-    @property
-    def unfinished(self) -> int:
-        """Return how many bytes of an incomplete last line have arrived."""
-        return self._rest_bytes
+        self.unfinished = 0  # bytes of an incomplete last line
 
     def feed(self, data: bytes) -> list[bytes]:
         """Take a piece of input; return the lines that it completes.
@@ -32,7 +27,7 @@ class LineCutter:
             Misuse: The incomplete line is already too long; earlier calls have returned all lines
                 before it.
         """
-        if self._rest_bytes > self._max:
+        if self.unfinished > self._max:
             raise Misuse(f"the line is longer than {self._max} bytes; send it in parts")
         lines = data.split(b"\n")
         if len(lines) == 1:
@@ -40,7 +35,7 @@ class LineCutter:
             return []
         if self._rest:
             lines[0] = b"".join((*self._rest, lines[0]))
-            self._rest, self._rest_bytes = [], 0
+            self._rest, self.unfinished = [], 0
         self._keep(lines.pop())
         self.lines += len(lines)
         return lines
@@ -48,11 +43,11 @@ class LineCutter:
     def finish(self) -> list[bytes]:
         """Return the last line, if the input ended without a newline."""
         lines = [b"".join(self._rest)] if self._rest else []
-        self._rest, self._rest_bytes = [], 0
+        self._rest, self.unfinished = [], 0
         self.lines += len(lines)
         return lines
 
     def _keep(self, data: bytes) -> None:
         if data:
             self._rest.append(data)
-            self._rest_bytes += len(data)
+            self.unfinished += len(data)

@@ -31,24 +31,28 @@ class WritingSettings:
 
     fsync: str = field(
         default=Fsync.INTERVAL.value,
-        metadata={"help": "When to sync without a flush: always, interval or never."},
+        metadata={
+            "help": "When to sync a frame without a flush: always, at an interval, or never."
+        },
     )
     fsync_interval_s: Seconds = field(
-        default=0.2, metadata={"help": "Time between syncs of the policy interval."}
+        default=0.2, metadata={"help": "With fsync interval: time between two syncs."}
     )
     file_bytes: Bytes = field(
         default=FILE_BYTES_MAX, metadata={"help": "Roll a file before it exceeds this size."}
     )
     file_age_s: Seconds = field(
         default=0.0,
-        metadata={"help": "Roll a file this long after its first message; 0 is never."},
+        metadata={"help": "Roll a file this long after its first message; 0 turns this off."},
     )
     frame_bytes: Bytes = field(
-        default=FRAME_BYTES_DEFAULT, metadata={"help": "Put at most this much into one frame."}
+        default=FRAME_BYTES_DEFAULT, metadata={"help": "Largest size of a frame."}
     )
-    compression: int = field(default=0, metadata={"help": "zstd level, 1 to 19; 0 is none."})
+    compression: int = field(
+        default=0, metadata={"help": "zstd level, 1 to 19; 0 turns compression off."}
+    )
     message_bytes_max: Bytes = field(
-        default=MESSAGE_BYTES_MAX, metadata={"help": "Refuse longer messages."}
+        default=MESSAGE_BYTES_MAX, metadata={"help": "Largest message accepted."}
     )
 
     def __post_init__(self) -> None:
@@ -60,12 +64,10 @@ class WritingSettings:
     def writer(self) -> WriterSettings:
         """Return the settings of the session's writer."""
         return WriterSettings(
-            fsync=Fsync(self.fsync),
-            fsync_interval_s=self.fsync_interval_s,
-            file_bytes_max=self.file_bytes,
-            file_age_s=self.file_age_s,
+            fsync=Fsync(self.fsync), fsync_interval_s=self.fsync_interval_s,
+            file_bytes_max=self.file_bytes, file_age_s=self.file_age_s,
             compression=self.compression,
-        )
+        )  # fmt: skip
 
     def batching(self) -> Batching:
         """Return how messages are batched into frames."""
@@ -76,19 +78,23 @@ class WritingSettings:
 class PublishSettings:
     """The settings of `rt publish`; each is a key, a variable and an option."""
 
-    session: str = field(metadata={"help": "This publisher's own name in the stream."})
+    session: str = field(metadata={"help": "Name of the session, unique in the stream."})
     root: str = field(
         default="rt-data", metadata={"help": "Directory that holds streams; made if missing."}
     )
     stream: str = field(default="stream", metadata={"help": "Name of the stream."})
     group: str = field(
-        default="", metadata={"help": "Redundant publishers of the same messages share a group."}
+        default="", metadata={"help": "Name shared by redundant publishers of the same messages."}
     )
     flush: str = field(
         default="synced",
-        metadata={"help": "Wait at the end for: written, synced, received, replicated or merged."},
+        metadata={
+            "help": "Level to wait for at the end: written, synced, received, replicated or merged."
+        },
     )
-    flush_timeout_s: Seconds = field(default=30.0, metadata={"help": "How long to wait for that."})
+    flush_timeout_s: Seconds = field(
+        default=30.0, metadata={"help": "How long to wait for that level."}
+    )
     writing: WritingSettings = field(default_factory=WritingSettings)
 
     def __post_init__(self) -> None:
@@ -102,7 +108,7 @@ class PublishSettings:
 @click.argument("files", nargs=-1, metavar="[FILE]...")
 @click.option(
     "--format", "form", type=click.Choice(["lines", "ndjson"]), default="lines", show_default=True,
-    help="Whether each line is a message as it is, or a JSON object.",
+    help="Treat each line as a message as it is, or as a JSON object.",
 )  # fmt: skip
 @click.option("--key-field", metavar="NAME", default="", help="JSON field to use as the key.")
 @click.option(
@@ -111,22 +117,15 @@ class PublishSettings:
 )  # fmt: skip
 @click.option(
     "--header", "headers", metavar="NAME=VALUE", multiple=True,
-    help="Give each message this header, such as content-type=text/csv; repeat for more.",
+    help="Add this header to each message, such as content-type=text/csv; repeat for more.",
 )  # fmt: skip
 @click.option("--rate", metavar="N/s", help="Publish no faster than this: 250/s or 10k/s.")
 @json_option("the summary")
 @click_options(PublishSettings, "publish")
 def publish(
-    files: tuple[str, ...],
-    *,
-    form: str,
-    key_field: str,
-    time_field: str,
-    headers: tuple[str, ...],
-    rate: str | None,
-    as_json: bool,
-    settings: PublishSettings,
-) -> None:
+    files: tuple[str, ...], *, form: str, key_field: str, time_field: str, headers: tuple[str, ...],
+    rate: str | None, as_json: bool, settings: PublishSettings,
+) -> None:  # fmt: skip
     """Publish the lines of FILEs, or of stdin, to a session.
 
     \b

@@ -1,10 +1,10 @@
 """`rt pull`: keeps a copy of a stream's merged log."""
 
-import os
 import time
 from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -15,26 +15,17 @@ from replicator.pull.end_wait import EndWait
 from replicator.pull.mirror import Mirror
 from replicator.repair.copy_scrubber import copy_scrubber
 from replicator.repair.scrubber import SCRUB_BYTES_S, Scrubber
+from rt.cli.common import link
 from rt.cli.common.console import note, print_json
-from rt.cli.common.link import (
-    STOP_S,
-    LongWait,
-    ServiceSettings,
-    interrupting,
-    reload_service,
-    timeout_option,
-    wait_until,
-)
-from rt.cli.common.options import click_options, json_option
-from rt.cli.common.web import pause_s, shown_over_http, watched
-from rt.cli.process.service_manager import ServiceManager
+from rt.cli.common.options import click_options, flag, json_option
+from rt.cli.common.web import pause_s
 from rt.cli.process.stop_signals import StopSignals
 from rt.config.kinds import Bytes
 from rt.errors import Misuse, RtError
 from rt.log.files.archived import begins_as_wanted
 from rt.log.files.directory import LogDirectory
 from rt.log.read.start import parse_start
-from rt.names import MERGED_NAME, stream_directory
+from rt.names import merged_directory
 from rt.net.authority.certificates import certificate_files
 from rt.net.authority.identity import CertificateRole
 from rt.net.tls import Contexts, server_context
@@ -51,13 +42,13 @@ _PULLING: Final = (CertificateRole.SUBSCRIBER, CertificateRole.NODE, Certificate
 
 
 @dataclass(frozen=True, slots=True)
-class PullSettings(ServiceSettings):
+class PullSettings(link.ServiceSettings):
     """The settings of `rt pull`."""
 
     scrub_bytes_s: Bytes = field(
         default=SCRUB_BYTES_S,
         metadata={
-            "help": "Read this much of the copy each second, to find what the disk has lost and "
+            "help": "Bytes of the copy to read each second, to find what the disk has damaged and "
             "fetch it from a node; 0 reads none."
         },
     )
@@ -67,45 +58,36 @@ class PullSettings(ServiceSettings):
 @click_options(PullSettings, "pull")
 @click.option(
     "--keep", "kept", default="follow", show_default=True,
-    help="What to keep: what the nodes keep (follow), all, a time (14d), or a size (90Gi).",
+    help="How much to keep: as much as the nodes (follow), all, a time (14d), or a size (90Gi).",
 )  # fmt: skip
 @click.option(
     "--from", "start", metavar="START", default="earliest", show_default=True,
     help="Where a new copy begins, at the start of a file: earliest, latest, a position, last:N, "
     "or a time. A copy that exists goes on where it ends.",
 )  # fmt: skip
-@click.option(
-    "--once", is_flag=True, help="End once the copy has everything that was merged by now."
+@flag("--once", help="Stop once the copy has everything merged before the command started.")
+@flag(
+    "--unconfirmed",
+    help="With --once: stop once the copy has all that one node has, without asking a majority: "
+    "for a cluster that has lost its majority.",
 )
 @click.option(
-    "--unconfirmed", is_flag=True,
-    help="With --once: end with all that one node has, though no majority says what was merged: "
-    "for a cluster that has lost its majority.",
-)  # fmt: skip
-@click.option(
     "--serve", metavar="HOST:PORT",
-    help="Let others pull from this copy, as from a node; with a mirror's certificate.",
+    help="Serve this copy to other pullers, as a node would; needs a mirror's certificate.",
 )  # fmt: skip
-@timeout_option("--once")
+@link.timeout_option("--once")
 @json_option("the outcome")
 def pull(
-    settings: PullSettings,
-    *,
-    kept: str,
-    start: str,
-    once: bool,
-    unconfirmed: bool,
-    serve: str | None,
-    timeout_s: float | None,
-    as_json: bool,
-) -> None:
+    settings: PullSettings, *, kept: str, start: str, once: bool, unconfirmed: bool,
+    serve: str | None, timeout_s: float | None, as_json: bool,
+) -> None:  # fmt: skip
     """Keep a copy of a stream's merged log, from any of its nodes.
 
     It also reads the copy once a day, and fetches a file again that the disk has damaged.
 
     Stops cleanly on SIGTERM and ctrl-C; the next pull resumes where this one ended. SIGHUP reloads
-    certificates, and warns of settings that need a restart; a pull in a terminal ends on SIGHUP,
-    which a closing terminal sends.
+    certificates and nodes, and warns of settings that need a restart; a pull in a
+    terminal ends on SIGHUP, which a closing terminal sends.
 
     \b
     rt pull --root copy --stream flights --nodes n1:7420 --identity spark
@@ -122,45 +104,37 @@ def pull(
     keep = parse_keep(kept)
     contexts = settings.contexts(*(_PULLING if serve is None else _SERVING))
     mirror = None if serve is None else _mirror(settings, serve)
+    known = link.known_nodes(settings)
     client = PullClient(
         settings.root, settings.stream, settings.addresses(), contexts, keep.keeps,
         sweep=keep.sweep, start=parse_start(start), grown=mirror.grown if mirror else None,
+        known=known,
     )  # fmt: skip
     scrubber = None if once else _scrubber(client, settings, contexts, mirror)
-    manager = ServiceManager()
     look = PullWatch(client, pause_s(settings.web))
     signals = StopSignals(reloads=True)
     with signals, mirror or nullcontext(), scrubber or nullcontext():
         if mirror is not None:
             _say(mirror, settings.identity, as_json=as_json)
         client.start()
-        with (
-            watched(look),
-            shown_over_http(
-                settings.web, lambda events: _site(client, settings, events, look, scrubber)
-            ) as web,
-        ):
-            turn = manager.attend(
-                signals, lambda: reload_service(settings, contexts, web), look.stuck
-            )
+        site_of = partial(_site, client, settings, look, scrubber)
+        attended = link.attended(
+            settings, contexts, signals, look, site_of, known=known, follow=client.follow
+        )
+        with attended as turn:
             asked = client.ask_end() if once and not unconfirmed else None
             over = _over(client, asked, unconfirmed=unconfirmed)
-            wait_until(signals, over, timeout_s, ends=once, turn=turn)
-        manager.stopping()
+            link.wait_until(signals, over, timeout_s, ends=once, turn=turn)
         left, status = _ended(client, settings, asked, signals, once=once)
     lacks = _lacks(settings) if once and not left else ""
-    with interrupting(signals):
-        _report(status, lacks, left, once=once, unconfirmed=unconfirmed, as_json=as_json)
+    with link.interrupting(signals):
+        report(status, lacks, left, once=once, unconfirmed=unconfirmed, as_json=as_json)
 
 
 def _ended(
-    client: PullClient,
-    settings: PullSettings,
-    asked: EndWait | None,
-    signals: StopSignals,
-    *,
+    client: PullClient, settings: PullSettings, asked: EndWait | None, signals: StopSignals, *,
     once: bool,
-) -> tuple[str, PullStatus]:
+) -> tuple[str, PullStatus]:  # fmt: skip
     """End a puller; return what is missing of what was asked for, and the last status.
 
     Raises:
@@ -175,7 +149,7 @@ def _ended(
         left = "no node has said that this is all it has"
     if left and signals.is_interrupt:
         note(f"{_unfinished(status, left)}; the next pull resumes there")
-    client.stop(*([] if status.node else [STOP_S]))
+    client.stop(*([] if status.node else [link.STOP_S]))
     if broken:
         raise RtError(status.error)
     if once and client.is_served_nowhere:
@@ -199,30 +173,25 @@ def _scrubber(
 
 
 def _site(
-    client: PullClient,
-    settings: ServiceSettings,
+    client: PullClient, settings: link.ServiceSettings, watch: PullWatch, scrubber: Scrubber | None,
     events: RecentEvents,
-    watch: PullWatch,
-    scrubber: Scrubber | None,
-) -> "Site":
+) -> "Site":  # fmt: skip
     from rt.web.programs.program import ShownProgram  # noqa: PLC0415 - imports what is optional
     from rt.web.programs.pull_site import PullSite  # noqa: PLC0415
 
     files = certificate_files(settings.certs, settings.identity)
     program = ShownProgram("pull", settings.stream, files, events, time.time_ns())
-    return PullSite(client, _merged(settings), program, watch, scrubber)
+    return PullSite(
+        client, merged_directory(settings.root, settings.stream), program, watch, scrubber
+    )
 
 
-def _merged(settings: ServiceSettings) -> str:
-    return os.path.join(stream_directory(settings.root, settings.stream), MERGED_NAME)
-
-
-def _mirror(settings: ServiceSettings, serve: str) -> Mirror:
+def _mirror(settings: link.ServiceSettings, serve: str) -> Mirror:
     """Return the server of the copy; it uses the certificate that the copy is pulled with."""
     files = certificate_files(settings.certs, settings.identity)
     return Mirror(
         parse_address(serve, "--serve"), Contexts(files, server_context), settings.stream,
-        _merged(settings),
+        merged_directory(settings.root, settings.stream),
     )  # fmt: skip
 
 
@@ -232,15 +201,15 @@ def _say(mirror: Mirror, identity: str, *, as_json: bool) -> None:
     (note if as_json else click.echo)(serving)
 
 
-def _lacks(settings: ServiceSettings) -> str:
+def _lacks(settings: link.ServiceSettings) -> str:
     """Say what is missing at the beginning of a copy of a whole stream; "" if nothing."""
-    with closing(LogDirectory(_merged(settings))) as log:
+    with closing(LogDirectory(merged_directory(settings.root, settings.stream))) as log:
         log.refresh()
         if begins_as_wanted(log.manifest):
             return ""
         begin, files = log.manifest.order[0], log.files()
     first = files[0] if files else "its end"
-    return f"the copy lacks what is from {begin} to {first}, because its source does"
+    return f"the copy lacks the messages from {begin} to {first}, because its source lacks them"
 
 
 def _over(client: PullClient, asked: EndWait | None, *, unconfirmed: bool) -> Callable[[], bool]:
@@ -252,7 +221,7 @@ def _over(client: PullClient, asked: EndWait | None, *, unconfirmed: bool) -> Ca
         return lambda: not client.running or client.status().has_all or client.is_served_nowhere
     if asked is None:
         return lambda: not client.running
-    wait = LongWait(lambda: asked.is_over, lambda: _left(client.status(), asked))
+    wait = link.LongWait(lambda: asked.is_over, lambda: _left(client.status(), asked))
     return lambda: not client.running or wait.is_over() or client.is_served_nowhere
 
 
@@ -263,15 +232,10 @@ def _left(status: PullStatus, asked: EndWait) -> str:
     return f"{printable(asked.why_not())}; {status.node} is connected"
 
 
-def _report(
-    status: PullStatus,
-    lacks: str,
-    left: str,
-    *,
-    once: bool,
-    as_json: bool,
+def report(
+    status: PullStatus, lacks: str, left: str, *, once: bool, as_json: bool,
     unconfirmed: bool = False,
-) -> None:
+) -> None:  # fmt: skip
     """Print where the copy ends; with --once, an incomplete copy is an error.
 
     Args:

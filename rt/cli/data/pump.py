@@ -28,17 +28,9 @@ class LinePump:
     """Publishes lines as they arrive; after a signal it ends once all lines read are published."""
 
     def __init__(
-        self,
-        publisher: Publisher,
-        form: Form,
-        message_bytes_max: int,
-        *,
-        root: str,
-        stop: StopSignals,
-        progress: ProgressBar,
-        pace: Pace | None,
-        headers: Headers | None = None,
-    ) -> None:
+        self, publisher: Publisher, form: Form, message_bytes_max: int, *, root: str,
+        stop: StopSignals, progress: ProgressBar, pace: Pace | None, headers: Headers | None = None,
+    ) -> None:  # fmt: skip
         """Make a pump that has published nothing yet.
 
         Args:
@@ -128,7 +120,7 @@ class LinePump:
                 "merged_at": None if merged_at is None else str(merged_at),
             })  # fmt: skip
         elif not self._messages:
-            note(f"nothing was published to {stream}/{session}: there was no input")
+            note(f"nothing was published to {stream}/{session}: the input was empty")
         else:
             merged = "" if merged_at is None else f" at {merged_at}"
             note(

@@ -2,27 +2,19 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from replicator.push.client import PushClient
 from replicator.push.progress import Release, SessionStatus
+from rt.cli.common import link
 from rt.cli.common.completing import complete_session
 from rt.cli.common.console import note, print_json, say
-from rt.cli.common.link import (
-    STOP_S,
-    LongWait,
-    ServiceSettings,
-    interrupting,
-    reload_service,
-    timeout_option,
-    wait_until,
-)
-from rt.cli.common.options import click_options, json_option
-from rt.cli.common.web import pause_s, shown_over_http, watched
+from rt.cli.common.options import click_options, flag, json_option
+from rt.cli.common.web import pause_s
 from rt.cli.process.descriptors import raise_descriptor_limit
-from rt.cli.process.service_manager import ServiceManager
 from rt.cli.process.stop_signals import StopSignals
 from rt.errors import Misuse
 from rt.net.authority.certificates import certificate_files
@@ -38,37 +30,28 @@ _DRAIN_S: Final = 5.0  # how long push goes on shipping after a signal
 
 
 @click.command()
-@click_options(ServiceSettings, "push")
+@click_options(link.ServiceSettings, "push")
 @click.option(
-    "--session",
-    "sessions",
-    multiple=True,
-    default=("*",),
-    help="Name or glob to ship.",
-    shell_complete=complete_session,
-)
+    "--session", "sessions", multiple=True, default=("*",),
+    help="Name or glob of the sessions to ship; repeat for more.", shell_complete=complete_session,
+)  # fmt: skip
 @click.option(
     "--archive", "release", type=click.Choice([each.value for each in Release]), default="merged",
     show_default=True,
-    help="Archive a session's own rolled files once merged, once merged by all nodes, or never.",
+    help="When to archive own rolled files: once merged, once merged by all nodes, or never.",
 )  # fmt: skip
-@click.option("--drain", is_flag=True, help="End once the nodes have merged everything there is.")
-@timeout_option("--drain")
+@flag("--drain", help="Stop once the nodes have merged everything published so far.")
+@link.timeout_option("--drain")
 @json_option("the outcome")
 def push(
-    settings: ServiceSettings,
-    sessions: tuple[str, ...],
-    *,
-    release: str,
-    drain: bool,
-    timeout_s: float | None,
-    as_json: bool,
-) -> None:
+    settings: link.ServiceSettings, sessions: tuple[str, ...], *, release: str, drain: bool,
+    timeout_s: float | None, as_json: bool,
+) -> None:  # fmt: skip
     """Ship sessions to the nodes of a stream, and keep shipping as they grow.
 
     On SIGTERM or ctrl-C it ships what is left, for up to 5 seconds, and ends. SIGHUP reloads
-    certificates, and warns of settings that need a restart; a push in a terminal ends on SIGHUP,
-    which a closing terminal sends.
+    certificates and nodes, and warns of settings that need a restart; a push in a
+    terminal ends on SIGHUP, which a closing terminal sends.
 
     \b
     rt push --root data --stream flights --nodes n1:7420 --nodes n2:7420 --identity jfk
@@ -78,32 +61,27 @@ def push(
         raise click.UsageError("--timeout goes with --drain")
     raise_descriptor_limit()
     contexts = settings.contexts(CertificateRole.PUBLISHER)
+    known = link.known_nodes(settings)
     client = PushClient(
         settings.root, settings.stream, settings.addresses(), contexts, sessions,
-        release=Release(release),
+        release=Release(release), known=known,
     )  # fmt: skip
     if drain and not client.status():
         raise Misuse(f"there is no session to ship; check --root {settings.root} and --session")
-    manager = ServiceManager()
     look = PushWatch(client, pause_s(settings.web))
     with StopSignals(reloads=True) as signals:
         client.start()
         # sessions not merged when the wait ended: refused, or waiting for an operator
         left: list[str] = []
-        wait = LongWait(lambda: _is_over(client, left), lambda: waiting_for(client.status()))
-        with (
-            watched(look),
-            shown_over_http(
-                settings.web, lambda events: _site(client, settings, events, look)
-            ) as web,
-        ):
-            turn = manager.attend(
-                signals, lambda: reload_service(settings, contexts, web), look.stuck
-            )
-            merged = wait_until(
+        wait = link.LongWait(lambda: _is_over(client, left), lambda: waiting_for(client.status()))
+        site_of = partial(_site, client, settings, look)
+        attended = link.attended(
+            settings, contexts, signals, look, site_of, known=known, follow=client.follow
+        )
+        with attended as turn:
+            merged = link.wait_until(
                 signals, lambda: drain and wait.is_over(), timeout_s, ends=drain, turn=turn
             )
-        manager.stopping()
         merged = merged and not left
         is_known, status = not client.is_shipped_elsewhere(), client.status()
         reasons = sorted({each.error for each in status if each.error})
@@ -111,19 +89,19 @@ def push(
             note(_unfinished(reasons, "merged"))
         synced = _stop(client, status, 0 if timeout_s is not None else _DRAIN_S)
     done = merged if drain else merged or synced
-    with interrupting(signals):
-        _report(reasons, done=done, drain=drain, is_known=is_known, as_json=as_json)
+    with link.interrupting(signals):
+        report(reasons, done=done, drain=drain, is_known=is_known, as_json=as_json)
 
 
 def _stop(client: PushClient, status: Sequence[SessionStatus], drain_s: float) -> bool:
     """Stop a pusher; return whether a majority of the nodes have synced everything."""
     if any(each.connected for each in status):
         return client.stop(drain_s)
-    return client.stop(wait_s=STOP_S)
+    return client.stop(wait_s=link.STOP_S)
 
 
 def _site(
-    client: PushClient, settings: ServiceSettings, events: RecentEvents, watch: PushWatch
+    client: PushClient, settings: link.ServiceSettings, watch: PushWatch, events: RecentEvents
 ) -> "Site":
     from rt.web.programs.program import ShownProgram  # noqa: PLC0415 - imports what is optional
     from rt.web.programs.push_site import PushSite  # noqa: PLC0415
@@ -160,7 +138,7 @@ def waiting_for(status: Sequence[SessionStatus]) -> str:
     return f"still shipping: {'; '.join(named[:_NAMED_MAX])}{more}"
 
 
-def _report(
+def report(
     reasons: Sequence[str], *, done: bool, drain: bool, is_known: bool, as_json: bool
 ) -> None:
     """Print how the push ended; a drain that is not done is an error."""

@@ -14,23 +14,13 @@ import click
 
 from rt.cli.common.completing import complete_cursor, complete_session
 from rt.cli.common.console import note
-from rt.cli.common.options import Seconds, click_options
+from rt.cli.common.options import Seconds, click_options, flag
 from rt.cli.data.render import Output, render_messages, render_payloads
 from rt.cli.process.stop_signals import StopSignals
 from rt.client.readers.cursor import LocalCursor
 from rt.client.readers.subscription import begin_epoch
 from rt.errors import FrameError, Misuse
-from rt.events import (
-    BeyondEnd,
-    CaughtUp,
-    Dropped,
-    Event,
-    Gap,
-    NoMatch,
-    Poisoned,
-    RangeLost,
-    SessionEvent,
-)
+from rt.events import CaughtUp, Event, NewRun, NoMatch
 from rt.format.manifest import FILE_NAME
 from rt.format.message import Batch
 from rt.format.where import Where
@@ -59,74 +49,67 @@ class ReadSettings:
 @click.option(
     "--output", type=click.Choice(["raw", "lines", "json"]), default="lines",
     show_default=True,
-    help="raw: payloads as they are; lines: each with a newline; json: all fields.",
+    help="Print payloads as they are (raw), each on a line (lines), or all fields (json).",
 )  # fmt: skip
 @click.option(
     "--from", "start", metavar="START", default="earliest", show_default=True,
-    help="earliest, latest, a position (0.0.4096), last:N, or a time (ISO 8601).",
+    help="Where to start: earliest, latest, a position (0.0.4096), last:N, or a time (ISO 8601).",
 )  # fmt: skip
-@click.option("--follow/--no-follow", default=True, help="Wait for more, or end at the end.")
-@click.option("--count", type=click.IntRange(min=0), metavar="N", help="End after N messages.")
+@click.option(
+    "--follow/--no-follow",
+    default=True,
+    help="Wait for further messages, or stop at the end of the log.",
+)
+@click.option("--count", type=click.IntRange(min=0), metavar="N", help="Stop after N messages.")
 @click.option(
     "--session", "sessions", metavar="GLOB", multiple=True,
-    help="Only these sessions; repeat for more.",
+    help="Only messages of these sessions; repeat for more.",
 )  # fmt: skip
 @click.option(
     "--own-session", metavar="NAME", shell_complete=complete_session,
-    help="Read a session's own log, not the merged one.",
+    help="Read the log of this session instead of the merged log.",
 )  # fmt: skip
-@click.option("--key-prefix", metavar="TEXT", default="", help="Only keys that begin with this.")
+@click.option(
+    "--key-prefix", metavar="TEXT", default="", help="Only messages whose key begins with this."
+)
 @click.option(
     "--where", metavar="TERM", multiple=True,
-    help="Only if a session, key, header or JSON field matches; if repeated, all must.",
+    help="Only messages whose session, key, header or JSON field matches; repeat to require all.",
 )  # fmt: skip
 @click.option(
     "--share", metavar="K/N", default="",
-    help="Only the K-th of N equal shares of all keys, for N readers side by side.",
+    help="Only the keys of share K of N, so that N readers divide the stream.",
 )  # fmt: skip
 @click.option(
     "--timeout", "timeout_s", type=Seconds(), metavar="S",
-    help="End when nothing wanted has come for this many seconds.",
+    help="Stop after this many seconds without a matching message.",
 )  # fmt: skip
 @click.option(
     "--on-gap", type=click.Choice(["raise", "notify", "skip"]), default="raise", show_default=True,
-    help="If messages were archived unread: end with code 1, continue with a note, or continue.",
+    help="If messages were archived unread: exit with code 1, skip with a note, or silently.",
 )  # fmt: skip
 @click.option(
     "--on-poison", type=click.Choice(["raise", "notify", "skip"]), default="raise",
     show_default=True,
-    help="If messages cannot be decoded: end with code 1, pass over them with a note, or silently.",
+    help="If messages cannot be decoded: exit with code 1, skip with a note, or silently.",
 )  # fmt: skip
 @click.option(
     "--copies",
     metavar="DIR|URL",
-    help="Read archived files from the copies of `rt archive offload`.",
+    help="Read archived files from this store of `rt archive offload`.",
 )
 @click.option(
     "--cursor", "cursor_name", metavar="NAME", shell_complete=complete_cursor,
-    help="Go on where the last reader of this name on this machine stopped.",
+    help="Resume where the last reader with this cursor on this machine stopped.",
 )  # fmt: skip
-@click.option("--show-position", is_flag=True, help="Say where to resume, at the end.")
+@flag("--show-position", help="At the end, print the position to resume from.")
 @click_options(ReadSettings, "subscribe")
 def subscribe(
-    *,
-    output: str,
-    start: str,
-    follow: bool,
-    count: int | None,
-    sessions: tuple[str, ...],
-    own_session: str | None,
-    key_prefix: str,
-    where: tuple[str, ...],
-    share: str,
-    timeout_s: float | None,
-    on_gap: OnGap,
-    on_poison: OnGap,
-    copies: str | None,
-    cursor_name: str | None,
-    show_position: bool,
-    settings: ReadSettings,
-) -> None:
+    *, output: str, start: str, follow: bool, count: int | None, sessions: tuple[str, ...],
+    own_session: str | None, key_prefix: str, where: tuple[str, ...], share: str,
+    timeout_s: float | None, on_gap: OnGap, on_poison: OnGap, copies: str | None,
+    cursor_name: str | None, show_position: bool, settings: ReadSettings,
+) -> None:  # fmt: skip
     """Write the messages of a stream to stdout, in order, and wait for more.
 
     \b
@@ -168,7 +151,7 @@ def subscribe(
         with StopSignals(on_stop=subscriber.stop) as stop:
             out.run(timeout_s)
         if cursor is not None and not out.has_written and out.position() > cursor.state.position:
-            note(f"no message was wanted; cursor {cursor_name} stays at {cursor.state.position}")
+            note(f"no message matched; cursor {cursor_name} stays at {cursor.state.position}")
         if show_position:
             note(f"resume from {out.position()}")
     stop.raise_interrupt()
@@ -199,13 +182,9 @@ class _MessageWriter:
     """Writes batch after batch, and tracks where the next reader resumes."""
 
     def __init__(
-        self,
-        subscriber: Subscriber,
-        output: Output,
-        where: Where,
-        count: int | None,
+        self, subscriber: Subscriber, output: Output, where: Where, count: int | None,
         cursor: LocalCursor | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.left = count  # messages still wanted; None for no limit
         self.has_written = False
         self.has_passed = False  # whether messages of a wanted session were read
@@ -272,12 +251,12 @@ class _MessageWriter:
 def _meet(event: Event, no_match: list[NoMatch]) -> None:
     if isinstance(event, NoMatch):
         no_match.append(event)  # reported in the log line
-    elif isinstance(event, Gap | BeyondEnd | Poisoned | SessionEvent | Dropped | RangeLost):
-        note(str(event))
     elif isinstance(event, CaughtUp):
         _log.info("caught up at %s", event.position)
-    else:
+    elif isinstance(event, NewRun):
         note(f"session {event.session} was restarted, at {event.position}")
+    else:
+        note(str(event))
 
 
 def _demand_log(directory: str, *, follow: bool) -> None:

@@ -9,7 +9,7 @@ from itertools import islice
 import click
 
 from rt.cli.common.console import complain, say
-from rt.cli.common.options import parse_position
+from rt.cli.common.options import flag, parse_position
 from rt.errors import CorruptLog, FrameError, Misuse
 from rt.format.ranges import Range
 from rt.format.scan import Frame
@@ -25,23 +25,17 @@ from rt.text import counted, json_text
 @click.command()
 @click.argument("path", metavar="FILE|DIR")
 @click.option(
-    "--from", "begin", metavar="POSITION", callback=parse_position, help="Skip everything before."
+    "--from", "begin", metavar="POSITION", callback=parse_position, help="First position to show."
 )
 @click.option("--count", type=click.IntRange(min=0), metavar="N", help="Stop after N frames.")
-@click.option("--headers", is_flag=True, help="Headers and ranges only, no messages.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per frame.")
-@click.option("--hex", "as_hex", is_flag=True, help="Also the bytes of each frame.")
+@flag("--headers", help="Print headers and ranges, but no messages.")
+@flag("--json", "as_json", help="Print one JSON object per frame.")
+@flag("--hex", "as_hex", help="Print the bytes of each frame, too.")
 @click.pass_context
 def dump(
-    context: click.Context,
-    *,
-    path: str,
-    begin: Position | None,
-    count: int | None,
-    headers: bool,
-    as_json: bool,
-    as_hex: bool,
-) -> None:
+    context: click.Context, *, path: str, begin: Position | None, count: int | None, headers: bool,
+    as_json: bool, as_hex: bool,
+) -> None:  # fmt: skip
     """Show the frames of a log file, or of all files of a log.
 
     \b
@@ -78,7 +72,7 @@ def _frames(
             broken.append(file)
             complain(f"{file}: breaks at {frames.position}: {frames.broken}")
     if left_out:
-        complain(f"skipped {counted(left_out, 'file')} without bytes, archived or just begun")
+        complain(f"skipped {counted(left_out, 'empty file')}, archived or just begun")
 
 
 def _find(path: str, begin: Position | None) -> tuple[LogDirectory, list[str]]:

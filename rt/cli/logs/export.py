@@ -4,13 +4,14 @@ import functools
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.console import ProgressBar, note, print_json, say
-from rt.cli.common.options import click_options, json_option, parse_position
+from rt.cli.common.options import click_options, flag, json_option, parse_position
 from rt.cli.common.web import shown_over_http
 from rt.cli.process.service_manager import ServiceManager
 from rt.cli.process.stop_signals import StopSignals
@@ -22,9 +23,9 @@ from rt.text import counted
 from rt.web.serving.recent import RecentEvents
 
 if TYPE_CHECKING:
-    from rt.spark.tables.export import Exported, ExportSettings
-    from rt.spark.tables.follow import TableFollower
-    from rt.spark.tables.table_state import TableState
+    from rt.tables.export import Exported, ExportSettings
+    from rt.tables.follow import TableFollower
+    from rt.tables.table_state import TableState
     from rt.web.serving.site import Site
 
 _PARTITIONS: Final = click.Choice(["none", "day", "month", "stream", "session"])
@@ -54,18 +55,14 @@ def _parsed(parse: Callable[[str], Any]) -> Callable[..., Any]:
 _OPTIONS: Final = (
     click.option(
         "--partition", type=_PARTITIONS,
-        help="Partitions: by day or month of the merge, by stream or session. A new Parquet "
+        help="Partition by day or month of the merge, by stream or session. A new Parquet "
         "dataset has day, or for a session none; a new Iceberg table has none.",
     ),
-    click.option(
-        "--include-active", is_flag=True, help="Export the active file too, as far as it is."
-    ),
-    click.option(
-        "--allow-gaps", is_flag=True, help="Skip files archived before they were exported."
-    ),
+    flag("--include-active", help="Export the complete frames of the active file, too."),
+    flag("--allow-gaps", help="Skip files that were archived before an export."),
     click.option(
         "--from", "start", metavar="POSITION", callback=parse_position,
-        help="Begin at this position.",
+        help="First position to export.",
     ),
     click.option(
         "--target-size", "target_bytes", default="128Mi", show_default=True, metavar="SIZE",
@@ -73,17 +70,17 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--json-columns", metavar="FILE", type=click.Path(exists=True, dir_okay=False),
-        help="Fields of JSON payloads that become columns, one a line: delay double. Payloads that "
+        help="File of JSON fields to export as columns, one a line: delay double. Payloads that "
         "do not parse go to a table of dead letters.",
     ),
     click.option(
         "--keep", "keep_s", default="1h", show_default=True, metavar="TIME",
-        callback=_parsed(parse_seconds), help="How long files that were replaced stay for readers.",
+        callback=_parsed(parse_seconds), help="How long to keep replaced files for readers.",
     ),
-    click.option("--follow", is_flag=True, help="Add what is new, until it is stopped."),
+    flag("--follow", help="Keep adding new messages until stopped."),
     click.option(
         "--every", "every_s", default="30s", show_default=True, metavar="TIME",
-        callback=_parsed(parse_seconds), help="With --follow: time between two commits.",
+        callback=_parsed(parse_seconds), help="With --follow: how often to commit.",
     ),
 )  # fmt: skip
 
@@ -96,8 +93,8 @@ def _settings_options(command: Callable[..., None]) -> Callable[..., None]:
             start: Position | None, target_bytes: int, json_columns: str | None, keep_s: float,
             follow: bool, **others: Any) -> None:  # fmt: skip
         try:
-            from rt.spark.tables.export import ExportSettings  # noqa: PLC0415 - optional
-            from rt.spark.tables.payloads import NO_COLUMNS, read_columns  # noqa: PLC0415
+            from rt.tables.export import ExportSettings  # noqa: PLC0415 - optional
+            from rt.tables.payloads import NO_COLUMNS, read_columns  # noqa: PLC0415
         except ImportError as error:
             raise Misuse(f"{error.name} is missing: pip install pyarrow numpy") from None
         if target_bytes <= 0:
@@ -122,15 +119,9 @@ def _settings_options(command: Callable[..., None]) -> Callable[..., None]:
 @_settings_options
 @json_option("the outcome")
 def parquet(
-    settings: HttpSettings,
-    directory: str,
-    out: str,
-    *,
-    given: "ExportSettings",
-    follow: bool,
-    every_s: float,
-    as_json: bool,
-) -> None:
+    settings: HttpSettings, directory: str, out: str, *, given: "ExportSettings", follow: bool,
+    every_s: float, as_json: bool,
+) -> None:  # fmt: skip
     """Bring the Parquet dataset in OUT up to date with the log in DIRECTORY.
 
     Run it again, or with --follow, to add what is new. No message is added twice, even if a
@@ -142,38 +133,33 @@ def parquet(
     rt export parquet /var/lib/rt/flights/out /data/flights.parquet
     rt export parquet /var/lib/rt/flights/out /data/flights.parquet --follow --http 127.0.0.1:9430
     """  # noqa: D301 - click reads the backspace character
-    from rt.spark.tables.export import parquet_opener, to_parquet  # noqa: PLC0415 - optional
-    from rt.spark.tables.follow import TableFollower  # noqa: PLC0415
+    from rt.tables.export import parquet_opener, to_parquet  # noqa: PLC0415 - optional
+    from rt.tables.follow import TableFollower  # noqa: PLC0415
 
     if follow:
-        _demand_no_json(as_json=as_json)
-        _follow(TableFollower(directory, parquet_opener(out, given), given, every_s), out, settings)
+        opener = parquet_opener(out, given)
+        follower = TableFollower(directory, opener, given, every_s)
+        _follow(follower, out, settings, as_json=as_json)
         return
-    with ProgressBar() as progress:
-        done = to_parquet(directory, out, given, progress=_shown(progress))
-    _report(out, done, as_json=as_json)
+    _once(out, partial(to_parquet, directory, out, given), as_json=as_json)
 
 
 @export.command()
 @click_options(HttpSettings, "export")
 @click.argument("directory")
 @click.argument("table")
-@click.option("--warehouse", type=click.Path(file_okay=False), help="A local one, with SQLite.")
-@click.option("--catalog", metavar="NAME", help="A catalog of pyiceberg's configuration.")
+@click.option(
+    "--warehouse",
+    type=click.Path(file_okay=False),
+    help="Directory of a local warehouse, whose catalog is a SQLite file.",
+)
+@click.option("--catalog", metavar="NAME", help="Catalog from pyiceberg's configuration.")
 @_settings_options
 @json_option("the outcome")
 def iceberg(
-    settings: HttpSettings,
-    directory: str,
-    table: str,
-    *,
-    warehouse: str | None,
-    catalog: str | None,
-    given: "ExportSettings",
-    follow: bool,
-    every_s: float,
-    as_json: bool,
-) -> None:
+    settings: HttpSettings, directory: str, table: str, *, warehouse: str | None,
+    catalog: str | None, given: "ExportSettings", follow: bool, every_s: float, as_json: bool,
+) -> None:  # fmt: skip
     """Bring the Iceberg table TABLE (namespace.name) up to date with the log in DIRECTORY.
 
     Run it again, or with --follow, to add what is new. The position reached is a property of the
@@ -184,26 +170,29 @@ def iceberg(
     rt export iceberg /var/lib/rt/flights/out flights.messages --warehouse /data/warehouse
     rt export iceberg /var/lib/rt/flights/out flights.messages --catalog prod --follow --every 60s
     """  # noqa: D301 - click reads the backspace character
-    from rt.spark.tables.export import iceberg_opener, to_iceberg  # noqa: PLC0415 - optional
-    from rt.spark.tables.follow import TableFollower  # noqa: PLC0415
+    from rt.tables.export import iceberg_opener, to_iceberg  # noqa: PLC0415 - optional
+    from rt.tables.follow import TableFollower  # noqa: PLC0415
 
     if follow:
-        _demand_no_json(as_json=as_json)
         opener = iceberg_opener(table, lambda: _catalog(warehouse, catalog), given)
-        _follow(TableFollower(directory, opener, given, every_s), table, settings)
+        follower = TableFollower(directory, opener, given, every_s)
+        _follow(follower, table, settings, as_json=as_json)
         return
-    with ProgressBar() as progress:
-        done = to_iceberg(
-            directory, table, _catalog(warehouse, catalog), given, progress=_shown(progress)
-        )
-    _report(table, done, as_json=as_json)
+    opened = _catalog(warehouse, catalog)
+    _once(table, partial(to_iceberg, directory, table, opened, given), as_json=as_json)
 
 
 @export.command()
 @click.argument("directory")
 @click.argument("table")
-@click.option("--warehouse", type=click.Path(file_okay=False), help="Of an Iceberg table.")
-@click.option("--catalog", metavar="NAME", help="Of an Iceberg table, in pyiceberg's settings.")
+@click.option(
+    "--warehouse",
+    type=click.Path(file_okay=False),
+    help="Directory of an Iceberg table's local warehouse.",
+)
+@click.option(
+    "--catalog", metavar="NAME", help="Catalog of an Iceberg table, from pyiceberg's configuration."
+)
 @json_option("it")
 def status(
     directory: str, table: str, *, warehouse: str | None, catalog: str | None, as_json: bool
@@ -249,18 +238,13 @@ def _tell(table: str, state: "TableState", messages: int, lag_s: float) -> None:
     say(f"{counted(messages)} of the log not added yet{waits}")
 
 
-def _demand_no_json(*, as_json: bool) -> None:
-    if as_json:
-        raise click.UsageError("--json is for one run; with --follow, ask rt export status")
-
-
 def _catalog(warehouse: str | None, catalog: str | None) -> Any:
     if (warehouse is None) == (catalog is None):
         raise Misuse("say where the table is: --warehouse DIR, or --catalog NAME")
     try:
         from pyiceberg.catalog import load_catalog  # noqa: PLC0415 - optional
 
-        from rt.spark.tables.iceberg import local_catalog  # noqa: PLC0415 - optional
+        from rt.tables.iceberg import local_catalog  # noqa: PLC0415 - optional
     except ImportError as error:
         raise Misuse(
             f"{error.name} is missing: pip install '.[iceberg]' in a clone of rt"
@@ -273,8 +257,10 @@ def _catalog(warehouse: str | None, catalog: str | None) -> Any:
         raise Misuse(f"catalog {catalog}: {error}") from None
 
 
-def _follow(follower: "TableFollower", table: str, web: HttpSettings) -> None:
+def _follow(follower: "TableFollower", table: str, web: HttpSettings, *, as_json: bool) -> None:
     """Follow the log until a signal; a write that has begun is committed first."""
+    if as_json:
+        raise click.UsageError("--json is for one run; with --follow, ask rt export status")
     manager = ServiceManager()
 
     def site_of(events: RecentEvents) -> "Site":
@@ -297,14 +283,13 @@ def _follow(follower: "TableFollower", table: str, web: HttpSettings) -> None:
     note(f"stopped: {counted(done.messages)} added, complete up to {done.position}")
 
 
-def _shown(progress: ProgressBar) -> Callable[["Exported", int], None]:
-    def show(done: "Exported", total: int) -> None:
-        progress.show(f"{counted(done.messages)} of {total / 1e6:,.0f} MB", done.bytes)
+def _once(out: str, export_to: Callable[..., "Exported"], *, as_json: bool) -> None:
+    with ProgressBar() as progress:
 
-    return show
+        def show(done: "Exported", total: int) -> None:
+            progress.show(f"{counted(done.messages)} of {total / 1e6:,.0f} MB", done.bytes)
 
-
-def _report(out: str, done: "Exported", *, as_json: bool) -> None:
+        done = export_to(progress=show)
     if as_json:
         print_json({
             "directory": out, "files": done.files, "messages": done.messages,
@@ -315,7 +300,7 @@ def _report(out: str, done: "Exported", *, as_json: bool) -> None:
     added = f"added {counted(done.files, 'file')} with {counted(done.messages)} to {out}"
     note(f"{added}; {counted(done.left, 'file')} had been added before")
     if done.dead:
-        note(f"{counted(done.dead)} did not parse and went to the dead letters")
+        note(f"{counted(done.dead)} could not be parsed and were added to the dead letters")
     if done.waiting:
         note(
             f"{counted(done.waiting)} wait in the active file: a run after it is rolled (at 1 GiB, "

@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from rt.cli.common.console import ProgressBar, note, say, table
-from rt.cli.common.options import click_options, json_option
+from rt.cli.common.options import click_options, flag, json_option
 from rt.cli.logs.repair import RepairSettings, repair_log
 from rt.inspect.advice import advice_for, advice_on
 from rt.inspect.compare import Comparison, are_copies, compare_logs
@@ -21,21 +21,17 @@ _NAMED_MAX: Final = 3
 
 @click.command()
 @click.argument("directories", metavar="DIR...", nargs=-1, required=True)
-@click.option(
-    "--repair", is_flag=True,
-    help="Replace what is damaged in merged logs by what the nodes have; nothing may write there.",
-)  # fmt: skip
+@flag(
+    "--repair",
+    help="Replace damaged files of merged logs by the nodes' copies.",
+)
 @click_options(RepairSettings, "verify")
 @json_option("all findings")
 @click.pass_context
 def verify(
-    context: click.Context,
-    *,
-    settings: RepairSettings,
-    directories: tuple[str, ...],
-    repair: bool,
+    context: click.Context, *, settings: RepairSettings, directories: tuple[str, ...], repair: bool,
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Check every byte of the logs in DIRs: sessions, or merged logs (out).
 
     \b

@@ -25,7 +25,7 @@ from rt.errors import Misuse, RtError, spoken
 from rt.inspect.history import history
 from rt.inspect.history_text import HistoryText
 from rt.masking import HIDDEN, masked, without_secrets
-from rt.names import MERGED_NAME, stream_directory
+from rt.names import merged_directory
 from rt.net.authority.certificates import certificate_files, load_certificate
 from rt.text import counted, json_text, printable, size_text
 from rt.version import __version__
@@ -47,18 +47,20 @@ _PACKAGES: Final = (
 
 @click.command()
 @click_options(ConnectionSettings, "status")
-@click.option("--node", "node_file", metavar="FILE", help="This machine is the node of this file.")
-@click.option("--log", "logs", metavar="FILE", multiple=True, help="Add the end of a log; repeat.")
-@click.option("--out", metavar="FILE", help="Where to write it.  [default: rt-bundle-TIME.tar.gz]")
+@click.option(
+    "--node", "node_file", metavar="FILE",
+    help="Settings of the node on this machine; adds checks of the machine.",
+)  # fmt: skip
+@click.option(
+    "--log", "logs", metavar="FILE", multiple=True,
+    help="Add the last lines of this program log; repeat for more.",
+)  # fmt: skip
+@click.option("--out", metavar="FILE", help="File to write.  [default: rt-bundle-TIME.tar.gz]")
 @click.pass_context
 def bundle(
-    context: click.Context,
-    *,
-    settings: ConnectionSettings,
-    node_file: str | None,
-    logs: tuple[str, ...],
-    out: str | None,
-) -> None:
+    context: click.Context, *, settings: ConnectionSettings, node_file: str | None,
+    logs: tuple[str, ...], out: str | None,
+) -> None:  # fmt: skip
     """Collect what a support request needs in one file, without payloads, keys or secrets.
 
     It has the settings of every command, with their sources; the nodes' status, twice; what rt
@@ -90,17 +92,22 @@ def bundle(
         "look through it before you send it")  # fmt: skip
 
 
-def log_end(path: str) -> str:
+def log_end(path: str, *, lines_max: int = _LINES, bytes_max: int = _LOG_BYTES) -> str:
     """Return the last lines of a log, with control characters escaped and private keys hidden.
+
+    Args:
+        path: The log's file.
+        lines_max: How many lines to keep.
+        bytes_max: How much to read, from its end.
 
     Raises:
         Misuse: The file is not text; it may be a log of messages, whose payloads must not be sent.
         OSError: The file cannot be read.
     """
     with open(path, "rb") as file:
-        skipped = max(0, file.seek(0, os.SEEK_END) - _LOG_BYTES)
+        skipped = max(0, file.seek(0, os.SEEK_END) - bytes_max)
         file.seek(skipped)
-        data = file.read(_LOG_BYTES)
+        data = file.read(bytes_max)
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -109,7 +116,7 @@ def log_end(path: str) -> str:
             raise Misuse(f"{path}: not a log of text lines; name what a program logged") from None
     if "\0" in text:
         raise Misuse(f"{path}: not a log of text lines; name what a program logged")
-    kept: deque[str] = deque(maxlen=_LINES)
+    kept: deque[str] = deque(maxlen=lines_max)
     block = ""  # the kind of PEM block that the line is in; "" outside
     for line in text.split("\n"):
         marks = _PEM.findall(line)
@@ -146,14 +153,11 @@ def _about() -> dict[str, object]:
         except metadata.PackageNotFoundError:
             versions[name] = "not installed"
     return {
-        "rt": __version__,
-        "python": sys.version,
-        "platform": platform.platform(),
-        "processors": os.cpu_count(),
-        "packages": versions,
+        "rt": __version__, "python": sys.version, "platform": platform.platform(),
+        "processors": os.cpu_count(), "packages": versions,
         "variables": sorted(name for name in os.environ if _ENVIRONMENT.fullmatch(name)),
         "at_ns": time.time_ns(),
-    }
+    }  # fmt: skip
 
 
 def _settings(program: click.Context, node_file: str | None) -> dict[str, object]:
@@ -216,7 +220,7 @@ def _certificates(settings: ConnectionSettings) -> list[dict[str, str]]:
 
 def _history(settings: ConnectionSettings) -> str:
     """Return the history of this machine's merged log, if it has one."""
-    directory = os.path.join(stream_directory(settings.root, settings.stream), MERGED_NAME)
+    directory = merged_directory(settings.root, settings.stream)
     try:
         text = HistoryText(directory, time.time_ns())
         return "\n".join(map(text.json, history(directory)[-_FILES:]))

@@ -109,7 +109,11 @@ def _level_option(name: str, default: float, words: str) -> Callable[[Run], Run]
 @_level_option("--pull-critical", 3600, "As --pull-warning.")
 @_level_option("--days-warning", 7, "Days until a node's certificate expires.")
 @_level_option("--days-critical", 2, "As --days-warning.")
-@click.option("--may-stop", metavar="NODE", help="CRITICAL unless NODE may be stopped now.")
+@click.option(
+    "--may-stop",
+    metavar="NODE",
+    help="Report CRITICAL unless NODE can be stopped now without stopping the merge.",
+)
 def check(settings: ConnectionSettings, *, may_stop: str | None, **levels: float) -> None:
     """Check a stream for a monitoring system: one line with performance data, and an exit code.
 
@@ -120,19 +124,22 @@ def check(settings: ConnectionSettings, *, may_stop: str | None, **levels: float
     rt check --nodes a:7420 --nodes b:7420 --identity nagios --lag-warning 10 --lag-critical 60
     rt check --config flights/clients.toml --may-stop n2 && systemctl restart rt-node@n2
     """  # noqa: D301 - click reads the backspace character
-    thresholds = (
-        Threshold("lag", "s", levels["lag_warning"], levels["lag_critical"]),
-        Threshold("pull_lag", "s", levels["pull_warning"], levels["pull_critical"]),
-        Threshold("certificate", "d", levels["days_warning"], levels["days_critical"], True),
-    )
-    _demand_order(thresholds)
-    asked = ask_nodes(settings)
-    level, line = judged(asked, thresholds, may_stop or "")
+    thresholds = thresholds_of(**levels)
+    level, line = judged(ask_nodes(settings), thresholds, may_stop or "")
     click.echo(f"RT {level.name}: {line}")
     raise click.exceptions.Exit(level)
 
 
-def _demand_order(thresholds: Sequence[Threshold]) -> None:
+def thresholds_of(
+    *, lag_warning: float = 30, lag_critical: float = 300, pull_warning: float = 60,
+    pull_critical: float = 3600, days_warning: float = 7, days_critical: float = 2,
+) -> tuple[Threshold, ...]:  # fmt: skip
+    """Return the thresholds for these levels; `UsageError` if a critical one comes first."""
+    thresholds = (
+        Threshold("lag", "s", lag_warning, lag_critical),
+        Threshold("pull_lag", "s", pull_warning, pull_critical),
+        Threshold("certificate", "d", days_warning, days_critical, True),
+    )
     for each in thresholds:
         if each.severity(each.critical) is not Severity.CRITICAL or (
             each.severity(each.warning) is Severity.CRITICAL and each.warning != each.critical
@@ -141,6 +148,7 @@ def _demand_order(thresholds: Sequence[Threshold]) -> None:
             raise click.UsageError(
                 f"the critical level of the {name} is reached before its warning"
             )
+    return thresholds
 
 
 def judged(

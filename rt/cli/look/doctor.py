@@ -9,7 +9,7 @@ from rt.cli.common.asking import NodeAnswer, ask_nodes
 from rt.cli.common.console import print_json, say
 from rt.cli.common.exits import FOUND_WRONG
 from rt.cli.common.link import link_options
-from rt.cli.common.options import json_option
+from rt.cli.common.options import flag, json_option
 from rt.cli.look.diagnosis import Diagnosis, Grade, fine, problem, warning
 from rt.cli.look.doctor_cluster import cluster_findings
 from rt.cli.look.doctor_machine import descriptors, node_findings, own_certificate
@@ -25,19 +25,15 @@ from rt.text import counted
 @link_options("status")
 @click.option(
     "--node", "node_file", metavar="FILE",
-    help="Look at this machine as the node of this file too; its certificate asks the others.",
+    help="Check this machine too, as the node of FILE; the node's certificate asks the others.",
 )  # fmt: skip
-@click.option("--quiet", is_flag=True, help="Show only what is wrong.")
+@flag("--quiet", help="Show problems and warnings only.")
 @json_option("the findings")
 @click.pass_context
 def doctor(
-    context: click.Context,
-    *,
-    settings: ConnectionSettings,
-    node_file: str | None,
-    quiet: bool,
+    context: click.Context, *, settings: ConnectionSettings, node_file: str | None, quiet: bool,
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Look for what is wrong with a cluster, or with a node's machine, and say what to do.
 
     It compares clocks, certificates, ports, disks, versions and configurations, and changes
@@ -133,9 +129,9 @@ def _compared(asked: Sequence[NodeAnswer], node: NodeSettings) -> Iterator[Diagn
                           f"{node.places[node.name]}", "rt cluster move changes it")  # fmt: skip
         elif left := sorted(set(node.places) ^ set(map(str, places))):
             yield warning(about, f"file and cluster list different members: {', '.join(left)}",
-                          "correct members in the file; the cluster goes by its log")  # fmt: skip
+                          "correct the file: the cluster keeps its own list")  # fmt: skip
         else:
-            yield fine(about, f"the file agrees with the cluster about {node.name}")
+            yield fine(about, f"the file and the cluster agree on {node.name}")
         return
 
 

@@ -79,10 +79,7 @@ def _dial_advice(asked: NodeAnswer, advice: str) -> str:
 
 
 def _configuration(
-    asked: Sequence[NodeAnswer],
-    answers: Sequence[NodeAnswer],
-    report: ClusterReport,
-    stream: str,
+    asked: Sequence[NodeAnswer], answers: Sequence[NodeAnswer], report: ClusterReport, stream: str
 ) -> Iterator[Diagnosis]:
     """Yield contradictions between our settings and the nodes' answers."""
     about = "configuration"
@@ -92,7 +89,7 @@ def _configuration(
                           "correct the setting stream")  # fmt: skip
     ids = {printable(str(each.answer.get("cluster", ""))) for each in answers}
     if len(ids) > 1:
-        yield problem(about, "the nodes that are listed are of different clusters",
+        yield problem(about, "the listed nodes are of different clusters",
                       "list the nodes of one cluster only")  # fmt: skip
         return
     listed = {parse_address(each.address) for each in asked}
@@ -188,7 +185,11 @@ def _health(report: ClusterReport) -> Iterator[Diagnosis]:
     for each in report.stuck:
         yield problem("cluster", each, "rt session show NAME says which nodes have what")
     for each in report.poisoned:
-        yield problem("cluster", each, "find out what publishes it; rt certs revoke its name")
+        yield problem(
+            "cluster",
+            each,
+            "find the program that publishes it, and revoke its certificate: rt certs revoke",
+        )
     for each in report.returned:
         yield problem("cluster", each, "compare what the publisher has with the nodes")
     if report.leader and not (found or report.stuck or report.poisoned or report.returned):

@@ -63,9 +63,9 @@ def _key(files: CertificateFiles) -> Iterator[Diagnosis]:
         yield problem("certificates", said, advice)
 
 
-def descriptors() -> Iterator[Diagnosis]:
-    """Check how many files this user's programs may have open."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+def descriptors(hard: int | None = None) -> Iterator[Diagnosis]:
+    """Check how many files this user's programs may have open: `hard`, or the hard limit."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1] if hard is None else hard
     if hard != resource.RLIM_INFINITY and hard < _DESCRIPTORS:
         yield warning("descriptors", f"a process may have {hard:,} files open",
                       f"raise the hard limit to {_DESCRIPTORS} or more: LimitNOFILE= in a unit, "
@@ -127,26 +127,34 @@ def disk(root: str) -> Iterator[Diagnosis]:
     place = os.path.abspath(root)
     while not os.path.exists(place):
         place = os.path.dirname(place)
-    kind = _file_system(place)
-    if kind in _MEMORY:
-        yield problem("disks", f"{root} is in memory ({kind}); a restart of the machine loses it",
-                      "use a disk")  # fmt: skip
-    elif kind in _NETWORK:
-        yield warning("disks", f"{root} is on a network ({kind})", "use a local disk: every "
-                      "acknowledgement waits for a sync")  # fmt: skip
+    yield from file_system(root, _file_system(place))
     try:
         taken_s = _sync_time(place)
     except OSError as error:
         yield problem("disks", f"{root} cannot be written: {spoken(error)}",
                       "correct owner and permissions, or run this as the node's user")  # fmt: skip
         return
-    free = os.statvfs(place)
-    words = f"{root} has {size_text(free.f_bavail * free.f_frsize)} free; a sync takes "
+    facts = os.statvfs(place)
+    yield sync_time(root, facts.f_bavail * facts.f_frsize, taken_s)
+
+
+def file_system(root: str, kind: str) -> Iterator[Diagnosis]:
+    """Check the type of a file system, as `stat -f` names it."""
+    if kind in _MEMORY:
+        yield problem("disks", f"{root} is in memory ({kind}); a restart of the machine loses it",
+                      "use a disk")  # fmt: skip
+    elif kind in _NETWORK:
+        yield warning("disks", f"{root} is on a network ({kind})", "use a local disk: every "
+                      "acknowledgement waits for a sync")  # fmt: skip
+
+
+def sync_time(root: str, free: int, taken_s: float) -> Diagnosis:
+    """Judge a file system with so many bytes free, on which a sync took so long."""
+    words = f"{root} has {size_text(free)} free; a sync takes "
     if taken_s > _SLOW_SYNC_S:
-        yield warning("disks", f"{words}{taken_s * 1e3:.0f} ms", "look for another writer or a "
-                      "failing disk: every acknowledgement waits for a sync")  # fmt: skip
-    else:
-        yield fine("disks", f"{words}{taken_s * 1e3:.1f} ms")
+        return warning("disks", f"{words}{taken_s * 1e3:.0f} ms", "look for another writer or a "
+                       "failing disk: every acknowledgement waits for a sync")  # fmt: skip
+    return fine("disks", f"{words}{taken_s * 1e3:.1f} ms")
 
 
 def _sync_time(place: str) -> float:

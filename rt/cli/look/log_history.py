@@ -18,10 +18,8 @@ from rt.position import Position
 from rt.text import counted, parse_time
 
 _STATES: Final = {
-    "archived": frozenset({"archived"}),
-    "live": frozenset({"active", "rolled"}),
-    None: STATES,
-}
+    "archived": frozenset({"archived"}), "live": frozenset({"active", "rolled"}), None: STATES,
+}  # fmt: skip
 _ROWS_A_WRITE: Final = 500
 
 
@@ -31,49 +29,40 @@ def _time(_context: Any, _parameter: Any, text: str | None) -> int | None:
 
 @click.command()
 @click.argument("directory", metavar="[DIR]", default="")
-@click.option("--node", metavar="ADDRESS", help="Ask this node, over mutual TLS, instead of a DIR.")
-@click.option("--stream", help="With --node: name of the stream, of a node that serves several.")
+@click.option("--node", metavar="ADDRESS", help="Ask this node instead of reading DIR.")
+@click.option("--stream", help="With --node: stream to ask for, if the node serves several.")
 @click.option("--certs", help="With --node: directory of certificates.  [default: certs]")
 @click.option(
     "--identity", help="With --node: NAME of the certificate to present.  [default: client]"
 )
 @click.option(
     "--config", metavar="FILE", envvar="RT_CONFIG",
-    help="With --node: TOML file with these three, table [pull].  [RT_CONFIG]",
+    help="With --node: TOML file with stream, certs and identity in the table [pull].  [RT_CONFIG]",
 )  # fmt: skip
 @json_option("all fields")
 @click.option(
-    "--since", metavar="TIME", callback=_time, help="Files with messages of this time or later."
-)
+    "--since", metavar="TIME", callback=_time,
+    help="Only files with messages of this time or later.",
+)  # fmt: skip
 @click.option(
-    "--until", metavar="TIME", callback=_time, help="Files with messages before this time."
+    "--until", metavar="TIME", callback=_time, help="Only files with messages before this time."
 )
 @click.option(
     "--from-position", "begin", metavar="POSITION", callback=parse_position,
-    help="The file with this position (0.3.0, or the integer), and later ones.",
+    help="Only the file with this position (0.3.0, or the integer) and later ones.",
 )  # fmt: skip
 @click.option(
     "--to-position", "end", metavar="POSITION", callback=parse_position,
-    help="Files that begin before this position.",
+    help="Only files that begin before this position.",
 )  # fmt: skip
-@click.option("--archived", "which", flag_value="archived", help="Only archived files.")
-@click.option("--live", "which", flag_value="live", help="Only files that are not archived.")
+@click.option("--archived", "which", flag_value="archived", help="Show archived files only.")
+@click.option("--live", "which", flag_value="live", help="Show only files that are not archived.")
 @uncollected()
 def log_history(
-    *,
-    directory: str,
-    node: str | None,
-    stream: str | None,
-    certs: str | None,
-    identity: str | None,
-    config: str | None,
-    as_json: bool,
-    since: int | None,
-    until: int | None,
-    begin: Position | None,
-    end: Position | None,
-    which: str | None,
-) -> None:
+    *, directory: str, node: str | None, stream: str | None, certs: str | None,
+    identity: str | None, config: str | None, as_json: bool, since: int | None, until: int | None,
+    begin: Position | None, end: Position | None, which: str | None,
+) -> None:  # fmt: skip
     """Show the history of every file of the log in DIR: a session, or a merged log (out).
 
     \b

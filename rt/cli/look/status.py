@@ -9,7 +9,7 @@ import click
 from rt.cli.common.asking import NodeAnswer, ask_nodes
 from rt.cli.common.console import complain, print_json
 from rt.cli.common.link import link_options
-from rt.cli.common.options import json_option
+from rt.cli.common.options import flag
 from rt.cli.look.status_report import ClusterReport, NodeReport, cluster_report, node_report
 from rt.cli.look.status_tables import Top, status_text
 from rt.client.readers.settings import ConnectionSettings
@@ -20,22 +20,17 @@ _REFRESH_S: Final = 1.0
 
 
 @click.command()
-@link_options("status")
-@json_option("what each node answers")
+@link_options("status", json="what each node answers")
 @click.option(
     "--top", type=click.Choice([each.value for each in Top]),
-    help="Show the first 20 sessions and clients only, by this; clients always by lag.",
+    help="Show only the 20 sessions with the most of this, and the 20 clients with the most lag.",
 )  # fmt: skip
-@click.option("--watch", is_flag=True, help="Show it again every second, until ctrl-C.")
+@flag("--watch", help="Refresh every second until ctrl-C.")
 @click.pass_context
 def status(
-    context: click.Context,
-    *,
-    settings: ConnectionSettings,
-    as_json: bool,
-    top: str | None,
+    context: click.Context, *, settings: ConnectionSettings, as_json: bool, top: str | None,
     watch: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Show a stream's nodes, sessions and readers, as they are now.
 
     For a person who wants to see what goes on. rt doctor looks deeper and says what to do; rt check
@@ -97,18 +92,14 @@ def report_of(asked: list[NodeAnswer]) -> ClusterReport:
 
 def _names(asked: list[NodeAnswer]) -> dict[str, str]:
     """Return the name of the node at each address, as far as nodes answer."""
-    places = [dict(each.answer).get("addresses") for each in asked if _is_object(each.answer)]
+    answers = [each.answer for each in asked if isinstance(each.answer, dict)]
     return {
         place: printable(str(name))
-        for found in places
+        for found in (each.get("addresses") for each in answers)
         if isinstance(found, dict)
         for name, place in found.items()
         if isinstance(place, str)
     }
-
-
-def _is_object(answer: object) -> bool:
-    return isinstance(answer, dict)
 
 
 def _answer(asked: NodeAnswer) -> dict[str, object]:

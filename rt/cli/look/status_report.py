@@ -281,8 +281,9 @@ class ClusterReport:
                 name = each.name
                 if each.apart:
                     apart[name] = (
-                        f"session {name} is taken no further: {each.apart}; rt session show {name} "
-                        f"says what the nodes have, and rt session reset {name} begins it again"
+                        f"session {name} is not accepted any further: {each.apart}; "
+                        f"rt session show {name} says what the nodes have, and rt session reset "
+                        f"{name} begins it again"
                     )
                 if each.put_back:
                     back.append(

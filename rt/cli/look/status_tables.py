@@ -112,16 +112,11 @@ def merged_sessions(nodes: Iterable[NodeReport]) -> list[Session]:
 def _combined(one: Session, other: Session) -> Session:
     seen = [each.seen_s for each in (one, other) if each.seen_s is not None]
     return replace(
-        one,
-        pushed_by=one.pushed_by or other.pushed_by,
-        durable=max(one.durable, other.durable),
-        merged=max(one.merged, other.merged),
-        stuck=one.stuck or other.stuck,
-        bytes=max(one.bytes, other.bytes),
-        bytes_per_s=max(one.bytes_per_s, other.bytes_per_s),
-        seen_s=min(seen, default=None),
-        waiting_s=max(one.waiting_s, other.waiting_s),
-    )
+        one, pushed_by=one.pushed_by or other.pushed_by, durable=max(one.durable, other.durable),
+        merged=max(one.merged, other.merged), stuck=one.stuck or other.stuck,
+        bytes=max(one.bytes, other.bytes), bytes_per_s=max(one.bytes_per_s, other.bytes_per_s),
+        seen_s=min(seen, default=None), waiting_s=max(one.waiting_s, other.waiting_s),
+    )  # fmt: skip
 
 
 def _ordered(sessions: list[Session], top: Top | None) -> list[Session]:

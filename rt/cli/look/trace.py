@@ -57,18 +57,14 @@ class _Traced:
 @click_options(ConnectionSettings, "status")
 @click.option(
     "--copy", "copies", metavar="DIR", multiple=True,
-    help="Look in this merged log too, such as rt-data/flights/out; repeat.",
+    help="Search this merged log too, such as rt-data/flights/out; repeat for more.",
 )  # fmt: skip
 @json_option("what was found")
 @click.pass_context
 def trace(
-    context: click.Context,
-    *,
-    message: str,
-    settings: ConnectionSettings,
-    copies: tuple[str, ...],
+    context: click.Context, *, message: str, settings: ConnectionSettings, copies: tuple[str, ...],
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Show where and when a message passed, or where it waits and on what.
 
     It looks in the session's own log and the merged log below --root, and asks the nodes. Run it
@@ -158,7 +154,7 @@ def waits_for(traced: _Traced) -> str:
     if traced.another:
         return (
             f"{next(iter(traced.another))} has another message {traced.sequence} of this session: "
-            f"{traced.own_directory} was put back from an older copy, or begun again; publish it "
+            f"{traced.own_directory} was restored from an older copy, or started over; publish it "
             "under another name, or see rt session reset"
         )
     if not _is_merged(traced):

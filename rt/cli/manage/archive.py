@@ -4,9 +4,9 @@ import click
 
 from archiver.policy import parse_limit
 from rt.cli.common.command_group import CommandGroup
-from rt.cli.common.console import print_json, say
+from rt.cli.common.console import show_outcome
 from rt.cli.common.link import link_options
-from rt.cli.common.options import json_option
+from rt.cli.common.options import flag, json_option
 from rt.cli.manage.offload import offload
 from rt.cli.manage.plan import plan
 from rt.cli.manage.policy import policy
@@ -28,8 +28,7 @@ def archive() -> None:
 
 
 @archive.command()
-@link_options("archive")
-@json_option("the outcome")
+@link_options("archive", json="the outcome")
 def roll(settings: ConnectionSettings, *, as_json: bool) -> None:
     """End the active file of the merged log now, on every node.
 
@@ -41,34 +40,27 @@ def roll(settings: ConnectionSettings, *, as_json: bool) -> None:
     answer = settings.ask({"do": "roll"})
     with reading_answers():
         rolled = answer["rolled"]
-    if as_json:
-        print_json({"rolled": rolled})
-    else:
-        say(f"{rolled} is rolled" if rolled else "the active file is empty; nothing was rolled")
+    words = f"{rolled} is rolled" if rolled else "the active file is empty; nothing was rolled"
+    show_outcome({"rolled": rolled}, words, as_json=as_json)
 
 
 @archive.command()
 @link_options("archive")
 @click.option(
     "--from", "start", metavar="POSITION", default="0.0.0", show_default=True,
-    help="Hold files from here on.",
+    help="First position to hold.",
 )  # fmt: skip
 @click.option("--seconds", default=3600.0, show_default=True, help="How long to hold them.")
 @click.option(
     "--bytes", "size", metavar="SIZE", default="100Gi", show_default=True,
-    help="How much to hold at most.",
+    help="Most bytes to hold.",
 )  # fmt: skip
-@click.option("--release", is_flag=True, help="Release what this certificate's name holds.")
+@flag("--release", help="Release the lease of this certificate's name.")
 @json_option("the lease")
 def lease(
-    settings: ConnectionSettings,
-    *,
-    start: str,
-    seconds: float,
-    size: str,
-    release: bool,
+    settings: ConnectionSettings, *, start: str, seconds: float, size: str, release: bool,
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Keep files for a reader, whatever the rules time and limit say, unless the disk is full.
 
     \b
@@ -80,7 +72,7 @@ def lease(
     if release:
         answer = settings.ask({"do": "release"})
         with reading_answers():
-            outcome = f"{answer['released']} holds no files any longer"
+            outcome = f"{answer['released']} no longer holds files"
     else:
         most = parse_limit(size, "bytes")
         if most is None:
@@ -90,10 +82,7 @@ def lease(
         with reading_answers():
             until = time_text(answer["until_ns"])
             outcome = f"{answer['holder']} holds files from {answer['there_from']} until {until}"
-    if as_json:
-        print_json(answer)
-    else:
-        say(outcome)
+    show_outcome(answer, outcome, as_json=as_json)
 
 
 for command in (policy, plan, offload):

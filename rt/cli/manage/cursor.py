@@ -2,13 +2,14 @@
 
 import os
 import time
+from contextlib import closing
 from typing import Any, Final
 
 import click
 
 from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.completing import complete_cursor
-from rt.cli.common.console import note, print_json, say, table
+from rt.cli.common.console import note, print_json, say, show_outcome, table
 from rt.cli.common.options import click_options, json_option
 from rt.cli.data.subscribe import ReadSettings
 from rt.cli.manage.reader_positions import Kind, Row, add_commands, to_option
@@ -17,7 +18,7 @@ from rt.errors import Misuse
 from rt.log.files.absent import no_log
 from rt.log.files.directory import LogDirectory
 from rt.log.read.start import parse_start, resolve
-from rt.names import MERGED_NAME, stream_directory
+from rt.names import merged_directory, stream_directory
 from rt.position import Position
 from rt.subscriber import Subscriber
 from rt.text import time_text
@@ -52,7 +53,7 @@ def list_cursors(settings: ReadSettings, *, as_json: bool) -> None:
     """  # noqa: D301 - click reads the backspace character
     cursors = read_cursors(settings.root, settings.stream)
     if not os.path.isdir(stream_directory(settings.root, settings.stream)):
-        raise no_log(_merged(settings))
+        raise no_log(merged_directory(settings.root, settings.stream))
     rows = [_facts(settings, name, state) for name, state in cursors.items()]
     if as_json:
         print_json(rows)
@@ -98,21 +99,17 @@ def reset(settings: ReadSettings, *, name: str, start: str, as_json: bool) -> No
     """  # noqa: D301 - click reads the backspace character
     begin = parse_start(start)
     known = _known(settings, name)
-    log = LogDirectory(_merged(settings))
+    log = LogDirectory(merged_directory(settings.root, settings.stream))
     log.refresh()
     if not log.is_there:
-        raise Misuse(f"{_merged(settings)} holds no copy of the stream yet; run rt pull first")
+        raise Misuse(f"{log.path} holds no copy of the stream yet; run rt pull first")
     position = resolve(log, begin)
     log.close()
-    held = LocalCursor(settings.root, settings.stream, name)
-    try:
+    with closing(LocalCursor(settings.root, settings.stream, name)) as held:
         held.move_to(position)
-    finally:
-        held.close()
-    if as_json:
-        print_json({"cursor": name, "from": str(known.position), "position": str(position)})
-    else:
-        say(f"cursor {name} moved from {known.position} to {position}")
+    moved = {"cursor": name, "from": str(known.position), "position": str(position)}
+    words = f"cursor {name} moved from {known.position} to {position}"
+    show_outcome(moved, words, as_json=as_json)
 
 
 @cursor.command()
@@ -139,26 +136,19 @@ def _known(settings: ReadSettings, name: str) -> CursorState:
     return cursors[name]
 
 
-def _merged(settings: ReadSettings) -> str:
-    return os.path.join(stream_directory(settings.root, settings.stream), MERGED_NAME)
-
-
 def _facts(settings: ReadSettings, name: str, state: CursorState) -> dict[str, Any]:
     return {
-        "cursor": name,
-        "position": str(state.position),
+        "cursor": name, "position": str(state.position),
         "bytes_behind": _bytes_behind(settings.root, settings.stream, state.position),
         "stored": time_text(state.stored_ns),
-        "stored_s_ago": max(0.0, time.time() - state.stored_ns / 1e9),
-        "epoch": state.epoch,
-        "log_id": state.log_id,
-        "held": is_held(settings.root, settings.stream, name),
-    }
+        "stored_s_ago": max(0.0, time.time() - state.stored_ns / 1e9), "epoch": state.epoch,
+        "log_id": state.log_id, "held": is_held(settings.root, settings.stream, name),
+    }  # fmt: skip
 
 
 def _bytes_behind(root: str, stream: str, position: Position) -> int | None:
     """Return how many bytes the local copy has after a position; None if there is no copy."""
-    log = LogDirectory(os.path.join(stream_directory(root, stream), MERGED_NAME))
+    log = LogDirectory(merged_directory(root, stream))
     log.refresh()
     if not log.is_there:
         return None

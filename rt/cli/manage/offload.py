@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from rt.cli.common.console import ProgressBar, print_json, say
+from rt.cli.common.console import ProgressBar, print_json, say, show_outcome
 from rt.cli.common.link import link_options
-from rt.cli.common.options import json_option
+from rt.cli.common.options import flag, json_option
 from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse
 from rt.masking import demand_no_secret
@@ -16,25 +16,23 @@ from rt.offload.offload import Outcome
 from rt.offload.offload import offload as offload_files
 from rt.offload.offloaded import write_offloaded
 from rt.offload.store import Store, open_store
-from rt.text import counted, size_text
+from rt.text import counted
 
 
 @click.command(name="offload")
 @link_options("archive")
 @click.argument("target", metavar="DIR|URL", required=False)
-@click.option("--dir", "directory", metavar="DIR", help="Merged log to copy from; required.")
-@click.option("--tell", is_flag=True, help="Tell the nodes to wait for copies from now on.")
-@click.option("--stop", is_flag=True, help="Tell the nodes to wait for copies no longer.")
+@click.option(
+    "--dir", "directory", metavar="DIR",
+    help="Merged log to copy from; required unless --stop is given.",
+)  # fmt: skip
+@flag("--tell", help="Tell the nodes to archive only files that have been copied.")
+@flag("--stop", help="Tell the nodes to archive files without waiting for copies.")
 @json_option("the outcome")
 def offload(
-    settings: ConnectionSettings,
-    target: str | None,
-    *,
-    directory: str | None,
-    tell: bool,
-    stop: bool,
-    as_json: bool,
-) -> None:
+    settings: ConnectionSettings, target: str | None, *, directory: str | None, tell: bool,
+    stop: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Copy rolled files to another store, zstd-compressed; each copy is read back and verified.
 
     \b
@@ -50,32 +48,23 @@ def offload(
         if target is not None or directory is not None or tell:
             raise click.UsageError("--stop copies nothing; give it alone")
         _tell(settings, None)
-        _report_stop(as_json=as_json)
+        show_outcome(
+            {"offloaded": None},
+            "the nodes archive files without waiting for copies",
+            as_json=as_json,
+        )
         return
     if target is None or directory is None:
         raise click.UsageError("name the target of the copies, and the merged log with --dir")
     demand_no_secret(target)
     store, began = open_store(target), time.monotonic()
-    count, outcome = _copy(directory, store)
+    with ProgressBar() as progress:
+        outcome = offload_files(directory, store, progress.count)
     write_offloaded(directory, outcome.offloaded)
-    _report(outcome, count, store, time.monotonic() - began, as_json=as_json)
+    _report(outcome, progress.files, store, time.monotonic() - began, as_json=as_json)
     if tell:
         _demand_all(outcome, directory)
         _tell(settings, outcome.offloaded.fields())
-
-
-def _copy(directory: str, store: Store) -> tuple[int, Outcome]:
-    """Copy the files that are missing; return how many were copied, and what is there now."""
-    count = 0
-    with ProgressBar() as progress:
-
-        def done(file: str, size: int) -> None:
-            nonlocal count
-            count += 1
-            progress.show(f"{file}: {size_text(size)} stored", count)
-
-        outcome = offload_files(directory, store, done)
-    return count, outcome
 
 
 def _report(outcome: Outcome, count: int, store: Store, took_s: float, *, as_json: bool) -> None:
@@ -94,18 +83,11 @@ def _report(outcome: Outcome, count: int, store: Store, took_s: float, *, as_jso
     )
 
 
-def _report_stop(*, as_json: bool) -> None:
-    if as_json:
-        print_json({"offloaded": None})
-    else:
-        say("nothing waits for copies any longer")
-
-
 def _demand_all(outcome: Outcome, directory: str) -> None:
     """Raise an error if this log archived a file without a copy: nodes must not delete theirs."""
     if outcome.given_up:
         raise Misuse(
-            f"the nodes are not told: {directory} archived files by a rule of its own before they "
+            f"the nodes were not told: {directory} archived files by its own rules before they "
             f"were copied ({_named(outcome.given_up)}); offload them to {outcome.offloaded.url} "
             "from a node's own log, with --tell"
         )

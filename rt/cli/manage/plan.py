@@ -8,8 +8,7 @@ from typing import Final
 import click
 
 from archiver.decide import Decision, DiskReport, decide
-from archiver.plan import Planned, archived_to, rolled_files
-from archiver.plan import plan as plan_files
+from archiver.plan import Planned, archived_to, kept_files, planned, rolled_files
 from archiver.policy import Policy, parse_policy
 from rt.cli.common.console import print_json, say, table
 from rt.cli.common.link import link_options, look
@@ -26,18 +25,19 @@ _HEADINGS: Final = ("file", "bytes", "messages", "rolled", "goes", "why", "by ti
 
 @click.command(name="plan")
 @link_options("archive")
-@click.option("--dir", "directory", metavar="DIR", help="Plan for this log, without any node.")
-@click.option("--policy", "text", metavar="JSON", help="With --dir: the policy to plan by.")
-@click.option("--at", metavar="TIME", help="Plan for this time, as if nothing more arrived.")
+@click.option(
+    "--dir", "directory", metavar="DIR",
+    help="Plan for this merged log on this machine, without asking a node.",
+)  # fmt: skip
+@click.option("--policy", "text", metavar="JSON", help="With --dir: the policy to apply.")
+@click.option(
+    "--at", metavar="TIME", help="Plan for this time, assuming that no further messages arrive."
+)
 @json_option("the plan")
 def plan(
-    settings: ConnectionSettings,
-    *,
-    directory: str | None,
-    text: str | None,
-    at: str | None,
+    settings: ConnectionSettings, *, directory: str | None, text: str | None, at: str | None,
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Show which files would be archived, when and by which rule; changes nothing.
 
     \b
@@ -81,7 +81,7 @@ def plan_of(directory: str, rules: Policy, at_ns: int | None) -> tuple[list[Plan
         if not log.merged:
             raise Misuse(f"{directory} is a session's log; name a merged one, which is called out")
         decisions = _decisions(log, rules, time.time_ns() if at_ns is None else at_ns)
-        return plan_files(rules, log.manifest, decisions), rules.text()
+        return planned(rules, kept_files(log.manifest), decisions), rules.text()
     finally:
         log.close()
 

@@ -29,8 +29,7 @@ def policy() -> None:
 
 
 @policy.command()
-@link_options("archive")
-@json_option("policy, disks and leases")
+@link_options("archive", json="policy, disks and leases")
 def show(settings: ConnectionSettings, *, as_json: bool) -> None:
     """Print the policy, the leases that hold files, and how full the nodes' disks are.
 
@@ -44,20 +43,23 @@ def show(settings: ConnectionSettings, *, as_json: bool) -> None:
 @link_options("archive")
 @click.argument("text", metavar="[JSON]", default="")
 @click.option("--file", "path", metavar="FILE", help="JSON, or TOML with a table [policy].")
-@click.option("--time", "minutes", type=int, help="Minutes since a file was rolled; 0 is off.")
-@click.option("--limit", metavar="SIZE", help="Size of all files together, such as 90Gi; or none.")
-@click.option("--disk", type=int, help="Percentage of the file system that may be used.")
+@click.option(
+    "--time", "minutes", type=int,
+    help="Archive a file this many minutes after it was rolled; 0 turns the rule off.",
+)  # fmt: skip
+@click.option(
+    "--limit",
+    metavar="SIZE",
+    help="Archive the oldest files above this total size, such as 90Gi; none turns the rule off.",
+)
+@click.option(
+    "--disk", type=int, help="Archive the oldest files above this percentage of disk usage."
+)
 @json_option("policy, disks and leases")
 def set_policy(
-    settings: ConnectionSettings,
-    *,
-    text: str,
-    path: str | None,
-    minutes: int | None,
-    limit: str | None,
-    disk: int | None,
-    as_json: bool,
-) -> None:
+    settings: ConnectionSettings, *, text: str, path: str | None, minutes: int | None,
+    limit: str | None, disk: int | None, as_json: bool,
+) -> None:  # fmt: skip
     """Set the policy of a stream, on all of its nodes; needs an operator's certificate.
 
     \b

@@ -7,9 +7,9 @@ from typing import Any, Final
 import click
 
 from rt.cli.common.completing import complete_asked
-from rt.cli.common.console import note, print_json, say, table
+from rt.cli.common.console import note, print_json, say, show_outcome, table
 from rt.cli.common.link import link_options, look
-from rt.cli.common.options import Command, json_option
+from rt.cli.common.options import Command
 from rt.client.readers.settings import ConnectionSettings
 from rt.log.read.start import parse_start
 from rt.names import parse_cursor
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 to_option = click.option(
     "--to", "start", metavar="START", required=True,
-    help="earliest, latest, a position (0.0.4096), last:N, or a time (ISO 8601).",
+    help="Where to start: earliest, latest, a position (0.0.4096), last:N, or a time (ISO 8601).",
 )  # fmt: skip
 
 
@@ -71,8 +71,7 @@ def _list_command(kind: Kind) -> click.Command:
     first = f"List the {kind.field} that a stream's nodes keep, and how far each lags."
 
     @click.command("list", help=_help(first, f"{kind.path} list", _SECONDS))
-    @link_options("pull")
-    @json_option(f"the {kind.field}")
+    @link_options("pull", json=f"the {kind.field}")
     def command(settings: ConnectionSettings, *, as_json: bool) -> None:
         rows = kind.ask(settings)
         if as_json:
@@ -88,8 +87,7 @@ def _list_command(kind: Kind) -> click.Command:
 def _show_command(kind: Kind) -> click.Command:
     @click.command("show", help=_help(f"Show one {kind.noun}.", f"{kind.path} show etl"))
     @_name_argument(kind)
-    @link_options("pull")
-    @json_option(f"the {kind.noun}")
+    @link_options("pull", json=f"the {kind.noun}")
     def command(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
         rows = kind.ask(settings, name=parse_cursor(name))
         if as_json:
@@ -105,16 +103,13 @@ def _reset_command(kind: Kind) -> click.Command:
     @click.command("reset", help=_help(kind.reset, f"{kind.path} reset etl --to last:100", _AGAIN))
     @_name_argument(kind)
     @to_option
-    @link_options("pull")
-    @json_option("the outcome")
+    @link_options("pull", json="the outcome")
     def command(settings: ConnectionSettings, *, name: str, start: str, as_json: bool) -> None:
         parse_start(start)
         request = {"do": f"{kind.noun}-reset", "name": parse_cursor(name), "start": start}
         answer = settings.ask(request)
-        if as_json:
-            print_json(answer)
-        else:
-            say(f"{kind.noun} {name} moved to {printable(str(answer.get('position')))}")
+        words = f"{kind.noun} {name} moved to {printable(str(answer.get('position')))}"
+        show_outcome(answer, words, as_json=as_json)
 
     return command
 

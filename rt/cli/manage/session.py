@@ -8,7 +8,7 @@ from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.completing import complete_asked
 from rt.cli.common.console import note, print_json, say, table
 from rt.cli.common.link import link_options, look
-from rt.cli.common.options import json_option
+from rt.cli.common.options import flag, json_option
 from rt.client.readers.settings import ConnectionSettings
 from rt.config.kinds import show_seconds
 from rt.names import parse_peer
@@ -31,8 +31,7 @@ def session() -> None:
 
 
 @session.command("list")
-@link_options("session")
-@json_option("the sessions")
+@link_options("session", json="the sessions")
 def list_sessions(settings: ConnectionSettings, *, as_json: bool) -> None:
     """List the sessions that the leader knows, and why any of them is not merged.
 
@@ -44,15 +43,14 @@ def list_sessions(settings: ConnectionSettings, *, as_json: bool) -> None:
     if as_json:
         print_json(rows)
     elif not rows:
-        note("the nodes know no session; rt push ships those of a publisher")
+        note("the nodes have no sessions; rt push ships those of a publisher")
     else:
         click.echo(table(_HEADINGS, [_cells(row) for row in rows]))
 
 
 @session.command()
 @click.argument("name", shell_complete=complete_asked("sessions"))
-@link_options("session")
-@json_option("the session")
+@link_options("session", json="the session")
 def show(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
     """Show one session: how much of it each node holds, and how much is merged.
 
@@ -70,7 +68,9 @@ def show(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
 @session.command()
 @click.argument("name", shell_complete=complete_asked("sessions"))
 @link_options("session")
-@click.option("--at", metavar="POSITION", help="Start of the file to continue at, as in 0.3.0.")
+@click.option(
+    "--at", metavar="POSITION", help="Position of the file to continue with, such as 0.3.0."
+)
 @json_option("the outcome")
 def adopt(settings: ConnectionSettings, *, name: str, at: str | None, as_json: bool) -> None:
     """Resume a session whose beginning was archived before it was merged.
@@ -87,8 +87,7 @@ def adopt(settings: ConnectionSettings, *, name: str, at: str | None, as_json: b
 
 @session.command()
 @click.argument("name", shell_complete=complete_asked("sessions"))
-@link_options("session")
-@json_option("the outcome")
+@link_options("session", json="the outcome")
 def reset(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
     """Restart a session with another log, from sequence number 0.
 
@@ -106,8 +105,7 @@ def reset(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
 
 @session.command()
 @click.argument("name", shell_complete=complete_asked("sessions"))
-@link_options("session")
-@json_option("the outcome")
+@link_options("session", json="the outcome")
 def forget(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
     """Remove an ended session's copies and records from the nodes.
 
@@ -127,9 +125,9 @@ def forget(settings: ConnectionSettings, *, name: str, as_json: bool) -> None:
 @click.option(
     "--owner",
     metavar="IDENTITY",
-    help="Whose it is to be; for operators. Without it, the next that pushes it becomes the owner.",
+    help="New owner; operators only. By default, the next publisher to push it owns it.",
 )
-@click.option("--new-log", is_flag=True, help="Begin again with another log, from number 0.")
+@flag("--new-log", help="Start over with a new log, from sequence number 0.")
 @json_option("the outcome")
 def take(
     settings: ConnectionSettings, *, name: str, owner: str | None, new_log: bool, as_json: bool
@@ -152,18 +150,19 @@ def take(
 
 @session.command()
 @link_options("session")
-@click.option("--close", metavar="TIME", help="Silence after which a session is closed.")
-@click.option("--take", "take_", metavar="TIME", help="From then until another may take it over.")
-@click.option("--expire", metavar="TIME", help="From then until the nodes forget it, or never.")
+@click.option(
+    "--close", metavar="TIME", help="Close a session after this long without its publisher."
+)
+@click.option(
+    "--take", "take_", metavar="TIME",
+    help="How long after that another publisher may take it over.",
+)  # fmt: skip
+@click.option("--expire", metavar="TIME", help="How long after that the nodes forget it, or never.")
 @json_option("the policy")
 def policy(
-    settings: ConnectionSettings,
-    *,
-    close: str | None,
-    take_: str | None,
-    expire: str | None,
+    settings: ConnectionSettings, *, close: str | None, take_: str | None, expire: str | None,
     as_json: bool,
-) -> None:
+) -> None:  # fmt: skip
     """Show or set what happens to silent sessions; setting needs an operator's certificate.
 
     \b
@@ -188,17 +187,19 @@ def policy(
 @session.command()
 @click.argument("publisher", required=False)
 @link_options("session")
-@click.option("--bytes", "bytes_s", metavar="SIZE", help="Most bytes a second, or none.")
-@click.option("--sessions", metavar="NUMBER", help="Most different sessions a day, or none.")
+@click.option(
+    "--bytes", "bytes_s", metavar="SIZE", help="Most bytes a second, none for no limit, or default."
+)
+@click.option(
+    "--sessions",
+    metavar="NUMBER",
+    help="Most different sessions a day, none for no limit, or default.",
+)
 @json_option("the quotas")
 def quota(
-    settings: ConnectionSettings,
-    *,
-    publisher: str | None,
-    bytes_s: str | None,
-    sessions: str | None,
-    as_json: bool,
-) -> None:
+    settings: ConnectionSettings, *, publisher: str | None, bytes_s: str | None,
+    sessions: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Show or set how much a publisher may push; setting needs an operator's certificate.
 
     Without PUBLISHER, sets the default for all. With it, sets that publisher's own limits;
@@ -256,8 +257,8 @@ def _change(settings: ConnectionSettings, request: dict[str, Any], *, as_json: b
         say(f"session {name} is {change}; it was merged up to {before}{next_}")
         if change in {"reset", "forgotten"} and not answer.get("retired", "unknown"):
             note(
-                "no node holds a copy, so its log cannot be told from another: delete the "
-                "publisher's directory, or all that it still holds is merged again when pushed"
+                "no node has a copy to recognize the old log by: delete the "
+                "publisher's directory, or everything in it is merged again when it is pushed"
             )
 
 
@@ -278,7 +279,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 def _print(row: dict[str, Any]) -> None:
     say(f"session {row['session']}, merged up to {row['merged']}")
-    say(f"opened by {row.get('owner') or 'a publisher that is not known'}")
+    say(f"opened by {row.get('owner') or 'an unknown publisher'}")
     if closed_ns := int(row.get("closed_ns", 0)):
         say(f"closed since {time_text(closed_ns)}")
     say(f"pushed by {row['pushed_by'] or 'no one now'}")

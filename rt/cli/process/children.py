@@ -120,7 +120,7 @@ class Children:
 
     def start(self, name: str, *arguments: str, prefix: Sequence[str] = ()) -> Child:
         """Start `rt` with these arguments."""
-        with _undisturbed():
+        with deferring_signals():
             child = Child(name, arguments, prefix)
             self._children.append(child)
         return child
@@ -146,7 +146,7 @@ class Children:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def deferring_signals() -> Iterator[None]:
     """Delay signals until the block ends, so that no child is started without being recorded.
 
     Signals are deferred, not blocked, since a child would inherit a blocked mask. Main thread only.

@@ -125,6 +125,7 @@ class ClaimReading:
         is_stopped: Callable[[], bool],
         has_grown: Callable[[], bool],
         now_s: Callable[[], float],
+        stalled_s: float = STALLED_S,
     ) -> None:
         """Prepare.
 
@@ -136,7 +137,9 @@ class ClaimReading:
             is_stopped: returns whether to deliver nothing more.
             has_grown: returns whether the copy has grown since the last call.
             now_s: a clock that never goes back.
+            stalled_s: after how long a copy that has not grown leaves a claim to others.
         """
+        self._stalled_s = stalled_s
         self._group = group
         self._claims = claims
         self._choice = choice
@@ -190,7 +193,7 @@ class ClaimReading:
                 if self._has_grown():
                     grown_s = self._now_s()
                     self._claims.grown()
-                elif self._now_s() - grown_s > STALLED_S and claim.handed <= claim.done:
+                elif self._now_s() - grown_s > self._stalled_s and claim.handed <= claim.done:
                     self._claims.give_back()
                 yield None
                 continue

@@ -1,4 +1,4 @@
-"""Claims: one member's claims, kept alive and reported by a thread of its own."""
+"""Claims: one member's claims, kept alive and reported by the client's event loop."""
 
 import threading
 import time
@@ -6,9 +6,12 @@ from collections.abc import Callable
 
 from rt.client.groups.group import Group
 from rt.client.groups.member_claims import HeldClaim, MemberClaims
-from rt.errors import RtError, Stopped
+from rt.errors import RtError, Stopped, spoken
 from rt.events import RangeLost
+from rt.log.notify.fork_guard import ForkGuard
 from rt.net.admin import AdminClient, reading_answers
+from rt.net.loop.event_loop import EventLoop
+from rt.net.loop.timer import Aside, Timer
 from rt.position import Position
 
 
@@ -16,8 +19,9 @@ class Claims:
     """Asks for ranges, keeps them alive, and reports what is done.
 
     Threads:
-        `_run` makes requests, one at a time. `_news` guards `_state` and what it holds; readers
-        and handlers call the public methods from any thread.
+        `_news` guards `_state` and what it holds, `_due_s` and `_has_ended`; readers and handlers
+        call the public methods from any thread. One request at a time is made, by a thread of the
+        loop's or, the last one, by the thread that closes.
     """
 
     def __init__(
@@ -25,6 +29,7 @@ class Claims:
         nodes: AdminClient,
         group: Group,
         member: str,
+        loop: EventLoop,
         *,
         position: Position,
         follow: bool = True,
@@ -35,14 +40,18 @@ class Claims:
             nodes: sends requests; closed with this.
             group: the group that was joined.
             member: this member's name.
+            loop: says when a request is due.
             position: up to where the group is done.
             follow: whether more may come after the end; otherwise the end is asked for often.
         """
         self._nodes = nodes
         self._news = threading.Condition()
         self._state = MemberClaims(group, member, position, follow=follow)
-        self._thread = threading.Thread(target=self._run, name=f"group {group.name}", daemon=True)
-        self._thread.start()
+        self._due_s = 0.0  # when the loop makes the next request
+        self._has_ended = False
+        self._guard = ForkGuard("a GroupSubscriber", self._abandon)
+        self._timer = Timer(loop, self._turn, self._broken)
+        self._timer.set()
 
     @property
     def is_closed(self) -> bool:
@@ -73,7 +82,7 @@ class Claims:
                 if is_over() or left_s <= 0 or self._state.is_closing:
                     return None
                 self._news.wait(left_s)
-            self._news.notify_all()  # ask for another one meanwhile
+            self._plan()  # ask for another one meanwhile
             return claim
 
     def progress(self, claim: HeldClaim, position: Position, *, sync: bool = False) -> None:
@@ -89,7 +98,7 @@ class Claims:
             upto = state.progress(claim, position, time.monotonic())
             if sync and not state.is_agreed(claim, upto):
                 state.hurry()
-            self._news.notify_all()
+            self._plan()
             while sync and not state.is_agreed(claim, upto):
                 if state.is_closing:
                     raise Stopped("the subscriber is closed")
@@ -99,19 +108,19 @@ class Claims:
         """Have the message at a position delivered again later, and continue after it."""
         with self._news:
             self._state.reject(claim, position)
-            self._news.notify_all()
+            self._plan()
 
     def grown(self) -> None:
         """Ask for more soon: the stream has grown."""
         with self._news:
             self._state.grown()
-            self._news.notify_all()
+            self._plan()
 
     def give_back(self) -> None:
         """Give back what no handler was given; ask for nothing until the copy has grown."""
         with self._news:
             self._state.give_back()
-            self._news.notify_all()
+            self._plan()
 
     def handled(self, messages: int, seconds: float) -> None:
         """Record how long a range took, which determines how much to ask for at once."""
@@ -127,29 +136,45 @@ class Claims:
             return lost
 
     def close(self) -> None:
-        """Report what is done, give back what was not begun, and end. Idempotent."""
+        """Report what is done, give back what was not begun, and end. Idempotent.
+
+        Does nothing in a forked child: the claims and the connection are its parent's.
+        """
+        if self._guard.is_copy:
+            return
         with self._news:
             self._state.is_closing = True
             self._news.notify_all()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+            has_ended, self._has_ended = self._has_ended, True
+        if not has_ended:
+            self._timer.stop()
+            if self._state.has_something:
+                self._exchange()
+            self._nodes.close()
 
-    def _run(self) -> None:
-        while self._wait():
-            self._exchange()
-        if self._state.has_something:
-            self._exchange()
+    def _abandon(self) -> None:
+        """In a forked child: close its copy of the connection, and replace a lock that is held."""
+        self._news = threading.Condition()
+        self._state.is_closing = True
         self._nodes.close()
 
-    def _wait(self) -> bool:
-        """Wait until a request is due; False once closed."""
+    def _plan(self) -> None:
+        """Have the loop make a request earlier, if one is due; call it with `_news` held."""
+        self._news.notify_all()
+        if self._state.due_s() < self._due_s:
+            self._timer.set()
+
+    def _turn(self) -> float | Aside | None:
+        """Make a request, if one is due; return when to look again."""
         with self._news:
-            while not self._state.is_closing and self._state.error is None:
-                left_s = self._state.due_s() - time.monotonic()
-                if left_s <= 0:
-                    return True
-                self._news.wait(left_s)
-            return False
+            state = self._state
+            if state.is_closing or state.error is not None:
+                return None
+            self._due_s = state.due_s()
+            if (left_s := self._due_s - time.monotonic()) > 0:
+                return left_s
+            self._due_s = 0.0  # nothing is earlier than the request that is made now
+        return Aside(self._exchange, self._asked)
 
     def _exchange(self) -> None:
         with self._news:
@@ -163,3 +188,13 @@ class Claims:
             with self._news:
                 self._state.not_said(request, error)
                 self._news.notify_all()
+
+    def _asked(self, error: Exception | None) -> None:
+        if error is not None:
+            self._broken(RtError(spoken(error)))
+
+    def _broken(self, error: RtError) -> None:
+        """End the member: it cannot show any more that it is alive."""
+        with self._news:
+            self._state.error = self._state.error or error
+            self._news.notify_all()

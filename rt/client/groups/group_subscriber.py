@@ -10,6 +10,7 @@ from contextlib import closing, suppress
 from typing import Final, NamedTuple, Self
 
 from rt.client.groups.claim_reading import (
+    STALLED_S,
     WAIT_S,
     Agree,
     Choice,
@@ -69,6 +70,7 @@ class GroupSubscriber:
         *,
         until: Position | None,
         publish: Publish,
+        stalled_s: float = STALLED_S,
     ) -> None:
         """Made by `rt.client.client.Client.subscriber`.
 
@@ -80,6 +82,7 @@ class GroupSubscriber:
             watch: watches the copy.
             until: iteration ends once the group has handled everything before this; None never.
             publish: publishes a dead letter by key and payload, and returns once it is merged.
+            stalled_s: as of `ClaimReading`.
         """
         self._group = group
         self._claims = claims
@@ -90,6 +93,7 @@ class GroupSubscriber:
         self._publish = publish
         self._matching, self._begin = Matching(wanted.choice.sessions), claims.position
         self._opening = threading.Lock()
+        self.is_closed = False
         self._open: list[HeldClaim] = []  # in order of delivery
         self._source: Iterator[Delivery] | None = None
         self._handed_out: Message | None = None
@@ -98,6 +102,7 @@ class GroupSubscriber:
             group, claims, wanted.choice, wanted.trouble,
             is_stopped=lambda: self._use.is_stopped,
             has_grown=lambda: bool(watch.changes().directories), now_s=time.monotonic,
+            stalled_s=stalled_s,
         )  # fmt: skip
 
     @property
@@ -230,6 +235,7 @@ class GroupSubscriber:
         self.stop()
         self._claims.close()
         self._use.close()
+        self.is_closed = True
 
     def __enter__(self) -> Self:
         return self

@@ -8,7 +8,6 @@ from rt.client.groups.claims import Claims
 from rt.client.groups.group import Group, made_up_member
 from rt.client.groups.group_subscriber import GroupSubscriber, MemberReading
 from rt.client.readers.stream_copy import StreamCopy
-from rt.errors import Misuse
 from rt.log.files.disk import make_private_directory
 from rt.log.notify.watch import Watch
 from rt.log.read.start import Start, start_text
@@ -36,14 +35,11 @@ def join(
             and payload.
 
     Raises:
-        Misuse: a setting is wrong.
         Refused: the group has other settings, or belongs to others.
         RtError: no node answers, or none leads.
         As `StreamCopy.begin`.
     """
     group = Group(group) if isinstance(group, str) else group
-    if wanted.ack not in ("auto", "explicit"):
-        raise Misuse(f"ack is {wanted.ack!r}; use auto or explicit")
     asking, letters = nodes
     member = group.member or made_up_member()
     with ExitStack() as undo:
@@ -59,7 +55,8 @@ def join(
         watch.add(copy.directory)
         trouble = wanted.trouble._replace(on_gap="raise")  # a member handles each gap itself
         member_of = GroupSubscriber(
-            group, Claims(asking, group, member, position=position, follow=wanted.follow),
+            group,
+            Claims(asking, group, member, copy.loop(), position=position, follow=wanted.follow),
             lambda place: copy.reader(place, **trouble._asdict()), wanted, watch,
             until=until,
             publish=partial(letters, group.letters_session(member)),

@@ -58,6 +58,7 @@ class LastValue(Mapping[bytes, Message]):
         self._values, self._position = values.messages, values.position
         self._lock = threading.Lock()
         self._error: Exception | None = None
+        self.is_closed = False
         self._complete = complete
         self._stopping = threading.Event()
         self._stored_to, self._stored_s = values.position, time.monotonic()
@@ -119,6 +120,7 @@ class LastValue(Mapping[bytes, Message]):
         if self._thread is not threading.current_thread():
             self._thread.join()
         self._checkpoint.close()
+        self.is_closed = True
 
     def __enter__(self) -> Self:
         return self

@@ -8,13 +8,17 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal
 
 from rt.client.readers.cursor import CursorState
 from rt.client.readers.held_cursor import HeldCursor
 from rt.errors import Fenced, Misuse, Refused, RtError, Stopped, spoken
+from rt.log.notify.fork_guard import ForkGuard
 from rt.names import parse_cursor
 from rt.net.admin import AdminClient, reading_answers
+from rt.net.loop.event_loop import EventLoop
+from rt.net.loop.timer import Aside, Timer
 from rt.position import START, Position
 
 _log: Final = logging.getLogger("rt.client")
@@ -58,18 +62,20 @@ class RegisteredReader:
     After a takeover every call raises `Fenced`.
 
     Threads:
-        `_lock` guards `_held`, and `_asking` guards `_nodes`: requests are made by the thread that
-        shows signs of life, by `ack` with `sync`, and by `open_at` and `close`, one at a time.
-        `lost` is set once, before the cursor can be lost.
+        `_lock` guards `_held`, and `_asking` guards `_nodes`: requests are made by a thread of the
+        loop's that shows signs of life, by `ack` with `sync`, and by `open_at` and `close`, one at
+        a time. `_is_troubled` belongs to the loop, which sets `_error` once; `lost` is set before
+        the cursor can be lost.
     """
 
-    def __init__(self, nodes: AdminClient, cursor: Registered, share: str = "") -> None:
+    def __init__(self, nodes: AdminClient, cursor: Registered, share: str, loop: EventLoop) -> None:
         """Take the cursor.
 
         Args:
             nodes: sends requests; closed with this reader, or if it does not get the cursor.
             cursor: its name, and how to take it.
             share: the share of the keys that is read with it; "" for all.
+            loop: says when a sign of life is due.
 
         Raises:
             Refused: `held` by another reader, `share` if it is of another one, or not granted.
@@ -96,12 +102,14 @@ class RegisteredReader:
         self.is_new = position == START
         self._held = HeldCursor(self.name, epoch, position, time.monotonic())
         self._lock, self._asking = threading.Lock(), threading.Lock()
-        self._closing = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, args=(cursor.silence_s / _SIGNS,), name=f"cursor {self.name}",
-            daemon=True,
-        )  # fmt: skip
-        self._thread.start()
+        self.is_closed = False
+        self._pause_s = cursor.silence_s / _SIGNS
+        self._due_s = time.monotonic() + self._pause_s
+        self._is_troubled = False
+        self._error: RtError | None = None  # why no more signs of life are sent
+        self._guard = ForkGuard("a Subscription", self._abandon)
+        self._timer = Timer(loop, self._turn, self._give_up)
+        self._timer.set()
 
     @property
     def state(self) -> CursorState:
@@ -127,7 +135,7 @@ class RegisteredReader:
             RtError: with `sync`, no node answers, or none leads; it is sent again.
         """
         self.demand_held()
-        if self._closing.is_set():
+        if self.is_closed:
             raise Stopped(f"cursor {self.name!r} is closed")
         with self._lock:
             self._held.ack(position)
@@ -135,16 +143,20 @@ class RegisteredReader:
             self._send()
 
     def demand_held(self) -> None:
-        """Raise `Fenced` if another reader has taken the cursor."""
-        if self._held.fenced is not None:
-            raise self._held.fenced
+        """Raise `Fenced` if another reader has taken the cursor; `Misuse` in a forked child."""
+        self._guard.demand_owner()
+        if (error := self._held.fenced or self._error) is not None:
+            raise error
 
     def close(self) -> None:
-        """Send what is acknowledged, and release the cursor at once. Idempotent."""
-        if self._closing.is_set():
+        """Send what is acknowledged, and release the cursor at once. Idempotent.
+
+        Does nothing in a forked child: the cursor and the connection are its parent's.
+        """
+        if self.is_closed or self._guard.is_copy:
             return
-        self._closing.set()
-        self._thread.join()
+        self.is_closed = True
+        self._timer.stop()
         if self._held.fenced is None:
             try:
                 self._send(release=True)
@@ -153,21 +165,30 @@ class RegisteredReader:
         with self._asking:
             self._nodes.close()
 
-    def _run(self, pause_s: float) -> None:
-        """Send signs of life until the cursor is closed or lost."""
-        troubled = False
-        while not self._closing.wait(pause_s):
-            try:
-                self._send(is_sign=True)
-                troubled = False
-            except Fenced as error:
-                _log.warning("%s", error)
-                self.lost()
-                return
-            except (RtError, OSError) as error:
-                if not troubled:
-                    _log.warning("cursor %s: %s; trying again", self.name, spoken(error))
-                troubled = True
+    def _abandon(self) -> None:
+        """In a forked child: close its copy of the connection, without a message."""
+        self._nodes.close()
+
+    def _turn(self) -> float | Aside:
+        """Have a sign of life sent, if one is due; return when to look again."""
+        if (left_s := self._due_s - time.monotonic()) > 0:
+            return left_s
+        return Aside(partial(self._send, is_sign=True), self._sent)
+
+    def _sent(self, error: Exception | None) -> None:
+        if isinstance(error, Fenced):
+            self._give_up(error)
+        elif error is not None and not self._is_troubled:
+            _log.warning("cursor %s: %s; trying again", self.name, spoken(error))
+        self._is_troubled = error is not None
+        self._due_s = time.monotonic() + self._pause_s
+
+    def _give_up(self, error: RtError) -> None:
+        """Send no more: the cursor is lost, or will be."""
+        _log.warning("%s", error)
+        self._error = error
+        self._timer.stop(0)
+        self.lost()
 
     def _send(self, *, is_sign: bool = False, release: bool = False) -> None:
         """Send a request; if it is refused, repeat it requiring the latest state."""

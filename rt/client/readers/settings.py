@@ -1,15 +1,19 @@
 """ConnectionSettings: where a stream is, and which certificate to show."""
 
+import os
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from rt.errors import Misuse
-from rt.names import parse_peer, parse_stream
+from rt.names import parse_peer, parse_stream, stream_directory
 from rt.net.admin import ask_any
 from rt.net.authority.certificates import certificate_files, check_own
 from rt.net.authority.identity import CertificateRole
+from rt.net.known_nodes import KnownNodes
 from rt.net.tls import Contexts, client_context
 from rt.node.settings.node import PORT, parse_address
+
+_NODES_NAME: Final = ".nodes"  # no session has a name like this
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,17 @@ class ConnectionSettings:
     def addresses(self) -> list[tuple[str, int]]:
         """Return host and port of each node; a node that is named twice is returned once."""
         return list(dict.fromkeys(parse_address(node) for node in self.nodes))
+
+    def known_nodes(self, config: str = "") -> KnownNodes:
+        """Return the nodes as far as they are known, from a file that clients keep.
+
+        Args:
+            config: path of the configuration, beside which the file is; "" for one beside the
+                stream's data.
+        """
+        beside = os.path.join(stream_directory(self.root, self.stream), _NODES_NAME)
+        path = f"{config}.{self.stream}{_NODES_NAME}" if config else beside
+        return KnownNodes(self.addresses(), path)
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Ask the nodes in turn until one answers; errors as for `rt.net.admin.ask_any`."""

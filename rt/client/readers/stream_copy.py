@@ -1,9 +1,9 @@
 """StreamCopy: the copy of the merged log that all readers of one client share."""
 
 import logging
-import os
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -16,8 +16,10 @@ from rt.errors import Misuse, Stopped, WriterFailed
 from rt.log.files.archived import is_not_copied, place_after
 from rt.log.files.directory import LogDirectory
 from rt.log.read.start import Start, resolve
-from rt.names import MERGED_NAME, stream_directory
+from rt.names import merged_directory
 from rt.net.authority.identity import CertificateRole
+from rt.net.known_nodes import KnownNodes
+from rt.net.loop.event_loop import EventLoop
 from rt.net.tls import Contexts
 from rt.position import START, Position
 from rt.subscriber import Subscriber
@@ -41,13 +43,25 @@ class StreamCopy:
     Threads: any may call. `_lock` guards `_pull`, `_is_shared` and `_is_closed`.
     """
 
-    def __init__(self, settings: ConnectionSettings) -> None:
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        loop: Callable[[], EventLoop],
+        pulls: Callable[..., PullClient] = PullClient,
+        known: KnownNodes | None = None,
+    ) -> None:
         """Dial nothing before the first reader.
 
         Args:
             settings: where the stream is, and where the copy.
+            loop: returns the client's event loop.
+            pulls: makes what fills the copy; a test may give it a disk that fails.
+            known: follows the members; None for nodes remembered beside the copy.
         """
         self.settings = settings
+        self.known = known or settings.known_nodes()
+        self.loop = loop
+        self._pulls = pulls
         self._lock = threading.Lock()
         self._pull: PullClient | None = None
         self._is_shared = False  # whether another process fills it
@@ -56,7 +70,7 @@ class StreamCopy:
     @property
     def directory(self) -> str:
         """Return the copy's directory."""
-        return os.path.join(stream_directory(self.settings.root, self.settings.stream), MERGED_NAME)
+        return merged_directory(self.settings.root, self.settings.stream)
 
     def contexts(self) -> Contexts:
         """Return the TLS contexts of readers; errors as for `ConnectionSettings.contexts`."""
@@ -153,7 +167,13 @@ class StreamCopy:
         if pull is not None:
             return pull.ask_end()
         asks = EndAsks(self.contexts())
-        return EndWait(self.settings.addresses(), asks.latest, self._copied_to)
+        return EndWait(
+            self.known.addresses,
+            asks.latest,
+            self._copied_to,
+            self.loop(),
+            reads_disk=True,
+        )
 
     def _copied_to(self) -> Position:
         """Return where the copy on this disk continues, if another process fills it."""
@@ -210,16 +230,22 @@ class StreamCopy:
     def demand_alive(self) -> None:
         """Raise `WriterFailed` if the copy has ended: nothing would ever follow."""
         pull = self._pull
-        if pull is not None and not pull.running:
+        if pull is not None and not pull.running and not self._is_closed:
             raise WriterFailed(pull.status().error)
 
-    def stop(self) -> None:
-        """Stop copying; the readers were closed before. Idempotent."""
+    def stop(self) -> bool:
+        """Stop copying; the readers were closed before.
+
+        Returns:
+            Whether it has ended. If not, a disk hangs: call again.
+        """
         with self._lock:
             self._is_closed = True
-            pull, self._pull = self._pull, None
-        if pull is not None:
-            pull.stop()
+            pull = self._pull
+        if pull is not None and not pull.stop():
+            return False
+        self._pull = None
+        return True
 
     def _begin(self, begin: Start) -> None:
         """Begin to copy, unless another process already does; call it with the lock held."""
@@ -227,9 +253,10 @@ class StreamCopy:
             return
         settings, contexts = self.settings, self.contexts()
         try:
-            pull = PullClient(
-                settings.root, settings.stream, settings.addresses(), contexts, start=begin
-            )
+            pull = self._pulls(
+                settings.root, settings.stream, settings.addresses(), contexts, start=begin,
+                loop=self.loop(), known=self.known,
+            )  # fmt: skip
         except Misuse:
             _log.info("reading the copy in %s, which another process keeps", settings.root)
             self._is_shared = True

@@ -61,6 +61,7 @@ class Subscription:
         self._handed_out: Position | None = None
         self._subscriber = subscriber
         self._is_open = False
+        self.is_closed = False
         self._idle, subscriber.idle = subscriber.idle, self._at_end
         if isinstance(cursor, RegisteredReader):
             cursor.lost = subscriber.stop
@@ -143,6 +144,7 @@ class Subscription:
         """Stop, store what is acknowledged, and release the cursor. Idempotent."""
         self._subscriber.close()
         self._cursor.close()
+        self.is_closed = True
 
     def __enter__(self) -> Self:
         return self

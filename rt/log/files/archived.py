@@ -3,6 +3,7 @@
 import os
 from bisect import bisect_left
 from collections.abc import Iterable
+from contextlib import closing
 from typing import Final
 
 from rt.events import Gap
@@ -145,10 +146,8 @@ def _truncate(disk: Disk, path: str) -> bool:
         file = disk.open(path)
     except FileNotFoundError:
         return False  # only the manifest names it, or it was never copied
-    try:
+    with closing(file):
         held = file.size() > 0
         if held:
             file.truncate(0)
         return held
-    finally:
-        file.close()

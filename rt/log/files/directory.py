@@ -1,12 +1,15 @@
 """LogDirectory: what a reader knows about a log: its manifest so far, and its files."""
 
 import os
-from contextlib import ExitStack, closing
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
 from typing import Final
 
 from rt.errors import CorruptLog, ManifestError
-from rt.format.index import SUFFIX, Index
+from rt.format.index import SUFFIX, Index, IndexEntry
 from rt.format.manifest import FILE_NAME, Manifest, decode_entry
+from rt.format.seek import walk_before
+from rt.format.walk import Walk
 from rt.limits import MANIFEST_LINE_BYTES_MAX
 from rt.log.files.damaged_files import DamagedFiles
 from rt.log.files.disk import Disk, File, OsDisk, OsFile
@@ -98,10 +101,8 @@ class LogDirectory:
             file = self._open_manifest()
         except FileNotFoundError:
             return False
-        try:
+        with closing(file):
             line, end, _ = file.pread(MANIFEST_LINE_BYTES_MAX, 0).partition(b"\n")
-        finally:
-            file.close()
         if end and decode_entry(line) != self.manifest.identity:
             raise ManifestError("the log was deleted, and another made in its place")
         return bool(end)
@@ -127,12 +128,9 @@ class LogDirectory:
 
     def is_replaced(self) -> bool:
         """Whether another manifest has taken the place of the one read; see `is_continued`."""
-        try:
-            file = self._open_manifest()
-        except FileNotFoundError:
-            return False
-        with closing(file):
+        with suppress(FileNotFoundError), closing(self._open_manifest()) as file:
             return not self._continues(file)
+        return False
 
     def begun_again(self) -> "LogDirectory | None":
         """Return the log that took this one's place, refreshed; None if this one is still there.
@@ -204,7 +202,10 @@ class LogDirectory:
     def file_from(self, position: Position) -> Position | None:
         """Return the file that contains `position`, or the next readable one; None if neither."""
         begin = position.file
-        return next((start for start in self.files() if start >= begin), None)
+        if not self.is_gone(begin) and self.has_file(begin):
+            return begin  # most often: the directory need not be listed
+        later = (start for start in log_files(self.disk, self.path) if start > begin)
+        return next((start for start in later if not self.is_gone(start)), None)
 
     def has_file(self, start: Position) -> bool:
         """Whether a file exists, even if it is empty."""
@@ -246,6 +247,19 @@ class LogDirectory:
         except FileNotFoundError:
             return _NO_INDEX, None
         return Index(file.pread, file.size()), file
+
+    def walk_before(
+        self, file: File, start: Position, is_past: Callable[[IndexEntry], bool]
+    ) -> Walk:
+        """Return a walk at the last indexed frame of an open file that is not past a place."""
+        index, index_file = self.open_index(start)
+        try:
+            return walk_before(
+                file.pread, index, start, is_past, merged=self.merged, session=self.session
+            )
+        finally:
+            if index_file is not None:
+                index_file.close()
 
     def file_path(self, start: Position) -> str:
         """Return the path of a file."""

@@ -6,7 +6,7 @@ import shutil
 import stat
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Final, NamedTuple, Protocol
 
 from rt.latencies import Latencies
@@ -136,12 +136,13 @@ class OsFile:
         written = os.pwritev(self._fd, parts[:IOV_MAX], self._end)
         self._end += written
         if written < total:
-            rest = memoryview(b"".join(parts))[written:]
-            while rest:
-                written = os.pwrite(self._fd, rest, self._end)
-                self._end += written
-                rest = rest[written:]
+            self.overwrite(b"".join(parts)[written:], self._end)
+            self._end += total - written
         return total
+
+    def pwrite(self, data: bytes | memoryview, offset: int) -> int:
+        """Write in place; return how many bytes were written, which may be fewer."""
+        return os.pwrite(self._fd, data, offset)
 
     def copy(self, source: "File", offset: int, length: int) -> None:
         """Append bytes of another file, through a buffer.
@@ -184,13 +185,13 @@ class OsFile:
             count = os.preadv(self._fd, [buffer[: end - offset]], offset)
             if not count:
                 raise EOFError(f"the file ends {end - offset} bytes early")
-            offset += os.pwrite(self._fd, buffer[:count], offset)
+            offset += self.pwrite(buffer[:count], offset)
 
     def overwrite(self, data: bytes, offset: int) -> None:
         """Replace existing bytes in place."""
         rest = memoryview(data)
         while rest:
-            written = os.pwrite(self._fd, rest, offset)
+            written = self.pwrite(rest, offset)
             offset, rest = offset + written, rest[written:]
 
     def sync(self) -> None:
@@ -295,11 +296,8 @@ def make_private_directory(path: str) -> None:
 
 def read_small(path: str, bytes_max: int) -> bytes:
     """Return the first bytes of a file; `OSError` if the path is a link, pipe or device."""
-    file = OsDisk().open_read(path)
-    try:
+    with closing(OsDisk().open_read(path)) as file:
         return file.pread(bytes_max, 0)
-    finally:
-        file.close()
 
 
 def read_or_rotten(disk: Disk, path: str, bytes_max: int) -> bytes:
@@ -309,15 +307,29 @@ def read_or_rotten(disk: Disk, path: str, bytes_max: int) -> bytes:
         OSError: the file is missing, or cannot be read for another reason.
     """
     try:
-        file = disk.open_read(path)
-        try:
+        with closing(disk.open_read(path)) as file:
             return file.pread(bytes_max, 0)
-        finally:
-            file.close()
     except OSError as error:
         if error.errno not in UNREADABLE:
             raise
         return b""
+
+
+def replace_small(path: str, draft: str, data: bytes) -> None:
+    """Replace a small file by one rename, so that readers see it whole; not synced.
+
+    Args:
+        path: the file.
+        draft: path of the file that is renamed, in the same directory.
+        data: the new contents.
+    """
+    fd = open_small(draft)
+    try:
+        os.ftruncate(fd, 0)
+        os.write(fd, data)
+    finally:
+        os.close(fd)
+    os.replace(draft, path)
 
 
 def open_small(path: str) -> int:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from enum import StrEnum
 from typing import Final
 
@@ -67,8 +68,7 @@ def entries(log: LogDirectory, start: Position) -> Iterator[IndexEntry]:
     Raises:
         FrameError: The file contains bytes that are not a frame of this log.
     """
-    file = log.open_file(start)
-    try:
+    with closing(log.open_file(start)) as file:
         size, rolled = file.size(), log.manifest.rolled_end(start)
         end = size if rolled is None else min(size, rolled)
         walk = Walk(start, merged=log.merged, session=log.session)
@@ -80,8 +80,6 @@ def entries(log: LogDirectory, start: Position) -> Iterator[IndexEntry]:
                 return
             if entry := indexer.take(header, offset):
                 yield entry
-    finally:
-        file.close()
 
 
 def check_index(log: LogDirectory, start: Position) -> IndexState:
@@ -89,13 +87,11 @@ def check_index(log: LogDirectory, start: Position) -> IndexState:
     _, index_file = log.open_index(start)
     if index_file is None:
         return IndexState.MISSING
-    try:
+    with closing(index_file):
         check = IndexCheck(index_file.pread, index_file.size())
         for entry in entries(log, start):
             check.take(entry)
         return check.verdict()
-    finally:
-        index_file.close()
 
 
 def rebuild_index(disk: Disk, log: LogDirectory, start: Position) -> int:
@@ -106,33 +102,24 @@ def rebuild_index(disk: Disk, log: LogDirectory, start: Position) -> int:
     before it is.
     """
     if start not in log.manifest.rolled:
-        _make_durable(disk, log.file_path(start))
+        with closing(disk.open(log.file_path(start))) as active:
+            active.write_again(0)
+            active.sync()
     target = log.file_path(start) + SUFFIX
     fresh = target + ".tmp"
-    file = disk.open(fresh, create=True)
     count = 0
-    try:
-        file.truncate(0)  # a killed rebuild may have left something
-        for batch in _batches(entries(log, start)):
-            file.append([encode_index(batch)])
-            count += len(batch)
-        file.sync()
-    except OSError:
-        os.unlink(fresh)
-        raise
-    finally:
-        file.close()
+    with closing(disk.open(fresh, create=True)) as file:
+        try:
+            file.truncate(0)  # a killed rebuild may have left something
+            for batch in _batches(entries(log, start)):
+                file.append([encode_index(batch)])
+                count += len(batch)
+            file.sync()
+        except OSError:
+            os.unlink(fresh)
+            raise
     disk.replace(fresh, target)
     return count
-
-
-def _make_durable(disk: Disk, path: str) -> None:
-    file = disk.open(path)
-    try:
-        file.write_again(0)
-        file.sync()
-    finally:
-        file.close()
 
 
 def _batches(found: Iterator[IndexEntry]) -> Iterator[list[IndexEntry]]:

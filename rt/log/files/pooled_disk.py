@@ -5,13 +5,14 @@ import os
 import resource
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import wraps
 from itertools import islice
-from typing import Final
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from rt.format.index import SUFFIX
 from rt.latencies import Latencies
-from rt.log.files.disk import File, OsDisk, OsFile
+from rt.log.files.disk import OsDisk, OsFile
 
 # Divisor of the process's descriptor limit; the rest is for connections, the merged log, the
 # journal and peers. At the usual limit of 1,024 that leaves 256, of which an active session uses 5.
@@ -20,6 +21,8 @@ _FILES_MIN: Final = 32
 _FILES_MAX: Final = 4096  # more gain nothing: reopening a file takes some 5 us
 _INODE_BITS: Final = 64
 _NEVER: Final = object()
+_Args = ParamSpec("_Args")
+_Result = TypeVar("_Result")
 
 
 def pool_size() -> int:
@@ -136,12 +139,29 @@ class PooledDisk(OsDisk):
                 file.release()
 
 
+def _pinned(
+    call: Callable[Concatenate[OsFile, _Args], _Result], *, writes: bool = False
+) -> Callable[Concatenate["PooledFile", _Args], _Result]:
+    """Return a call of `OsFile` during which a pooled file keeps its descriptor."""
+
+    @wraps(call)
+    def pinned(file: "PooledFile", /, *args: _Args.args, **named: _Args.kwargs) -> _Result:
+        file.disk.pin(file)
+        try:
+            file.written += writes
+            return call(file, *args, **named)
+        finally:
+            file.disk.unpin(file)
+
+    return pinned
+
+
 class PooledFile(OsFile):
     """A file of a `PooledDisk`, used like an `OsFile`."""
 
     __slots__ = (
-        "_disk", "_flags", "_inode", "_synced", "_written", "is_closed", "is_open", "path", "pins",
-        "used",
+        "_flags", "_inode", "_synced", "disk", "is_closed", "is_open", "path", "pins", "used",
+        "written",
     )  # fmt: skip
 
     def __init__(
@@ -149,10 +169,10 @@ class PooledFile(OsFile):
     ) -> None:
         """Duplicate the open file, which the caller closes, and remember how to reopen it."""
         super().__init__(os.dup(file.fileno()), path, syncs)
-        self._disk, self.path, self._flags = disk, path, flags
+        self.disk, self.path, self._flags = disk, path, flags
         device, inode = super().inode
         self._inode = device << _INODE_BITS | inode  # a single integer takes a third of the memory
-        self._written = self._synced = 0
+        self.written = self._synced = 0  # writes, and how many of them were synced
         self.pins = 0  # how many threads are using it
         self.used = 0  # the pool's use count when it was last moved to the end
         self.is_open = True  # whether it has a descriptor
@@ -161,7 +181,7 @@ class PooledFile(OsFile):
     @property
     def is_dirty(self) -> bool:
         """Whether it has unsynced writes; never true of an index, which can be rebuilt."""
-        return self._written != self._synced and not self.path.endswith(SUFFIX)
+        return self.written != self._synced and not self.path.endswith(SUFFIX)
 
     def reopen(self) -> None:
         """Open it again; `OSError` if another file has taken its name."""
@@ -182,85 +202,25 @@ class PooledFile(OsFile):
         """Device and inode."""
         return divmod(self._inode, 1 << _INODE_BITS)
 
-    def append(self, parts: Sequence[bytes | memoryview]) -> int:
-        """Write all parts at the end."""
-        self._disk.pin(self)
-        try:
-            self._written += 1
-            return OsFile.append(self, parts)
-        finally:
-            self._disk.unpin(self)
-
-    def copy(self, source: File, offset: int, length: int) -> None:
-        """Append bytes of another file."""
-        self._disk.pin(self)
-        try:
-            self._written += 1
-            OsFile.copy(self, source, offset, length)
-        finally:
-            self._disk.unpin(self)
-
-    def preadv(self, buffer: memoryview, offset: int) -> int:
-        """Read into a buffer."""
-        self._disk.pin(self)
-        try:
-            return OsFile.preadv(self, buffer, offset)
-        finally:
-            self._disk.unpin(self)
-
-    def pread(self, length: int, offset: int) -> bytes:
-        """Read up to `length` bytes at `offset`."""
-        self._disk.pin(self)
-        try:
-            return OsFile.pread(self, length, offset)
-        finally:
-            self._disk.unpin(self)
-
-    def size(self) -> int:
-        """Current size in bytes."""
-        self._disk.pin(self)
-        try:
-            return OsFile.size(self)
-        finally:
-            self._disk.unpin(self)
-
-    def truncate(self, length: int) -> None:
-        """Cut the file to `length` bytes."""
-        self._disk.pin(self)
-        try:
-            self._written += 1
-            super().truncate(length)
-        finally:
-            self._disk.unpin(self)
-
-    def write_again(self, offset: int) -> None:
-        """Rewrite the bytes from `offset` on, in place."""
-        self._disk.pin(self)
-        try:
-            self._written += 1
-            super().write_again(offset)
-        finally:
-            self._disk.unpin(self)
-
-    def overwrite(self, data: bytes, offset: int) -> None:
-        """Replace bytes that are there, in place."""
-        self._disk.pin(self)
-        try:
-            self._written += 1
-            super().overwrite(data, offset)
-        finally:
-            self._disk.unpin(self)
+    append = _pinned(OsFile.append, writes=True)
+    copy = _pinned(OsFile.copy, writes=True)
+    preadv = _pinned(OsFile.preadv)
+    pread = _pinned(OsFile.pread)
+    size = _pinned(OsFile.size)
+    truncate = _pinned(OsFile.truncate, writes=True)
+    write_again = _pinned(OsFile.write_again, writes=True)
+    overwrite = _pinned(OsFile.overwrite, writes=True)
 
     def sync(self) -> None:
         """Flush data and length; may not cover what another thread appends meanwhile."""
-        self._disk.pin(self)
+        self.disk.pin(self)
         try:
-            written = self._written
+            written = self.written
             OsFile.sync(self)
             self._synced = written
         finally:
-            self._disk.unpin(self)
+            self.disk.unpin(self)
 
     def close(self) -> None:
         """Close it for good."""
-        self._disk.forget(self)
+        self.disk.forget(self)

@@ -1,10 +1,9 @@
 """HeadersNote: records in a small file whether all nodes of a stream can read headers."""
 
 import os
-from contextlib import closing
 from typing import Final
 
-from rt.log.files.disk import OsDisk, open_small
+from rt.log.files.disk import read_small, replace_small
 from rt.text import printable
 
 CANNOT_READ: Final = "which cannot read headers; update rt on every node first"
@@ -34,8 +33,7 @@ class HeadersNote:
     def read(self) -> str | None:
         """Return why publishers may not write headers; "" if they may, None if unknown."""
         try:
-            with closing(OsDisk().open_read(self._path)) as file:
-                text = file.pread(_BYTES_MAX, 0).decode(errors="replace")
+            text = read_small(self._path, _BYTES_MAX).decode(errors="replace")
         except FileNotFoundError:
             return None
         if text == _YES:
@@ -47,17 +45,11 @@ class HeadersNote:
 
         `OSError` if writing failed.
         """
-        draft = os.path.join(self._directory, _DRAFT)
+        data = (_NO + why_not if why_not else _YES).encode()[:_BYTES_MAX]
         try:
-            fd = open_small(draft)
+            replace_small(self._path, os.path.join(self._directory, _DRAFT), data)
         except FileNotFoundError:
             return False
-        try:
-            os.ftruncate(fd, 0)
-            os.write(fd, (_NO + why_not if why_not else _YES).encode()[:_BYTES_MAX])
-        finally:
-            os.close(fd)
-        os.replace(draft, self._path)
         return True
 
     def remove(self) -> None:

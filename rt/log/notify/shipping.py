@@ -6,7 +6,7 @@ from contextlib import closing, suppress
 from typing import Final
 
 from rt.errors import NAME_TAKEN, Refused
-from rt.log.files.disk import OsDisk, open_small
+from rt.log.files.disk import OsDisk, replace_small
 from rt.text import printable
 
 FILE_NAME: Final = "shipping"
@@ -54,19 +54,12 @@ class ShippingNote:
     def write(self, reason: str, code: str = "") -> None:
         """Replace the note, or remove it if there is no reason.
 
-        Args:
-            reason: The reason, for people.
-            code: The refusal's code, if waiting will not cure it.
+        `code` is the refusal's, if waiting will not cure it.
         """
         if not reason:
             with suppress(FileNotFoundError):
                 os.unlink(self._path)
             return
-        fd = open_small(self._draft)
-        try:
-            os.ftruncate(fd, 0)
-            end = (_CODE + code).encode() if code else b""
-            os.write(fd, reason.encode()[: _BYTES_MAX - len(end)] + end)
-        finally:
-            os.close(fd)
-        os.replace(self._draft, self._path)
+        end = (_CODE + code).encode() if code else b""
+        data = reason.encode()[: _BYTES_MAX - len(end)] + end
+        replace_small(self._path, self._draft, data)

@@ -40,15 +40,18 @@ class Subdirectories:
     Threads: any thread may call any method; `_last` is replaced as a whole.
     """
 
-    def __init__(self, path: str, counts: Callable[[str], bool]) -> None:
+    def __init__(
+        self, path: str, counts: Callable[[str], bool], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """Prepare; the first call of `names` lists.
 
         Args:
             path: The directory, which need not exist.
             counts: Whether a name passes the filter; must always give the same answer for a name.
+            clock: A monotonic clock, in seconds.
         """
         self._path = path
-        self._counts = counts
+        self._counts, self._clock = counts, clock
         self._last = _NOTHING
 
     def names(self) -> Sequence[str]:
@@ -57,7 +60,7 @@ class Subdirectories:
             found = os.stat(self._path)
         except FileNotFoundError:
             return ()
-        now_s, last = time.monotonic(), self._last
+        now_s, last = self._clock(), self._last
         status = (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns)
         is_same = status == last.status
         is_sure = last.listed_s - last.since_s >= _SURE_S and now_s - last.listed_s < _TRUSTED_S

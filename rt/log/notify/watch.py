@@ -2,8 +2,7 @@
 
 import os
 import select
-import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Self
@@ -11,6 +10,7 @@ from typing import Final, Self
 from inotify_simple import INotify, flags, parse_events
 
 from rt.errors import Misuse
+from rt.log.notify.event_file import EventFile
 
 MODES: Final = ("auto", "inotify", "poll")
 # Applies to inotify too: events may be lost, and network file systems send none.
@@ -41,47 +41,38 @@ class Wake:
     """Lets another thread end a wait, with a descriptor that can be polled together with sockets.
 
     Threads:
-        Any thread, and a signal handler, may call `set`; `_lock` keeps `close` from closing the
-        descriptor meanwhile, because its number might then be a log's. The lock is reentrant,
-        because a signal handler may interrupt its own thread there. The waiting thread calls the
-        rest. `_is_set` is set before the descriptor is written and cleared after it was read; while
-        it is set, a wait that has not begun ends at once.
+        Any thread, and a signal handler, may call `set`, also while the owner closes it. The
+        waiting thread calls the rest. `_is_set` is set before the descriptor is written and cleared
+        after it was read; while it is set, a wait that has not begun ends at once.
     """
 
-    __slots__ = ("_fd", "_is_set", "_lock", "_poller")
+    __slots__ = ("_event", "_is_set", "_poller")
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
         self._is_set = False
-        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._event: EventFile | None = EventFile()
         self._poller = select.poll()
-        self._poller.register(self._fd, select.POLLIN)
-
-    def renew_lock(self) -> None:
-        """In a forked child: replace the lock, which a thread of the parent may have held."""
-        self._lock = threading.RLock()
+        self._poller.register(self._event.fd, select.POLLIN)
 
     def fileno(self) -> int:
-        """The descriptor to poll for reading."""
-        return self._fd
+        """The descriptor to poll for reading; -1 once it is closed."""
+        return -1 if self._event is None else self._event.fd
 
     def set(self) -> None:
         """End the current wait, or the next one; does nothing after `close`.
 
         Many calls before the thread waits again cost only one system call.
         """
-        if self._is_set:
-            return
-        with self._lock:
-            if self._fd >= 0:
-                self._is_set = True
-                os.eventfd_write(self._fd, 1)
+        event = self._event  # read once: it stays open until it is written
+        if not self._is_set and event is not None:
+            self._is_set = True
+            os.eventfd_write(event.fd, 1)
 
     def clear(self) -> None:
         """Cancel every `set` so far."""
         try:
             with suppress(BlockingIOError):
-                os.eventfd_read(self._fd)
+                os.eventfd_read(self.fileno())
         finally:  # even if a signal handler raises: otherwise `set` would never write again
             self._is_set = False
 
@@ -92,22 +83,25 @@ class Wake:
 
     def close(self) -> None:
         """Close the descriptor."""
-        with self._lock:
-            fd, self._fd = self._fd, -1
-            self._poller = select.poll()  # empty: the number may soon be another file's
-        if fd >= 0:
-            os.close(fd)
+        self._event = None
+        self._poller = select.poll()  # empty: the number may soon be another file's
 
 
 class Watch:
     """Watches many directories with one inotify instance, or by polling."""
 
-    def __init__(self, mode: str = "auto", ignored: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        mode: str = "auto",
+        ignored: Collection[str] = (),
+        inotify: Callable[..., INotify] = INotify,
+    ) -> None:
         """Open the watch.
 
         Args:
             mode: `inotify` fails if it is not available, `poll` never tries it, `auto` falls back.
             ignored: names of files whose changes do not matter.
+            inotify: opens an instance.
 
         Raises:
             Misuse: there is no such mode.
@@ -121,7 +115,7 @@ class Watch:
         self._missing: set[str] = set()  # do not exist yet, or no watch was left for them
         if mode != "poll":
             try:
-                self._inotify = INotify(nonblocking=True)
+                self._inotify = inotify(nonblocking=True)
             except OSError:
                 if mode == "inotify":
                     raise

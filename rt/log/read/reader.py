@@ -8,17 +8,15 @@ from typing import Final
 from rt.errors import CorruptLog, FrameError, ReplacedLog
 from rt.events import Dropped, Gap, NewRun, SessionEvent
 from rt.format.dropped_notice import decode_notice
-from rt.format.frame import FrameKind
+from rt.format.frame import FrameKind, Header
 from rt.format.manifest import FILE_NAME
 from rt.format.message import Batch
 from rt.format.ranges import Range
 from rt.format.scan import Frame, Scan
-from rt.format.seek import walk_before
 from rt.format.session_event import decode_event, is_event
 from rt.format.walk import Walk
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import File
-from rt.log.read.continuity import Continuity
 from rt.log.read.gaps import gap_before
 from rt.log.read.growth import BadFrames, DamagedFrame
 from rt.position import OFFSET_END, START, Position
@@ -47,7 +45,7 @@ class Reader:
         self._limit = 0  # size of the file when last checked; no frame beyond it is read
         self._seen = 0  # messages of the current range so far
         self._idle_polls = 0  # polls of the current file without news
-        self._continuity = Continuity()
+        self._continuity = _Continuity()
         self._bad_frames = BadFrames(log)
         self._next_file: Position | None = None  # set when a file was read to its end
         # Where the last file ends, if its writer in this process has just announced it; this
@@ -154,7 +152,7 @@ class Reader:
         ):
             raise self._replaced(fault)
         self.position = max(self.position, frame.position)
-        return self._batch(frame, self._session_name(), None, frame.header.sequence, 0)
+        return self._batch(frame, self.log.session, None, frame.header.sequence, 0)
 
     def _take_merged(self, frame: Frame, walk: Walk) -> Found | None:
         current = walk.range
@@ -204,12 +202,7 @@ class Reader:
         span = decode_notice(frame.body) if is_wanted else None
         return None if span is None else span.event(current.session, frame.position)
 
-    def _session_name(self) -> str:
-        identity = self.log.manifest.identity
-        return "" if identity is None else identity.name
-
     def _open(self) -> Gap | NewRun | None:
-        """Open the next file to read; return a Gap if something before it is gone."""
         self.log.refresh()
         if self._is_being_copied(self.position):
             return None
@@ -224,23 +217,14 @@ class Reader:
             return None
         gap, self._next_file = gap_before(self.log, self.position, start), None
         self.position = max(self.position, start)
-        self._scan = Scan(self._file.pread, self._walk_to(self._file, start))
+        wanted = self.position.offset
+        walk = self.log.walk_before(self._file, start, lambda entry: entry.offset > wanted)
+        self._scan = Scan(self._file.pread, walk)
         self._seen = self._limit = self._idle_polls = 0
         self._look()
         if gap or self.log.merged:
             return gap
-        return self._continuity.new_run(self._session_name(), start)
-
-    def _walk_to(self, file: File, start: Position) -> Walk:
-        index, index_file = self.log.open_index(start)
-        wanted = self.position.offset
-        walk = walk_before(
-            file.pread, index, start, lambda entry: entry.offset > wanted,
-            merged=self.log.merged, session=self.log.session,
-        )  # fmt: skip
-        if index_file is not None:
-            index_file.close()
-        return walk
+        return self._continuity.new_run(self.log.session, start)
 
     def _gap_to_the_end(self) -> Gap | None:
         """Return the gap up to the log's end, if no readable file is left after the position."""
@@ -408,6 +392,35 @@ class Reader:
         if self._file is not None:
             self._file.close()
         self._file, self._scan = None, None
+
+
+class _Continuity:
+    """What a reader has seen of each session so far."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, int] = {}  # last run of each session
+        self._run, self._next_number = 0, 0  # run and next sequence number in a session's own log
+
+    def new_run(self, session: str, first: Position) -> NewRun | None:
+        """Record the run a session is in; return an event if it differs from the last one."""
+        known = self._runs.get(session)
+        self._runs[session] = first.run
+        return NewRun(session, first) if known is not None and known != first.run else None
+
+    def fault(self, position: Position, header: Header) -> str:
+        """Record the next frame of a session's own log; return why it does not fit, or "".
+
+        Numbers are reused only by a publisher that was restored from a backup: it does not know
+        which numbers it used after the backup, and reuses them in a new run. Within a run nothing
+        is reported, because a frame that cannot be decoded may claim more messages than it holds.
+        """
+        if not header.messages:
+            return ""
+        expected, self._next_number = self._next_number, header.sequence + header.messages
+        is_new_run, self._run = position.run != self._run, position.run
+        if header.sequence >= expected or not is_new_run:
+            return ""
+        return f"message {header.sequence} comes again, after {expected - 1}"
 
 
 def _reaches(log: LogDirectory, place: Position) -> bool:

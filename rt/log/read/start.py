@@ -3,7 +3,7 @@
 import re
 from bisect import bisect_left
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
@@ -13,7 +13,6 @@ from rt.events import SessionEvent
 from rt.format.frame import HEADER_BYTES, parse_header
 from rt.format.index import IndexEntry
 from rt.format.message import Batch
-from rt.format.seek import walk_before
 from rt.log.files.archived import begins_as_wanted
 from rt.log.files.directory import LogDirectory
 from rt.log.read.reader import Reader
@@ -125,10 +124,10 @@ def resolve(log: LogDirectory, start: Start) -> Position:
     if not files:
         return _archived_end(log)
     if start == "earliest":
-        return _earliest(log, files)
+        return files[0] if begins_as_wanted(log.manifest) else log.manifest.order[0]
     if start == "latest":
-        return _end(log, files)
-    return _last(log, files, start.messages)
+        return _last(log, files)[0]
+    return _at_number(log, files, max(0, _last(log, files)[1] - start.messages))
 
 
 def readable_at(log: LogDirectory, time_ns: int) -> Position:
@@ -182,30 +181,11 @@ def _parse_time(text: str) -> datetime:
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
-def _earliest(log: LogDirectory, files: list[Position]) -> Position:
-    """Return the oldest file; in a copy that lacks the start it asked for, that start."""
-    return files[0] if begins_as_wanted(log.manifest) else log.manifest.order[0]
-
-
-def _end(log: LogDirectory, files: list[Position]) -> Position:
-    with closing(Reader(log, _indexed(log, files[-1], lambda _entry: False))) as reader:
-        while reader.poll() is not None:
-            pass
-        return reader.position
-
-
-def _last(log: LogDirectory, files: list[Position], messages: int) -> Position:
-    return _at_number(log, files, max(0, _next_number(log, files) - messages))
-
-
 def at_number(log: LogDirectory, number: int) -> Position:
     """Return the position of the message with this number, or of the next readable one.
 
-    Returns the end of the log if there is none. `log` must have been refreshed.
-
-    Args:
-        log: a session's log, where numbers are sequence numbers, or a merged one.
-        number: the message's number.
+    Returns the end of the log if there is none. `log` must have been refreshed; in a session's own
+    log, numbers are sequence numbers.
     """
     files = log.files() if log.is_there else []
     return _at_number(log, files, number) if files else _archived_end(log)
@@ -237,7 +217,8 @@ def _at_time(log: LogDirectory, time_ns: int) -> Position:
     return min(found, archived)
 
 
-def _next_number(log: LogDirectory, files: list[Position]) -> int:
+def _last(log: LogDirectory, files: list[Position]) -> tuple[Position, int]:
+    """Return where the whole frames of a log end, and the next message's number."""
     order = log.manifest.order
     number = log.manifest.rolled[order[-1]].next if order else 0
     with closing(Reader(log, _indexed(log, files[-1], lambda _entry: False))) as reader:
@@ -246,32 +227,21 @@ def _next_number(log: LogDirectory, files: list[Position]) -> int:
                 number = found.number + len(found)
             elif isinstance(found, SessionEvent):
                 number = found.number
-    return number
+        return reader.position, number
 
 
 def _begins_before(log: LogDirectory, start: Position, time_ns: int) -> bool:
     rolled = log.manifest.rolled.get(start)
     if rolled is not None:
         return rolled.first_time_ns < time_ns
-    file = log.open_file(start)
-    try:
+    with closing(log.open_file(start)) as file, suppress(FrameError):
         return parse_header(file.pread(HEADER_BYTES, 0)).time_ns < time_ns
-    except FrameError:
-        return False  # empty or damaged: start in the file before, and read on to this one
-    finally:
-        file.close()
+    return False  # empty or damaged: start in the file before, and read on to this one
 
 
 def _indexed(log: LogDirectory, file: Position, is_past: Callable[[IndexEntry], bool]) -> Position:
-    index, index_file = log.open_index(file)
-    data = log.open_file(file)
-    position = walk_before(
-        data.pread, index, file, is_past, merged=log.merged, session=log.session
-    ).position
-    data.close()
-    if index_file is not None:
-        index_file.close()
-    return position
+    with closing(log.open_file(file)) as data:
+        return log.walk_before(data, file, is_past).position
 
 
 def _first(log: LogDirectory, begin: Position, place: Callable[[Batch], int | None]) -> Position:

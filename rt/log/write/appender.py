@@ -3,19 +3,23 @@
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from typing import NewType
 
 from rt.errors import CorruptLog, DiskFailed, ManifestError, Misuse
+from rt.format.checksum import crc32
 from rt.format.frame import Header
+from rt.format.index import SUFFIX
 from rt.format.manifest import FILE_NAME, Archived, LogIdentity, Rolled, encode_entry
 from rt.format.recovery import Corrupt, Torn, judge
 from rt.format.walk import Walk
+from rt.limits import READ_BYTES
 from rt.log.files.archived import empty_files, finish_archiving
-from rt.log.files.disk import Disk, File, Span
+from rt.log.files.disk import Disk, File, Span, put_in_place
 from rt.log.files.listing import load_manifest, log_files, place_of
 from rt.log.write.active_file import ActiveFile, Facts, take_back
+from rt.log.write.recent_frames import RecentFrames, UsedSpan
 from rt.position import Position
 
 # Every acknowledgement of durability is built from one; only `Appender.sync` makes them.
@@ -30,12 +34,13 @@ class Appender:
 
     Threads:
         One thread at a time opens, recovers, appends, rolls and closes; it alone writes `walk`,
-        `torn` and `_file`. Any thread may call `sync`, `archive_all`, `record`, `read`, `verify`,
-        `verify_file` and `held`. `_closing` is held while `_file` syncs or closes, so that no file
-        is closed during its sync. `_recording` is held while lines are written and files are
-        emptied, and guards `manifest` and `_is_closed`; readers of `manifest` in other threads
-        copy what they iterate over. `_failure` is set once and never cleared. `walk` is replaced,
-        never changed, so any thread may read `end`.
+        `torn` and `_file`; `recent` is set once and has a lock of its own. Any thread may call
+        `sync`, `archive_all`, `record`, `read`, `verify`, `verify_file`, `compare`, `held` and
+        `replace_rolled`. `_closing` is held while `_file` syncs or closes, so that no file is
+        closed during its sync. `_recording` is held while lines are written and files are emptied,
+        and guards `manifest` and `is_closed`; readers of `manifest` in other threads copy what
+        they iterate over. `_failure` is set once and never cleared. `walk` is replaced, never
+        changed, so any thread may read `end`.
     """
 
     def __init__(self, disk: Disk, directory: str, identity: LogIdentity) -> None:
@@ -47,9 +52,10 @@ class Appender:
         self.disk = disk
         self.directory = directory
         self.torn: Torn | None = None
+        self.recent: RecentFrames | None = None  # set by a host that wants them in memory
         self._file: ActiveFile | None = None
         self._failure: DiskFailed | None = None
-        self._is_closed = False
+        self.is_closed = False
         self._closing = threading.Lock()
         self._recording = threading.Lock()
         disk.make_directory(directory)
@@ -101,11 +107,6 @@ class Appender:
     def is_open(self) -> bool:
         """Whether a file is active."""
         return self._file is not None
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the log was closed, for example because the copy was set aside."""
-        return self._is_closed
 
     @property
     def last_frame(self) -> Position | None:
@@ -198,6 +199,11 @@ class Appender:
         except DiskFailed as error:
             self._failure = error
             raise
+        if self.recent is not None:
+            if copied is None:
+                self.recent.keep(self.end, after.position, parts, headers)
+            if copied is not None or self.is_closed:  # or closed meanwhile
+                self.recent.clear()
         self.walk = after
 
     def cut(self, position: Position) -> None:
@@ -205,6 +211,8 @@ class Appender:
         file = self._active()
         file.cut(position.offset)
         self._close_file()
+        if self.recent is not None:
+            self.recent.clear()
         self._file = self._open_file(position.file)
         _, self.walk = self._file.recover(durable=0)
 
@@ -239,6 +247,33 @@ class Appender:
         # archived meanwhile
         if isinstance(verdict, Corrupt) and start not in self.manifest.archived:
             raise CorruptLog(self._path(start), verdict.at, verdict.reason)
+
+    def compare(self, spans: Sequence[UsedSpan]) -> None:
+        """Compare the log's files with bytes that were used from memory; any thread may call this.
+
+        Raises:
+            CorruptLog: a file has other bytes.
+            OSError: a file cannot be read.
+        """
+        for begin, end, crc in spans:
+            is_same = self._crc(begin, end) == crc
+            is_gone = self.is_closed or begin.file in self.manifest.archived
+            if not is_same and not is_gone:
+                words = f"it has other bytes up to {end} than were received and merged, or none"
+                raise CorruptLog(self._path(begin.file), begin, words)
+
+    def _crc(self, begin: Position, end: Position) -> int | None:
+        """The CRC-32 of a file's bytes; None if the disk cannot read them any more."""
+        crc = 0
+        try:
+            for place in range(begin, end, READ_BYTES):  # a slow sync leaves any number
+                length = min(READ_BYTES, end - place)
+                crc = crc32(self.read(Position(place), length), crc)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return None
+        return crc
 
     def sync(self) -> Durable:
         """Make the log durable; return where it ended when the sync began.
@@ -303,7 +338,7 @@ class Appender:
     def finish_archiving(self) -> None:
         """Empty files that were recorded as archived before a crash; any thread may call this."""
         with self._recording:
-            if not self._is_closed:
+            if not self.is_closed:
                 finish_archiving(self.disk, self.directory, self.manifest)
 
     def skip_archived(self, rolled: Rolled, line: Archived) -> None:
@@ -329,9 +364,7 @@ class Appender:
             self._record(entries)
 
     def _record(self, entries: Sequence[LogIdentity | Rolled | Archived]) -> None:
-        self._check()
-        if self._is_closed:  # an archiving thread may not have noticed yet
-            raise OSError(errno.EBADF, f"{self.directory} was closed")
+        self._demand_open()
         for entry in entries:
             self.manifest.check(entry)
         # Opened each time: for ten thousand idle sessions, open files would take 3 MB.
@@ -348,14 +381,39 @@ class Appender:
         for entry in entries:
             self.manifest.add(entry)
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold off archiving and closing; `OSError` if the log is closed or has failed."""
-        with self._recording:
-            self._check()
-            if self._is_closed:  # an archiving thread may not have noticed yet
-                raise OSError(errno.EBADF, f"{self.directory} was closed")
-            yield
+    def replace_rolled(self, start: Position, fresh: str) -> str | None:
+        """Replace a damaged rolled file by a whole copy; any thread may call this.
+
+        Readers that have the damaged file open keep it, and find the new one by its name.
+
+        Args:
+            start: where the file starts.
+            fresh: path of the copy, synced and checked, on the same file system, with its index
+                beside it.
+
+        Returns:
+            The name under which the damaged file is kept, or ""; None if nothing was replaced
+            because the file has been archived.
+
+        Raises:
+            OSError: the file could not be replaced, or the log was closed.
+        """
+        path = self._path(start)
+        with self._recording:  # no file is emptied before its line is recorded
+            self._demand_open()
+            if start in self.manifest.archived:
+                return None
+            if start not in self.manifest.rolled:
+                raise Misuse(f"{path} is not a rolled file")
+            kept = put_in_place(self.disk, fresh, path)
+            with suppress(FileNotFoundError):  # there may be no index
+                self.disk.replace(fresh + SUFFIX, path + SUFFIX)
+        return kept
+
+    def _demand_open(self) -> None:
+        self._check()
+        if self.is_closed:  # an archiving thread may not have noticed yet
+            raise OSError(errno.EBADF, f"{self.directory} was closed")
 
     def close(self) -> None:
         """Write the index and release the files, without a sync. Idempotent."""
@@ -363,11 +421,13 @@ class Appender:
             self._close_file()
         finally:
             with self._recording:
-                self._is_closed = True
+                self.is_closed = True
+            if self.recent is not None:
+                self.recent.clear()
 
     def abandon(self) -> None:
         """In a forked child: close the files, write nothing and take no lock."""
-        self._is_closed = True
+        self.is_closed = True
         file, self._file = self._file, None
         with suppress(OSError):  # the parent may have been closing them
             if file is not None:

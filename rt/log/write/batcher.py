@@ -74,18 +74,10 @@ class Batcher:
         *,
         roll_if_old: Callable[[], None] | None = None,
     ) -> None:
-        """Begin.
+        """Begin; `RuntimeError` if the system allows no further thread.
 
-        Args:
-            directory: where it writes.
-            lock: held by every caller of a method here, except `turn` and `stop`.
-            pending: the messages that wait.
-            linger_s: how long a message waits for others.
-            write: writes the pending frame and clears it; called again after an `OSError`.
-            roll_if_old: called about once a second while nothing waits, if files roll by age.
-
-        Raises:
-            RuntimeError: the system allows no further thread.
+        `write` writes the pending frame and clears it; it is called again after an `OSError`.
+        `roll_if_old` is called about once a second while nothing waits, if files roll by age.
         """
         self.is_idle = True
         self._closing = False

@@ -126,14 +126,10 @@ class DiskRoom:
     def __init__(
         self, limit: DiskLimit, session: str, held: Callable[[], int], make: Callable[[], bool]
     ) -> None:
-        """Set the limit and its callbacks.
+        """Set the limit; `held` returns how many bytes the files hold.
 
-        Args:
-            limit: how much the files may hold.
-            session: the session's name, for errors.
-            held: returns how many bytes the files hold.
-            make: drops the oldest file if allowed, and returns whether it did. If none can be
-                dropped, it ends the active file, so that this one can be dropped later.
+        `make` drops the oldest file if allowed, and returns whether it did. If none can be dropped,
+        it ends the active file, so that this one can be dropped later.
         """
         self._limit = limit
         self._room_bytes = limit.room_bytes
@@ -172,12 +168,7 @@ class DiskRoom:
 
 
 def held_bytes(known: Manifest, active: int) -> int:
-    """Return how many bytes a session's files hold, given that files are archived oldest first.
-
-    Args:
-        known: the session's manifest.
-        active: bytes of the file that is still growing.
-    """
+    """Return the bytes of a session's files; the active one, which still grows, has `active`."""
     total = active
     for file in reversed(known.order):
         if file not in known.archived:

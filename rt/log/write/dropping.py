@@ -2,17 +2,11 @@
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from rt.errors import DiskFailed
-from rt.format.dropped_notice import (
-    NOTHING,
-    NOTICE_BYTES,
-    DroppedSpan,
-    notice_frame,
-    parse_notice,
-)
+from rt.format.dropped_notice import NOTHING, NOTICE_BYTES, DroppedSpan, notice_frame, parse_notice
 from rt.format.frame import session_tag
 from rt.format.manifest import Archived, Manifest
 from rt.log.files.archived import DROPPED, is_dropped
@@ -36,12 +30,7 @@ class Dropping:
     """
 
     def __init__(self, appender: Appender, limit: int) -> None:
-        """Take over a recovered session that has no open file.
-
-        Args:
-            appender: appends to the session's log.
-            limit: bytes that its files may hold.
-        """
+        """Take over a recovered session that has no open file, and may hold `limit` bytes."""
         self._appender = appender
         self._log = LogDirectory(appender.directory, appender.disk)
         # spans dropped by this object, adjacent ones joined
@@ -51,12 +40,7 @@ class Dropping:
         self._carried = self._left_over()
 
     def begin(self, file: Position, sequence: int) -> None:
-        """Begin a file with its notice; after an `OSError`, such as a full disk, call it again.
-
-        Args:
-            file: its start position.
-            sequence: the next message's sequence number.
-        """
+        """Begin a file with its notice; after an `OSError`, such as a full disk, call it again."""
         appender = self._appender
         frame = notice_frame(
             self._carried, position=file, sequence=sequence, time_ns=time.time_ns(),
@@ -72,8 +56,7 @@ class Dropping:
     def drop(self, begin: Callable[[], object]) -> bool:
         """Drop the oldest file that can be dropped; return whether there was one.
 
-        Args:
-            begin: begins the next file, if none follows the dropped one.
+        If none follows it, `begin` begins the next file.
 
         Raises:
             OSError: the disk is full, or failed.
@@ -120,7 +103,6 @@ class Dropping:
         return self._appender.manifest.successor(file) or active
 
     def _write_notice(self, file: Position, dropped: DroppedSpan) -> None:
-        """Durably replace a file's notice."""
         path = self._log.file_path(file)
         with closing(self._log.open_file(file)) as opened:
             found = parse_notice(opened.pread(NOTICE_BYTES, 0))
@@ -167,13 +149,7 @@ def finish_dropping(appender: Appender) -> None:
 
 
 def covers(log: LogDirectory, known: Manifest, file: Position) -> bool:
-    """Whether the next file's notice says that this file was dropped.
-
-    Args:
-        log: the session's log.
-        known: the session's manifest.
-        file: a rolled file that is not archived.
-    """
+    """Whether the next file's notice says that a rolled file, not archived, was dropped."""
     following = known.successor(file) or log.file_from(file.next_file())
     said = None if following is None else notice_of(log, following)
     return said is not None and said.begin <= file < said.end
@@ -185,15 +161,25 @@ def _with(spans: tuple[DroppedSpan, ...], gone: DroppedSpan) -> tuple[DroppedSpa
     return (*spans, gone) if gone.first < gone.next else spans
 
 
-def kept_end(known: Manifest, position: Position) -> Position:
-    """Return the end of the last frame up to a position, not counting dropped frames."""
-    if position.offset and not is_dropped(known, position.file):
+def kept_end(known: Manifest, position: Position, gone: Sequence[DroppedSpan] = ()) -> Position:
+    """Return the end of the last frame up to a position, not counting dropped frames.
+
+    Args:
+        known: the session's manifest; another thread may be adding to it.
+        position: where to begin.
+        gone: dropped as well, though the manifest may not have their lines yet.
+    """
+
+    def is_gone(file: Position) -> bool:
+        return is_dropped(known, file) or any(each.begin <= file < each.end for each in gone)
+
+    if position.offset and not is_gone(position.file):
         return position
     kept = (file for file in reversed(known.order) if file < position)
     ends = (
         file + known.rolled[file].end
         for file in kept
-        if known.rolled[file].end and not is_dropped(known, file)
+        if known.rolled[file].end and not is_gone(file)
     )
     return Position(next(ends, 0))
 

@@ -22,13 +22,7 @@ class FrameGate:
     def __init__(
         self, pending: PendingFrame, lock: threading.Lock, is_closed: Callable[[], bool]
     ) -> None:
-        """Create a gate without limits.
-
-        Args:
-            pending: the frame being filled.
-            lock: the publisher's.
-            is_closed: when true, ends a wait early; the caller checks for it again.
-        """
+        """Create a gate without limits; `is_closed` ends a wait early, and is checked again."""
         self.disk: DiskRoom | None = None
         # waits until this many messages and bytes fit
         self.flight: Callable[[int, int], Room] | None = None
@@ -50,12 +44,7 @@ class FrameGate:
                 self._pending.allow(*room)
 
     def admit(self, messages: int, size: int) -> Room | None:
-        """Wait until this much may be published; return the remaining room, None if unlimited.
-
-        Args:
-            messages: the number of messages.
-            size: bytes of their payloads and keys.
-        """
+        """Wait until this much may be published; return the remaining room, None if unlimited."""
         if self.disk is not None:
             self.disk.admit(size + COLUMN_BYTES * messages, self._is_closed)
         return None if self.flight is None else self.flight(messages, size)

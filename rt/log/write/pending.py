@@ -115,10 +115,7 @@ def frame_cuts(sizes: Sequence[int], frame_bytes: int) -> Iterator[tuple[int, in
     while start < count:
         full = totals[start] + COLUMN_BYTES * start + frame_bytes
         end = bisect_left(
-            range(count),
-            full,
-            lo=start + 1,
-            key=lambda place: totals[place] + COLUMN_BYTES * place,
+            range(count), full, lo=start + 1, key=lambda place: totals[place] + COLUMN_BYTES * place
         )
         yield start, end
         start = end

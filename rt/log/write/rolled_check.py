@@ -28,15 +28,7 @@ class RolledCheck:
     def __init__(
         self, disk: Disk, path: str, identity: LogIdentity, known: Manifest, line: Rolled
     ) -> None:
-        """Prepare the check; the first step opens the file.
-
-        Args:
-            disk: The disk that holds the file.
-            path: The file's path.
-            identity: The identity of the log that the file belongs to.
-            known: That log's manifest.
-            line: The file's line in it.
-        """
+        """Prepare to check a file on `disk`; `line` is its line in its log's manifest `known`."""
         self.path = path
         self.is_closed = False  # nothing more will be read
         self._disk = disk

@@ -10,7 +10,7 @@ import fcntl
 import os
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Final
 
 from rt.format.checksum import crc32
@@ -103,13 +103,10 @@ def _place(directory: str) -> int:
 def notice_of(log: LogDirectory, file: Position) -> DroppedSpan | None:
     """Return the dropped span in a file's notice; None if it has no notice."""
     try:
-        opened = log.open_file(file)
+        with closing(log.open_file(file)) as opened:
+            found = parse_notice(opened.pread(NOTICE_BYTES, 0))
     except FileNotFoundError:
         return None
-    try:
-        found = parse_notice(opened.pread(NOTICE_BYTES, 0))
-    finally:
-        opened.close()
     return None if found is None else found[1]
 
 

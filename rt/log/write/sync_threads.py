@@ -11,9 +11,9 @@ from typing import Final, Protocol
 _INFINITE: Final = float("inf")
 # For each disk. One file system commit serves all waiting syncs, so a few at once take less time
 # than one after another; more threads gain nothing.
-_THREADS_MAX: Final = 8
+THREADS_MAX: Final = 8
 # A job that a thread waits for runs before jobs that have been due for less than this.
-_HEAD_START_S: Final = 1.0
+HEAD_START_S: Final = 1.0
 _STALE_MAX: Final = 64  # superseded plans allowed in the heap, on top of one for each session
 
 
@@ -38,13 +38,9 @@ class SyncThreads:
         a job that was since planned for an earlier time: `_due_s` decides.
     """
 
-    def __init__(self, verb: str = "sync") -> None:
-        """Start without sessions and without threads.
-
-        Args:
-            verb: what the threads do, for their names.
-        """
-        self._verb = verb
+    def __init__(self, verb: str = "sync", most: int = THREADS_MAX) -> None:
+        """Start without sessions; `verb` names what the threads do, of which there are `most`."""
+        self._verb, self._most = verb, most
         lock = threading.RLock()  # reentrant: a signal handler may publish
         self._changed = threading.Condition(lock)
         self._ended = threading.Condition(lock)
@@ -70,7 +66,7 @@ class SyncThreads:
                 self._changed.notify_all()
             self._ended.wait_for(lambda: job not in self._running)
 
-    def ask(self, job: SyncJob, within_s: float = -_HEAD_START_S) -> None:
+    def ask(self, job: SyncJob, within_s: float = -HEAD_START_S) -> None:
         """Call a job within this many seconds; at once by default."""
         with self._changed:
             self._plan(job, time.monotonic() + within_s)
@@ -95,7 +91,7 @@ class SyncThreads:
         """Make sure that a thread waits for the job that is due first."""
         if self._idle:
             self._changed.notify()
-        elif self._threads < _THREADS_MAX:
+        elif self._threads < self._most:
             with suppress(RuntimeError):  # no more threads available: the existing ones do it
                 self._start_thread()
 

@@ -3,6 +3,7 @@
 import errno
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -14,7 +15,7 @@ from rt.log.files.archived import given_up_files, has_kept_file, released_files
 from rt.log.notify.confirmations import ConfirmationsFile
 from rt.log.notify.shipping import ShippingNote
 from rt.log.write.appender import Appender, Durable
-from rt.log.write.sync_threads import sync_threads
+from rt.log.write.sync_threads import SyncThreads, sync_threads
 from rt.position import FILE_BYTES_MAX, Position
 
 _ARCHIVE_S: Final = 1.0
@@ -94,23 +95,32 @@ class Syncer:
         `_wanted`, `_closing` and `failure`; `turn`, called by one thread at a time, sets `durable`
         and `failure`, and sets `_is_resting` before it checks whether it may rest, so that the
         writer, which reads and clears it after writing, misses nothing. `durable` and `failure` may
-        be read without the lock: the first only grows, the second is set once. `_archives_at_s`
+        be read without the lock: the first only grows, the second is set once, as is `heard`, which
+        the threads that sync call. `_archives_at_s`
         belongs to `turn`. `turn` may sync and archive `_log` while the writer appends.
     """
 
-    def __init__(self, log: Appender, settings: WriterSettings, durable: Durable) -> None:
+    def __init__(
+        self,
+        log: Appender,
+        settings: WriterSettings,
+        clock: Callable[[], float] = time.monotonic,
+        threads: SyncThreads | None = None,
+    ) -> None:
         """Start syncing the log.
 
         Args:
-            log: the session's log, recovered.
+            log: the session's log, recovered, which has made it durable.
             settings: when to sync.
-            durable: the log's end, which recovery has made durable.
+            clock: a monotonic clock, in seconds.
+            threads: call `turn`; by default those of the log's disk.
 
         Raises:
             RuntimeError: the system allows no further thread.
         """
-        self.durable = durable
+        self.durable = durable = Durable(log.end)
         self.failure: WriterFailed | None = None
+        self.heard: Callable[[], None] = lambda: None  # called after each sync; must not wait
         self._log = log
         self._settings = settings
         self._changed = threading.Condition()
@@ -118,7 +128,8 @@ class Syncer:
         self._closing = False
         self._is_resting = True  # no sync is planned
         self._archives_at_s = 0.0
-        self._threads = sync_threads(log.directory)
+        self._clock = clock
+        self._threads = threads or sync_threads(log.directory)
         self._threads.join(self)
         self.rolled()  # archives what an earlier writer has left to archive
 
@@ -142,16 +153,22 @@ class Syncer:
         Raises:
             WriterFailed: the disk failed, now or before.
         """
-        target = self._log.end
+        target = self.ask()
         if timeout_s is not None:
             timeout_s = min(timeout_s, threading.TIMEOUT_MAX)  # infinity is allowed
+        with self._changed:
+            done = self._changed.wait_for(lambda: self._is_done(target), timeout_s)
+            self.check()
+            return done
+
+    def ask(self) -> Position:
+        """Have everything appended so far synced soon; return where it ends."""
+        target = self._log.end
         with self._changed:
             self._wanted = max(self._wanted, Durable(target))
             if not self._is_done(target):
                 self._threads.ask(self)
-            done = self._changed.wait_for(lambda: self._is_done(target), timeout_s)
-            self.check()
-            return done
+        return target
 
     def _is_done(self, target: Position) -> bool:
         return self.failure is not None or self.durable >= target
@@ -172,6 +189,7 @@ class Syncer:
         with self._changed:
             self.durable = max(self.durable, end)
             self._changed.notify_all()
+        self.heard()
 
     def failed_or_full(self, error: OSError) -> OSError | WriterFailed:
         """Return the error to raise; a full disk's is passed on, since a later call may succeed."""
@@ -186,6 +204,7 @@ class Syncer:
         with self._changed:
             self.failure = failure
             self._changed.notify_all()
+        self.heard()
         return failure
 
     def check(self) -> None:
@@ -209,19 +228,14 @@ class Syncer:
             self.failed(error)
             return None
         self._is_resting = True
-        if self._is_behind():
+        if self._settings.fsync is not Fsync.NEVER and self._log.end > self.durable:
             self._is_resting = False
             by_itself = self._settings.fsync is Fsync.INTERVAL
             return self._settings.fsync_interval_s if by_itself else 0.0
         return _ARCHIVE_S if is_kept else None
 
-    def _is_behind(self) -> bool:
-        """Whether there is unsynced data that the settings say to sync."""
-        return self._settings.fsync is not Fsync.NEVER and self._log.end > self.durable
-
     def _archive_released(self) -> None:
-        """Archive what the nodes have merged, according to the pusher."""
-        now_s = time.monotonic()
+        now_s = self._clock()
         if now_s >= self._archives_at_s:
             self._archives_at_s = now_s + _ARCHIVE_S
             try:

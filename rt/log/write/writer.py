@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -23,6 +23,7 @@ from rt.log.notify.in_process_notify import Announcer, WrittenFrame
 from rt.log.write.appender import Appender, Durable
 from rt.log.write.disk_room import DiskLimit, held_bytes
 from rt.log.write.dropping import Dropping, finish_dropping, kept_end
+from rt.log.write.sync_threads import SyncThreads
 from rt.log.write.syncer import Fsync, Syncer, WriterSettings
 from rt.names import session_directory
 from rt.position import RUN_END, START, Position
@@ -40,9 +41,9 @@ class SessionWriter:
 
     Threads:
         One thread at a time writes, rolls and closes, and touches everything here, under the
-        publisher's lock. `sync` and `durable` may be used by any thread: they only read `_syncer`,
-        whose own thread syncs. After a fork the child's copy has closed its descriptors and raises
-        `Misuse`.
+        publisher's lock. `sync` and `synced_to` may be used by any thread: they only read
+        `_syncer`, whose own thread syncs. After a fork the child's copy has closed its descriptors
+        and raises `Misuse`.
     """
 
     def __init__(
@@ -55,6 +56,8 @@ class SessionWriter:
         *,
         group: str = "",
         limit: DiskLimit | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        threads: SyncThreads | None = None,
     ) -> None:
         """Take the session's lock, recover its last run, and prepare the next one.
 
@@ -66,6 +69,8 @@ class SessionWriter:
             disk: the file system.
             group: the session's group, if any.
             limit: the session's disk limit; with `drop_oldest` it also bounds the size of files.
+            clock: a monotonic clock, in seconds.
+            threads: sync the session; by default those of its disk.
 
         Raises:
             Misuse: a name is not valid, the session has a live writer, or a session of a group is
@@ -96,7 +101,8 @@ class SessionWriter:
         level = self.settings.compression
         self._compressor = zstandard.ZstdCompressor(level=level) if level else None
         self._rolls_at_s = float("inf")
-        self._syncer = Syncer(self._appender, self.settings, Durable(self._appender.end))
+        self._clock = clock
+        self._syncer = Syncer(self._appender, self.settings, clock, threads)
         self.news = Announcer(self.directory)
         self._guard = ForkGuard("a Publisher", self._abandon)
 
@@ -147,7 +153,10 @@ class SessionWriter:
 
     def kept(self, position: Position) -> Position:
         """Return the end of the last messages up to a position, not counting dropped ones."""
-        return position if self.dropping is None else kept_end(self._appender.manifest, position)
+        if self.dropping is None:
+            return position
+        # read first: a drop is named there before its line is written
+        return kept_end(self._appender.manifest, position, self.dropping.spans)
 
     @property
     def held_bytes(self) -> int:
@@ -160,9 +169,9 @@ class SessionWriter:
         """Return the session's manifest."""
         return self._appender.manifest
 
-    @property
-    def durable(self) -> Durable:
-        """Return the position up to which the session is on stable storage."""
+    def synced_to(self) -> Durable:
+        """Return up to where it is on stable storage; `WriterFailed` if a sync has failed."""
+        self._check()
         return self._syncer.durable
 
     def write(
@@ -222,7 +231,7 @@ class SessionWriter:
         if self._appender.is_open:
             offset = self._appender.end.offset  # a file takes at least one frame, however large
             full = offset > 0 and offset + length + _OVERHEAD_BYTES > self.settings.file_bytes_max
-            if not full and time.monotonic() < self._rolls_at_s:
+            if not full and self._clock() < self._rolls_at_s:
                 return
             self._roll()
         self._begin_file()
@@ -233,7 +242,7 @@ class SessionWriter:
         else:
             self._appender.begin_file(self._next_file)
         age = self.settings.file_age_s
-        self._rolls_at_s = time.monotonic() + age if age else float("inf")
+        self._rolls_at_s = self._clock() + age if age else float("inf")
 
     def drop_oldest(self) -> bool:
         """Drop the oldest file that can be dropped; return whether there was one.
@@ -273,7 +282,7 @@ class SessionWriter:
             OSError: the disk is full; a later call may succeed.
         """
         self._check()
-        if self._appender.is_open and time.monotonic() >= self._rolls_at_s:
+        if self._appender.is_open and self._clock() >= self._rolls_at_s:
             self._roll_early()
 
     def _roll_early(self) -> None:
@@ -288,6 +297,15 @@ class SessionWriter:
         """Wait until everything written so far is durable; False if the time ran out first."""
         self._guard.demand_owner()
         return self._syncer.wait(timeout_s)
+
+    def ask_sync(self) -> Position:
+        """Have everything written so far synced soon; return where that is reached."""
+        self._check()
+        return self._syncer.ask()
+
+    def hear_syncs(self, heard: Callable[[], None]) -> None:
+        """Call this, which must not wait, after each sync and when the disk has failed."""
+        self._syncer.heard = heard
 
     def close(self) -> None:
         """Sync, end the run and release the lock; raises if a sync has failed, now or before."""

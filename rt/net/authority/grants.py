@@ -170,7 +170,8 @@ class Grants:
     def granted(self, holder: PeerIdentity) -> PeerIdentity:
         """Return a holder with its current grants from the file, not its certificate's."""
         self.refresh()
-        return self._with_grant(holder)
+        grant = self._grant(holder)
+        return replace(holder, sessions=grant.sessions, streams=grant.streams, leases=grant.leases)
 
     def refresh(self) -> None:
         """Read the file again if it has changed."""
@@ -190,10 +191,6 @@ class Grants:
             words = "publishers and subscribers are refused; write it with rt certs grants"
             return f"{self.path}: no such file, so {words}"
         return self.problem or ""
-
-    def _with_grant(self, holder: PeerIdentity) -> PeerIdentity:
-        grant = self._grant(holder)
-        return replace(holder, sessions=grant.sessions, streams=grant.streams, leases=grant.leases)
 
     def _grant(self, holder: PeerIdentity) -> Grant:
         return self._table.get((holder.role, holder.name), _NOTHING)

@@ -57,17 +57,10 @@ class CertificateRole(StrEnum):
     MIRROR = "mirror"
 
 
-USAGES: Final = {
-    CertificateRole.NODE: frozenset(
-        {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
-    ),
-    CertificateRole.PUBLISHER: frozenset({ExtendedKeyUsageOID.CLIENT_AUTH}),
-    CertificateRole.SUBSCRIBER: frozenset({ExtendedKeyUsageOID.CLIENT_AUTH}),
-    CertificateRole.OPERATOR: frozenset({ExtendedKeyUsageOID.CLIENT_AUTH}),
-    CertificateRole.MIRROR: frozenset(
-        {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
-    ),
-}
+_CLIENT: Final = frozenset({ExtendedKeyUsageOID.CLIENT_AUTH})
+USAGES: Final = dict.fromkeys(CertificateRole, _CLIENT) | dict.fromkeys(
+    (CertificateRole.NODE, CertificateRole.MIRROR), _CLIENT | {ExtendedKeyUsageOID.SERVER_AUTH}
+)
 SERVING: Final = (CertificateRole.NODE, CertificateRole.MIRROR)  # roles that others dial
 # roles that are granted streams to pull
 PULLING: Final = (CertificateRole.SUBSCRIBER, CertificateRole.MIRROR)
@@ -182,10 +175,8 @@ def listed_in(uris: Iterable[str]) -> PeerIdentity:
     if len(ours) > GLOBS_MAX + 1:
         raise _refused(f"it has {len(ours)} rt:// entries, at most {GLOBS_MAX + 1} are read")
     words: dict[str, list[str]] = {
-        "session": [],
-        "stream": [],
-        **{role: [] for role in CertificateRole},
-    }
+        noun: [] for noun in ("session", "stream", *CertificateRole)
+    }  # fmt: skip
     for uri in ours:
         noun, _, text = uri.partition("/")
         if noun not in words:

@@ -22,13 +22,14 @@ from rt.net.authority.issued import issued_to
 from rt.net.authority.trust import CRL_BYTES_MAX, crl_path, read_revoked
 
 
-def revoke(directory: str, name: str) -> tuple[str, int]:
+def revoke(directory: str, name: str, *, bytes_max: int = CRL_BYTES_MAX) -> tuple[str, int]:
     """Revoke every certificate of a name that has not expired.
 
     Args:
         directory: Where the authority is. The list is `crl.pem` there; copy it to each program's
             directory, as you do with `ca.pem`.
         name: The peer's name.
+        bytes_max: The longest list that programs read.
 
     Returns:
         The path of the list, and how many certificates this call added to it.
@@ -48,8 +49,8 @@ def revoke(directory: str, name: str) -> tuple[str, int]:
             raise Misuse(f"{directory}: no valid certificate was issued to {name!r}")
         added = serials - revoked.keys()
         revoked |= dict.fromkeys(added, datetime.now(UTC).replace(microsecond=0))
-        content = _signed(authority, key, revoked)
-        if len(content) > CRL_BYTES_MAX:  # every node would refuse it
+        content = signed_list(authority, key, revoked)
+        if len(content) > bytes_max:  # every node would refuse it
             words = f"{len(revoked)} certificates would be on it, more than programs read"
             raise Misuse(f"{path}: {words}; replace the authority instead")
         write_file(path, content, force=True)
@@ -69,11 +70,12 @@ def _serials(directory: str, name: str, authority: x509.Certificate) -> set[int]
     return serials
 
 
-def _signed(
+def signed_list(
     authority: x509.Certificate,
     key: ec.EllipticCurvePrivateKey,
     revoked: dict[int, datetime],
 ) -> bytes:
+    """Return a list in PEM: when each serial number was revoked."""
     now = datetime.now(UTC)
     # All at once: `add_revoked_certificate` would copy all earlier entries, up to 400,000, each
     # time.

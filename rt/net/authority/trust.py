@@ -56,7 +56,8 @@ class Trust:
         self._paths = ca_path, crl_path(ca_path)
         self._lock = threading.Lock()
         self._stamps = self._look()
-        self.facts = self._load()
+        authorities = _authorities(ca_path)
+        self.facts = TrustFacts(authorities, read_revoked(self._paths[1], authorities))
         self.problem: str | None = None  # why the last good files are still in force
 
     def refresh(self) -> None:
@@ -115,10 +116,6 @@ class Trust:
 
     def _look(self) -> tuple[FileStamp, FileStamp]:
         return file_stamp(self._paths[0]), file_stamp(self._paths[1])
-
-    def _load(self) -> TrustFacts:
-        authorities = _authorities(self._paths[0])
-        return TrustFacts(authorities, read_revoked(self._paths[1], authorities))
 
 
 _trusts: WeakValueDictionary[str, Trust] = WeakValueDictionary()

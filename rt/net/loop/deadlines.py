@@ -6,13 +6,15 @@ from typing import Final, Generic, TypeVar
 
 Name = TypeVar("Name")
 NEVER_S: Final = float("inf")
+_SPARE_ENTRIES: Final = 16  # so that a heap of few names is not made again and again
 
 
 class Deadlines(Generic[Name]):
     """One time for each name, which may be moved at any time.
 
     A deadline is most often moved further away before it is reached, once for each message. So the
-    heap keeps the entry that it has, and looks at the time again when that comes up.
+    heap keeps the entry that it has, and looks at the time again when that comes up. One that is
+    moved nearer has another entry; the heap is made again when most of it is of no use.
 
     Example:
         >>> deadlines = Deadlines[str]()
@@ -34,7 +36,7 @@ class Deadlines(Generic[Name]):
 
     @property
     def entries(self) -> int:
-        """How many entries the heap has: about one for each name."""
+        """How many entries the heap has: some two at most for each name that had a time at once."""
         return len(self._heap)
 
     def set(self, name: Name, at_s: float) -> None:
@@ -73,6 +75,11 @@ class Deadlines(Generic[Name]):
         return due
 
     def _queue(self, name: Name, at_s: float) -> None:
+        if len(self._heap) > 2 * len(self._at_s) + _SPARE_ENTRIES:
+            self._queued_s = self._at_s.copy()
+            self._heap = [(due_s, next(self._numbers), each) for each, due_s in self._at_s.items()]
+            heapq.heapify(self._heap)
+            return
         self._queued_s[name] = at_s
         heapq.heappush(self._heap, (at_s, next(self._numbers), name))
 

@@ -5,8 +5,7 @@ import ssl
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
@@ -95,19 +94,16 @@ class SharedAnswers:
                 raise kept.error
             is_fresh = now_s - kept.begun_s < kept.fresh_s and kept.begun_s >= since_s
             if not is_fresh or kept.state != now:
+                began_s = time.thread_time()
                 try:
-                    self._make(kept, make)
+                    kept.data = make()
                 except (RtError, OSError) as error:
                     kept.error, kept.failed_s = error, self._clock()
                     kept.tried_s, kept.state, kept.begun_s = now_s, now, float("-inf")
                     raise
+                kept.cost_s = time.thread_time() - began_s
                 kept.begun_s, kept.state, kept.error = now_s, now, None
             return kept.data
-
-    def _make(self, kept: _Kept, make: Callable[[], bytes]) -> None:
-        began_s = time.thread_time()
-        kept.data = make()
-        kept.cost_s = time.thread_time() - began_s
 
 
 class OnceASecond(Generic[Value]):
@@ -168,24 +164,6 @@ class AnswerMeter:
         """Charge nothing if there is no admission."""
         self._admission = admission
 
-    @contextmanager
-    def _charged(self, peer: PeerIdentity, *, is_last: bool) -> Iterator[list[int]]:
-        """Wait for a peer's turn, then charge for the block; yields a list to add sizes to."""
-        sizes: list[int] = []
-        if self._admission is None:
-            yield sizes
-            return
-        admission = self._admission()
-        turn = admission.ask(peer)
-        if turn.held_s:
-            time.sleep(turn.held_s)
-        began_s = time.thread_time()
-        try:
-            yield sizes
-        finally:
-            seconds = time.thread_time() - began_s + (_CONNECTION_S if is_last else 0.0)
-            admission.answered(peer, turn, seconds, sum(sizes))
-
     def send(
         self,
         sock: ssl.SSLSocket,
@@ -204,10 +182,20 @@ class AnswerMeter:
             patience_s: how long the peer may take to receive it.
             is_last: whether the answer ends the connection, whose cost is then charged too.
         """
-        with self._charged(peer, is_last=is_last) as sizes:
+        if self._admission is None:
+            send_all(sock, make(), time.monotonic() + patience_s)
+            return
+        admission, answer = self._admission(), b""
+        turn = admission.ask(peer)
+        if turn.held_s:
+            time.sleep(turn.held_s)
+        began_s = time.thread_time()
+        try:
             answer = make()
-            sizes.append(len(answer))
             send_all(sock, answer, time.monotonic() + patience_s)
+        finally:
+            seconds = time.thread_time() - began_s + (_CONNECTION_S if is_last else 0.0)
+            admission.answered(peer, turn, seconds, len(answer))
 
 
 def dated(answer: bytes, now_ns: int) -> bytes:

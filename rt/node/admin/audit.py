@@ -23,7 +23,7 @@ _LINE_EVERY_S: Final = 60.0
 # Per client at once; then a line each minute. With lines of 4 KB, the two files hold what one
 # client does in three weeks.
 _CLIENT_LINES: Final = 60
-_BUDGETS_MAX: Final = 1024  # further kinds share one budget
+BUDGETS_MAX: Final = 1024  # further kinds share one budget
 
 
 @dataclass(slots=True)
@@ -52,10 +52,17 @@ class AuditLog:
     Threads: any thread may call `record`; `_lock` guards the file and `_budgets`.
     """
 
-    def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Use the file at `path`, which need not exist yet."""
-        self.path = path
-        self._clock = clock
+    def __init__(
+        self,
+        path: str,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        file_bytes_max: int = FILE_BYTES_MAX,
+        budgets_max: int = BUDGETS_MAX,
+    ) -> None:
+        """Use the file at `path`, which need not exist yet; it is replaced at `file_bytes_max`."""
+        self.path, self.budgets_max = path, budgets_max
+        self._clock, self._file_bytes_max = clock, file_bytes_max
         self._lock = threading.Lock()
         self._budgets: dict[tuple[str, ...], _Budget] = {}  # by client, and by kind of refusal
 
@@ -104,7 +111,7 @@ class AuditLog:
 
     def _budget(self, now_s: float, most: int, *kind: str) -> _Budget:
         """Return the budget for a kind of lines: up to `most`, refilled by one each minute."""
-        if kind not in self._budgets and len(self._budgets) >= _BUDGETS_MAX:
+        if kind not in self._budgets and len(self._budgets) >= self.budgets_max:
             kind = kind if self._forget(now_s) else ()
         budget = self._budgets.setdefault(kind, _Budget(most, most, now_s))
         budget.is_whole(now_s)
@@ -130,7 +137,7 @@ class AuditLog:
             file.sync()
         finally:
             file.close()
-        if size >= FILE_BYTES_MAX:
+        if size >= self._file_bytes_max:
             os.replace(self.path, f"{self.path}.1")
 
 

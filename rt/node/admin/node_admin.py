@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
-from functools import partial
+from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
@@ -41,13 +41,14 @@ from rt.node.admin.audit import AuditLog
 from rt.node.admin.member_admin import MemberAdmin
 from rt.node.admin.quota_admin import QuotaAdmin
 from rt.node.admin.session_admin import SessionAdmin
-from rt.node.admin.verb import Verb
+from rt.node.admin.verb import CHANGE, Verb
 from rt.node.agree.latest import confirmed, decided, latest
 from rt.node.agree.sequencer import NodeSequencer
-from rt.node.agree.steps import DECIDED_S, UNDECIDED, Ask, Need, Order, Steps, perform
+from rt.node.agree.steps import Ask, Need, Order, Steps, Until, perform, wait_until
 from rt.node.agree.view import NodeView
 from rt.node.ingest.inboxes import Inboxes
 from rt.node.readers.changed_notes import ChangedNotes
+from rt.node.readers.claims_heard import ClaimsHeard
 from rt.node.readers.cursors import NodeCursors
 from rt.node.readers.groups import NodeGroups
 from rt.node.retain.retention import (
@@ -59,21 +60,31 @@ from rt.node.retain.retention import (
     offload_lease,
     policy_of_notes,
 )
-from rt.node.sessions.policy import SESSIONS_NOTE
 from rt.node.settings.node import NodeSettings
 from rt.position import Position
 from sequencer.ledger.instruction import Instruction, Note, Roll
 from sequencer.member import Member
 
 REQUEST_BYTES_MAX: Final = 16 << 10
-_REQUEST_S: Final = 10.0  # to receive a whole request
-_IDLE_S: Final = 60.0  # a kept connection is ended after this long without a request
-_ANSWER_S: Final = 50.0  # to send a whole answer; the client waits for a minute
 _SETTLED_S: Final = 30.0  # for a majority's snapshots, taken every few seconds
-_POLL_FIRST_S, _POLL_S = 0.001, 0.01
 _TIME_END_NS: Final = 1 << 63
 _HISTORY: Final = Verb(lambda _request, _identity: {})  # its answer is not an object
 _NOTHING: Final = nullcontext()
+
+
+@dataclass(frozen=True, slots=True)
+class AdminTimes:
+    """AdminTimes: how long a peer may take, in seconds.
+
+    Attributes:
+        request_s: to send a whole request.
+        idle_s: until the next request on a kept connection.
+        answer_s: to receive a whole answer; the client waits for a minute.
+    """
+
+    request_s: float = 10.0
+    idle_s: float = 60.0
+    answer_s: float = 50.0
 
 
 class NodeAdmin:
@@ -110,6 +121,8 @@ class NodeAdmin:
         is_own: bool = True,
         votes: Callable[[str], bool] = lambda _name: True,
         served: Callable[[], Position] | None = None,
+        times: AdminTimes = AdminTimes(),
+        wait: Callable[[Until], None] = wait_until,
     ) -> None:
         """Prepare.
 
@@ -125,11 +138,14 @@ class NodeAdmin:
             is_own: whether publishers without a grant for a named stream may push here.
             votes: whether a node is a member that votes.
             served: returns the end of the log served to pullers here; None for the agreed end.
+            times: how long peers may take.
+            wait: waits until a condition holds; raises `Refused` if it takes too long.
         """
-        self._votes, self._served = votes, served
+        self._votes, self._served, self._times, self._wait = votes, served, times, wait
         self._audit = audit
         self._settings = settings
         self._sequencer = sequencer
+        self._view: Callable[[], NodeView] = lambda: sequencer.view
         self._member = member
         self._archiver = archiver
         self._admission = admission
@@ -140,26 +156,25 @@ class NodeAdmin:
         self._changes = 0  # number of the last completed change; never repeats
         self._is_own = is_own
         self._lock = threading.RLock()
-        self._verbs: dict[str, Verb] = {
+        self.verbs: dict[str, Verb] = {
             "policy": Verb(self._policy, shared=()),
-            "set-policy": Verb(self._set_policy, changes=True, operators_only=True),
+            "set-policy": CHANGE(self._set_policy),
             "plan": Verb(self._plan, shared=("at_ns",)),
             END: Verb(self._end, may_follow=True),
-            "roll": Verb(self._roll, changes=True, operators_only=True),
+            "roll": CHANGE(self._roll),
             "lease": Verb(self._lease, changes=True, leases=True, refuses_latest=True),
             "release": Verb(self._release, changes=True, leases=True),
-            "offloaded": Verb(self._offloaded, changes=True, operators_only=True),
-            **MemberAdmin(settings, sequencer, member, archiver).verbs,
+            "offloaded": CHANGE(self._offloaded),
+            **MemberAdmin(settings, sequencer, member, archiver, wait).verbs,
             **self._cursor_verbs(),
             **self._group_verbs(),
-            **QuotaAdmin(self._view, self._decided, self._carry_out).verbs,
+            **QuotaAdmin(self._view, self._change_note).verbs,
         }
         if copies is not None:
-            sessions = SessionAdmin(
+            self.verbs |= SessionAdmin(
                 sequencer, member, copies, decide=self._decide, settle=self._await_settled,
-                now_ns=lambda: archiver.now_ns,
-            )  # fmt: skip
-            self._verbs |= _verbs_of(sessions, partial(self._set_session_policy, sessions))
+                wait=wait, change_note=self._change_note, now_ns=lambda: archiver.now_ns,
+            ).verbs  # fmt: skip
 
     def _cursor_verbs(self) -> "dict[str, Verb]":
         """Return the requests about cursors; frequent acknowledgements are not recorded."""
@@ -178,7 +193,7 @@ class NodeAdmin:
         """Return the requests about groups; frequent reports of members are not recorded."""
         groups = NodeGroups(
             self._view, self._decided, self._latest, self._log,
-            lambda identity: identity.may_lease(self._settings.stream),
+            lambda identity: identity.may_lease(self._settings.stream), heard=ClaimsHeard(),
         )  # fmt: skip
         changing = threading.Lock()  # so that members' compare-and-sets do not fail each other
 
@@ -213,8 +228,9 @@ class NodeAdmin:
     def serve(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> None:
         """Receive and answer requests; for the thread of an accepted connection."""
         with sock:
-            where, is_named = address_of(sock), self._is_named(sock)
-            line = receive_line(sock, REQUEST_BYTES_MAX, time.monotonic() + _REQUEST_S)
+            where, named = address_of(sock), f"{ADMIN_ALPN}/{self._settings.stream}"
+            is_named = sock.selected_alpn_protocol() == named  # the connection names this stream
+            line = receive_line(sock, REQUEST_BYTES_MAX, time.monotonic() + self._times.request_s)
             while line:
                 end = b"\n" if _keeps(line) else b""
                 self._serve(sock, line, identity, where, end, is_named=is_named)
@@ -234,25 +250,22 @@ class NodeAdmin:
             return self.answer(line, identity, where, is_named=is_named) + end
 
         verb = str((decode_fields(line) or {}).get("do"))
-        known = self._verbs.get(verb)
+        known = self.verbs.get(verb)
         if verb == "log-history" or (known is not None and known.shared is not None):
-            self._meter.send(sock, identity, make, _ANSWER_S, is_last=not end)
+            self._meter.send(sock, identity, make, self._times.answer_s, is_last=not end)
         else:
-            send_all(sock, make(), time.monotonic() + _ANSWER_S)
+            send_all(sock, make(), time.monotonic() + self._times.answer_s)
 
     def _next_line(self, sock: ssl.SSLSocket, identity: PeerIdentity) -> bytes:
         """Return the next request on a kept connection; b"" if it has ended or was idle."""
         try:
-            line = receive_line_or_end(sock, REQUEST_BYTES_MAX, time.monotonic() + _IDLE_S)
+            end_s = time.monotonic() + self._times.idle_s
+            line = receive_line_or_end(sock, REQUEST_BYTES_MAX, end_s)
         except TimeoutError:
             return b""
         if line and self._admission is not None:
             time.sleep(self._admission().request(identity))
         return line
-
-    def _is_named(self, sock: ssl.SSLSocket) -> bool:
-        """Whether the connection names this stream, by ALPN."""
-        return sock.selected_alpn_protocol() == f"{ADMIN_ALPN}/{self._settings.stream}"
 
     def answer(
         self, line: bytes, identity: PeerIdentity, where: str = "", *, is_named: bool = True
@@ -266,7 +279,9 @@ class NodeAdmin:
             is_named: whether the connection names this stream.
         """
         try:
-            request = _parsed(line)
+            request = decode_request(line)
+            if request is None:
+                raise Misuse("a request is a JSON object, of few levels")
             if is_named:
                 request.setdefault("stream", self._settings.stream)
             if request.get("do") == "log-history":
@@ -277,9 +292,9 @@ class NodeAdmin:
             return json.dumps({"error": str(error), "code": _code(error)}).encode()
 
     def _answer(self, request: Fields, identity: PeerIdentity, where: str) -> bytes:
-        verb = self._verbs.get(str(request.get("do")))
+        verb = self.verbs.get(str(request.get("do")))
         if verb is None:
-            raise Misuse(f"a node does one of {', '.join(sorted(self._verbs))}, log-history")
+            raise Misuse(f"a node does one of {', '.join(sorted(self.verbs))}, log-history")
         if verb.changes:
             try:
                 answer = self._change(verb, request, identity, where)
@@ -291,12 +306,6 @@ class NodeAdmin:
         if verb.shared is not None:
             return self._shared_answer(verb, request, identity)
         return json.dumps(self._done(verb, request, identity)).encode()
-
-    def _change(self, verb: Verb, request: Fields, identity: PeerIdentity, where: str) -> Fields:
-        if self._audit is not None:
-            return self._audited(verb, request, identity, where, self._audit)
-        self._demand(identity, verb, request)
-        return self._done(verb, request, identity)
 
     def _shared_answer(self, verb: Verb, request: Fields, identity: PeerIdentity) -> bytes:
         """Return an answer that others may share; it says as of when it is.
@@ -331,14 +340,16 @@ class NodeAdmin:
         view = self._sequencer.view
         return self._changes, view.leads, view.engine.term, view.notes
 
-    def _audited(
-        self, verb: "Verb", request: Fields, identity: PeerIdentity, where: str, audit: AuditLog
-    ) -> Fields:
+    def _change(self, verb: Verb, request: Fields, identity: PeerIdentity, where: str) -> Fields:
         """Make a change and record it, with the instructions `after` to `by` that include it."""
+
+        def record(outcome: str, **facts: object) -> None:
+            if self._audit is not None:
+                is_client = not identity.may_operate
+                title = identity.title
+                self._audit.record(request, title, where, outcome, is_client=is_client, **facts)
+
         after = self._sequencer.view.executed
-        record = partial(
-            audit.record, request, identity.title, where, is_client=not identity.may_operate
-        )
         try:
             self._demand(identity, verb, request)
             answer = self._done(verb, request, identity)
@@ -359,6 +370,8 @@ class NodeAdmin:
 
     def _demand(self, identity: PeerIdentity, verb: Verb, request: Fields) -> None:
         demand_stream(self._settings.stream, request, is_change=verb.changes)
+        if verb.for_all:
+            return
         session, stream = str(request.get("session")), self._settings.stream
         is_change = verb.changes or verb.operators_only
         if is_change and identity.is_node and not self._votes(identity.name):
@@ -380,10 +393,8 @@ class NodeAdmin:
         raise Refused("role", f"{identity.title} may not ask this; {needed} may")
 
     def _policy(self, _request: Fields, _identity: PeerIdentity) -> Fields:
-        return self._ruled(*self._sequencer.ask(self._rules))
-
-    def _rules(self) -> tuple[Sequence[DiskReport], Sequence[Lease]]:
-        return self._archiver.disks(), self._archiver.leases
+        archiver = self._archiver
+        return self._ruled(*self._sequencer.ask(lambda: (archiver.disks(), archiver.leases)))
 
     def _ruled(self, disks: Sequence[DiskReport], leases: Sequence[Lease]) -> Fields:
         view = self._sequencer.view
@@ -405,14 +416,9 @@ class NodeAdmin:
         self._note(POLICY_NOTE, policy.text())
         return self._policy(request, identity)
 
-    def _set_session_policy(self, sessions: SessionAdmin, request: Fields) -> Fields:
-        notes = ChangedNotes(self._view, self._decided)
-
-        def changed(before: str, _now_ns: int) -> str:
-            return sessions.policy_text(request, before)
-
-        perform(notes.change(SESSIONS_NOTE, changed), self._carry_out)
-        return sessions.policy(request)
+    def _change_note(self, name: str, changed: Callable[[str, int], str | None]) -> None:
+        """Change a note by compare-and-set; see `ChangedNotes.change`."""
+        perform(ChangedNotes(self._view, self._decided).change(name, changed), self._carry_out)
 
     def _plan(self, request: Fields, _identity: PeerIdentity) -> Fields:
         """Answer from data at most a second old; the sequencing thread does not plan."""
@@ -461,16 +467,14 @@ class NodeAdmin:
         elif isinstance(need, Ask):
             self._sequencer.ask(need.question)
         else:
-            self._await(need.is_over, need.timeout_s, need.words)
-
-    def _view(self) -> NodeView:
-        return self._sequencer.view
+            self._wait(need)
 
     def _log(self) -> LogDirectory:
         return LogDirectory(self._member.executor.appender.directory)
 
     def _lease(self, request: Fields, identity: PeerIdentity) -> Fields:
-        lease = new_lease({**request, "holder": identity.name}, self._now_ns())
+        now_ns = self._sequencer.ask(lambda: self._archiver.now_ns)  # the time that retention uses
+        lease = new_lease({**request, "holder": identity.name}, now_ns)
         with self._lock:
             leases = leases_of_notes(self._sequencer.view.notes)
             held = {each.holder for each in leases} | {lease.holder}
@@ -496,10 +500,6 @@ class NodeAdmin:
         self._note(OFFLOAD_NOTE, text)
         return {"offloaded": text}
 
-    def _now_ns(self) -> int:
-        """The time that retention uses."""
-        return self._sequencer.ask(lambda: self._archiver.now_ns)
-
     def _note(self, name: str, text: str) -> None:
         wanted = text or None
         with self._lock:
@@ -513,20 +513,12 @@ class NodeAdmin:
 
     def _await_settled(self, index: int) -> None:
         """Wait until a majority durably has everything merged up to an instruction."""
-        self._await(
-            lambda: self._sequencer.ask(lambda: self._archiver.settled_index) >= index,
-            _SETTLED_S, "no majority has saved its state yet; ask again in a while",
+        self._wait(
+            Until(
+                lambda: self._sequencer.ask(lambda: self._archiver.settled_index) >= index,
+                _SETTLED_S, "no majority has saved its state yet; ask again in a while",
+            )
         )  # fmt: skip
-
-    def _await(
-        self, is_done: Callable[[], bool], timeout_s: float = DECIDED_S, words: str = UNDECIDED
-    ) -> None:
-        end_s, pause_s = time.monotonic() + timeout_s, _POLL_FIRST_S
-        while not is_done():
-            if time.monotonic() > end_s:
-                raise Refused("undecided", words)
-            time.sleep(pause_s)
-            pause_s = min(_POLL_S, 2 * pause_s)
 
     def _shared_history(self, identity: PeerIdentity, *, is_latest: bool) -> bytes:
         """Return the history, which peers may share; as of the latest if requested."""
@@ -570,30 +562,6 @@ class NodeAdmin:
         return log.directory, line, not (execution.suspended or executor.lacks_log)
 
 
-def _verbs_of(sessions: SessionAdmin, set_policy: Callable[[Fields], Fields]) -> dict[str, Verb]:
-    """Return the requests about sessions."""
-
-    def change(do: Callable[[Fields], Fields]) -> Verb:
-        return Verb(
-            lambda request, _identity: do(request), changes=True, operators_only=True,
-            is_latest=True,
-        )  # fmt: skip
-
-    return {
-        "sessions": Verb(
-            lambda request, _identity: sessions.sessions(request),
-            shared=("session",),
-            refuses_latest=True,
-        ),
-        "adopt-session": change(sessions.adopt),
-        "reset-session": change(sessions.reset),
-        "forget-session": change(sessions.forget),
-        "take-session": Verb(sessions.take, changes=True, pushes=True, is_latest=True),
-        "session-policy": Verb(lambda request, _identity: sessions.policy(request)),
-        "set-session-policy": change(set_policy),
-    }
-
-
 def _code(error: Refused | Misuse) -> str:
     return error.code if isinstance(error, Refused) else "misuse"
 
@@ -602,10 +570,3 @@ def _keeps(line: bytes) -> bool:
     """Whether the peer wants to make another request on this connection."""
     request = decode_fields(line) or {}
     return request.get("keep") is True and request.get("do") != "log-history"
-
-
-def _parsed(line: bytes) -> Fields:
-    request = decode_request(line)
-    if request is None:
-        raise Misuse("a request is a JSON object, of few levels")
-    return request

@@ -4,10 +4,8 @@ from collections.abc import Callable
 
 from rt.net.authority.identity import PeerIdentity
 from rt.net.exchange import Fields
-from rt.node.admin.verb import Verb
-from rt.node.agree.steps import Need, perform
+from rt.node.admin.verb import CHANGE, Verb
 from rt.node.agree.view import NodeView
-from rt.node.readers.changed_notes import ChangedNotes, Decide
 from rt.node.sessions.quotas import QUOTAS_NOTE, SessionQuotas, parse_quotas, quotas_of_notes
 
 
@@ -17,19 +15,15 @@ class QuotaAdmin:
     def __init__(
         self,
         view: Callable[[], NodeView],
-        decide: Decide,
-        carry_out: Callable[[Need], object],
+        change_note: Callable[[str, Callable[[str, int], str | None]], object],
     ) -> None:
-        """Prepare; the arguments are those of `ChangedNotes` and of `perform`."""
-        self._carry_out = carry_out
-        self._view = view
-        self._notes = ChangedNotes(view, decide)
+        """Prepare; `change_note` has a note changed as `ChangedNotes.change` does."""
+        self._view, self._change_note = view, change_note
 
     @property
     def verbs(self) -> dict[str, Verb]:
         """The requests it serves, by name."""
-        change = Verb(self._change, changes=True, operators_only=True)
-        return {"session-quota": Verb(self._show), "set-session-quota": change}
+        return {"session-quota": Verb(self._show), "set-session-quota": CHANGE(self._change)}
 
     def _show(self, _request: Fields, _identity: PeerIdentity) -> Fields:
         return quotas_of_notes(self._view().notes).fields()
@@ -46,5 +40,5 @@ class QuotaAdmin:
             known = parse_quotas(text) if text else SessionQuotas()
             return known.changed(given, publisher).text()
 
-        perform(self._notes.change(QUOTAS_NOTE, changed), self._carry_out)
+        self._change_note(QUOTAS_NOTE, changed)
         return self._show(request, identity)

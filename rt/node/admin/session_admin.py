@@ -2,16 +2,18 @@
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from rt.errors import Misuse, Refused
 from rt.events import SessionChange
-from rt.format.manifest import Manifest
 from rt.names import SessionName, parse_session
 from rt.net.authority.identity import PeerIdentity
 from rt.net.exchange import Fields
-from rt.node.agree.sequencer import NodeSequencer, leader_words
+from rt.node.admin.verb import CHANGE, Verb
+from rt.node.agree.sequencer import NodeSequencer, demand_leading
+from rt.node.agree.steps import Until
 from rt.node.ingest.inbox import NodeInbox
 from rt.node.ingest.inboxes import Inboxes
 from rt.node.sessions.policy import SESSIONS_NOTE, session_policy_of, session_policy_of_notes
@@ -23,8 +25,8 @@ from sequencer.member import Member
 from sequencer.planning.group_join_check import Stuck
 from sequencer.planning.holdings import Holdings
 
+Value = TypeVar("Value")
 _REPORTED_S: Final = 3.0  # nodes report to the leader every 2 s if anything has changed
-_POLL_S: Final = 0.02
 
 
 class SessionAdmin:
@@ -41,6 +43,8 @@ class SessionAdmin:
         *,
         decide: Callable[[Life, Callable[[], bool]], None],
         settle: Callable[[int], None],
+        wait: Callable[[Until], None],
+        change_note: Callable[[str, Callable[[str, int], str | None]], object],
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         """Prepare.
@@ -51,14 +55,36 @@ class SessionAdmin:
             copies: this node's copies of sessions.
             decide: orders a change and waits until the given function returns True.
             settle: waits until a majority durably has everything merged up to an instruction.
+            wait: waits until a condition holds; raises `Refused` if it takes too long.
+            change_note: has a note changed as `ChangedNotes.change` does.
             now_ns: the time that the nodes agree on; called between two steps.
         """
         self._sequencer = sequencer
         self._member = member
         self._copies = copies
         self._decide = decide
-        self._settle = settle
+        self._settle, self._wait, self._change_note = settle, wait, change_note
         self._now_ns = now_ns
+
+    @property
+    def verbs(self) -> dict[str, Verb]:
+        """The requests it serves, by name."""
+
+        def change(do: Callable[[Fields], Fields]) -> Verb:
+            return CHANGE(lambda request, _identity: do(request), is_latest=True)
+
+        return {
+            "sessions": Verb(
+                lambda request, _identity: self.sessions(request), shared=("session",),
+                refuses_latest=True,
+            ),
+            "adopt-session": change(self.adopt),
+            "reset-session": change(self.reset),
+            "forget-session": change(self.forget),
+            "take-session": Verb(self.take, changes=True, pushes=True, is_latest=True),
+            "session-policy": Verb(lambda request, _identity: self.policy(request)),
+            "set-session-policy": change(self.set_policy),
+        }  # fmt: skip
 
     def sessions(self, request: Fields) -> Fields:
         """Return a row for each session that this leader knows, or for the named one.
@@ -79,7 +105,8 @@ class SessionAdmin:
             Refused: this node does not lead, or the session has changed meanwhile.
             Misuse: the session does not need adoption, or has no such file.
         """
-        session, wanted = _named(request), _wanted(request)
+        session, at = _named(request), request.get("at")
+        wanted = None if at is None else Position.parse(str(at))
         self._demand_leader()
         life = self._sequencer.ask(lambda: self._adoption(session, wanted))
         self._decide(life, lambda: self._merged_to(session) != life.before)
@@ -146,22 +173,28 @@ class SessionAdmin:
         """Return how long publishers may be silent."""
         return asdict(session_policy_of_notes(self._sequencer.view.notes))
 
-    def policy_text(self, request: Fields, before: str) -> str:
-        """Return the text of a changed policy; `Misuse` if malformed."""
-        known = session_policy_of_notes({SESSIONS_NOTE: before} if before else {})
-        return session_policy_of(request.get("policy"), known).text()
+    def set_policy(self, request: Fields) -> Fields:
+        """Change how long publishers may be silent; `Misuse` if malformed."""
+
+        def changed(before: str, _now_ns: int) -> str:
+            known = session_policy_of_notes({SESSIONS_NOTE: before} if before else {})
+            return session_policy_of(request.get("policy"), known).text()
+
+        self._change_note(SESSIONS_NOTE, changed)
+        return self.policy(request)
 
     def _end(self, session: SessionName, change: SessionChange) -> Fields:
+        ask = self._sequencer.ask
         self._demand_leader()
         self._await_reports(session)
-        first, _, index = self._sequencer.ask(lambda: self._ending(session, change))
+        first, _, index = ask(lambda: self._ending(session, change))
         # Until then, a power cut of all nodes may leave only the copies of what is merged.
         self._settle(index)
         # That took seconds, in which its publisher may have come back.
-        life, known, _ = self._sequencer.ask(lambda: self._ending(session, change))
+        life, known, _ = ask(lambda: self._ending(session, change))
         if life.before != first.before:
             raise Refused("changed", f"session {session!r} was merged further meanwhile")
-        self._decide(life, lambda: self._begun(session) != known)
+        self._decide(life, lambda: ask(lambda: self._last_change(session)) != known)
         return self._answer(life)
 
     def _ending(self, session: SessionName, change: SessionChange) -> tuple[Life, int, int]:
@@ -179,13 +212,13 @@ class SessionAdmin:
 
     def _await_reports(self, session: str) -> None:
         """Wait for other nodes' reports: a publisher, or the last leader, may just have left."""
-        holdings, end = self._member.holdings, time.monotonic() + _REPORTED_S
+        holdings = self._member.holdings
 
         def is_free() -> bool:
             return holdings.hears_publishers and not holdings.presence.find(session)
 
-        while not self._sequencer.ask(is_free) and time.monotonic() < end:
-            time.sleep(_POLL_S)
+        with suppress(Refused):  # what follows refuses it, if it must
+            self._wait(Until(lambda: self._sequencer.ask(is_free), _REPORTED_S))
 
     def _await_merged(self, session: str, since: int) -> None:
         """Wait until everything a majority may hold, and have acknowledged, is merged.
@@ -193,20 +226,16 @@ class SessionAdmin:
         Raises:
             Refused: it is not merged in time.
         """
-        member, end = self._member, time.monotonic() + _REPORTED_S
+        member, words = self._member, (
+            f"a majority of the nodes may hold messages of session {session!r} that are not "
+            "merged; ask again later, or let an operator take it"
+        )  # fmt: skip
 
-        def may_lose() -> bool:
+        def is_merged() -> bool:
             merged_to = member.executor.ledger.merged_to(session)
-            return member.holdings.may_reach(session, merged_to, since)
+            return not member.holdings.may_reach(session, merged_to, since)
 
-        while self._sequencer.ask(may_lose):
-            if time.monotonic() >= end:
-                raise Refused(
-                    "unmerged",
-                    f"a majority of the nodes may hold messages of session {session!r} that are "
-                    "not merged; ask again later, or let an operator take it",
-                )
-            time.sleep(_POLL_S)
+        self._wait(Until(lambda: self._sequencer.ask(is_merged), _REPORTED_S, words, "unmerged"))
 
     def _demand_unfed(self, session: str, copy: NodeInbox | None) -> None:
         """Refuse while a publisher is, or may be, connected to any node."""
@@ -239,9 +268,6 @@ class SessionAdmin:
                 f"{more[0]} does; restart {member.name}, so that another node leads, and ask again",
             )
 
-    def _begun(self, session: str) -> int:
-        return self._sequencer.ask(lambda: self._last_change(session))
-
     def _last_change(self, session: str) -> int:
         begun = self._member.executor.ledger.begun
         return begun[session][0] if session in begun else 0
@@ -261,7 +287,7 @@ class SessionAdmin:
             raise Misuse(f"the leader holds nothing of session {session!r}; push it first")
         known = copy.appender.manifest
         active = copy.appender.end.file
-        left = [file for file in known.order if _file_end(known, file) > before]
+        left = [file for file in known.order if file + (known.rolled_end(file) or 0) > before]
         if active not in known.rolled:
             left.append(active)
         if not left or left[0] not in known.archived:
@@ -293,20 +319,10 @@ class SessionAdmin:
         Copying takes 0.1 ms with a thousand sessions. Making rows takes a hundred times as long,
         and the steps need not wait for it.
         """
-        member = self._member
-        ledger, holdings, stuck = (
-            member.executor.ledger,
-            member.holdings,
-            dict(member.proposals.stuck),
-        )
-        opened = ledger.opened
-        if name:
-            one = {name: ledger.sessions[name]} if name in ledger.sessions else {}
-            owned = {name: opened[name]} if name in opened else {}
-            return _Known(one, owned, holdings.copied(name), stuck, member.name)
-        return _Known(
-            dict(ledger.sessions), dict(opened), holdings.copied(), stuck, member.name
-        )  # fmt: skip
+        member, ledger = self._member, self._member.executor.ledger
+        holdings, stuck = member.holdings.copied(name), dict(member.proposals.stuck)
+        merged, opened = _copied(ledger.sessions, name), _copied(ledger.opened, name)
+        return _Known(merged, opened, holdings, stuck, member.name)
 
     def _rows_of(
         self, known: "_Known", name: str, *, known_only: bool = True
@@ -338,9 +354,7 @@ class SessionAdmin:
         return self._sequencer.ask(lambda: self._member.executor.ledger.merged_to(session))
 
     def _demand_leader(self) -> None:
-        view = self._sequencer.view
-        if not view.leads:
-            raise Refused("not-leader", leader_words(view.engine.leader))
+        demand_leading(self._sequencer.view)
 
 
 class _Known(NamedTuple):
@@ -361,6 +375,13 @@ class _Known(NamedTuple):
     node: str
 
 
+def _copied(known: Mapping[str, Value], name: str) -> dict[str, Value]:
+    """Copy what is known of all sessions, or of one."""
+    if not name:
+        return dict(known)
+    return {name: known[name]} if name in known else {}
+
+
 def _owned(known: Ownership | None) -> dict[str, Any]:
     """Return the fields about a session's owner."""
     if known is None:
@@ -371,12 +392,3 @@ def _owned(known: Ownership | None) -> dict[str, Any]:
 
 def _named(request: Fields) -> SessionName:
     return parse_session(str(request.get("session", "")))
-
-
-def _wanted(request: Fields) -> Position | None:
-    text = request.get("at")
-    return None if text is None else Position.parse(str(text))
-
-
-def _file_end(known: Manifest, file: Position) -> int:
-    return file + (known.rolled_end(file) or 0)

@@ -44,13 +44,8 @@ class CatchUp:
         """
         others = [addresses[0] for addresses in places.now.values()]
         self._guard = guard
-        self._pull = PullClient(
-            settings.root,
-            settings.stream,
-            others,
-            contexts,
-            disk=GuardedDisk(guard),
-        )
+        disk = GuardedDisk(guard)
+        self._pull = PullClient(settings.root, settings.stream, others, contexts, disk=disk)
         self._begin = begin
         self._pull.on_damage(suspect)
         self._pull.start()

@@ -6,7 +6,15 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from rt.errors import CorruptLog, DiskFailed, Diverged, PeerError, SessionDiverged, spoken
+from rt.errors import (
+    CorruptLog,
+    DiskFailed,
+    Diverged,
+    PeerError,
+    Refused,
+    SessionDiverged,
+    spoken,
+)
 from rt.format.manifest import FILE_NAME
 from rt.log.notify.confirmations import Confirmations
 from rt.log.write.appender import Appender
@@ -15,15 +23,15 @@ from rt.node.agree.dependencies import Dependencies
 from rt.node.agree.fork_watch import ForkWatch
 from rt.node.agree.idle_policy import IdlePolicy
 from rt.node.agree.keep_up import KeepUp
-from rt.node.agree.stuck_sessions import report_stuck
 from rt.node.agree.view import NodeView, TickView, Waiting
 from rt.node.ingest.damage import ROLLED, DamageFound, is_elsewhere
 from rt.node.ingest.dropped_copies import bind_copies, drop_copies
 from rt.node.ingest.missing_sessions import MissingSessions
 from rt.node.settings.node import NodeSettings
-from rt.position import START, Position
+from rt.position import START
 from sequencer.ledger.instruction import Instruction
 from sequencer.member import WANT, Member
+from sequencer.planning.group_join_check import Stuck
 from sequencer.planning.holdings import decode_report
 from sequencer.raft.consensus import Status, UnheardError
 
@@ -78,6 +86,7 @@ class Mail:
         damaged: damage that connections found.
         orders: instructions to propose, each with the term in which it was ordered.
         gone: members whose processes have ended.
+        verdicts: by member that was dialled, whether it refuses this node as removed.
         is_stirred: whether a publisher came or went, or a question was asked, so that other nodes'
             reports may be needed.
     """
@@ -88,11 +97,14 @@ class Mail:
     damaged: deque[DamageFound] = field(default_factory=deque)
     orders: list[tuple[int, Instruction]] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
+    verdicts: dict[str, bool] = field(default_factory=dict)
     is_stirred: bool = False
 
     def __bool__(self) -> bool:
         has_bytes = bool(self.synced or self.received)
-        return has_bytes or bool(self.heard or self.damaged or self.orders or self.gone)
+        return has_bytes or bool(
+            self.heard or self.damaged or self.orders or self.gone or any(self.verdicts.values())
+        )
 
 
 class Stepped(NamedTuple):
@@ -146,6 +158,7 @@ class Duties:
         Raises:
             OSError: the disk of the journal or of the merged log failed.
             CorruptLog: a log is damaged, and no other node has its contents.
+            WriterFailed: this node was removed from the cluster, or is an older copy of itself.
         """
         copies, ports, rest = self._copies, self._ports, self._rest
         if copies.dropped or copies.owned or ports.sessions.is_removing:
@@ -157,7 +170,7 @@ class Duties:
         # `rest_s`, not once for each of them.
         early_s = self._timing.rest_s / 2 if rest.is_resting and mail.heard else 0.0
         is_tick = now_s >= self._next_tick_s - early_s
-        if is_tick or mail.synced or mail.is_stirred:
+        if is_tick or mail.synced or mail.is_stirred or ports.watch.is_called:
             ports.watch.turn(now_s, mail.synced, is_stirred=mail.is_stirred)
         if is_tick:
             self._next_tick_s = now_s + self._timing.tick_s
@@ -243,6 +256,7 @@ class Duties:
                 self._forks.take(difference)
         for each in mail.gone:  # after their last messages
             member.gone(each)
+        member.take_verdicts(mail.verdicts)
         for term, instruction in mail.orders:
             self._order(term, instruction)
 
@@ -263,12 +277,22 @@ class Duties:
         member, before = self._member, self._shown.waiting
         status = member.engine.status()
         waiting = self._look_at(_undecided(status, before.undecided))
-        report_stuck(waiting.stuck, before.stuck, self._ports.sessions)
+        for session, stuck in waiting.stuck.items():
+            self._report_stuck(session, stuck, is_new=session not in before.stuck)
         self._shown = TickView(status, waiting, tuple(member.proposals.agreed_ns))
         self._forks.look(now_s, member.engine.fork)
         self._lines.flush()
         self._wanting.turn(now_s, waiting.missing)
         self._ports.snapshots.turn(now_s)
+        self._executor.rest()
+
+    def _report_stuck(self, session: str, stuck: Stuck, *, is_new: bool) -> None:
+        """Log why a session is not merged; refuse its publisher if it never can be."""
+        if is_new:
+            _log.warning("%s", stuck.words)
+        held = self._ports.sessions.get(session) if stuck.is_refused else None
+        if held is not None:
+            held.refuse(Refused("group", stuck.words))
 
     def _look_at(self, undecided: int) -> Waiting:
         greeting = self._member.greeting
@@ -339,12 +363,12 @@ class Duties:
         if held is None or not self._is_known(session):
             return
         known, merged = held.confirmations, ledger.merged_to(session)
-        held.merged = merged
+        held.merge_to(merged)
         if session not in self._copies.checked:
             return  # the copy, and the publisher's log, may differ from what was merged
         self._ports.sessions.proved(session, merged)
         merged_at = ledger.end if merged > known.merged else known.merged_at
-        replicated = max(known.replicated, self._replicated(session), merged)
+        replicated = max(known.replicated, self._member.holdings.agreed(session), merged)
         held.confirm(Confirmations(held.safe, replicated, merged, merged_at))
 
     def _is_known(self, session: str) -> bool:
@@ -353,9 +377,6 @@ class Duties:
         After a crash, the ledger may precede an instruction that dropped the previous copy.
         """
         return self._ports.sessions.begun_after(session) <= self._executor.ledger.index
-
-    def _replicated(self, session: str) -> Position:
-        return self._member.holdings.agreed(session)
 
     def _take_report(self, found: DamageFound) -> None:
         """Mend what a connection found damaged, unless another log has been opened since.

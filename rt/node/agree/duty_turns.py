@@ -24,6 +24,8 @@ class DutyTurns:
     Threads: any thread may call `ring` and `leave` and read `is_slow`; the rest is the loop's own.
     """
 
+    is_urgent = True
+
     def __init__(
         self,
         loop: EventLoop,

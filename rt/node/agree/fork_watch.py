@@ -105,25 +105,19 @@ def _place_in(log: LogDirectory, start: Position, instruction: int) -> Position:
     index, file = log.open_index(start)
     try:
         with closing(log.open_file(start)) as data:
-            before = index.count(lambda entry: _merged_by(data, entry.offset) >= instruction)
+
+            def merged_by(offset: int) -> int:
+                found = _range_at(data, offset)
+                return 0 if found is None else found.instruction
+
+            before = index.count(lambda entry: merged_by(entry.offset) >= instruction)
             offset = index[before - 1].offset if before else 0
-            while 0 < _merged_by(data, offset) < instruction:
-                offset = _end_of(data, offset)
+            while (found := _range_at(data, offset)) and found.instruction < instruction:
+                offset += found.size + found.length
             return Position(start + offset)
     finally:
         if file is not None:
             file.close()
-
-
-def _merged_by(file: File, offset: int) -> int:
-    """The index of the instruction that merged a range; 0 if there is no range."""
-    found = _range_at(file, offset)
-    return found.instruction if found is not None else 0
-
-
-def _end_of(file: File, offset: int) -> int:
-    found = _range_at(file, offset)
-    return offset if found is None else offset + found.size + found.length
 
 
 def _range_at(file: File, offset: int) -> Range | None:

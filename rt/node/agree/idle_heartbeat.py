@@ -2,24 +2,21 @@
 
 import logging
 import ssl
-import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextvars import copy_context
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final
 
 from rt.errors import PeerError
-from rt.net.authority.certificates import CertificateFiles
 from rt.net.authority.identity import PeerIdentity
 from rt.net.loop.event_loop import EventLoop
-from rt.net.tls import Contexts, client_context, offering
 from rt.node.agree.heartbeat_codec import (
     BEAT_BYTES_MAX,
     decode_heartbeat,
     encode_heartbeat,
     group_of,
 )
-from rt.node.settings.agreement import AgreementSettings
 from sequencer.peers.connections import PeerIn, PeerOut
 from sequencer.peers.dialling import Address, PeerDialer
 from sequencer.peers.message_reader import MessageReader
@@ -32,50 +29,59 @@ SHOWN_S: Final = 14.0
 _Line = tuple[str, tuple[Address, ...]]  # a node's name and possible addresses
 
 
-def process_heartbeat(
-    loop: EventLoop, timing: AgreementSettings, files: CertificateFiles
-) -> "ProcessHeartbeat":
-    """Return the pulse of a node's process: as often as a leader's heartbeat of a busy stream."""
-    contexts = Contexts(files, lambda *paths: offering(client_context(*paths), PULSE_ALPN))
-    return ProcessHeartbeat(
-        loop, contexts.current, beat_s=timing.heartbeat_s, lost_s=timing.election_s
-    )
-
-
 class HeardHeartbeats:
     """HeardHeartbeats: what another process sent on one connection.
 
     Threads: the loop writes; any thread may read `streams`, which is replaced whole, and `at_s`.
     """
 
-    def __init__(self, sender: str) -> None:
-        self.sender = sender
+    def __init__(self, sender: str, at_s: float) -> None:
+        self.sender, self.at_s = sender, at_s
         self.last = b""  # beat
         self.streams: Mapping[bytes, Quiescence] = {}
-        self.at_s = time.monotonic()
         self.is_lost = False  # silent for too long; its streams were woken
 
 
-class JoinedStream(NamedTuple):
-    """JoinedStream: a stream's callbacks, called by any thread.
+class StreamHeartbeat:
+    """StreamHeartbeat: a stream's part of `ProcessHeartbeat`.
+
+    Threads: any thread may call any method; what they set is replaced whole, and read by the loop.
 
     Attributes:
-        wake: called when another member's rest may have ended.
-        fail: called with the error when heartbeats have stopped.
+        group: the digest that identifies its cluster.
+        wake: called by the loop when another member's rest may have ended.
+        fail: called by the loop with the error when heartbeats have stopped.
+        members: the addresses of its other members.
+        rests: since when it is shown to rest, and where; None while it does not.
     """
 
-    wake: Callable[[], None]
-    fail: Callable[[Exception], None]
+    def __init__(
+        self,
+        process: "ProcessHeartbeat",
+        group: bytes,
+        wake: Callable[[], None],
+        fail: Callable[[Exception], None],
+    ) -> None:
+        self._process, self.group, self.wake, self.fail = process, group, wake, fail
+        self.members: Mapping[str, Sequence[Address]] = {}
+        self.rests: tuple[float, Quiescence] | None = None
 
+    def show(self, calm: Quiescence | None) -> None:
+        """Announce where this node rests from the next heartbeat on; None withdraws it."""
+        self.rests = None if calm is None else (self._process.clock(), calm)
 
-class HeartbeatLine(PeerOut):
-    """Beats to one process. The connections of its streams say in the log why it is not reached."""
+    def heard(self) -> dict[str, Quiescence]:
+        """Return where other members, heard lately, say that they rest."""
+        return self._process.heard(self.group, self.members)
 
-    def _note_connected(self) -> None:
-        pass
+    def follow(self, members: Mapping[str, Sequence[Address]]) -> None:
+        """Dial these members; streams share one connection per process."""
+        self.members = members
+        self._process.loop.post(self._process.dial)
 
-    def _note(self, problem: str) -> None:
-        self.problem = problem
+    def leave(self) -> None:
+        """End its part: the stream is no longer served, though a step may be under way."""
+        self._process.loop.post(partial(self._process.forget, self))
 
 
 class ProcessHeartbeat:
@@ -84,14 +90,13 @@ class ProcessHeartbeat:
     While nothing rests, nothing is sent. A stream here is woken when another process is silent for
     `lost_s`, disconnects, or no longer lists the stream.
 
-    Threads:
-        _lock: guards the next four; held for an update only.
-        _streams, _shown, _places, _lines: any thread, with the lock held.
-        _heard: replaced whole, by the loop; any thread may read it.
-        _told, _beat_told, _is_over: what was last said and how it is laid out, and whether it is
-            over; the loop's own.
-        loop, _context, _timing: set once.
+    Threads: any thread may call `join`, `start`, `stop`, `serve` and `heard`; all else, and all
+        fields but these, belong to the loop.
+        _heard: replaced whole; any thread may read it.
+        loop, clock, _context, _timing, _about: set once.
     """
+
+    is_urgent = True
 
     def __init__(
         self,
@@ -100,6 +105,7 @@ class ProcessHeartbeat:
         *,
         beat_s: float,
         lost_s: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare; nothing is sent before `start`.
 
@@ -108,34 +114,31 @@ class ProcessHeartbeat:
             context: returns the client context for the next connection, which offers `PULSE_ALPN`.
             beat_s: time between two heartbeats.
             lost_s: after so long a silence, a process may be dead.
+            clock: a clock that only goes forward.
         """
-        self.loop = loop
+        self.loop, self.clock = loop, clock
         self._context, self._timing = context, (beat_s, lost_s)
-        self._lock = threading.Lock()
-        self._streams: dict[bytes, JoinedStream] = {}  # by group
-        self._shown: dict[bytes, tuple[float, Quiescence]] = {}  # time and place by group
-        self._places: dict[bytes, Mapping[str, Sequence[Address]]] = {}  # other members
-        self._lines: dict[_Line, HeartbeatLine] = {}
+        self._streams: dict[bytes, StreamHeartbeat] = {}  # by group
+        self._lines: dict[_Line, PeerOut] = {}
         self._heard: Mapping[PeerIn, HeardHeartbeats] = {}
-        self._told: Mapping[bytes, Quiescence] = {}
+        self._told: Mapping[bytes, Quiescence] = {}  # what was last said, and how it is laid out
         self._beat_told = encode_heartbeat({})
         self._is_over = False
         self._about = copy_context()
 
     def join(
         self, cluster: str, wake: Callable[[], None], fail: Callable[[Exception], None]
-    ) -> "StreamHeartbeat":
+    ) -> StreamHeartbeat:
         """Register a stream and return its part.
 
         Args:
             cluster: the name that all its nodes have in common.
-            wake: as in `JoinedStream`.
-            fail: as in `JoinedStream`.
+            wake: as in `StreamHeartbeat`.
+            fail: as in `StreamHeartbeat`.
         """
-        group = group_of(cluster)
-        with self._lock:
-            self._streams[group] = JoinedStream(wake, fail)
-        return StreamHeartbeat(self, group)
+        stream = StreamHeartbeat(self, group_of(cluster), wake, fail)
+        self.loop.post(lambda: self._streams.update({stream.group: stream}))
+        return stream
 
     def start(self) -> None:
         """Begin to beat."""
@@ -148,10 +151,8 @@ class ProcessHeartbeat:
     def _stop(self) -> None:
         self._is_over = True
         self.loop.forget(self)
-        with self._lock:
-            lines, self._lines = self._lines, {}
-        for line in lines.values():
-            line.retire()
+        self._streams.clear()
+        self.dial()
         for reading in self._heard:
             reading.end()
 
@@ -170,7 +171,8 @@ class ProcessHeartbeat:
     def joined(self, reading: PeerIn) -> bool:
         """Hear a process from now on."""
         if not self._is_over:
-            self._heard = {**self._heard, reading: HeardHeartbeats(reading.peer.name)}
+            heard = HeardHeartbeats(reading.peer.name, self.clock())
+            self._heard = {**self._heard, reading: heard}
         return not self._is_over
 
     def take(self, reading: PeerIn, reader: MessageReader) -> None:
@@ -178,7 +180,7 @@ class ProcessHeartbeat:
         heard = self._heard[reading]
         for beat in reader.take():
             if beat == heard.last:  # the usual case
-                heard.at_s = time.monotonic()
+                heard.at_s = self.clock()
             else:
                 self._take(heard, decode_heartbeat(beat))
             heard.last = beat
@@ -189,43 +191,28 @@ class ProcessHeartbeat:
             self._heard = {each: of for each, of in self._heard.items() if each is not reading}
             self._take(heard, {})
 
-    def leave(self, group: bytes) -> None:
-        """Forget a stream, which is no longer served."""
-        with self._lock:
-            self._streams.pop(group, None)
-            self._shown.pop(group, None)
-        self.follow(group, {})
+    def forget(self, stream: StreamHeartbeat) -> None:
+        """Forget a stream, and whom it alone had dialled."""
+        if self._streams.get(stream.group) is stream:
+            del self._streams[stream.group]
+        self.dial()
 
-    def follow(self, group: bytes, places: Mapping[str, Sequence[Address]]) -> None:
-        """Dial a stream's members at these addresses; streams share one connection per process."""
-        with self._lock:
-            self._places[group] = places if group in self._streams else {}
-            wanted = {(name, tuple(at)) for each in self._places.values()
-                      for name, at in each.items()}  # fmt: skip
-            gone = [self._lines.pop(line) for line in self._lines.keys() - wanted]
-            for name, at in wanted - self._lines.keys():
-                dialer = PeerDialer(name, at, self._context)
-                line = HeartbeatLine(self.loop, f"{name} (pulse)", dialer, self._about)
-                self._lines[name, at] = line
-                line.nudge()
-        for line in gone:
-            self.loop.post(line.retire)
+    def dial(self) -> None:
+        """Dial the members of all streams, and no other process."""
+        wanted = {(name, tuple(at)) for stream in self._streams.values()
+                  for name, at in stream.members.items()}  # fmt: skip
+        for gone in self._lines.keys() - wanted:
+            self._lines.pop(gone).retire()
+        for name, at in wanted - self._lines.keys():
+            dialer = PeerDialer(name, at, self._context)
+            line = self._lines[name, at] = PeerOut(
+                self.loop, f"{name} (pulse)", dialer, self._about, is_quiet=True
+            )
+            line.nudge()
 
-    def show(self, group: bytes, calm: Quiescence | None) -> None:
-        """List a stream in the next heartbeats, or remove it."""
-        if calm is None and group not in self._shown:
-            return  # the usual case
-        with self._lock:
-            if calm is None or group not in self._streams:  # its thread may outlive it
-                self._shown.pop(group, None)
-            else:
-                self._shown[group] = time.monotonic(), calm
-
-    def heard(self, group: bytes) -> dict[str, Quiescence]:
-        """Return where other members, heard lately, say that a stream rests."""
-        since_s = time.monotonic() - self._timing[1]
-        with self._lock:
-            members = self._places.get(group, {})
+    def heard(self, group: bytes, members: Container[str]) -> dict[str, Quiescence]:
+        """Return where these members, heard lately, say that a stream rests."""
+        since_s = self.clock() - self._timing[1]
         return {
             each.sender: each.streams[group]
             for each in self._heard.values()
@@ -234,71 +221,46 @@ class ProcessHeartbeat:
 
     def ready(self) -> None:
         """Send a heartbeat, and look for processes that are silent."""
-        now_s = time.monotonic()
-        self.loop.deadlines.set(self, now_s + self._timing[0])
+        now_s = self.clock()
+        self.loop.deadlines.set(self, self.loop.clock() + self._timing[0])
         self._beat(now_s)
+        for each in self._heard.values():
+            is_lost = bool(each.streams) and now_s - each.at_s > self._timing[1]
+            if is_lost and not each.is_lost:
+                _log.info("node %s has no pulse any more", each.sender)
+                self._wake(each.sender, each.streams)
+            each.is_lost = is_lost
 
     def failed(self, error: Exception) -> bool:
         """End the streams: a follower at rest would not miss a leader that is silent."""
         _log.error("internal error in the pulse", exc_info=error)
         self.loop.forget(self)
-        with self._lock:
-            streams = [*self._streams.values()]
-        for each in streams:
+        for each in [*self._streams.values()]:
             each.fail(error)
         return True
 
     def _beat(self, now_s: float) -> None:
-        with self._lock:
-            shown = {group: calm for group, (at_s, calm) in self._shown.items()
-                     if now_s - at_s < SHOWN_S}  # fmt: skip
-            lines = [*self._lines.values()]
+        shown = {
+            group: stream.rests[1]
+            for group, stream in self._streams.items()
+            if stream.rests is not None and now_s - stream.rests[0] < SHOWN_S
+        }
         if shown or self._told:
             if shown != self._told:  # seldom
                 self._told, self._beat_told = shown, encode_heartbeat(shown)
-            for line in lines:
+            for line in self._lines.values():
                 if line.connected:  # a queued heartbeat would be stale
                     line.put(self._beat_told)
-        for each in self._heard.values():
-            is_lost = each.streams and now_s - each.at_s > self._timing[1]
-            if is_lost and not each.is_lost:
-                _log.info("node %s has no pulse any more", each.sender)
-                self._wake(each.sender, each.streams)
-            each.is_lost = bool(is_lost)
 
     def _take(self, heard: HeardHeartbeats, streams: Mapping[bytes, Quiescence]) -> None:
         """Record a heartbeat, and wake the streams whose rest may have ended there."""
-        before, heard.streams, heard.at_s = heard.streams, streams, time.monotonic()
+        before, heard.streams, heard.at_s = heard.streams, streams, self.clock()
         ended = [group for group, calm in before.items() if streams.get(group) != calm]
         self._wake(heard.sender, ended)
 
-    def _wake(self, sender: str, groups: Collection[bytes]) -> None:
+    def _wake(self, sender: str, groups: Iterable[bytes]) -> None:
         """Wake those of these streams that the sender is a member of."""
-        with self._lock:
-            theirs = [each for each in groups if sender in self._places.get(each, ())]
-            streams = [self._streams[each] for each in theirs if each in self._streams]
-        for stream in streams:
-            stream.wake()
-
-
-class StreamHeartbeat:
-    """StreamHeartbeat: a stream's part of `ProcessHeartbeat`; any thread may call any method."""
-
-    def __init__(self, pulse: ProcessHeartbeat, group: bytes) -> None:
-        self._pulse, self._group = pulse, group
-
-    def show(self, calm: Quiescence | None) -> None:
-        """Announce where this node rests; None withdraws it."""
-        self._pulse.show(self._group, calm)
-
-    def heard(self) -> Mapping[str, Quiescence]:
-        """Return where other members, heard lately, say that they rest."""
-        return self._pulse.heard(self._group)
-
-    def follow(self, places: Mapping[str, Sequence[Address]]) -> None:
-        """Dial these members."""
-        self._pulse.follow(self._group, places)
-
-    def leave(self) -> None:
-        """Forget the stream, which is no longer served."""
-        self._pulse.leave(self._group)
+        for group in groups:
+            stream = self._streams.get(group)
+            if stream is not None and sender in stream.members:
+                stream.wake()

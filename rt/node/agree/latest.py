@@ -5,7 +5,7 @@ from typing import Final
 
 from rt.errors import Misuse, Refused
 from rt.net.exchange import Fields
-from rt.node.agree.sequencer import leader_words
+from rt.node.agree.sequencer import demand_leading, not_leader
 from rt.node.agree.steps import DECIDED_S, Ask, Order, Steps, Until
 from rt.node.agree.view import NodeView
 from sequencer.ledger.instruction import Instruction, Note
@@ -60,7 +60,7 @@ class LatestRead:
         self._may_follow = may_follow
         self._leader = self._leader_of(view)
         if not self._leader:
-            raise _not_leader(view)
+            raise not_leader(view.engine.leader)
         self._term = view.engine.term
         self._reads = reads
         self._ticket = reads.open()
@@ -77,7 +77,7 @@ class LatestRead:
     def demand_answered(self, view: NodeView) -> None:
         """Raise `Refused` unless the node may answer from this view, or a later one."""
         if not self._reads.is_answered(self._ticket, view.executed):
-            raise _not_leader(view)
+            raise not_leader(view.engine.leader)
         if self._may_follow and view.waiting.fork is not None:
             raise Refused("undecided", "the log of this node is forked; ask another")
 
@@ -124,16 +124,17 @@ def decided(
         yield Order(instruction)
         yield Until(is_done)
         return
-    term = _led(view()).engine.term
+    begun = view()
+    demand_leading(begun)
     yield Order(instruction)
 
     def is_over() -> bool:
         now = view()
-        return is_done() or not now.leads or now.engine.term != term
+        return is_done() or not now.leads or now.engine.term != begun.engine.term
 
     yield Until(is_over)
     if not is_done():
-        raise _not_leader(view())
+        raise not_leader(view().engine.leader)
 
 
 def confirmed(
@@ -179,13 +180,3 @@ def is_provisional(request: Fields) -> bool:
 def _answer(do: Callable[[], Fields | Steps[Fields]]) -> Steps[Fields]:
     answer = do()
     return answer if isinstance(answer, dict) else (yield from answer)
-
-
-def _led(view: NodeView) -> NodeView:
-    if not view.leads:
-        raise _not_leader(view)
-    return view
-
-
-def _not_leader(view: NodeView) -> Refused:
-    return Refused("not-leader", leader_words(view.engine.leader))

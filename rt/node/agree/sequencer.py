@@ -38,11 +38,12 @@ class NodeSequencer:
     all that has arrived (`rt.node.agree.duty_turns.DutyTurns`).
 
     Threads:
-        _busy: held while the duties are done. Its holder may use `_duties`, and all that the
-            duties act on, and may set `view` and `_next_s`.
+        `step` is called by one thread at a time (`DutyTurns`), and `finish` once none
+            is called any more. That thread may use `_duties`, and all that the duties act on,
+            and may set `view` and `_next_s`.
         _lock: guards `_mail`, `_questions` and `_stopping`; held for an append or a swap only.
-        on_status: set before the first step; called with each new status of the engine by the
-            holder of `_busy`, so it must be quick.
+        on_status: set before the first step; called in a step with each new status of the engine,
+            so it must be quick.
         ring: set before the first step; any thread may call it.
         view: replaced whole after each step and never changed; any thread may read it.
         _next_s: any thread may read it; a late value is of the step before.
@@ -61,7 +62,6 @@ class NodeSequencer:
         self.on_status: Callable[[Status], None] = lambda _status: None
         self.ring: Callable[[], None] = lambda: None
         self._duties, self._demand = duties, demand
-        self._busy = threading.Lock()
         self._lock = threading.Lock()
         self._mail = Mail()
         self._questions: list[Question] = []
@@ -90,6 +90,13 @@ class NodeSequencer:
             self._mail.gone.append(member)
         self.ring()
 
+    def told_removed(self, member: str, is_removed: bool) -> None:
+        """Learn whether a member that was dialled refuses this node because it was removed."""
+        with self._lock:
+            self._mail.verdicts[member] = is_removed
+        if is_removed:  # otherwise it may wait for the next step
+            self.ring()
+
     def mend(self, found: DamageFound) -> None:
         """Set aside, soon, what a connection found damaged."""
         with self._lock:
@@ -106,9 +113,7 @@ class NodeSequencer:
         self._demand(instruction)
         demand_readable(instruction)
         view = self.view
-        if not view.leads:
-            leader = view.engine.leader
-            raise Refused("not-leader", leader_words(leader))
+        demand_leading(view)
         with self._lock:
             self._mail.orders.append((view.engine.term, instruction))
         self.ring()
@@ -147,10 +152,9 @@ class NodeSequencer:
             OSError: the journal's disk failed, or the merged log's.
             CorruptLog: the merged log is damaged, and no other node can provide it.
         """
-        with self._busy:
-            if self._stopping:
-                return None
-            self._step()
+        if self._stopping:
+            return None
+        self._step()
         return float("-inf") if self._has_news else self._next_s
 
     def stop(self) -> None:
@@ -163,15 +167,9 @@ class NodeSequencer:
 
     def finish(self) -> None:
         """Merge what was synced until `stop`, then save a last snapshot; errors as `step`."""
-        with self._busy:  # a step that began before `stop` may still be under way
-            while self._mail.synced:
-                self._step()
-            self._duties.end()
-
-    def close(self, release: Callable[[], None]) -> None:
-        """Release what the duties act on, once no thread is doing them; `step` may have failed."""
-        with self._busy:
-            release()
+        while self._mail.synced:
+            self._step()
+        self._duties.end()
 
     def stepped_s(self) -> float:
         """Return when the duties are next due."""
@@ -200,6 +198,13 @@ class NodeSequencer:
                 question.answer.cancel()  # no effect if it is answered
 
 
-def leader_words(leader: str) -> str:
-    """Return the text that says which node to ask instead of this one."""
-    return f"{leader} leads the stream; ask it" if leader else "no node leads now"
+def demand_leading(view: NodeView) -> None:
+    """Raise `Refused` unless this node leads."""
+    if not view.leads:
+        raise not_leader(view.engine.leader)
+
+
+def not_leader(leader: str) -> Refused:
+    """Return a refusal that says which node to ask instead of this one."""
+    words = f"{leader} leads the stream; ask it" if leader else "no node leads now"
+    return Refused("not-leader", words)

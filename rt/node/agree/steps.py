@@ -1,14 +1,16 @@
 """Steps: a request's waits and actions, as orders that a shell or a simulation carries out."""
 
+import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from rt.errors import RtError
+from rt.errors import Refused, RtError
 from sequencer.ledger.instruction import Instruction
 
 DECIDED_S: Final = 10.0  # deciding takes milliseconds, unless there is no quorum
 UNDECIDED: Final = "no majority decided it in time; it may yet come: look, and ask again"
+_POLL_FIRST_S, _POLL_S = 0.001, 0.01
 
 Outcome = TypeVar("Outcome")
 
@@ -29,15 +31,26 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """Continue once a condition holds; refuse as `undecided` if that takes too long."""
+    """Continue once a condition holds; refuse with `code` if that takes too long."""
 
     is_over: Callable[[], bool]
     timeout_s: float = DECIDED_S
     words: str = UNDECIDED
+    code: str = "undecided"
 
 
 Need = Order | Ask | Until
 Steps = Generator[Need, None, Outcome]
+
+
+def wait_until(need: Until) -> None:
+    """Wait in this thread; `Refused` if it takes too long."""
+    end_s, pause_s = time.monotonic() + need.timeout_s, _POLL_FIRST_S
+    while not need.is_over():
+        if time.monotonic() > end_s:
+            raise Refused(need.code, need.words)
+        time.sleep(pause_s)
+        pause_s = min(_POLL_S, 2 * pause_s)
 
 
 def perform(steps: "Steps[Outcome]", carry_out: Callable[[Need], Any]) -> Outcome:

@@ -334,16 +334,18 @@ def certify_node(certs: str, name: str, host: str, cluster: str = "") -> str:
     return f"issued {files.cert} and {files.key}; the node needs them, and {authority.cert}"
 
 
-def ask_status(address: tuple[str, int], contexts: Contexts) -> dict[str, Any]:
+def ask_status(
+    address: tuple[str, int], contexts: Contexts, *, answer_s: float = STATUS_S
+) -> dict[str, Any]:
     """Ask a node for its status.
 
     Raises:
-        OSError: it does not answer, or not completely within ten seconds.
+        OSError: it does not answer, or not completely within `answer_s` seconds.
         PeerError: the answer is not a status.
         Refused: it does not serve the stream that the contexts name.
     """
     with awaiting(address), connect_about(address, contexts, STATUS_ALPN) as sock:
-        answer = decode_fields(receive_all(sock, _STATUS_BYTES_MAX, time.monotonic() + STATUS_S))
+        answer = decode_fields(receive_all(sock, _STATUS_BYTES_MAX, time.monotonic() + answer_s))
     if answer is None:
         raise PeerError(f"{address[0]}:{address[1]} answers with something other than a status")
     if "error" in answer:
@@ -431,5 +433,8 @@ def _clients_toml(
         if table not in ("publish", "subscribe"):
             lines += [*link, f'identity = "{identities.get(table, identities[""])}"']
         lines.append("")
-    lines += ["[verify]", *link, f'identity = "{identities.get("pull", identities[""])}"', ""]
+    reader = f'identity = "{identities.get("pull", identities[""])}"'
+    publisher = f'publisher = "{identities.get("push", identities[""])}"'
+    lines += ["[gateway]", f'stream = "{stream}"', *link, reader, publisher, ""]
+    lines += ["[verify]", *link, reader, ""]
     return "\n".join(lines)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rt.errors import CorruptLog, FrameError, Misuse
-from rt.events import SessionChange, SessionEvent
+from rt.events import SessionChange
 from rt.format.chain import Chain
 from rt.format.frame import HEADER_BYTES, FrameKind, Header, body_matches, seal_header
 from rt.format.index import SUFFIX
@@ -188,9 +188,12 @@ class _Reading:
         event = decode_event(header, body, done, start)
         if event is None:
             raise Misuse(f"the event at {start} is of a later version of rt; use that one")
+        change = event.change
+        after = event.after if change is SessionChange.ADOPTED else START  # it begins again
+        begins_again = change is SessionChange.TAKEN and event.after != event.before
         life = Life(
-            done.time_ns, event.change, session, event.before, _start_of(event), owner=event.owner,
-            begins_again=_begins_again(event),
+            done.time_ns, change, session, event.before, after, owner=event.owner,
+            begins_again=begins_again,
         )  # fmt: skip
         self.ledger.change_owner(life, done.instruction, done.time_ns)
         if life.ends_log:
@@ -198,19 +201,9 @@ class _Reading:
             self.ledger.tails.pop(session, None)
             self.ledger.sessions.pop(session, None)
             self.ledger.watermarks.pop(session, None)
-        elif event.change is SessionChange.ADOPTED:
+        elif change is SessionChange.ADOPTED:
             self.ledger.tails.pop(session, None)
             self.ledger.sessions[session] = event.after
-
-
-def _start_of(event: SessionEvent) -> Position:
-    """Return where a session continues, or `START` if it begins again."""
-    return event.after if event.change is SessionChange.ADOPTED else START
-
-
-def _begins_again(event: SessionEvent) -> bool:
-    """Whether a session was taken over with a new log, rather than continued."""
-    return event.change is SessionChange.TAKEN and event.after != event.before
 
 
 def import_log(disk: Disk, founding: Founding, directory: str, identity: LogIdentity) -> None:

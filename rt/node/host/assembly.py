@@ -10,12 +10,13 @@ from rt.errors import Misuse
 from rt.format import manifest
 from rt.format.manifest import LogIdentity
 from rt.log.files.identity import new_identity
+from rt.log.write.appender import Appender
+from rt.log.write.recent_frames import FrameMemory
 from rt.names import MERGED_NAME
 from rt.node.resources.node_directory import MERGED, NodeDirectory
-from rt.node.settings.engine import engine_of
+from rt.node.settings.agreement import engine_of
 from rt.node.settings.node import NodeSettings
 from rt.position import Position
-from sequencer.departed import Departed
 from sequencer.execution.execution import Readers
 from sequencer.execution.executor import Executor
 from sequencer.journal.journal import Opened
@@ -30,6 +31,7 @@ from sequencer.journal.starts import (
 from sequencer.ledger.ledger import Ledger, decode_ledger
 from sequencer.member import Member
 from sequencer.membership import Dial
+from sequencer.peers.departed import Departed
 from sequencer.peers.restart_check import RestartCheck
 from sequencer.planning.carried import JOURNAL_BYTES_MAX
 from sequencer.planning.planner import Planner
@@ -47,6 +49,8 @@ def build_member(
     send: Callable[[str, bytes], None],
     readers: Readers,
     received: Callable[[str], Position],
+    copy: Callable[[str], Appender | None],
+    memory: FrameMemory,
     may_carry: Callable[[], bool],
     dial: Dial,
 ) -> Member:
@@ -59,6 +63,8 @@ def build_member(
         send: sends a message to another member; may lose it.
         readers: readers of the merged log.
         received: returns the end to which a session is written here, durable or not.
+        copy: returns what appends to a session's copy here.
+        memory: for what was merged last.
         may_carry: whether every member can read an instruction that carries bytes.
         dial: takes the addresses of all other nodes, by name, whenever they change.
 
@@ -68,7 +74,7 @@ def build_member(
     """
     state, agreement, names = opened.state, settings.agreement, settings.member_names
     ledger = _ledger_of(state.snapshot, settings.storage.file_bytes)
-    logs = SessionLogs(directory.copies_disk, directory.inputs)
+    logs = SessionLogs(directory.copies_disk, directory.inputs, copy)
     engine = engine_of(agreement.consensus)(
         settings.name, settings.places or names, chance=SystemRandom(), state=state,
         cluster=settings.founding_name, settings=agreement.timers,
@@ -81,7 +87,7 @@ def build_member(
         journal=opened.journal, greeting=_greeting(settings, directory, opened),
         executor=Executor(
             directory.disk_of(MERGED), directory.merged, merged_identity(settings), ledger, logs,
-            received=received, alone=not engine.members.keys() - {settings.name},
+            received=received, alone=not engine.members.keys() - {settings.name}, memory=memory,
         ),
         planner=Planner(
             logs, received, lambda: may_carry() and opened.journal.size < JOURNAL_BYTES_MAX

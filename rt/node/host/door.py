@@ -11,6 +11,7 @@ from rt.net.authority.identity import PeerIdentity, identity_of
 from rt.node.settings.node import NodeSettings
 from sequencer.ledger.instruction import Instruction, Note, note_digest
 from sequencer.membership import Doors
+from sequencer.peers.dialling import removed_words
 
 # A note of the ledger: the id of the cluster, once all members' certificates name it. From then on,
 # a node's certificate that names no cluster is refused.
@@ -61,7 +62,7 @@ class NodeDoor:
         if is_known or (greets and is_live and name in doors.leaving):
             return self.binding(peer)
         if name in doors.departed:
-            return f"node {name} was removed from this cluster"
+            return removed_words(name)
         if greets and doors.admits(name) and self._may_introduce_itself(peer):
             return self.binding(peer)
         return f"{name!r} is not a node of this cluster"

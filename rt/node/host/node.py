@@ -8,7 +8,6 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from replicator.host import Bell
-from replicator.limits.admission import Admission
 from replicator.limits.quotas import Quota
 from replicator.serve.client_record import ServerRecord
 from replicator.serve.feeds import LogFeed
@@ -41,7 +40,7 @@ from rt.node.host.door import NodeDoor, demand_own
 from rt.node.host.ending import Ending
 from rt.node.host.headers_gate import HeadersGate
 from rt.node.host.pipeline import Links, NodePipeline
-from rt.node.host.port import NodePort, StreamPort
+from rt.node.host.port import NodePort
 from rt.node.host.scrubbing import node_scrubber
 from rt.node.host.state import open_state
 from rt.node.ingest.inbox import NodeInbox
@@ -52,7 +51,7 @@ from rt.node.observe.status import STATUS_S, for_clients, node_status
 from rt.node.resources.node_directory import JOURNAL, NodeDirectory
 from rt.node.resources.peer_addresses import Address, PeerAddresses
 from rt.node.sessions.quotas import quotas_of_notes
-from rt.node.settings.engine import engine_of
+from rt.node.settings.agreement import engine_of
 from rt.node.settings.limits import NodeLimits
 from rt.node.settings.node import NodeSettings
 from rt.position import Position
@@ -104,7 +103,8 @@ class Node:
         self.settings = settings
         self._about = about
         self._ending = Ending(self._halt, about)
-        self._answers, self._meter = SharedAnswers(), AnswerMeter(self._admission)
+        self._answers = SharedAnswers()
+        self._meter = AnswerMeter(lambda: self.port.server.admission)
         self._leadership = Leadership(settings.name, settings.stream, on_role)
         self.directory = directory = NodeDirectory(settings)
         try:
@@ -128,7 +128,7 @@ class Node:
             pulse.leave()
             if opens is None:
                 port.stop()
-                port.close()
+                port.loop.stop()
             raise
 
     def _build(
@@ -139,7 +139,7 @@ class Node:
         contexts = Contexts(certificate_files(settings.certs, settings.name), client_context)
         links = Links(
             self._send,
-            lambda node, session: self._relay.pass_on(node, session),
+            lambda node, session: self.relay.pass_on(node, session),
             lambda begin: CatchUp(
                 settings,
                 places,
@@ -150,51 +150,42 @@ class Node:
             ),
             places.follow,
             pulse,
-            lambda member: (
-                self._peers is not None and self._peers.spoken.get(member, 0) >= CARRYING
-            ),
+            lambda name: self.peers is not None and self.peers.spoken.get(name, 0) >= CARRYING,
         )
-        self._peers: Peers | None = None  # before there is a pipeline that they call
+        self.peers: Peers | None = None  # before there is a pipeline that they call
         self.pipeline = NodePipeline(
-            settings, directory, opened, links, self._ending, loop=port.loop
+            settings, directory, opened, links, self._ending, loop=port.loop, memory=port.frames
         )  # fmt: skip
         member, sequencer = self.pipeline.member, self.pipeline.sequencer
         self._door = NodeDoor(
             settings, lambda: member.membership.doors, lambda: sequencer.view.notes
         )
-        self._relay = NodeRelay(settings.stream, places, self.pipeline.inboxes, contexts)
+        self.relay = NodeRelay(settings.stream, places, self.pipeline.inboxes, contexts)
         self._lost = opened.damage
-        self._peers = self._make_peers(pulse, port.loop)
-        self._headers = self._make_headers_gate()
+        self.peers = self._make_peers(pulse, port.loop)
+        self._headers = HeadersGate(
+            lambda: member.membership.doors.members - {settings.name}, self.peers, sequencer
+        )
         self.scrubber = node_scrubber(settings, directory, self.pipeline, places, contexts)
-        self._port = StreamPort(port, self._served(port, about), pulse, is_whole=is_whole)
+        self.port, self._pulse, self._is_whole = port, pulse, is_whole
+        self._served = self._make_served(about)
         self.pipeline.sequencer.on_status = self._leadership.saw
         self.lookout = SamplerThread(NodeSampler(self._watched()), self._agree_on_members)
 
     def _agree_on_members(self) -> None:
         """Have it agreed that all members' certificates name the cluster, and all read headers."""
         if self.pipeline.sequencer.view.leads:
-            if self._peers is not None:
-                self._door.bind(self._peers.holders, self.pipeline.sequencer.order)
+            if self.peers is not None:
+                self._door.bind(self.peers.holders, self.pipeline.sequencer.order)
             self._headers.agree()
-
-    def _make_headers_gate(self) -> HeadersGate:
-        member, sequencer, peers = self.pipeline.member, self.pipeline.sequencer, self._peers
-        return HeadersGate(
-            lambda: member.membership.doors.members - {self.settings.name},
-            lambda: {} if peers is None else peers.spoken,
-            lambda: {} if peers is None else peers.versions(),
-            lambda: sequencer.view.notes,
-            sequencer.order,
-        )
 
     def _watched(self) -> Watched:
         pipeline, member = self.pipeline, self.pipeline.member
         return Watched(
             lambda: pipeline.sequencer.view, pipeline.sequencer.stepped_s, pipeline.inboxes.every,
-            member.executor.traffic, self._port.served.record, self._peers, self.directory.guard,
+            member.executor.traffic, self._served.record, self.peers, self.directory.guard,
             self._leadership, {"agreement": member.proposals.agreement, **self.directory.syncs},
-            lambda: self.scrubber.state, self._port.port.late.check,
+            lambda: self.scrubber.state, self.port.late.check,
         )  # fmt: skip
 
     def _make_peers(self, pulse: StreamHeartbeat, loop: EventLoop) -> Peers | None:
@@ -208,6 +199,7 @@ class Node:
         peers = Peers(
             loop, settings.name, self._places.now, contexts.current, self.pipeline.hear,
             gone=self.pipeline.sequencer.gone, objection=self._door.objection,
+            removed=self.pipeline.sequencer.told_removed,
         )  # fmt: skip
         pulse.follow(self._places.now)
 
@@ -218,12 +210,12 @@ class Node:
         self._places.listener = follow
         return peers
 
-    def _served(self, port: NodePort, about: str) -> ServedStream:
+    def _make_served(self, about: str) -> ServedStream:
         """Return what a server needs to serve this stream."""
-        peers, is_own = _peer_alpns(self.settings), port.own_stream == self.stream
+        peers, is_own = _peer_alpns(self.settings), self.port.own_stream == self.stream
         others: dict[str, Handler] = {}
-        if self._peers is not None:
-            others = dict.fromkeys(peers, self._peers.serve)
+        if self.peers is not None:
+            others = dict.fromkeys(peers, self.peers.serve)
         record = ServerRecord(logging.getLogger("replicator.server"), about)
         return ServedStream(
             self, record, others, peers,
@@ -236,19 +228,18 @@ class Node:
         return NodeAdmin(
             self.settings, pipeline.sequencer, pipeline.member, pipeline.retention,
             AuditLog(self.directory.audit), copies=pipeline.inboxes, is_own=is_own,
-            admission=self._admission,
+            admission=lambda: self.port.server.admission,
             votes=self._door.votes, served=lambda: pipeline.feeds.end,
         )  # fmt: skip
-
-    def _admission(self) -> Admission:
-        return self._port.port.server.admission
 
     def start(self) -> list[str]:
         """Begin to serve; return a sentence for each damaged session."""
         with speaking(self._about):
             self._leadership.start()
             damaged = self.pipeline.start()
-            self._port.start()
+            self.port.streams.add(self._served)
+            if self._is_whole:
+                self.port.start()
             self.scrubber.start()
             self.lookout.start()
         return damaged
@@ -266,7 +257,7 @@ class Node:
     @property
     def address(self) -> tuple[str, int]:
         """The address it listens on, with the actual port if port 0 was requested."""
-        return self._port.port.server.address
+        return self.port.server.address
 
     @property
     def merged_end(self) -> Position:
@@ -340,15 +331,26 @@ class Node:
             _log.info("another node leads now; this one stops")
         self.lookout.stop()
         self.scrubber.stop()
-        self._port.stop("" if self.failure is None else spoken(self.failure))
-        self._relay.stop()
-        if self._peers is not None:
-            self._peers.stop()
+        self._end_connections()
+        self.relay.stop()
+        if self.peers is not None:
+            self.peers.stop()
         self.pipeline.stop()
         self._leadership.stop()
-        self._port.close()
+        if self._is_whole:
+            self.port.loop.stop()
         self.directory.close()
         self._ending.finish()
+
+    def _end_connections(self) -> None:
+        """End the stream's connections; peers that ask for it later learn why."""
+        self._pulse.leave()
+        if self._is_whole:
+            self.port.stop()
+        else:
+            why = "it is stopping" if self.failure is None else spoken(self.failure)
+            self.port.streams.drop(self.stream, why)
+            self.port.server.end(self.stream)
 
     def reload(self, settings: NodeSettings) -> list[str]:
         """Apply changed settings, as far as that is possible while the node runs.
@@ -361,7 +363,7 @@ class Node:
         Raises:
             Misuse: a limit is out of range.
         """
-        self._port.port.server.use_limits(settings.limits.server())
+        self.port.server.use_limits(settings.limits.server())
         self.directory.guard.reserve = settings.storage.reserve
         return [name for name in changed(self.settings, settings) if name not in _LIVE]
 
@@ -370,9 +372,9 @@ class Node:
         settings, pipeline = self.settings, self.pipeline
         inboxes = pipeline.inboxes
         shown = node_status(
-            pipeline.sequencer.view, inboxes.every(), self._peers, settings, self.directory.guard,
+            pipeline.sequencer.view, inboxes.every(), self.peers, settings, self.directory.guard,
             sample=self.lookout.sample, opened=inboxes.opened,
-            why_refused=self._port.port.late.check.why_refused,
+            why_refused=self.port.late.check.why_refused,
         )  # fmt: skip
         files = certificate_files(settings.certs, settings.name)
         certificate = {"certificate": self.certificate_warning(), "certificate_days": _days(files)}
@@ -416,11 +418,11 @@ class Node:
         return engine.role, engine.term, engine.leader, engine.members, view.notes, view.waiting
 
     def _send(self, to: str, data: bytes) -> None:
-        if self._peers is not None:
-            self._peers.send(to, data)
+        if self.peers is not None:
+            self.peers.send(to, data)
 
     def _halt(self) -> None:
-        self._port.pulse.leave()
+        self._pulse.leave()
         self.pipeline.halt()
 
 

@@ -2,8 +2,9 @@
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from replicator.host import Bell
@@ -11,6 +12,7 @@ from replicator.serve.feeds import LogFeeds
 from rt.about import carried
 from rt.errors import CorruptLog
 from rt.format.manifest import LogIdentity
+from rt.log.write.recent_frames import FrameMemory
 from rt.net.loop.event_loop import EventLoop
 from rt.node.agree.dependencies import Dependencies
 from rt.node.agree.duties import Duties, timing_of
@@ -18,6 +20,7 @@ from rt.node.agree.duty_turns import DutyTurns
 from rt.node.agree.idle_policy import IdleHeartbeat
 from rt.node.agree.keep_up import CopyLog
 from rt.node.agree.sequencer import NodeSequencer
+from rt.node.agree.view import NodeView
 from rt.node.host.assembly import build_member
 from rt.node.host.ending import Ending
 from rt.node.host.note_kinds import demand_note
@@ -49,10 +52,8 @@ class Links:
 
     Attributes:
         send: sends a node a message of the sequencer, which may be lost: `send(node, data)`.
-        pass_on: pushes this node's copy of a session to a node: `pass_on(node, session)`.
-        copy_log: starts copying the merged log from other nodes, from a given position.
+        pass_on, copy_log, pulse: as in `Dependencies`.
         dial: takes the addresses of all other nodes, by name, whenever they change.
-        pulse: sends and receives idle heartbeats.
         reads_carried: whether a node is known to read instructions that carry bytes.
     """
 
@@ -69,10 +70,10 @@ class NodePipeline:
 
     A connection syncs and sequences small batches itself (`settle`); the two threads do the rest.
 
-    Threads: every field is set once, before any thread starts. _threads: the one that syncs, and
-        the one that sequences. inboxes, feeds, sequencer, sweeper: any thread; they have locks of
-        their own. member, retention, watch, _snapshots: only the thread that does the duties, or a
-        question put to it by `sequencer.ask`. Before `start` and after `stop`, any thread.
+    Threads: every field is set once, before any thread starts; _syncing by `start`: the thread that
+        syncs. inboxes, feeds, sequencer, sweeper: any thread; they have locks of their own. member,
+        retention, watch, _snapshots: only the thread that does the duties, or a question put to it
+        by `sequencer.ask`. Before `start` and after `stop`, any thread.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class NodePipeline:
         ending: Ending,
         *,
         loop: EventLoop,
+        memory: FrameMemory,
     ) -> None:
         """Recover the merged log and the state; nothing runs before `start`.
 
@@ -94,6 +96,7 @@ class NodePipeline:
             links: to the other nodes.
             ending: ends the node when a thread fails.
             loop: does the duties.
+            memory: for the process's received frames.
 
         Raises:
             CorruptLog: the merged log is damaged.
@@ -102,19 +105,19 @@ class NodePipeline:
         self._is_founded_alone = settings.is_alone
         self._carried = opened.state.entries if settings.is_alone else ()  # copies may lack them
         self._ending = ending
-        self.feeds = LogFeeds(
-            directory.merged,
-            lambda: self.sequencer.view.refusal, lambda: self.sequencer.view.is_whole,
-        )  # fmt: skip
+        self._syncing: threading.Thread | None = None
+        self.feeds = self._make_feeds(directory.merged)
         self.inboxes = Inboxes(
-            directory.copies_disk, directory.inputs, settings.stream, self._note_synced, guard,
+            directory.copies_disk, directory.inputs, settings.stream,
+            lambda _end, session: self.sequencer.hold(session), guard,
             # The session watch must know soon that a publisher has left.
             alone=lambda: self.member.is_alone, left=lambda: self.sequencer.stir(),
-            damaged=lambda found: self.sequencer.mend(found),
+            damaged=lambda found: self.sequencer.mend(found), memory=memory,
         )  # fmt: skip
         self.member = build_member(
             settings, directory, opened,
             send=links.send, dial=links.dial, received=self.inboxes.received,
+            copy=self.inboxes.appender_of, memory=memory,
             may_carry=lambda: settings.agreement.carry
             and all(map(links.reads_carried, self.member.holdings.others)),
             readers=Readers(self._serve_merged, lambda: self.feeds.has_readers),
@@ -122,9 +125,8 @@ class NodePipeline:
         self.sweeper = NodeSweeper(Sweep(disk, self.inboxes, fold_s=storage.fold_s))
         if opened.state.snapshot is not None and not self.member.executor.lacks_log:
             self.sweeper.saved(opened.state.snapshot.data)
-        self.retention = Retention(
-            settings, self.member, self.sweeper, may_lease=may_lease_on(settings)
-        )
+        may_lease = may_lease_on(settings)
+        self.retention = Retention(settings, self.member, self.sweeper, may_lease=may_lease)
         self._snapshots = NodeSnapshots(
             self.member, opened.journal, self.sweeper, self.retention,
             flush=self.inboxes.flush, pause_s=storage.snapshot_s,
@@ -136,8 +138,13 @@ class NodePipeline:
         )  # fmt: skip
         duties = Duties(self.member, ports, timing_of(settings))
         self.sequencer = NodeSequencer(duties, demand_note)
-        self._syncing = _thread(ending, "sync", self._sync)
         self._duty_turns = DutyTurns(loop, self.sequencer, ending.guarded, ending.fail)
+
+    def _make_feeds(self, merged: str) -> LogFeeds:
+        return LogFeeds(
+            merged, lambda: self.sequencer.view.refusal, lambda: self.sequencer.view.is_whole,
+            lambda: self.member.executor.appender.recent,
+        )  # fmt: skip
 
     def start(self) -> list[str]:
         """Open the copies of sessions and start the threads; return a sentence per damaged copy."""
@@ -149,6 +156,10 @@ class NodePipeline:
             _log.error("%s", sentence)
         restore_from_journal(self.inboxes, self._carried)
         self._carried = ()
+        sync = partial(self.inboxes.syncer.run, lambda: self.sequencer.ring())
+        self._syncing = threading.Thread(
+            target=carried(self._ending.guarded), args=(sync,), name="sync", daemon=True
+        )
         self._syncing.start()
         self._duty_turns.join()
         self.sweeper.start(self._ending.fail)
@@ -169,25 +180,11 @@ class NodePipeline:
     def hear(self, sender: str, messages: list[bytes]) -> None:
         """Record another node's messages, and act on them now unless that can wait."""
         self.sequencer.hear(sender, messages)
-        if len(messages) > 1 or not self._can_wait(sender, messages[0]):
+        if not can_wait(
+            sender, messages, self.sequencer.view, is_pulled=self.feeds.has_readers,
+            is_reading=self.member.reads.is_waiting,
+        ):  # fmt: skip
             self.sequencer.ring()
-
-    def _can_wait(self, sender: str, message: bytes) -> bool:
-        """Whether acting on a message may wait for the next one, or for the tick.
-
-        What the leader has committed, it has served and acknowledged itself, so without a puller
-        here it may wait. So may a follower's reply once every proposal is decided and no read
-        waits: it did not complete a majority.
-        """
-        if is_commit_note(message):
-            return not self.feeds.has_readers
-        view = self.sequencer.view
-        if view.is_executing or self.member.reads.is_waiting:
-            return False
-        if not (view.leads and is_plain_success(message)):
-            return False
-        peers = view.engine.peers  # as of the last tick; one that lags more is sent more at once
-        return any(each.name == sender and each.lag <= _LAG_MAX for each in peers)
 
     def mend_merged(self, damage: CorruptLog) -> None:
         """Have a merged file that a connection found damaged set aside soon.
@@ -211,16 +208,14 @@ class NodePipeline:
     def stop(self) -> None:
         """Sync what was received, execute what was decided, save a snapshot and close all files."""
         self.inboxes.syncer.stop()
-        self._syncing.join()
+        if self._syncing is not None:
+            self._syncing.join()
         self.sequencer.stop()
         self._duty_turns.leave()
         if self._ending.failure is None:
             self._ending.guarded(self.sequencer.finish)
         self.sweeper.stop()
         self.inboxes.close()
-        self.sequencer.close(self._release)
-
-    def _release(self) -> None:
         self._snapshots.close()
         self.member.executor.close()
 
@@ -229,9 +224,6 @@ class NodePipeline:
         if not self._is_founded_alone:
             return START
         return self.sequencer.ask(lambda: self.member.executor.ledger.merged_to(session))
-
-    def _note_synced(self, _end: Position, session: str) -> None:
-        self.sequencer.hold(session)
 
     def _sequence_appended(self) -> None:
         """Have a small append merged before it is synced; sync a large one.
@@ -246,9 +238,6 @@ class NodePipeline:
                 self.sequencer.ring()
         elif self.inboxes.syncer.settle():
             self.sequencer.ring()
-
-    def _sync(self) -> None:
-        self.inboxes.syncer.run(self.sequencer.ring)
 
     def _serve_merged(self) -> None:
         """Serve what was just merged to a few pullers; `_serve` serves the others after the step.
@@ -267,6 +256,21 @@ class NodePipeline:
             self.feeds.go_on()
 
 
-def _thread(ending: Ending, name: str, work: Callable[[], object]) -> threading.Thread:
-    """Return a thread that stops the node if its work fails."""
-    return threading.Thread(target=carried(ending.guarded), args=(work,), name=name, daemon=True)
+def can_wait(
+    sender: str, messages: Sequence[bytes], view: NodeView, *, is_pulled: bool, is_reading: bool
+) -> bool:
+    """Whether acting on a node's messages may wait for the next one, or for the tick.
+
+    What the leader has committed, it has served and acknowledged itself, so without a puller here
+    it may wait. So may a follower's reply once every proposal is decided and no read waits: it did
+    not complete a majority.
+    """
+    [message, *others] = messages
+    if others:
+        return False
+    if is_commit_note(message):
+        return not is_pulled
+    if view.is_executing or is_reading or not (view.leads and is_plain_success(message)):
+        return False
+    peers = view.engine.peers  # as of the last tick; one that lags more is sent more at once
+    return any(each.name == sender and each.lag <= _LAG_MAX for each in peers)

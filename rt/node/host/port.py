@@ -1,15 +1,14 @@
 """NodePort: the address at which a node serves all its streams, with one listener."""
 
-from dataclasses import dataclass
-
 from replicator.serve.server import Server
-from replicator.serve.streams import ServedStream, Streams
+from replicator.serve.streams import Streams
 from replicator.sink.columns_check import ColumnsCheck
 from replicator.sink.late_check import LateChecker
+from rt.log.write.recent_frames import FrameMemory
 from rt.net.authority.certificates import certificate_files
 from rt.net.loop.event_loop import EventLoop
-from rt.net.tls import Contexts, offering, server_context
-from rt.node.agree.idle_heartbeat import PULSE_ALPN, StreamHeartbeat, process_heartbeat
+from rt.net.tls import Contexts, client_context, offering, server_context
+from rt.node.agree.idle_heartbeat import PULSE_ALPN, ProcessHeartbeat
 from rt.node.settings.node import NodeSettings
 
 
@@ -31,7 +30,11 @@ class NodePort:
         self.own_stream = settings.stream
         self.streams = Streams()
         self.loop = EventLoop()
-        self.pulse = process_heartbeat(self.loop, settings.agreement, files)
+        own = Contexts(files, lambda *paths: offering(client_context(*paths), PULSE_ALPN))
+        timing = settings.agreement  # as often as a leader's heartbeat of a busy stream
+        self.pulse = ProcessHeartbeat(
+            self.loop, own.current, beat_s=timing.heartbeat_s, lost_s=timing.election_s
+        )
         self.streams.shared = {PULSE_ALPN: self.pulse.serve}
         contexts = Contexts(
             files, lambda *paths: offering(server_context(*paths), *self.streams.protocols)
@@ -45,8 +48,10 @@ class NodePort:
                 loop=self.loop,
             )  # fmt: skip
         except BaseException:
-            self.close()
+            self.loop.stop()
             raise
+        held = self.server.memory.of("frames")
+        self.frames = FrameMemory(held.take, held.give_back)
 
     def start(self) -> None:
         """Start accepting connections."""
@@ -59,45 +64,3 @@ class NodePort:
         self.pulse.stop()
         self.server.stop()
         self.late.stop()
-
-    def close(self) -> None:
-        """End the event loop; the streams have stopped."""
-        self.loop.stop()
-
-
-@dataclass(frozen=True, slots=True)
-class StreamPort:
-    """StreamPort: one stream's part of a port.
-
-    Attributes:
-        port: the port.
-        served: the stream.
-        pulse: the stream's part of the port's idle heartbeat.
-        is_whole: whether the port serves only this stream, and starts and stops with it.
-    """
-
-    port: NodePort
-    served: ServedStream
-    pulse: StreamHeartbeat
-    is_whole: bool
-
-    def start(self) -> None:
-        """Start serving the stream."""
-        self.port.streams.add(self.served)
-        if self.is_whole:
-            self.port.start()
-
-    def stop(self, why: str = "") -> None:
-        """End the stream's connections; peers that ask for it later receive `why`."""
-        self.pulse.leave()
-        if self.is_whole:
-            self.port.stop()
-            return
-        stream = self.served.host.stream
-        self.port.streams.drop(stream, why or "it is stopping")
-        self.port.server.end(stream)
-
-    def close(self) -> None:
-        """Release what the stream needed until it had stopped."""
-        if self.is_whole:
-            self.port.close()

@@ -1,10 +1,8 @@
 """Scrubbing: what a node scrubs, and where it fetches lost bytes from."""
 
-import logging
 import threading
 import time
 from collections.abc import Sequence
-from typing import Final
 
 from replicator.repair.file_fetch import FileFetch
 from replicator.repair.mend import mend_file
@@ -21,8 +19,6 @@ from rt.node.ingest.damage import DamageFound
 from rt.node.resources.node_directory import NodeDirectory
 from rt.node.resources.peer_addresses import PeerAddresses
 from rt.node.settings.node import NodeSettings
-
-_log: Final = logging.getLogger("rt.node")
 
 
 def node_scrubber(

@@ -77,7 +77,8 @@ class StreamHost:
         """Stop the streams that have failed; return whether any are left."""
         for name, node in list(self.nodes.items()):
             if node.wait(0):
-                self._end(name, node)
+                self._remove(name, node)  # so that it acknowledges nothing more
+                self._fail(name, node.failure or Misuse("it has stopped"))
         return bool(self.nodes)
 
     def stuck(self) -> str:
@@ -115,7 +116,9 @@ class StreamHost:
             if name in wanted:
                 left.update(node.reload(wanted[name]))
             else:
-                self._drop(name, node)
+                self._remove(name, node)
+                words = "stream %s is served no more; its files stay in %s"
+                _log.info(words, name, node.directory.path)
         self.failures = {name: why for name, why in self.failures.items() if name in wanted}
         for name in wanted.keys() - self.nodes.keys():
             self._begin(wanted[name])
@@ -132,7 +135,7 @@ class StreamHost:
     def _close_port(self) -> None:
         if self._port is not None:
             self._port.stop()
-            self._port.close()
+            self._port.loop.stop()
 
     def _made(self, settings: NodeSettings) -> Node | Exception:
         """Return a stream's node, or the error; several threads may call it at once."""
@@ -170,23 +173,14 @@ class StreamHost:
         self.nodes = {each: kept for each, kept in self.nodes.items() if each != name}
         node.stop()
 
-    def _drop(self, name: str, node: Node) -> None:
-        self._remove(name, node)
-        _log.info("stream %s is served no more; its files stay in %s", name, node.directory.path)
-
-    def _end(self, name: str, node: Node) -> None:
-        """Stop a stream that has failed, so that it acknowledges nothing more."""
-        self._remove(name, node)
-        self._fail(name, node.failure or Misuse("it has stopped"))
-
     def _fail(self, name: str, error: Exception) -> None:
         self.failures = {**self.failures, name: error}
         if self._port is not None:
             self._port.streams.drop(name, spoken(error))
         if self.settings.streams:
-            _log.critical(
-                "stream %s is not served: %s; %s", name, spoken(error), _rest(len(self.nodes))
-            )
+            count = len(self.nodes)
+            rest = f"{counted(count, 'other stream')} {'is' if count == 1 else 'are'}"
+            _log.critical("stream %s is not served: %s; %s", name, spoken(error), rest)
 
 
 def _started(node: Node) -> Exception | None:
@@ -196,7 +190,3 @@ def _started(node: Node) -> Exception | None:
     except (RtError, OSError) as error:
         return error
     return None
-
-
-def _rest(count: int) -> str:
-    return f"{counted(count, 'other stream')} {'is' if count == 1 else 'are'}"

@@ -11,6 +11,7 @@ from rt.errors import CorruptLog, Refused
 from rt.format.manifest import Archived
 from rt.log.notify.confirmations import Confirmations
 from rt.log.write.appender import Appender, Durable
+from rt.log.write.recent_frames import RecentFrames
 from rt.node.ingest.damage import DamageFound
 from rt.node.resources.disk_guard import DiskGuard
 from rt.position import START, Position
@@ -29,24 +30,26 @@ class InboxPorts:
         guard: guard of the disk.
         damaged: called when a copy is found damaged.
         left: called when a connection that filled a copy has gone.
+        alone: whether no other node could replace a damaged copy now.
     """
 
     changed: Callable[["NodeInbox"], None]
     guard: DiskGuard
     damaged: Callable[[DamageFound], None]
     left: Callable[[], None] = lambda: None
+    alone: Callable[[], bool] = lambda: False
 
 
 class NodeInbox:
     """NodeInbox: one session's copy. A connection appends to it; the syncer makes it durable.
 
     Threads:
-        The connection that fills it calls `written`, `needs` and `release`, and appends. `durable`
-        and `passed_over_s` are set by the thread that syncs, `merged` and `confirmations` by the
-        sequencing thread; all only move forward, so any thread may read them. The connection sets
-        `apart`; `put_back` is set before there is a connection. Any thread may set `leave`.
-        `Inboxes` calls `claim` under its lock. `peer` and `_wake` are cleared without the lock, so
-        other threads read each of them once.
+        The connection that fills it calls `written`, `needs` and `release`, and appends. `sync` is
+        called, and `durable` and `passed_over_s` are set, by the thread that syncs, `merged` and
+        `confirmations` by the sequencing thread; all only move forward, so any thread may read
+        them. The connection sets `apart`; `put_back` is set before there is a connection. Any
+        thread may set `leave`. `Inboxes` calls `claim` under its lock. `peer` and `_wake` are
+        cleared without the lock, so other threads read each of them once.
     """
 
     def __init__(
@@ -61,8 +64,9 @@ class NodeInbox:
         self.durable = durable
         self.confirmations = Confirmations(received=durable)
         self.merged: Position = START  # the session's merged end, whatever this copy holds
+        self.swept: Position = START  # its merged files are archived up to here; see `Sweep`
         self.peer = ""  # the peer that fills it now; empty without one
-        self._relays = False  # whether the peer is a relaying node, not the publisher
+        self.was_relayed = False  # whether a node fills it, or did last, and not the publisher
         self.passed_over_s = float("-inf")  # when its bytes were last not carried in time
         self.leave: Refused | None = None  # why the connection that fills it must end
         self.apart = ""  # how its publisher's log differs, as of the last connection
@@ -121,9 +125,48 @@ class NodeInbox:
         """Whether an instruction may still name bytes before `end`."""
         return self.merged < end
 
+    def merge_to(self, end: Position) -> None:
+        """Record the session's merged end, and drop from memory what is before it."""
+        self.merged = end
+        if self.appender.recent is not None:
+            self.appender.recent.release(end)
+
+    def sync(self) -> Durable | None:
+        """Make the copy durable, and compare it with what was used from memory; None if it differs.
+
+        What is in memory then leaves it: late frames are read from the file. Damage is reported,
+        and what is damaged never counts as durable.
+
+        Raises:
+            OSError: the sync failed.
+            CorruptLog: the copy is damaged, and no other node could replace it.
+        """
+        end, recent = self.appender.sync(), self.appender.recent
+        if recent is None:
+            return end
+        recent.release(end)  # first, so that nothing of it is used after it was compared
+        return end if not recent.used or self._is_as_used(recent) else None
+
+    def _is_as_used(self, recent: RecentFrames) -> bool:
+        """Whether the files have what was used from memory; report damage."""
+        spans = recent.take_used()
+        try:
+            self.appender.compare(spans)
+        except CorruptLog as damage:
+            recent.not_compared(spans)
+            if self._ports.alone():
+                raise
+            self._ports.damaged(DamageFound(damage, self.appender))
+            return False
+        except OSError as error:
+            recent.not_compared(spans)  # the next sync compares it
+            if not self.appender.is_closed:
+                _log.warning("the copy of session %s cannot be checked: %s", self.session, error)
+        return True
+
     def doubted(self, why: str = "") -> None:
         """Check the copy, because its source or target has different bytes; report damage."""
-        if not self._relays:
+        if not self.was_relayed:
             self.apart = why
         try:
             self.appender.verify(self.merged)
@@ -133,14 +176,9 @@ class NodeInbox:
             _log.warning("the copy of session %s cannot be checked: %s", self.session, error)
 
     @property
-    def was_relayed(self) -> bool:
-        """Whether a node, not the publisher, filled it last."""
-        return self._relays
-
-    @property
     def is_fed(self) -> bool:
         """Whether its publisher fills it now."""
-        return bool(self.peer) and not self._relays
+        return bool(self.peer) and not self.was_relayed
 
     def claim(self, peer: str, wake: Bell, *, relays: bool = False) -> None:
         """Let `peer`, a publisher or a relaying node, fill it.
@@ -151,11 +189,11 @@ class NodeInbox:
         """
         if peer_now := self.peer:  # read once: it may leave at any moment
             reason = f"session {self.session!r} is being pushed by {peer_now!r}"
-            if relays or self._relays:
+            if relays or self.was_relayed:
                 self.refuse(Refused("busy", "this session is left to another connection"))
                 reason += ", which was asked to leave"
             raise Refused("busy", reason)
-        self.leave, self._relays, self.apart = None, relays, ""
+        self.leave, self.was_relayed, self.apart = None, relays, ""
         self.peer, self._wake = peer, wake
 
     def refuse(self, why: Refused) -> None:

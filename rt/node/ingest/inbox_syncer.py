@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from rt.errors import CorruptLog
 from rt.limits import KIB
 from rt.log.write.appender import Durable
 from rt.node.ingest.inbox import NodeInbox
@@ -111,6 +112,7 @@ class InboxSyncer:
 
         Raises:
             OSError: a sync failed. The node must stop: nothing may be acknowledged after it.
+            CorruptLog: as `NodeInbox.sync`.
         """
         while True:
             with self._changed:
@@ -129,7 +131,7 @@ class InboxSyncer:
             Whether it was synced here.
 
         Raises:
-            OSError: as for `run`.
+            OSError, CorruptLog: as for `run`.
         """
         with self._lock:
             if not self._dirty:
@@ -209,7 +211,7 @@ class InboxSyncer:
         began_s = time.monotonic()
         try:
             self._sync(batch)
-        except OSError:
+        except (OSError, CorruptLog):
             with self._changed:  # `_syncing` remains set: nothing is synced after a failure
                 self._has_failed = True
                 self._changed.notify()
@@ -224,12 +226,13 @@ class InboxSyncer:
 
     def _sync(self, batch: list[NodeInbox]) -> None:
         [inbox, *others] = batch
-        ends = self._sync_together(batch) if others else [(inbox, inbox.appender.sync())]
+        ends = self._sync_together(batch) if others else [(inbox, inbox.sync())]
         for inbox, end in ends:
-            inbox.durable = end
-            self._synced(inbox, end)
+            if end is not None:
+                inbox.durable = end
+                self._synced(inbox, end)
 
-    def _sync_together(self, batch: list[NodeInbox]) -> list[tuple[NodeInbox, Durable]]:
+    def _sync_together(self, batch: list[NodeInbox]) -> list[tuple[NodeInbox, Durable | None]]:
         """Sync several inboxes at once; return each with its durable end, in any order."""
         left, threads = deque(batch), min(len(batch), _SYNC_THREADS)
         shares = [self._pool.submit(_sync_left, left) for _ in range(threads - 1)]
@@ -239,21 +242,21 @@ class InboxSyncer:
         return ends
 
 
-def _sync_left(left: deque[NodeInbox]) -> list[tuple[NodeInbox, Durable]]:
+def _sync_left(left: deque[NodeInbox]) -> list[tuple[NodeInbox, Durable | None]]:
     """Sync inboxes from a queue that several threads share; return those synced here.
 
     Raises:
-        OSError: a sync failed; the queue was emptied, to stop the other threads.
+        OSError, CorruptLog: as `NodeInbox.sync`; the queue was emptied, to stop the other threads.
     """
-    ends = list[tuple[NodeInbox, Durable]]()
+    ends = list[tuple[NodeInbox, Durable | None]]()
     while left:
         try:
             inbox = left.popleft()  # atomic: each goes to one thread
         except IndexError:
             break  # another thread took the last one
         try:
-            ends.append((inbox, inbox.appender.sync()))
-        except OSError:
+            ends.append((inbox, inbox.sync()))
+        except (OSError, CorruptLog):
             left.clear()
             raise
     return ends

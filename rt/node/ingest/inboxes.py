@@ -15,6 +15,7 @@ from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import SET_ASIDE, Disk, set_aside
 from rt.log.notify.watch import directories_in
 from rt.log.write.appender import Appender, Durable
+from rt.log.write.recent_frames import FrameMemory, RecentFrames
 from rt.log.write.syncer import SPACE_ERRORS
 from rt.names import parse_group, parse_session
 from rt.node.ingest.damage import DamageFound
@@ -57,6 +58,7 @@ class Inboxes:
         alone: Callable[[], bool] = lambda: True,
         damaged: Callable[[DamageFound], None] = lambda _found: None,
         left: Callable[[], None] = lambda: None,
+        memory: FrameMemory | None = None,
     ) -> None:
         """Prepare; `open_all` finds the copies.
 
@@ -70,9 +72,11 @@ class Inboxes:
             damaged: called by the connection that fills a copy when it finds damage, unless no
                 other node could replace the copy.
             left: called when a connection that filled a copy has gone.
+            memory: for received frames until they are merged; None to have them read.
         """
         self._damaged = damaged
         self._alone = alone
+        self._memory = memory
         self._disk = disk
         self._root = root
         self._stream = stream
@@ -84,7 +88,7 @@ class Inboxes:
         self._is_late = False  # whether that was logged
         self._lock = threading.Lock()
         self.syncer = InboxSyncer(self._tell)
-        self._ports = InboxPorts(self.syncer.mark, guard, self._doubt, left)
+        self._ports = InboxPorts(self.syncer.mark, guard, self._doubt, left, alone)
 
     def open_all(self, merged_to: Callable[[str], Position], index: int = 0) -> list[str]:
         """Open the copies on the disk; return a sentence for each that is damaged.
@@ -384,6 +388,11 @@ class Inboxes:
         state = self._sessions.get(session)
         return None if state is None else state.copy
 
+    def appender_of(self, session: str) -> Appender | None:
+        """Return what appends to the copy of a session, or None without one."""
+        inbox = self.get(session)
+        return None if inbox is None else inbox.appender
+
     def received(self, session: str) -> Position:
         """Return the end of a session's copy, which may not be durable yet."""
         inbox = self.get(session)
@@ -402,8 +411,9 @@ class Inboxes:
 
     def hold(self, inbox: NodeInbox) -> None:
         """Sync a copy before the syncer runs, and report it; `OSError` if that fails."""
-        inbox.durable = inbox.appender.sync()
-        self._tell(inbox, inbox.durable)
+        if (end := inbox.sync()) is not None:
+            inbox.durable = end
+            self._tell(inbox, end)
 
     def close(self) -> None:
         """Release all threads and files."""
@@ -416,6 +426,8 @@ class Inboxes:
         try:
             appender.recover(durable=merged_to, own=False)
             inbox = NodeInbox(appender, appender.sync(), self._ports)
+            if self._memory is not None:
+                appender.recent = RecentFrames(self._memory)
             with self._lock:
                 self._state(name).open(inbox)
         except BaseException:

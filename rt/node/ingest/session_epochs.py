@@ -5,7 +5,6 @@ The file shows that it does not mean the new copy.
 """
 
 import json
-import logging
 import os
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -13,7 +12,6 @@ from typing import Any, Final, NamedTuple
 from rt.errors import Misuse
 from rt.log.files.disk import Disk, File
 
-_log: Final = logging.getLogger("rt.node")
 _NAME: Final = ".begun"  # no session has such a name
 _DRAFT: Final = ".begun.new"
 _BYTES_MAX: Final = 64 << 20

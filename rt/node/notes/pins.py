@@ -9,9 +9,8 @@ from rt.names import PeerName
 from rt.net.authority.certificates import certificate_files
 from rt.net.authority.grants import Grants, grants_path
 from rt.net.authority.identity import PULLING, CertificateRole, PeerIdentity
-from rt.node.notes.readable_notes import readable
-from rt.node.notes.reading_group import GROUP_NOTE, ReadingGroup, parse_reading_group
-from rt.node.notes.registered_cursor import CURSOR_NOTE, RegisteredCursor, parse_registered
+from rt.node.notes.reading_group import GROUP_NOTE, ReadingGroup, groups_of_notes
+from rt.node.notes.registered_cursor import CURSOR_NOTE, RegisteredCursor, cursors_of_notes
 from rt.node.settings.node import NodeSettings
 
 _log: Final = logging.getLogger("rt.archiver")
@@ -75,21 +74,18 @@ class Pins:
 
 def pins_of(notes: Mapping[str, str], over: frozenset[str] = frozenset()) -> list[Lease]:
     """Return the pins of cursors and groups as leases, except those of the notes in `over`."""
-    found = (
+    return [
         Lease(
             f"{name.partition(' ')[0]}.{each.name}", each.position,
             each.stored_ns + LEASE_S_MAX * _NS, each.pin_bytes,
         )
         for name, each in _pinning(notes).items()
         if name not in over
-    )  # fmt: skip
-    return list(found)
+    ]  # fmt: skip
 
 
 def _pinning(notes: Mapping[str, str]) -> dict[str, RegisteredCursor | ReadingGroup]:
-    cursors = readable(notes, CURSOR_NOTE, parse_registered)[0]
-    groups = readable(notes, GROUP_NOTE, parse_reading_group)[0]
     found: dict[str, RegisteredCursor | ReadingGroup] = {}
-    found |= {CURSOR_NOTE + each.name: each for each in cursors if each.pin_bytes}
-    found |= {GROUP_NOTE + each.name: each for each in groups if each.pin_bytes}
-    return found
+    found |= {CURSOR_NOTE + each.name: each for each in cursors_of_notes(notes)}
+    found |= {GROUP_NOTE + each.name: each for each in groups_of_notes(notes)}
+    return {name: each for name, each in found.items() if each.pin_bytes}

@@ -149,8 +149,7 @@ class ReadingGroup:
         """
         if position > claim.end:
             raise Misuse(f"{position} is not in the claim from {claim.first} to {claim.end}")
-        rest = claim.done_to(position)
-        return self._with(claim, rest)
+        return self._with(claim, claim.done_to(position))
 
     def failed(self, claim: RangeClaim, position: Position) -> "ReadingGroup":
         """Take the message at a position from its holder, as a new last claim.

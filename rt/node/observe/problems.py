@@ -3,6 +3,7 @@
 `rt status`, `check`, `doctor` and the page say the same of a node since all ask here.
 """
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -51,94 +52,78 @@ def takes_part(answer: dict[str, Any]) -> bool:
     return is_member and not away and answer.get("takes_data") is not False
 
 
-def _state_problems(answer: dict[str, Any]) -> list[Problem]:
+def _state_problems(answer: dict[str, Any]) -> Iterator[Problem]:
     """What is wrong with what the node has on its disk."""
-    found = []
     if fork := get(answer, "forked", dict):
         since = time_text(get(fork, "since_ns", int))
-        found.append(
-            Problem(
-                f"is FORKED since {since}: its log differs from {position(fork, 'position')} on "
-                f"({get(fork, 'reason', str)}), so it merges and serves nothing",
-                f"keep a copy of its merged log if it is still needed; then {_EMPTY_IT}",
-            )
+        yield Problem(
+            f"is FORKED since {since}: its log differs from {position(fork, 'position')} on "
+            f"({get(fork, 'reason', str)}), so it merges and serves nothing",
+            f"keep a copy of its merged log if it is still needed; then {_EMPTY_IT}",
         )
     if lost := get(answer, "lost_state", str):
-        found.append(Problem(f"lost its state: {lost}", _EMPTY_IT))
+        yield Problem(f"lost its state: {lost}", _EMPTY_IT)
     if older := get(answer, "older_copy", str):
-        found.append(
-            Problem(
-                f"was an older copy of itself when it started ({older}), and what was merged since "
-                "may be undone",
-                f"never restore a node's directory; {_EMPTY_IT}",
-            )
+        yield Problem(
+            f"was an older copy of itself when it started ({older}), and what was merged since "
+            "may be undone",
+            f"never restore a node's directory; {_EMPTY_IT}",
         )
     if count := get(answer, "unreadable_entries", int):
-        found.append(
-            Problem(
-                f"has executed {count} committed entries as nothing, which it cannot read: a later "
-                "version wrote them, or a node that was no member",
-                "its log says which; if a later version wrote them, update it",
-            )
+        yield Problem(
+            f"has executed {count} committed entries as nothing, which it cannot read: a later "
+            "version wrote them, or a node that was no member",
+            "its log says which; if a later version wrote them, update it",
         )
-    return found
 
 
-def _disk_problems(answer: dict[str, Any]) -> list[Problem]:
+def _disk_problems(answer: dict[str, Any]) -> Iterator[Problem]:
     """What is wrong with its disk."""
-    found = []
     if paused := get(answer, "merging_paused", str):
         said = f"cannot write its merged log: {printable(paused)}"
-        found.append(Problem(said, f"{_FREE}; it then merges on by itself"))
+        yield Problem(said, f"{_FREE}; it then merges on by itself")
     if answer.get("takes_data") is False:
         free, kept = get(answer, "disk_free", int), get(answer, "disk_reserve", int)
-        found.append(
-            Problem(
-                f"refuses new data, as its disk is nearly full: {size_text(free)} are left, and it "
-                f"keeps {size_text(kept)} free; with {size_text(int(kept * REOPENS))} it takes "
-                "data again",
-                _FREE,
-            )
+        yield Problem(
+            f"refuses new data, as its disk is nearly full: {size_text(free)} are left, and it "
+            f"keeps {size_text(kept)} free; with {size_text(int(kept * REOPENS))} it takes "
+            "data again",
+            _FREE,
         )
     damaged = get(get(answer, "scrub", dict), "unrepaired", dict)
     for path in sorted(damaged)[:_FILES_SHOWN]:
         why = checked(damaged[path], str, path)
-        found.append(
-            Problem(
-                f"does not serve a damaged file: {printable(path)}, not repaired: {why}",
-                "start the nodes that are down; if all have lost it, put the file of the same name "
-                "from a subscriber's copy in its place while the node is stopped",
-            )
+        yield Problem(
+            f"does not serve a damaged file: {printable(path)}, not repaired: {why}",
+            "start the nodes that are down; if all have lost it, put the file of the same name "
+            "from a subscriber's copy in its place while the node is stopped",
         )
-    return found
 
 
-def _symptoms(answer: dict[str, Any]) -> list[Problem]:
+def _symptoms(answer: dict[str, Any]) -> Iterator[Problem]:
     """What keeps it from merging, voting or serving now."""
-    found = []
     if get(answer, "role", str) == "learner":
-        found.append(Problem("is a learner and does not count yet"))
+        yield Problem("is a learner and does not count yet")
     if count := get(answer, "unconfirmed_by", int):
         nodes = f"{count} other nodes" if count > 1 else "another node"
         said = f"does not vote before {nodes} confirmed that its state is not an older copy"
-        found.append(Problem(said, "start the nodes that are down"))
+        yield Problem(said, "start the nodes that are down")
     if place := get(answer, "copying_to", str):
         reason = get(answer, "copying_waits_for", str)
         waits = f"; it waits for {reason}" if reason else ""
-        found.append(Problem(f"is copying the merged log, at {place}{waits}"))
+        yield Problem(f"is copying the merged log, at {place}{waits}")
     if waiting := get(answer, "waiting_for", dict):
-        found.append(Problem(f"waits for session {get(waiting, 'session', str)}"))
+        yield Problem(f"waits for session {get(waiting, 'session', str)}")
     stalls = get(answer, "stalls", dict)
     for hop in sorted(stalls):
         said = f"does not move: {checked(stalls[hop], str, hop)}"
-        found.append(Problem(said, "rt trace SESSION:NUMBER shows where a message waits"))
+        yield Problem(said, "rt trace SESSION:NUMBER shows where a message waits")
     if refusal := get(answer, "refusal", str):
         advice = "stop that process, or give it the certificate that the members know"
-        found.append(Problem(f"refused a peer: {refusal}", advice))
+        yield Problem(f"refused a peer: {refusal}", advice)
     if warning := get(answer, "certificate", str):
         advice = "rt certs renew NAME, and copy the files to its machine"
-        found.append(Problem(f"has to renew its certificate: {warning}", advice))
-    return found
+        yield Problem(f"has to renew its certificate: {warning}", advice)
 
 
 def time_text(time_ns: int) -> str:

@@ -79,7 +79,7 @@ class NodeSampler:
         self._seen: dict[str, SessionView] = {}  # each session's last view
         self._received = Traffic()
         self._flow = Flow(Hop(Traffic()), Hop(Traffic()), Hop(Traffic()))
-        self._stalls = Stalls()
+        self.stalls = Stalls()
         self._waits = Waits()
 
     def sample(self) -> NodeSample:
@@ -107,7 +107,7 @@ class NodeSampler:
         )  # fmt: skip
         progress = progress_of(sample)
         self._waits.keep(progress.keys())
-        return replace(sample, stalled=self._stalls.look(now_s, progress))
+        return replace(sample, stalled=self.stalls.look(now_s, progress))
 
     def _session(self, inbox: NodeInbox, now_ns: int, now_s: float, passed_s: float) -> SessionView:
         seen, peer, merged = self._seen.get(inbox.session, _UNSEEN), inbox.peer, inbox.merged

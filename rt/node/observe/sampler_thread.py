@@ -26,7 +26,7 @@ class SamplerThread:
 
     Threads:
         Any thread may call `look`; the one that `start` starts does so repeatedly. `_turn` is
-        held during a look, whose thread uses `_sampler`, `_stalled` and `_said`, and replaces
+        held during a look, whose thread uses `sampler`, `_stalled` and `_said`, and replaces
         `sample`: a value that never changes, and that any thread may read. `pause_s` is read before
         each pause, and so is `_watched_s`, which any thread may set. `_stopping` is an event.
     """
@@ -42,7 +42,7 @@ class SamplerThread:
         self.sample: NodeSample = sampler.sample()
         self.pause_s = QUIET_S
         self._watched_s = float("-inf")
-        self._sampler = sampler
+        self.sampler = sampler
         self._stalled: dict[str, str] = {}  # the logged text of each lasting stall
         self._said: NodeSample = self.sample  # when statistics were last logged
         self._turn = threading.Lock()
@@ -80,7 +80,7 @@ class SamplerThread:
     def look(self) -> None:
         """Take a sample, and log stalls and statistics."""
         with self._turn:
-            sample = self.sample = self._sampler.sample()
+            sample = self.sample = self.sampler.sample()
             self._tell_stalls(sample)
             if sample.at_s - self._said.at_s >= STATISTICS_S:
                 _log.info("%s", statistics(self._said, sample), extra={"event": "statistics"})

@@ -59,7 +59,7 @@ class Stalls:
 
     def __init__(self, stalled_s: float = STALLED_S) -> None:
         """Set how many seconds without progress count as a stall."""
-        self._stalled_s = stalled_s
+        self.stalled_s = stalled_s
         self._since: dict[str, tuple[object, float]] = {}  # what was reached, and when
 
     def look(self, now_s: float, progress: Mapping[str, HopProgress]) -> dict[str, float]:
@@ -79,5 +79,5 @@ class Stalls:
         return {
             name: now_s - began_s
             for name, (_, began_s) in since.items()
-            if now_s - began_s >= self._stalled_s
+            if now_s - began_s >= self.stalled_s
         }

@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from rt.errors import Refused
-from rt.node.agree.sequencer import leader_words
+from rt.node.agree.sequencer import demand_leading
 from rt.node.agree.steps import Steps
 from rt.node.agree.view import NodeView
 from sequencer.ledger.instruction import Note, note_digest
@@ -13,13 +13,9 @@ from sequencer.ledger.instruction import Note, note_digest
 _TRIES: Final = 8  # each time, another change came first
 
 
-class Decide(Protocol):
-    """Has a note agreed on; see `rt.node.agree.latest.decided`."""
-
-    def __call__(
-        self, note: Note, is_done: Callable[[], bool], /, *, may_repeat: bool
-    ) -> Steps[None]:
-        """Propose a note, and wait until it was executed, or something made it pointless."""
+# Has a note agreed on: called with it, whether that is done, and `may_repeat`; see
+# `rt.node.agree.latest.decided`.
+Decide = Callable[..., Steps[None]]
 
 
 class Changed(NamedTuple):
@@ -70,8 +66,7 @@ class ChangedNotes:
         """
         for _ in range(_TRIES):
             view = self.view()
-            if not view.leads:
-                raise Refused("not-leader", leader_words(view.engine.leader))
+            demand_leading(view)
             before, now_ns = view.notes.get(name, ""), self._now_ns()
             text = change(before, now_ns)
             if text is None:

@@ -2,6 +2,7 @@
 
 import math
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -17,7 +18,7 @@ class ClaimsHeard:
     Threads: any may call; `_lock` guards everything.
     """
 
-    def __init__(self, steady_s: Callable[[], float]) -> None:
+    def __init__(self, steady_s: Callable[[], float] = time.monotonic) -> None:
         self._steady_s = steady_s
         self._lock = threading.Lock()
         self._claims: dict[str, dict[int, float]] = {}  # time by group and claim number

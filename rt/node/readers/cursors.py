@@ -19,15 +19,13 @@ from rt.node.notes.registered_cursor import (
     RegisteredCursor,
     parse_registered,
 )
-from rt.node.notes.registered_room import demand_room
 from rt.node.readers.changed_notes import Decide
 from rt.node.readers.cursor_lag import lag_of
-from rt.node.readers.reader_notes import ReaderNotes
+from rt.node.readers.reader_notes import MS_NS, ReaderNotes, demand_owner, number
 from rt.position import Position
 
 _TAKEOVERS: Final = ("refuse", "fence")
 _MERGED_S: Final = 1.0  # the leader may execute later than the node a reader pulls from
-_MS_NS: Final = 1_000_000
 
 
 class NodeCursors(ReaderNotes[RegisteredCursor]):
@@ -74,11 +72,11 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
         def change(known: RegisteredCursor | None) -> RegisteredCursor:
             # A holder of a forgotten namesake may still report: epochs must not repeat.
             cursor = known or RegisteredCursor(
-                name, identity.name, role=identity.role.value, epoch=self._now_ns() // _MS_NS
+                name, identity.name, role=identity.role.value, epoch=self._now_ns() // MS_NS
             )
-            _demand_owner(cursor, identity)
+            demand_owner(cursor, identity)
             if known is None:
-                demand_room(self._view().notes, identity)
+                self.demand_room(identity)
             _demand_share(cursor, share)
             if request.get("pin_bytes") and not identity.may_lease(self._stream()):
                 words = f"{identity.title} is not granted leases, and so may not pin files"
@@ -87,8 +85,8 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
                 raise Refused("held", f"cursor {name!r} is held by {cursor.holder}")
             return replace(
                 cursor, epoch=cursor.epoch + 1, holder=str(request.get("holder", identity.name)),
-                silence_s=_number(request, "silence_s", cursor.silence_s),
-                pin_bytes=int(_number(request, "pin_bytes", cursor.pin_bytes)), share=share,
+                silence_s=number(request, "silence_s", cursor.silence_s),
+                pin_bytes=int(number(request, "pin_bytes", cursor.pin_bytes)), share=share,
             )  # fmt: skip
 
         cursor, _ = yield from self.change(name, change)
@@ -97,13 +95,13 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
 
     def ack(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
         """Acknowledge up to a position, if given, and record that the holder is alive."""
-        name, epoch = str(request.get("name")), _number(request, "epoch")
+        name, epoch = str(request.get("name")), number(request, "epoch")
         position = yield from self._reached(_position(request))
         is_last = bool(request.get("release"))
 
         def change(known: RegisteredCursor | None) -> RegisteredCursor:
             cursor = self.existing(known, name)
-            _demand_owner(cursor, identity)
+            demand_owner(cursor, identity)
             if cursor.epoch != epoch:
                 holder = cursor.holder or "an operator"
                 raise Refused("fenced", f"it was taken over by {holder}, epoch {cursor.epoch}")
@@ -121,23 +119,13 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
 
         def change(known: RegisteredCursor | None) -> RegisteredCursor:
             cursor = self.existing(known, name)
-            _demand_owner(cursor, identity, or_operator=True)
+            demand_owner(cursor, identity, or_operator=True)
             return replace(
                 cursor, position=position, epoch=cursor.epoch + 1, holder="", share=None
             )  # fmt: skip
 
         cursor, _ = yield from self.change(name, change)
         return _facts(cursor)
-
-    def forget(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
-        """Remove a cursor; its holder, if any, is refused from now on."""
-        name = str(request.get("name"))
-
-        def change(known: RegisteredCursor | None) -> None:
-            _demand_owner(self.existing(known, name), identity, or_operator=True)
-
-        yield from self.change(name, change)
-        return {"forgotten": name}
 
     def show(self, request: Fields, _identity: PeerIdentity) -> Fields:
         """Return all cursors, or the named one, with lag; any node answers."""
@@ -181,15 +169,6 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
                 self._heard.pop(min(self._heard, key=lambda each: self._heard[each][1]))
 
 
-def _demand_owner(
-    cursor: RegisteredCursor, identity: PeerIdentity, *, or_operator: bool = False
-) -> None:
-    if not cursor.belongs_to(identity) and not (or_operator and identity.may_operate):
-        owner = f"{cursor.role} {cursor.owner}".strip()
-        words = f"cursor {cursor.name!r} belongs to {owner}; only its certificates may"
-        raise Refused("role", words)
-
-
 def _demand_share(cursor: RegisteredCursor, share: str) -> None:
     if cursor.share not in (None, share):
         known, wanted = cursor.share or "all keys", share or "all keys"
@@ -198,14 +177,6 @@ def _demand_share(cursor: RegisteredCursor, share: str) -> None:
             "name for each share, or reset this one to a position that all shares have reached"
         )
         raise Refused("share", words)
-
-
-def _number(request: Fields, field: str, default: float = 0) -> float:
-    value = request.get(field, default)
-    if type(value) not in (int, float) or not -(2**53) < value < 2**53:
-        raise Misuse(f"{field} is a number")
-    number: float = value
-    return number
 
 
 def _position(request: Fields) -> Position:

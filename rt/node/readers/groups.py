@@ -22,17 +22,15 @@ from rt.node.notes.reading_group import (
     ReadingGroup,
     parse_reading_group,
 )
-from rt.node.notes.registered_room import demand_room
 from rt.node.readers.changed_notes import Decide
 from rt.node.readers.claims_heard import ClaimsHeard
 from rt.node.readers.cursor_lag import lag_of
-from rt.node.readers.reader_notes import ReaderNotes
+from rt.node.readers.reader_notes import MS_NS, ReaderNotes, demand_owner
 from rt.position import Position
 
 MESSAGES_MAX: Final = 4096  # in one range
 _BYTES_MAX: Final = 1 << 20  # a range ends after this many bytes
 _MEMBER_LENGTH_MAX: Final = 100
-_MS_NS: Final = 1_000_000
 _ROUNDS: Final = 2  # a member gets half its share of the rest, so all finish together
 
 
@@ -89,7 +87,7 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
         log: Callable[[], LogDirectory],
         may_lease: Callable[[PeerIdentity], bool],
         *,
-        steady_s: Callable[[], float] = time.monotonic,
+        heard: ClaimsHeard,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         """Prepare; see `ReaderNotes`. `may_lease`: whether a peer may hold files of the stream."""
@@ -97,7 +95,7 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
             GROUP_NOTE, parse_reading_group, view, decide, latest=latest, log=log, now_ns=now_ns
         )
         self._may_lease = may_lease
-        self._heard = ClaimsHeard(steady_s)
+        self._heard = heard
 
     def join(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
         """Create a group at `start`, or join it if these are its settings."""
@@ -113,15 +111,14 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
         if wanted.pin_bytes and not self._may_lease(identity):
             raise Refused("role", f"{identity.title} is not granted leases, and so may not pin")
         # As of the latest: a member without `follow` stops at the end of the log.
-        begin = yield from self.resolved(request, "earliest")
-        begin = min(begin, self._view().end)
+        begin = min((yield from self.resolved(request, "earliest")), self._view().end)
 
         def change(known: ReadingGroup | None) -> ReadingGroup:
             if known is None:
-                demand_room(self._view().notes, identity)
+                self.demand_room(identity)
                 # Members of a forgotten namesake may still report: numbers must not repeat.
-                return replace(wanted, next=begin, number=self._now_ns() // _MS_NS)
-            _demand_member(known, identity)
+                return replace(wanted, next=begin, number=self._now_ns() // MS_NS)
+            demand_owner(known, identity)
             _demand_same(known, wanted)
             return known
 
@@ -169,17 +166,15 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
         return not group.claims and self._range_end(group.next, said, 1) <= group.next
 
     def _worked(self, name: str, said: Work, identity: PeerIdentity) -> Steps[Worked]:
-        handed_out: list[int] = []
-        lost: list[int] = []
-        freed: list[tuple[int, float]] = []
+        handed_out, lost, freed = list[int](), list[int](), list[tuple[int, float]]()
 
         def change(known: ReadingGroup | None) -> ReadingGroup:
             group = self.existing(known, name)
-            _demand_member(group, identity)
+            demand_owner(group, identity)
             handed_out.clear()
             freed.clear()
             lost[:] = [each for each in _named(said) if group.claim(each) is None]
-            group = self._taken(group, said, freed)
+            group = self._taken(group, said, freed, lost)
             more = self._given(group, said) if said.messages else None
             if more is not None:
                 handed_out.append(more.number)
@@ -193,12 +188,11 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
     def reset(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
         """Move a group to any place of the stream; its members lose their claims."""
         name = str(request.get("name"))
-        position = yield from self.resolved(request)
-        position = min(position, self._view().end)
+        position = min((yield from self.resolved(request)), self._view().end)
 
         def change(known: ReadingGroup | None) -> ReadingGroup:
             group = self.existing(known, name)
-            _demand_member(group, identity, or_operator=True)
+            demand_owner(group, identity, or_operator=True)
             return group.moved_to(position)
 
         group, _ = yield from self._change(name, change)
@@ -206,14 +200,9 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
 
     def forget(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
         """Remove a group; its members are refused from now on."""
-        name = str(request.get("name"))
-
-        def change(known: ReadingGroup | None) -> None:
-            _demand_member(self.existing(known, name), identity, or_operator=True)
-
-        yield from self.change(name, change)
-        self._heard.forget(name)
-        return {"forgotten": name}
+        forgotten = yield from super().forget(request, identity)
+        self._heard.forget(str(forgotten["forgotten"]))
+        return forgotten
 
     def show(self, request: Fields, _identity: PeerIdentity) -> Fields:
         """Return all groups, or the named one, with lag and claims; any node answers."""
@@ -241,18 +230,21 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
         return self.existing(group, name), is_agreed
 
     def _taken(
-        self, group: ReadingGroup, said: Work, freed: list[tuple[int, float]]
+        self, group: ReadingGroup, said: Work, freed: list[tuple[int, float]], lost: list[int]
     ) -> ReadingGroup:
         """Return the group after a member's reports, ignoring those about lost claims.
 
         Adds to `freed` the claims without a holder, each with its delay. They count only once the
-        change is made, since another change may come first and use the number.
+        change is made, since another change may come first and use the number. Adds to `lost` the
+        claims that a full group takes whole because of a rejection.
         """
         for number, position, delay_s in said.failed:
             claim = group.claim(number)
             if claim is not None and position >= claim.first:  # otherwise reported before
                 group = group.failed(claim, position)
                 freed.append((group.number, delay_s))
+                if group.claims[-1].end > position + 1:
+                    lost.append(number)
         for number, position in said.done:
             if (claim := group.claim(number)) is not None:
                 group = group.done(claim, position)
@@ -308,14 +300,6 @@ class NodeGroups(ReaderNotes[ReadingGroup]):
             except CorruptLog as error:
                 raise Refused("corrupt", f"the merged log is damaged at {error.position}") from None
         return end
-
-
-def _demand_member(
-    group: ReadingGroup, identity: PeerIdentity, *, or_operator: bool = False
-) -> None:
-    if not group.belongs_to(identity) and not (or_operator and identity.may_operate):
-        words = f"group {group.name!r} belongs to {group.role} {group.owner}; only its certificates"
-        raise Refused("role", f"{words} may")
 
 
 def _demand_same(known: ReadingGroup, wanted: ReadingGroup) -> None:

@@ -5,19 +5,27 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Final, Generic, TypeVar
 
-from rt.errors import Refused
+from rt.errors import Misuse, Refused
 from rt.log.files.directory import LogDirectory
 from rt.log.read.start import parse_start, resolve
+from rt.net.authority.identity import PeerIdentity
 from rt.net.exchange import Fields
 from rt.node.agree.steps import Steps
 from rt.node.agree.view import NodeView
 from rt.node.notes.pins import is_due
 from rt.node.notes.readable_notes import readable
-from rt.node.notes.reading_group import GROUP_NOTE, ReadingGroup
-from rt.node.notes.registered_cursor import CURSOR_NOTE, RegisteredCursor
+from rt.node.notes.reading_group import GROUP_NOTE, ReadingGroup, groups_of_notes
+from rt.node.notes.registered_cursor import (
+    CURSOR_NOTE,
+    CURSORS_MAX,
+    CURSORS_PER_OWNER_MAX,
+    RegisteredCursor,
+    cursors_of_notes,
+)
 from rt.node.readers.changed_notes import ChangedNotes, Decide
 from rt.position import Position
 
+MS_NS: Final = 1_000_000
 Record = TypeVar("Record", RegisteredCursor, ReadingGroup)
 _UNKNOWN: Final = {
     CURSOR_NOTE: ("unknown-cursor", "no cursor {!r} is registered"),
@@ -99,9 +107,54 @@ class ReaderNotes(Generic[Record]):
         text, is_agreed = yield from steps
         return (self._parse(text) if text else None), is_agreed
 
+    def forget(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
+        """Remove a record; its holder, if any, is refused from now on."""
+        name = str(request.get("name"))
+
+        def change(known: Record | None) -> None:
+            demand_owner(self.existing(known, name), identity, or_operator=True)
+
+        yield from self.change(name, change)
+        return {"forgotten": name}
+
+    def demand_room(self, identity: PeerIdentity) -> None:
+        """Refuse a new cursor or group if the stream, or its owner, has reached the limit."""
+        notes: Mapping[str, str] = self._view().notes
+        every: list[RegisteredCursor | ReadingGroup] = [
+            *cursors_of_notes(notes), *groups_of_notes(notes)
+        ]  # fmt: skip
+        own = sum(each.belongs_to(identity) for each in every)
+        if len(every) >= CURSORS_MAX or own >= CURSORS_PER_OWNER_MAX:
+            words = (
+                f"{len(every)} of {CURSORS_MAX} cursors and groups are registered, {own} of "
+                f"{CURSORS_PER_OWNER_MAX} by {identity.title}; forget one "
+                "(rt cursor registered list, rt group list)"
+            )
+            raise Refused("cursors", words)
+
     def resolved(self, request: Fields, default: str = "None") -> Steps[Position]:
         """Return the position of a request's `start`, as of the latest; `Misuse` if malformed."""
         start = parse_start(str(request.get("start", default)))
         yield from self._latest()
         with closing(self._log()) as log:
             return resolve(log, start)
+
+
+def demand_owner(
+    record: RegisteredCursor | ReadingGroup, identity: PeerIdentity, *, or_operator: bool = False
+) -> None:
+    """Raise `Refused` unless a peer is the owner, or an operator who may."""
+    if not record.belongs_to(identity) and not (or_operator and identity.may_operate):
+        kind = "cursor" if isinstance(record, RegisteredCursor) else "group"
+        owner = f"{record.role} {record.owner}".strip()
+        words = f"{kind} {record.name!r} belongs to {owner}; only its certificates may"
+        raise Refused("role", words)
+
+
+def number(request: Fields, field: str, default: float = 0) -> float:
+    """Return a number of a request; `Misuse` if it is anything else."""
+    value = request.get(field, default)
+    if type(value) not in (int, float) or not -(2**53) < value < 2**53:
+        raise Misuse(f"{field} is a number")
+    found: float = value
+    return found

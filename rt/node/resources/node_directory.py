@@ -18,7 +18,14 @@ SESSIONS, JOURNAL, MERGED = "session", "journal", "merged"  # kinds of measured 
 
 
 class NodeDirectory:
-    """NodeDirectory: a node's directory, locked until `close`, and the guard of its disk."""
+    """NodeDirectory: a node's directory, locked until `close`, and the guard of its disk.
+
+    Attributes:
+        inputs: the directory of the copies of sessions.
+        merged: the directory of the merged log.
+        state: the directory of the consensus state.
+        audit: the path of the audit log.
+    """
 
     def __init__(self, settings: NodeSettings) -> None:
         """Lock the directory, creating it if it is missing.
@@ -32,7 +39,11 @@ class NodeDirectory:
         self.disk = self.disk_of(SESSIONS)
         # There may be more copies of sessions than descriptors.
         self.copies_disk = PooledDisk(syncs=self.syncs[SESSIONS])
-        self.path = stream_directory(settings.root, settings.stream)
+        self.path = path = stream_directory(settings.root, settings.stream)
+        self.inputs = os.path.join(path, "in")
+        self.merged = os.path.join(path, MERGED_NAME)
+        self.state = os.path.join(path, "state")
+        self.audit = f"{path}.audit.jsonl"
         self.guard = DiskGuard(settings.name, self.path, settings.storage.reserve)
         self.disk.make_directory(self.path)
         self._lock_fd = take_lock(
@@ -44,26 +55,6 @@ class NodeDirectory:
     def disk_of(self, kind: str) -> OsDisk:
         """Return the disk for files of a kind, whose sync times go into `syncs`."""
         return OsDisk(self.syncs[kind])
-
-    @property
-    def inputs(self) -> str:
-        """The directory of the copies of sessions."""
-        return os.path.join(self.path, "in")
-
-    @property
-    def merged(self) -> str:
-        """The directory of the merged log."""
-        return os.path.join(self.path, MERGED_NAME)
-
-    @property
-    def state(self) -> str:
-        """The directory of the consensus state."""
-        return os.path.join(self.path, "state")
-
-    @property
-    def audit(self) -> str:
-        """The path of the audit log."""
-        return f"{self.path}.audit.jsonl"
 
     def close(self) -> None:
         """Release the lock."""

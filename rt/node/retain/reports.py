@@ -48,7 +48,12 @@ def decode_retention_report(body: bytes, *, sender: str, heard_s: float) -> Rete
 
 
 class RetentionReports:
-    """RetentionReports: each node's last report, and what a majority of them has durably."""
+    """RetentionReports: each node's last report, and what a majority of them has durably.
+
+    Attributes:
+        durable_index: the instruction up to which this node's merged log is durable.
+        settled_index: that of a majority's; it never decreases.
+    """
 
     def __init__(self, member: Member, durable_index: int) -> None:
         """Prepare.
@@ -58,19 +63,8 @@ class RetentionReports:
             durable_index: the instruction up to which everything is durable here.
         """
         self._member = member
-        self._durable_index = durable_index
-        self._settled_index = 0
+        self.durable_index, self.settled_index = durable_index, 0
         self._latest: dict[str, RetentionReport] = {}
-
-    @property
-    def durable_index(self) -> int:
-        """The instruction up to which this node's merged log is durable."""
-        return self._durable_index
-
-    @property
-    def settled_index(self) -> int:
-        """The instruction up to which a majority's merged logs are durable; it never decreases."""
-        return self._settled_index
 
     def take(self, sender: str, report: RetentionReport) -> bool:
         """Record another node's report.
@@ -82,7 +76,7 @@ class RetentionReports:
         if sender == self._member.engine.leader:
             self._raise_settled(report.settled_index)
             return False
-        return self._member.engine.leads and self._majority_durable() > self._settled_index
+        return self._member.engine.leads and self._majority_durable() > self.settled_index
 
     def send(self, report: RetentionReport) -> None:
         """Record this node's own report, and send it to the others."""
@@ -96,7 +90,7 @@ class RetentionReports:
 
     def has_durable(self, index: int) -> None:
         """Record that everything up to an instruction is durable here."""
-        self._durable_index = index
+        self.durable_index = index
         if not self._member.holdings.others:
             self._raise_settled(index)
 
@@ -109,7 +103,7 @@ class RetentionReports:
         }
 
     def _raise_settled(self, index: int) -> None:
-        self._settled_index = max(self._settled_index, index)
+        self.settled_index = max(self.settled_index, index)
 
     def _majority_durable(self) -> int:
         """Return the instruction up to which a majority's merged logs are durable."""

@@ -21,7 +21,6 @@ from rt.node.notes.pins import MayLease, Pins, pins_of
 from rt.node.notes.readable_notes import readable
 from rt.node.notes.reading_group import GROUP_NOTE, parse_reading_group
 from rt.node.notes.registered_cursor import CURSOR_NOTE, parse_registered
-from rt.node.retain.merged_growth import MergedGrowth
 from rt.node.retain.reports import (
     RetentionReport,
     RetentionReports,
@@ -29,7 +28,7 @@ from rt.node.retain.reports import (
 )
 from rt.node.retain.sweeper import NodeSweeper
 from rt.node.settings.node import NodeSettings
-from rt.position import START, Position
+from rt.position import OFFSET_BITS, START, Position
 from rt.text import counted
 from sequencer.ledger.instruction import FILES_MAX, Archive, ArchivedFile, Note, Roll, note_digest
 from sequencer.ledger.ledger import Ledger
@@ -45,6 +44,9 @@ _TURN_S_MIN: Final = 0.01  # while files roll fast, so that a limit is exceeded 
 # A limit on bytes also counts what will be merged before a decision takes effect, up to a quarter
 # of the limit.
 _COMING_PART: Final = 4
+_GROWTH_S: Final = 0.2  # between two measurements of the growth
+# From a decision to empty files: a turn of retention, the instruction, the next snapshot.
+_REACTION_S: Final = 0.3
 _NS: Final = 1_000_000_000
 _NEVER_NS: Final = (1 << 63) - 1
 _ALL_BYTES: Final = (1 << 62) - 1
@@ -65,6 +67,33 @@ class Machine:
     now_ns: Callable[[], int] = time.time_ns
     steady_ns: Callable[[], int] = time.monotonic_ns
     disk_of: Callable[[str], tuple[int, int, int]] = disk_of
+
+
+class MergedGrowth:
+    """MergedGrowth: measures the merged log a few times a second, for retention."""
+
+    def __init__(self) -> None:
+        self.coming = 0  # bytes expected to be merged while a decision is carried out
+        self._looked_s = float("-inf")
+        self._bytes = 0  # merged by then
+        # the active file, and when it was first seen by the monotonic clock
+        self._active: tuple[Position, int] = (START, 0)
+
+    def look(self, ledger: Ledger, now_s: float) -> None:
+        """Measure how much was merged since the last measurement, if that is long enough ago."""
+        end, passed_s = ledger.end, now_s - self._looked_s
+        if passed_s >= _GROWTH_S:
+            merged = (end >> OFFSET_BITS) * ledger.file_bytes_max + end.offset
+            self.coming = int((merged - self._bytes) * _REACTION_S / passed_s)
+            self._looked_s, self._bytes = now_s, merged
+
+    def active_age_ns(self, ledger: Ledger, now_ns: int, steady_ns: int) -> int:
+        """Return the age of the active file's first message; at least for how long it was seen."""
+        if not ledger.active_since_ns:
+            return 0
+        if self._active[0] != ledger.end.file:
+            self._active = (ledger.end.file, steady_ns)
+        return max(now_ns - ledger.active_since_ns, steady_ns - self._active[1])
 
 
 class Retention:
@@ -91,8 +120,8 @@ class Retention:
         self._settings = settings
         self._member = member
         self._sweeper = sweeper
-        self._machine = machine
-        self._clock = SteadyClock()
+        self.machine = machine
+        self.clock = SteadyClock()
         self._ages = Ages()
         self._growth = MergedGrowth()
         self._reports = RetentionReports(member, sweeper.snapshot_index)
@@ -109,9 +138,9 @@ class Retention:
         A node at rest compares clocks only every 10 s, but decisions in between happen now, not
         then.
         """
-        if not self._clock.is_set:
-            return self._machine.now_ns()
-        return self._clock.at(self._machine.steady_ns())
+        if not self.clock.is_set:
+            return self.machine.now_ns()
+        return self.clock.at(self.machine.steady_ns())
 
     @property
     def policy(self) -> Policy:
@@ -189,14 +218,14 @@ class Retention:
         return self._member.executor.ledger
 
     def _steady_s(self) -> float:
-        return self._machine.steady_ns() / _NS
+        return self.machine.steady_ns() / _NS
 
     def _report(self, now_s: float) -> None:
-        total, used, available = self._machine.disk_of(self._member.executor.appender.directory)
+        total, used, available = self.machine.disk_of(self._member.executor.appender.directory)
         self._reports.send(
             RetentionReport(
                 total, used, available, self._sweeper.emptied_to, self._durable_index,
-                self._reports.settled_index, self._machine.now_ns(), now_s,
+                self._reports.settled_index, self.machine.now_ns(), now_s,
             )
         )  # fmt: skip
 
@@ -221,7 +250,8 @@ class Retention:
 
     def _decide(self, living: dict[str, RetentionReport]) -> None:
         policy = self.policy
-        self._forget_old_leases()
+        for note in ended_leases(self._ledger.notes, self.now_ns, self.machine.now_ns()):
+            self._member.order(note, first=True)
         settled = self._sweeper.settled_end(self._reports.settled_index).file
         wanted = self._prospect(living).decisions(self.now_ns)
         decisions = [each for each in wanted if each.start < settled]
@@ -233,31 +263,19 @@ class Retention:
         for start in range(0, len(decisions), FILES_MAX):
             part = decisions[start : start + FILES_MAX]
             files = tuple(ArchivedFile(each.start, each.reason) for each in part)
-            self._member.order(Archive(self._machine.now_ns(), files))
+            self._member.order(Archive(self.machine.now_ns(), files))
         age_s = policy.roll_age_s(self._settings.storage.file_age_s)
-        if age_s and self._active_age_ns() >= age_s * _NS:
-            self._member.order(Roll(self._machine.now_ns()))
-
-    def _active_age_ns(self) -> int:
-        machine = self._machine
-        return self._growth.active_age_ns(self._ledger, machine.now_ns(), machine.steady_ns())
+        now_ns, steady_ns = self.machine.now_ns(), self.machine.steady_ns()
+        if age_s and self._growth.active_age_ns(self._ledger, now_ns, steady_ns) >= age_s * _NS:
+            self._member.order(Roll(self.machine.now_ns()))
 
     def _look_at_clocks(self, living: dict[str, RetentionReport]) -> None:
         clocks = [report.clock_ns for report in living.values()]
-        self._clock.now_ns(agreed_ns(clocks), self._machine.steady_ns())
-        holding = self._clock.is_holding
+        self.clock.now_ns(agreed_ns(clocks), self.machine.steady_ns())
+        holding = self.clock.is_holding
         if holding and "clock" not in self._said:
             _log.error("the clocks jumped ahead; nothing is archived by that time for an hour")
         (self._said.add if holding else self._said.discard)("clock")
-
-    def _forget_old_leases(self) -> None:
-        for lease in readable(self._ledger.notes, LEASE_NOTE, parse_lease)[0]:
-            if self.now_ns >= lease.until_ns:
-                # A renewal may be decided but not executed here yet: keep that one.
-                name = LEASE_NOTE + lease.holder
-                expected = note_digest(self._ledger.notes.get(name, ""))
-                note = Note(self._machine.now_ns(), name, "", expected)
-                self._member.order(note, first=True)
 
     def _prospect(
         self,
@@ -268,19 +286,16 @@ class Retention:
         files, policy = rolled_files(manifest, ledger.archived_to, ledger.end.file), self.policy
         coming = min(self._growth.coming, (policy.limit or 0) // _COMING_PART)
         return Prospect(
-            self.now_ns, policy, self._ages.seen(files, self.now_ns, self._machine.steady_ns()),
-            kept, ledger.end.offset + coming, self._disks(living), self.leases, self._nodes,
+            self.now_ns, policy, self._ages.seen(files, self.now_ns, self.machine.steady_ns()),
+            kept, ledger.end.offset + coming, self._disks(living), self.leases,
+            len(self._member.holdings.voters),
         )  # fmt: skip
-
-    @property
-    def _nodes(self) -> int:
-        return len(self._member.holdings.voters)
 
     def _look_at_disks(self, living: dict[str, RetentionReport]) -> None:
         """Log an error when this node's disk exceeds the policy and most others do not."""
-        disks, limit = self._disks(living), self.policy.disk
+        disks, limit, nodes = self._disks(living), self.policy.disk, self._member.holdings.voters
         own = next(disk for disk in disks if disk.node == self._member.name)
-        is_alone_full = own.excess(limit) > 0 >= agreed_excess(disks, limit, self._nodes)
+        is_alone_full = own.excess(limit) > 0 >= agreed_excess(disks, limit, len(nodes))
         if is_alone_full and "disk" not in self._said:
             _log.error(
                 "the disk of this node is %.0f%% full, the policy says %d%%; most other nodes have "
@@ -324,6 +339,22 @@ def leases_of_notes(notes: Mapping[str, str], over: frozenset[str] = frozenset()
     if strange or strange_cursors or strange_groups or strange_copies:
         leases.append(Lease("unreadable", START, _NEVER_NS, _ALL_BYTES))
     return [*leases, *copies]
+
+
+def ended_leases(notes: Mapping[str, str], now_ns: int, at_ns: int) -> list[Note]:
+    """Return instructions that remove ended leases, but not one that is renewed meanwhile.
+
+    A renewal may be decided and not executed here yet.
+
+    Args:
+        notes: the agreed notes.
+        now_ns: the time that the nodes agree on.
+        at_ns: the time of the instructions.
+    """
+    ended = (each for each in readable(notes, LEASE_NOTE, parse_lease)[0]
+             if now_ns >= each.until_ns)  # fmt: skip
+    names = [LEASE_NOTE + each.holder for each in ended]
+    return [Note(at_ns, name, "", note_digest(notes.get(name, ""))) for name in names]
 
 
 def offload_lease(text: str) -> Lease:

@@ -49,11 +49,7 @@ class Sweep:
         self._inputs = inputs
         self._fold_s = fold_s
         self._now_ns = now_ns
-        # By input, the end up to which it is swept. A copy that replaced one set aside has another
-        # appender, and is swept from its start.
-        self._swept: dict[str, tuple[Appender, Position]] = {}
         self._folded_to = START
-        self._finished: set[str] = set()  # directories where an earlier process's work was finished
 
     def sweep_merged(self, merged: Appender, snapshot_end: Position) -> None:
         """Empty the archived files of the merged log, and remove those emptied long ago.
@@ -63,7 +59,6 @@ class Sweep:
             snapshot_end: the log's end in this node's last snapshot; only files before it are
                 emptied.
         """
-        self._finish(merged)
         self._empty(merged, snapshot_end)
         self._fold(merged)
 
@@ -77,21 +72,12 @@ class Sweep:
         for each in self._inputs.every():
             if not each.appender.manifest.order or self.is_stopping:
                 continue  # most sessions have a single file, not rolled
-            session = each.session
-            target = merged_to.get(session, START)
-            if self._inputs.begun_after(session) > index:
-                continue
-            log, swept_to = self._swept.get(session, (None, START))
-            if target > START and (log is not each.appender or target > swept_to):
-                self._finish(each.appender)
+            target = merged_to.get(each.session, START)
+            if target > each.swept and self._inputs.begun_after(each.session) <= index:
+                if not each.swept:
+                    each.appender.finish_archiving()  # what an earlier process left
                 self._archive_input(each.appender, target)
-                self._swept[session] = (each.appender, target)
-
-    def _finish(self, log: Appender) -> None:
-        """Empty the archived files that an earlier process left, once per log."""
-        if log.directory not in self._finished and not log.identity.merged:
-            log.finish_archiving()
-        self._finished.add(log.directory)
+                each.swept = target
 
     def _empty(self, merged: Appender, end: Position) -> None:
         known = merged.manifest

@@ -13,7 +13,7 @@ from sequencer.ledger.instruction import LIVES_MAX, Lives
 from sequencer.ledger.life import Life
 from sequencer.ledger.session_facts import Ownership
 from sequencer.member import Member
-from sequencer.planning.presence import Presence, Pushed
+from sequencer.planning.presence import Pushed
 
 PRESENCE: Final = b"\x0a"  # the kind of message; see `Member.handlers`
 _LOOK_S: Final = 2.0  # checking 10,000 sessions takes 25 ms
@@ -51,7 +51,7 @@ class SessionWatch:
             sessions: the copies on this node.
             clock: provides the agreed time of day.
         """
-        self._member = member
+        self._member, self._presence = member, member.holdings.presence
         self._sessions = sessions
         self._clock = clock
         self._now_s = float("-inf")
@@ -63,7 +63,9 @@ class SessionWatch:
         self._fresh: dict[str, None] = {}  # sessions that may not be opened yet
         self._silent_s: dict[str, float] = {}  # since when nothing pushes a session
         self._due: dict[str, Due] = {}  # sessions to expire
+        self._ordered: Lives | None = None  # the last order; the next one follows its execution
         member.handlers[PRESENCE] = self._hear
+        member.proposals.may_begin = self._may_be_merged
 
     @property
     def policy(self) -> SessionPolicy:
@@ -77,6 +79,14 @@ class SessionWatch:
         Also true if publishers came or went, here or at another node, since the last check.
         """
         return bool(self._has_news or self._fresh or self._silent_s or self._due)
+
+    @property
+    def is_called(self) -> bool:
+        """Whether a turn has something to do: sessions wait to be opened, or another node leads.
+
+        A session is opened before its first message is merged, so its messages wait as well.
+        """
+        return bool(self._fresh) or self._led != self._member.engine.leads
 
     def turn(self, now_s: float, changed: Collection[str], *, is_stirred: bool = False) -> None:
         """Check all sessions if it is time; open new ones at once.
@@ -107,17 +117,17 @@ class SessionWatch:
             new = [each for each in changed if not _is_bound(opened.get(each))]
             self._fresh.update(dict.fromkeys(new))
         if (is_time or self._fresh) and not (
-            member.proposals.has_orders or member.execution.suspended
+            member.proposals.is_under_way(self._ordered) or member.execution.suspended
         ):
             self._order(self._look() + self._openings() if is_time else self._openings())
+
+    def _may_be_merged(self, session: str) -> bool:
+        """Whether the merged log says whose a session is, before its first message."""
+        return _is_bound(self._opened.get(session))
 
     @property
     def _opened(self) -> dict[str, Ownership]:
         return self._member.executor.ledger.opened
-
-    @property
-    def _presence(self) -> Presence:
-        return self._member.holdings.presence
 
     def _see_own(self) -> None:
         """Record what is pushed here, and which copies are of sessions not opened yet."""
@@ -145,8 +155,9 @@ class SessionWatch:
 
     def _order(self, lives: list[Life]) -> None:
         if lives:
+            self._ordered = Lives(self._clock.now_ns, tuple(lives[:LIVES_MAX]))
             try:
-                self._member.order(Lives(self._clock.now_ns, tuple(lives[:LIVES_MAX])))
+                self._member.order(self._ordered, first=True)  # messages wait for it
             except Refused:
                 return  # another node leads now
 
@@ -158,7 +169,7 @@ class SessionWatch:
             if (by := next(may_begin, None)) is not None:
                 found[session] = by
         opened = self._opened
-        self._fresh = dict.fromkeys([*found][LIVES_MAX:])
+        self._fresh = dict.fromkeys(found)  # until they are open: an order may get lost
         return [
             self._life(_RESUMED if each in opened else _OPENED, each, by)
             for each, by in [*found.items()][:LIVES_MAX]
@@ -176,12 +187,10 @@ class SessionWatch:
     def _may_begin(self, session: str, by: Pushed) -> bool:
         """Whether the name may be bound to this log."""
         known = self._opened.get(session)
+        # a report may precede the retirement of its log
+        is_late = self._member.executor.ledger.is_retired(session, by.log)
         is_free = known is None or (not known.log and known.owner in {"", by.peer or known.owner})
-        return is_free and bool(by.log) and not self._is_late(session, by)
-
-    def _is_late(self, session: str, by: Pushed) -> bool:
-        """Whether a report precedes the retirement of its log."""
-        return self._member.executor.ledger.is_retired(session, by.log)
+        return is_free and bool(by.log) and not is_late
 
     def _look(self) -> list[Life]:
         """Check all sessions: which have returned, are silent, or have been closed for long."""

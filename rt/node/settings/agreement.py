@@ -1,15 +1,37 @@
 """AgreementSettings: how a node agrees with the others of its cluster."""
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 
 from rt.config.kinds import Seconds
 from rt.errors import Misuse
 from rt.names import shown
-from rt.node.settings.engine import Engine
 from sequencer.raft.core import Settings
+from sequencer.raft.engine import Raft
 
 _HEARTBEAT_TICKS: Final = 5
+
+
+class Engine(StrEnum):
+    """Engine: the consensus engines; they send the same messages, so one cluster may mix them."""
+
+    RAFT = "raft"
+    RAFTOS = "raftos"
+
+
+def engine_of(name: str) -> type[Raft]:
+    """Return the class of an engine; raftos is imported only if it is selected.
+
+    Raises:
+        Misuse: raftos is not installed; the message says how to install it.
+        Refused: the installed raftos is not the one that was audited.
+    """
+    if name != Engine.RAFTOS:
+        return Raft
+    from sequencer.raftos_engine import RaftosRaft  # noqa: PLC0415 - optional, and audited first
+
+    return RaftosRaft
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """NodeLimits: how much of a node's capacity its peers may use."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
 from replicator.limits.admission import ServerLimits
@@ -60,15 +60,4 @@ class NodeLimits:
         Raises:
             Misuse: a limit is out of range; the message names it.
         """
-        return ServerLimits(
-            connections=self.connections,
-            identity_connections=self.identity_connections,
-            identity_connects_s=self.identity_connects_s,
-            identity_sessions=self.identity_sessions,
-            identity_bytes_s=self.identity_bytes_s,
-            identity_messages_s=self.identity_messages_s,
-            identity_memory_bytes=self.identity_memory_bytes,
-            handshakes=self.handshakes,
-            address_handshakes=self.address_handshakes,
-            handshake_s=self.handshake_s,
-        )
+        return ServerLimits(**asdict(self))

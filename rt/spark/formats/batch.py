@@ -63,50 +63,40 @@ class RtSource(DataSource):
     def reader(self, schema: StructType) -> "RtReader":
         """Plan a batch query."""
         with one_line_errors():
-            return self._reader(schema)
-
-    def _reader(self, schema: StructType) -> "RtReader":
-        options = self._reading()
-        if self._snapshots is None:
-            raise Misuse(self._refusal)
-        if options.limits != TriggerLimits():
-            raise Misuse("limits of a trigger, such as maxRecordsPerTrigger, are for readStream")
-        if options.edges.start == "latest":
-            raise Misuse("startingPosition=latest is for readStream: a batch would be empty")
-        if options.fail_on_data_loss and not self._fixed_at_load:
-            check_nothing_archived(self._snapshots, options)
-        self._take_leases(self._snapshots)  # the load may have been long ago
-        return RtReader(options, schema, self._snapshots)
+            options = self._reading()
+            if self._snapshots is None:
+                raise Misuse(self._refusal)
+            if options.limits != TriggerLimits():
+                raise Misuse("limits of a trigger, as maxRecordsPerTrigger, are for readStream")
+            if options.edges.start == "latest":
+                raise Misuse("startingPosition=latest is for readStream: a batch would be empty")
+            if options.fail_on_data_loss and not self._fixed_at_load:
+                check_nothing_archived(self._snapshots, options)
+            self._take_leases(self._snapshots)  # the load may have been long ago
+            return RtReader(options, schema, self._snapshots)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """Begin or resume a streaming query."""
-        from rt.spark.formats.stream import (  # noqa: PLC0415 - batches need none of it
-            RefusingReader,
-            RtStreamReader,
-        )
+        from rt.spark.formats import stream  # noqa: PLC0415 - batches need none of it
 
         try:
-            return RtStreamReader(self._reading(), schema)
+            return stream.RtStreamReader(self._reading(), schema)
         except RtError as error:
-            return RefusingReader(error)
+            return stream.RefusingReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Publish the rows of a batch query."""
-        from rt.spark.formats.sink import batch_writer  # noqa: PLC0415 - reads need none of it
+        from rt.spark.formats import sink  # noqa: PLC0415 - reads need none of it
 
         with one_line_errors():
-            return batch_writer(self.options, schema, overwrite=overwrite)
+            return sink.RtBatchWriter(sink.checked(self.options, schema, overwrite=overwrite))
 
-    def streamWriter(  # noqa: N802 - Spark's
-        self,
-        schema: StructType,
-        overwrite: bool,
-    ) -> DataSourceStreamArrowWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         """Publish the rows of a streaming query."""
-        from rt.spark.formats.sink import stream_writer  # noqa: PLC0415 - reads need none of it
+        from rt.spark.formats import sink  # noqa: PLC0415 - reads need none of it
 
         with one_line_errors():
-            return stream_writer(self.options, schema, overwrite=overwrite)
+            return sink.RtStreamWriter(sink.checked(self.options, schema, overwrite=overwrite))
 
     def _take_leases(self, snapshots: tuple[LogSnapshot, ...]) -> None:
         lease = self._reading().lease
@@ -114,7 +104,7 @@ class RtSource(DataSource):
             from rt.spark.formats.lease import take_lease  # noqa: PLC0415 - most have none
 
             for snapshot in snapshots:
-                take_lease(lease, snapshot.start, snapshot.stream)
+                take_lease(lease, snapshot.start, snapshot.place.stream)
 
     def _reading(self) -> ReadOptions:
         if self._read_options is None:

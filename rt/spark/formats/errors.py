@@ -12,11 +12,7 @@ SPARK_MIN: Final = (4, 2)
 
 
 def check_version(version: str) -> None:
-    """Refuse a Spark that does not check the columns that a source returns.
-
-    Raises:
-        Misuse: the version is too old.
-    """
+    """Refuse a Spark that does not check the columns that a source returns, by `Misuse`."""
     if tuple(int(part) for part in version.split(".")[:2]) < SPARK_MIN:
         raise Misuse(
             f"this is Spark {version}; rt needs PySpark 4.2 or newer, since older ones do not "

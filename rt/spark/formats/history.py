@@ -7,9 +7,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from rt.errors import Misuse
-from rt.log.files.absent import no_log
 from rt.position import Position
-from rt.spark.reading.plan import LogView
+from rt.spark.reading.plan import LogView, open_log
 
 SCHEMA = (
     "file string, state string, position bigint, end bigint, bytes bigint, messages bigint, "
@@ -66,32 +65,18 @@ class RtHistoryReader(DataSourceReader):
 
 
 def file_rows(path: str) -> list[dict[str, Any]]:
-    """Return one row for each file of a log, oldest first.
-
-    Raises:
-        Misuse: there is no log.
-    """
-    view = LogView(path, strict=False)
-    try:
-        if not view.refresh():
-            raise no_log(path)
+    """Return one row for each file of a log, oldest first; `Misuse` if there is no log."""
+    with open_log(path, strict=False) as view:
+        rolled = view.log.manifest.rolled
         rows = [_rolled_row(view, file) for file in view.log.manifest.order]
-        for file, end in view.files():
-            if file not in view.log.manifest.rolled:
-                rows.append({**_EMPTY, **_place(file, end), "state": "active"})
-        return rows
-    finally:
-        view.close()
-
-
-_EMPTY: dict[str, Any] = dict.fromkeys(each.split()[0] for each in SCHEMA.split(", "))
+        actives = (each for each in view.files() if each[0] not in rolled)
+        return rows + [{**_row(*each), "state": "active"} for each in actives]
 
 
 def _rolled_row(view: LogView, file: Position) -> dict[str, Any]:
     line, archived = view.log.manifest.rolled[file], view.log.manifest.archived.get(file)
     return {
-        **_EMPTY,
-        **_place(file, line.end),
+        **_row(file, line.end),
         "state": "rolled" if archived is None else "archived",
         "messages": line.messages,
         "first_number": line.first,
@@ -107,5 +92,7 @@ def _rolled_row(view: LogView, file: Position) -> dict[str, Any]:
     }
 
 
-def _place(file: Position, end: int) -> dict[str, Any]:
-    return {"file": file.file_name, "position": int(file), "end": int(file + end), "bytes": end}
+def _row(file: Position, end: int) -> dict[str, Any]:
+    empty = dict.fromkeys(each.split()[0] for each in SCHEMA.split(", "))
+    place = {"file": file.file_name, "position": int(file), "end": int(file + end), "bytes": end}
+    return {**empty, **place}

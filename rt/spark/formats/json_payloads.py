@@ -16,11 +16,7 @@ _ADVICE: Final = (
 def json_frame(frame: Any, schema: Any, mode: str, beside: list[str]) -> Any:
     """Return the columns `beside` and the fields of the JSON payloads.
 
-    Args:
-        frame: a DataFrame of a log, with position, session and payload.
-        schema: the schema of the fields: Spark's DDL, or a `StructType`.
-        mode: what a malformed payload does: `FAILFAST`, `PERMISSIVE` or `DROPMALFORMED`.
-        beside: columns of the log to keep.
+    The frame has position, session and payload; schema and mode are those of `Loading.json`.
 
     Raises:
         Misuse: the mode is unknown, or a field has the name of a column.

@@ -20,11 +20,6 @@ def take_lease(wanted: LeaseOptions, start: Position, stream: str) -> None:
     another load with that name holds: from the earlier of both positions, until the later of both
     times.
 
-    Args:
-        wanted: the nodes to ask, the certificate to show, how long and how much.
-        start: where the load begins.
-        stream: the stream that is loaded.
-
     Raises:
         RtError: no node grants it; the message has each node's reason.
         OSError: a certificate cannot be read.

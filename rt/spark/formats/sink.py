@@ -10,7 +10,7 @@ import os
 import re
 import socket
 import uuid
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -27,6 +27,7 @@ from pyspark.sql.types import StructType
 
 from rt.errors import Misuse
 from rt.format.checksum import crc32
+from rt.format.headers import encode_headers
 from rt.log.notify.confirmations import Level
 from rt.names import parse_session, parse_stream
 from rt.publisher import Publisher
@@ -44,6 +45,7 @@ _COLUMNS: Final = {
     "time": ("timestamp",),
     "time_ns": ("bigint",),
     "stream": ("string",),
+    "headers": ("map<string,binary>",),
 }
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
@@ -51,25 +53,16 @@ _BATCH: Final = "streaming.sql.batchId"
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where rows are published, and which level is awaited.
+    """Where rows are published, and which level is awaited."""
 
-    Attributes:
-        root: directory that holds the streams; `rt push` ships from there.
-        stream: name of the stream; "" if each row names its own.
-        session: prefix of the sessions' names; "" to derive it from the query's id.
-        batch: number of this write among those of `session`; None outside `foreachBatch`.
-        shared_root: whether all executors see the same `root`.
-        flush: the level that a batch waits for before it is done.
-        timeout_s: how long it waits at most.
-    """
-
-    root: str
-    stream: str
-    session: str = ""
+    root: str  # directory that holds the streams; `rt push` ships from there
+    stream: str  # name of the stream; "" if each row names its own
+    session: str = ""  # prefix of the sessions' names; "" to derive it from the query's id
+    # number of this write among those of `session`; None outside `foreachBatch`
     batch: int | None = None
-    shared_root: bool = True
-    flush: Level = Level.SYNCED
-    timeout_s: float = 60.0
+    shared_root: bool = True  # whether all executors see the same `root`
+    flush: Level = Level.SYNCED  # the level that a batch waits for before it is done
+    timeout_s: float = 60.0  # how long it waits at most
 
 
 def _batch(text: str) -> int:
@@ -89,13 +82,23 @@ _OPTIONS: Final[Table] = {
 }
 
 
-def sink_options(options: Mapping[str, str], *, by_row: bool = False) -> SinkOptions:
-    """Read the options of a write; `Misuse` names one that is unknown or contradictory.
+def checked(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkOptions:
+    """Read the options of a write of rows with this schema; `Misuse` if it cannot be published."""
+    if overwrite:
+        raise Misuse("a log is only appended to; use mode('append') or outputMode('append')")
+    for field in schema.fields:
+        kind = field.dataType.simpleString()
+        if kind not in _COLUMNS.get(field.name, ()):
+            known = ", ".join(f"{name} {' or '.join(kinds)}" for name, kinds in _COLUMNS.items())
+            raise Misuse(f"the rt sink takes no column {field.name} {kind}; it takes {known}")
+    names = set(schema.names)
+    if "payload" not in names or {"time", "time_ns"} <= names:
+        raise Misuse("the rt sink needs a column payload, and one of time and time_ns at most")
+    return sink_options(options, by_row="stream" in names)
 
-    Args:
-        options: the options as Spark passes them.
-        by_row: whether each row names its stream.
-    """
+
+def sink_options(options: Mapping[str, str], *, by_row: bool = False) -> SinkOptions:
+    """Read the options of a write, for rows that name their streams or not; `Misuse` says why."""
     found = parsed_options("sink", options, _OPTIONS)
     if not found.get("path") or not ("stream" in found or by_row):
         raise Misuse('the rt sink needs a root and a stream: .option("stream", "s").save("/data")')
@@ -114,51 +117,29 @@ def sink_options(options: Mapping[str, str], *, by_row: bool = False) -> SinkOpt
     return made
 
 
-def batch_writer(
-    options: Mapping[str, str], schema: StructType, *, overwrite: bool
-) -> "RtBatchWriter":
-    """Return the writer of one `df.write`."""
-    return RtBatchWriter(_checked(options, schema, overwrite=overwrite), uuid.uuid4().hex)
-
-
-def stream_writer(
-    options: Mapping[str, str], schema: StructType, *, overwrite: bool
-) -> "RtStreamWriter":
-    """Return the writer of one streaming query."""
-    made = _checked(options, schema, overwrite=overwrite)
-    if made.batch is not None:
-        raise Misuse("the batches of a streaming query have numbers; the option batch is for write")
-    return RtStreamWriter(made)
-
-
 @dataclass
 class Written(WriterCommitMessage):
-    """A task's report to the driver.
+    """A task's report to the driver."""
 
-    Attributes:
-        part: the file it wrote; None if it published its rows itself.
-        prefix: prefix of the sessions' names.
-        owner: the query.
-    """
-
-    part: Staged | None
-    prefix: str
-    owner: str = ""
+    part: Staged | None  # the file it wrote; None if it published its rows itself
+    prefix: str  # prefix of the sessions' names
+    owner: str = ""  # the query
 
 
 class RtBatchWriter(DataSourceArrowWriter):
     """Publishes a batch query's rows with the sequence numbers of its batch."""
 
-    def __init__(self, options: SinkOptions, job: str) -> None:
+    def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._prefix = options.session or f"spark-{job[:16]}"
-        if options.session and options.batch is None:
-            self._prefix = f"{options.session}-{job[:16]}"
+        self._prefix = options.session
+        if options.batch is None:
+            self._prefix = f"{options.session or 'spark'}-{uuid.uuid4().hex[:16]}"
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Stage one partition; runs in a worker."""
         with one_line_errors():
-            return write_partition(self._options, self._prefix, self._options.batch or 0, iterator)
+            batch = self._options.batch or 0
+            return write_partition(self._options, self._prefix, batch, _partition(), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what all tasks have staged; runs on the driver."""
@@ -180,19 +161,20 @@ class RtStreamWriter(DataSourceStreamArrowWriter):
     """Publishes a streaming query's rows; each micro-batch once, however often it is replayed."""
 
     def __init__(self, options: SinkOptions) -> None:
+        if options.batch is not None:
+            raise Misuse(
+                "the batches of a streaming query have numbers; the option batch is for write"
+            )
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Stage one partition of one micro-batch; runs in a worker."""
-        context = _task()
+        context: Any = TaskContext.get()
         query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
-        if query is None or batch is None:
-            raise Misuse(
-                "this Spark does not tell tasks their query and batch, so rt cannot number rows"
-            )
         prefix = self._options.session or f"spark-{query.replace('-', '')[:16]}"
         with one_line_errors():
-            return write_partition(self._options, prefix, _batch(batch), iterator, query)
+            rows, place = iterator, _partition()
+            return write_partition(self._options, prefix, _batch(batch), place, rows, owner=query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish what all tasks have staged; runs on the driver."""
@@ -204,35 +186,26 @@ class RtStreamWriter(DataSourceStreamArrowWriter):
         abort(self._options, batchId, messages)
 
 
-def _checked(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> SinkOptions:
-    if overwrite:
-        raise Misuse("a log is only appended to; use mode('append') or outputMode('append')")
-    for field in schema.fields:
-        kind = field.dataType.simpleString()
-        if kind not in _COLUMNS.get(field.name, ()):
-            known = ", ".join(f"{name} {' or '.join(kinds)}" for name, kinds in _COLUMNS.items())
-            raise Misuse(f"the rt sink takes no column {field.name} {kind}; it takes {known}")
-    names = set(schema.names)
-    if "payload" not in names or {"time", "time_ns"} <= names:
-        raise Misuse("the rt sink needs a column payload, and one of time and time_ns at most")
-    return sink_options(options, by_row="stream" in names)
-
-
 def write_partition(
-    options: SinkOptions, prefix: str, batch: int, rows: Iterator[Any], owner: str = ""
+    options: SinkOptions,
+    prefix: str,
+    batch: int,
+    partition: int,
+    rows: Iterator[Any],
+    *,
+    owner: str = "",
 ) -> Written:
-    """Stage the rows of this task's partition, or publish them if hosts share no root.
+    """Stage the rows of one partition, or publish them if hosts share no root.
 
     Raises:
         Misuse: a row cannot be published, or the session has more rows of this batch than given.
         FlushTimeout: the rows were published, but did not reach the level in time.
     """
-    partition = _task().partitionId()
     rows = (_checked_rows(each, options) for each in rows)
     if options.shared_root:
         return Written(_area(options, prefix).stage(batch, partition, rows), prefix, owner)
     group = f"{prefix}-{partition}"
-    with closing(_Publishing(options, batch, f"{group}-{_host()}", group)) as publishing:
+    with closing(_Publishing(options, batch, f"{group}-{host_name()}", group)) as publishing:
         for each in rows:
             publishing.publish(each)
         publishing.finish()
@@ -246,13 +219,9 @@ def commit(
     *,
     is_job: bool = False,
 ) -> None:
-    """Publish what the tasks of a batch have staged, or finish what an earlier attempt began.
+    """Publish what the tasks of a batch reported, or finish what an earlier attempt began.
 
-    Args:
-        options: the options of the sink.
-        batch: the batch's number.
-        messages: the reports of all its tasks.
-        is_job: whether the user numbers the batches, and may reuse a number by mistake.
+    In a job the user numbers the batches, and may reuse a number by mistake.
 
     Raises:
         Misuse: a later batch was published already, or other rows with this number.
@@ -387,6 +356,9 @@ def _checked_rows(rows: Any, options: SinkOptions) -> Any:
     for name in {"time", "time_ns"}.intersection(names):
         if rows.column(name).null_count:
             raise Misuse("a time is null; leave the column out to publish at the time it is now")
+    if "headers" in names:
+        for cell in rows.column("headers").to_pylist():
+            encode_headers(dict(cell or ()))
     if "stream" in names:
         for name in pc.unique(rows.column("stream")).to_pylist():
             if parse_stream(name) and options.stream not in ("", name):
@@ -397,31 +369,25 @@ def _checked_rows(rows: Any, options: SinkOptions) -> Any:
 
 
 def _publish_batch(publisher: Publisher, batch: Any) -> None:
-    columns = {name: batch.column(name) for name in batch.schema.names}
-    payloads = columns["payload"]
-    keys = columns["key"].cast(pa.binary()).fill_null(b"").to_pylist() if "key" in columns else None
-    publisher.publish_many(payloads.cast(pa.binary()).to_pylist(), keys, times_of(columns))
-
-
-def times_of(columns: MutableMapping[str, Any]) -> Any:
-    """Return the publish times of rows in ns, or None if they have no such column."""
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    payloads = columns["payload"].cast(pa.binary()).to_pylist()
+    keys, times, headers = (columns.get(name) for name in ("key", "time_ns", "headers"))
     if "time" in columns:
         times = columns["time"].cast(pa.timestamp("ns", tz="UTC")).view(pa.int64())
-    elif "time_ns" in columns:
-        times = columns["time_ns"]
-    else:
-        return None
-    return times.to_pylist()
+    publisher.publish_many(
+        payloads,
+        None if keys is None else keys.cast(pa.binary()).fill_null(b"").to_pylist(),
+        None if times is None else times.to_pylist(),
+        headers=None if headers is None else map(dict, headers.fill_null([]).to_pylist()),
+    )
 
 
-def _task() -> TaskContext:
-    context = TaskContext.get()
-    if context is None:
-        raise Misuse("the rt sink writes inside Spark tasks only")
-    return context
+def _partition() -> int:
+    context: Any = TaskContext.get()
+    return int(context.partitionId())
 
 
-def _host() -> str:
+def host_name() -> str:
     """Return a name for this machine's root directory, as part of a session's name."""
     name = re.sub(r"[^a-z0-9]+", "-", os.environ.get("RT_HOST", socket.gethostname()).lower())
     name = name.strip("-") or "host"

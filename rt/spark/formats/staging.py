@@ -9,7 +9,6 @@ a replay of the batch brings.
 import json
 import os
 import shutil
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -20,15 +19,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rt.errors import Misuse
 from rt.log.files.disk import make_private_directory, sync_directory
-from rt.log.files.lock import locked
-from rt.offload.private import create_private
+from rt.log.files.lock import take_lock
+from rt.offload.private import create_private, replace_private
 
 DIRECTORY: Final = ".spark"  # below the root; no stream's name begins with a dot
 _RECORD: Final = "record"
-_LOCK: Final = "lock"
-_POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +39,9 @@ class Staged:
 
 @dataclass(slots=True)
 class Record:
-    """The last batch that is to be published: its files, and whether all are published.
+    """The last batch that is to be published: its files, and whether all are published."""
 
-    Attributes:
-        owner: the query; "" for jobs that number their batches themselves.
-    """
-
-    owner: str
+    owner: str  # the query; "" for jobs that number their batches themselves
     batch: int
     done: bool
     parts: list[Staged] = field(default_factory=list)
@@ -94,19 +86,11 @@ class StagingArea:
 
     @contextmanager
     def locked(self, timeout_s: float) -> Iterator[None]:
-        """Lock out other drivers while this one publishes.
-
-        Raises:
-            Misuse: another one is still publishing when the time has run out.
-        """
+        """Lock out other drivers while this one publishes; `Misuse` if one does for that long."""
         make_private_directory(self._path)
-        fd = os.open(self._file(_LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        deadline = time.monotonic() + timeout_s
+        words = f"another driver still publishes from {self._path}; end it first"
+        fd = take_lock(self._path, words, wait_s=timeout_s)
         try:
-            while not locked(fd):
-                if time.monotonic() >= deadline:
-                    raise Misuse(f"another driver still publishes from {self._path}; end it first")
-                time.sleep(_POLL_S)
             yield
         finally:
             os.close(fd)
@@ -123,13 +107,7 @@ class StagingArea:
 
     def save(self, record: Record) -> None:
         """Replace the record, durably."""
-        path = self._file(_RECORD)
-        with create_private(path + ".tmp") as file:
-            file.write(json.dumps(asdict(record)).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(path + ".tmp", path)
-        sync_directory(self._path)
+        replace_private(self._file(_RECORD), json.dumps(asdict(record)).encode())
 
     def discard(self, batch: int, kept: Record | None) -> None:
         """Remove the files of batches up to this one, except those that a record still needs."""

@@ -44,18 +44,14 @@ _LOOK_EVERY_S: Final = 5.0  # between two searches for new logs below a parent d
 
 @dataclass(slots=True)
 class Offset:
-    """A place in each log of a query.
+    """A place in each log of a query."""
 
-    Attributes:
-        positions: the position in each log, by the log's id.
-        begins: where logs began whose first micro-batch ends here.
-        is_initial: whether the query begins here.
-        unnamed: where to begin in a log that does not exist yet, or is empty; None if not needed.
-    """
-
+    # the position in each log, by the log's id
     positions: dict[str, Position] = field(default_factory=dict)
+    # where logs began whose first micro-batch ends here
     begins: dict[str, Position] = field(default_factory=dict)
-    is_initial: bool = False
+    is_initial: bool = False  # whether the query begins here
+    # where to begin in a log that does not exist yet, or is empty; None if not needed
     unnamed: Position | None = None
 
     def encode(self, *, several: bool) -> dict[str, Any]:
@@ -74,11 +70,7 @@ class Offset:
 
 
 def decoded(offset: Mapping[str, Any]) -> Offset:
-    """Read an offset of a checkpoint.
-
-    Raises:
-        Misuse: another version of rt wrote it.
-    """
+    """Read an offset of a checkpoint; `Misuse` if another version of rt wrote it."""
     if offset.get("v") not in (_ONE_LOG, _SEVERAL):
         raise Misuse("the checkpoint was written by another version of rt; use that one")
     if offset["v"] == _ONE_LOG and not offset["log"]:
@@ -93,25 +85,21 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One streaming query. An offset holds a position in each log, by the log's id."""
 
     def __init__(
-        self,
-        options: ReadOptions,
-        schema: StructType,
-        clock: Callable[[], float] = time.monotonic,
+        self, options: ReadOptions, schema: StructType, clock: Callable[[], float] = time.monotonic
     ) -> None:
         if options.edges.end != "latest" or options.edges.end_ns is not None:
             raise Misuse("a stream has no end: endingPosition and endingTimestamp are for read")
         if options.lease is not None:
-            raise Misuse(
-                "leases are for read: a stream would go on holding what it has already read"
-            )
+            raise Misuse("leases are for read: a stream would go on holding what it has read")
         self._options = options
-        self._wanted = check_schema(schema, options)
+        self._schema = check_schema(schema, options)
         self._views: dict[str, LogView] = {}  # by path
         self._looked_at: float | None = None  # when logs were last searched for
         self._targets: dict[str, Position] | None = None  # where Trigger.AvailableNow ends
         self._planned: dict[str, Position] | None = None  # the end of the last micro-batch
         self._planned_at = time.monotonic()
-        self._absent = AbsentLog(options.path, clock)  # reports now and then that it waits
+        self._path = options.paths[0]  # for messages
+        self._absent = AbsentLog(self._path, clock)  # reports now and then that it waits
 
     @one_line_errors()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
@@ -125,9 +113,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         edges = options.edges
         if not logs:
             if edges.start_ns is not None or edges.start == "latest":
-                raise Misuse(
-                    f"{options.path} holds no log yet: begin at earliest, or at a position"
-                )
+                raise Misuse(f"{self._path} holds no log yet: begin at earliest, or at a position")
             made.unnamed = edges.start if isinstance(edges.start, Position) else START
         for log_id, view in logs.items():
             if options.fail_on_data_loss:
@@ -231,7 +217,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read one split; runs in a worker."""
         places, parts = partition.value
         with one_line_errors():
-            yield from Task(places, self._options, self._wanted).read(parts)
+            yield from Task(places, self._options, self._schema).read(parts)
 
     def stop(self) -> None:
         """Release the files."""
@@ -252,7 +238,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._look()
         for view in self._views.values():
             view.refresh()
-        return {view.log_id: view for view in self._views.values() if self._is_wanted(view)}
+        return {view.place.log_id: view for view in self._views.values() if self._is_wanted(view)}
 
     def _is_wanted(self, view: LogView) -> bool:
         return view.log.is_there and is_selected(view, self._options.selection)
@@ -271,7 +257,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         wanted = [view for view in self._views.values() if self._is_wanted(view)]
         if len(wanted) > 1 and isinstance(options.edges.start, Position):
             raise Misuse(f"a position belongs to one log, and the load names {len(wanted)}")
-        check_no_copies(tuple(between(view, START, START) for view in wanted))
+        check_no_copies(wanted)
 
     @property
     def _names_several(self) -> bool:
@@ -282,7 +268,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Refuse a checkpoint of other or deleted logs: it would wait for ever."""
         missing = offset.positions.keys() - logs
         if missing and logs and not self._names_several:
-            raise Misuse(f"the checkpoint is of another log than {self._options.path} is now")
+            raise Misuse(f"the checkpoint is of another log than {self._path} is now")
         if missing and self._options.fail_on_data_loss:
             raise Misuse(
                 f"the checkpoint is at {offset.positions[min(missing)]} in the log {min(missing)}, "
@@ -294,12 +280,12 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if log_id in start.positions:
             return start.positions[log_id]
         is_earliest = start.is_initial and self._options.edges.start == "earliest"
-        if start.unnamed is not None and not is_earliest and not self._names_several:
-            return start.unnamed
-        return edge(view, "earliest", None)
+        if start.unnamed is None or is_earliest or self._names_several:
+            return edge(view, "earliest", None)
+        return start.unnamed
 
     def _end(self, view: LogView, begin: Position, log_id: str) -> Position:
-        there = self._demand(view, begin)
+        there = _demand(view, begin)
         if self._targets is None:
             return there
         return max(begin, min(there, self._targets.get(log_id, START)))
@@ -314,16 +300,16 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 begin = self._first_begin(begin, stop, end.begins.get(log_id))
             if log_id in logs:
                 if begin < stop:
-                    self._demand(logs[log_id], stop)
+                    _demand(logs[log_id], stop)
                 yield between(logs[log_id], begin, stop)
             elif begin < stop and not self._names_several:
-                raise _too_short(self._options.path, START)
+                raise _too_short(self._path, START)
 
     def _first_begin(self, begin: Position, stop: Position, known: Position | None) -> Position:
         """Return where the first micro-batch began; an older rt's end offset does not say."""
         if known is not None:
             return known
-        if self._options.edges.start == "earliest" and self._options.edges.start_ns is None:
+        if self._options.edges.are_from_earliest:
             return START
         if begin > stop and self._options.fail_on_data_loss:
             raise Misuse(
@@ -341,13 +327,6 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return False
         found = (unread(view, begins[each], view.end())[0] for each, view in logs.items())
         return sum(found) < wanted.records_min
-
-    def _demand(self, view: LogView, place: Position) -> Position:
-        """Return the log's end; raises if it is before the checkpoint's position."""
-        there = view.end()
-        if place > there:
-            raise _too_short(view.path, there)
-        return there
 
     def _limited(
         self, logs: dict[str, LogView], begins: dict[str, Position], ends: dict[str, Position]
@@ -380,6 +359,14 @@ class RefusingReader(DataSourceStreamReader):
 
     _any_call: Any = _refuse
     initialOffset = latestOffset = partitions = read = _any_call  # noqa: N815 - Spark's
+
+
+def _demand(view: LogView, place: Position) -> Position:
+    """Return the log's end; raises if it is before the checkpoint's position."""
+    there = view.end()
+    if place > there:
+        raise _too_short(view.path, there)
+    return there
 
 
 def _too_short(path: str, end: Position) -> CorruptLog:

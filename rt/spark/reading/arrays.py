@@ -80,11 +80,7 @@ class PieceGroup:
     def stream(self) -> Any:
         """The stream, string; the pieces of a group are of one log."""
         log = self.pieces[0].log
-        return (
-            _nulls(pa.string(), self.messages)
-            if log is None
-            else _repeated(log.stream, self.messages)
-        )
+        return _repeated(log.stream, self.messages) if log else self.corrupt
 
     @cached_property
     def file(self) -> Any:
@@ -95,6 +91,11 @@ class PieceGroup:
         if names.count(names[0]) == len(names):
             return _repeated(names[0], self.messages)
         return pa.array(names).take(pa.array(np.repeat(np.arange(len(names)), self.counts)))
+
+    @property
+    def corrupt(self) -> Any:
+        """What is wrong with damaged frames, string: nothing with these."""
+        return _nulls(pa.string(), self.messages)
 
     @cached_property
     def payload(self) -> Any:
@@ -146,10 +147,10 @@ class PieceGroup:
 
     def _consecutive(self, firsts: list[int]) -> Any:
         if len(firsts) == 1:
-            return _fixed(_ramp(self.messages)[: self.messages] + firsts[0], _BIGINT)
+            return _fixed(_ramp(self.messages) + firsts[0], _BIGINT)
         begins = np.array([0, *accumulate(self.counts[:-1])])
         values = np.repeat(np.array(firsts, "i8") - begins, self.counts)
-        values += _ramp(self.messages)[: self.messages]
+        values += _ramp(self.messages)
         return _fixed(values, _BIGINT)
 
 
@@ -188,33 +189,20 @@ class _Offsets:
 
 # Arrays that do not depend on the log are made once, as long as ever needed, and sliced.
 
-
-@lru_cache(maxsize=4)
-def _ramp_up_to(count: int) -> Any:
-    return np.arange(count, dtype="i8")
-
-
-@lru_cache(maxsize=4)
-def _repeated_up_to(text: str, count: int) -> Any:
-    return pa.repeat(pa.scalar(text, pa.string()), count)
-
-
-@lru_cache(maxsize=4)
-def _nulls_up_to(kind: Any, count: int) -> Any:
-    return pa.nulls(count, kind)
+_made: Final = lru_cache(maxsize=12)(lambda make, *arguments: make(*arguments))
 
 
 def _ramp(count: int) -> Any:
-    """Return at least this many whole numbers, from 0 on."""
-    return _ramp_up_to(_rounded(count))
+    """Return the whole numbers from 0 on."""
+    return _made(np.arange, _rounded(count), None, None, "i8")[:count]
 
 
 def _repeated(text: str, count: int) -> Any:
-    return _repeated_up_to(text, _rounded(count))[:count]
+    return _made(pa.repeat, pa.scalar(text, pa.string()), _rounded(count))[:count]
 
 
 def _nulls(kind: Any, count: int) -> Any:
-    return _nulls_up_to(kind, _rounded(count))[:count]
+    return _made(pa.nulls, _rounded(count), kind)[:count]
 
 
 def _rounded(count: int) -> int:

@@ -18,8 +18,7 @@ from rt.format.frame import (
 )
 from rt.limits import KIB, READ_BYTES
 from rt.log.files.disk import File
-from rt.spark.reading.ahead import Ahead
-from rt.spark.reading.storage import read_into
+from rt.spark.reading.storage import Ahead, read_into
 
 _LAST_BYTES: Final = 512 * KIB  # room for the last frame of a block, twice its usual size
 # From this size on, a read for each frame costs less than copying it out of a larger read.
@@ -31,22 +30,14 @@ _NOT_ADDING_UP: Final = "the columns do not add up to the body"
 
 
 class Body(NamedTuple):
-    """The decompressed body of a messages frame; its CRC and its length were checked.
+    """The decompressed body of a messages frame; its CRC and its length were checked."""
 
-    Attributes:
-        columns: publish times and offsets, as docs/LOG_FORMAT.md has them.
-        block: holds the payloads, from `begin` up to `end`, beside those of other frames; a
-            `Scratch` holds only those of the last frame that was read.
-        keys: the keys of all messages, one after another.
-        headers: the headers of all messages, likewise.
-    """
-
-    columns: memoryview
-    block: memoryview
+    columns: memoryview  # publish times and offsets, as docs/LOG_FORMAT.md has them
+    block: memoryview  # holds the payloads, from `begin` up to `end`, beside those of other frames
     begin: int
     end: int
-    keys: bytes | memoryview
-    headers: bytes = b""
+    keys: bytes | memoryview  # the keys of all messages, one after another
+    headers: bytes = b""  # the headers of all messages, likewise
 
 
 NO_BODY: Final = Body(_NOTHING, _NOTHING, 0, 0, _NOTHING)  # used if only headers are read
@@ -59,9 +50,14 @@ class Block:
     nothing. Once batches were made from a block, its memory belongs to them.
     """
 
-    def __init__(self, size: int) -> None:
-        """Allocate `size` bytes, and room for the frame that begins before they are full."""
+    def __init__(self, size: int, *, keeps: bool = True) -> None:
+        """Hold `size` bytes, and the frame that begins before they are full.
+
+        If it does not keep payloads, because they are only checked, each frame overwrites the one
+        before, and the memory stays in the processor's cache.
+        """
         self._size = size + _LAST_BYTES
+        self._keeps = keeps
         self.memory = _NOTHING
         self.used = 0
 
@@ -80,20 +76,8 @@ class Block:
     def take(self, length: int) -> int:
         """Keep this many bytes of the room that was returned last; return where they begin."""
         begin = self.used
-        self.used += length
+        self.used += length * self._keeps
         return begin
-
-
-class Scratch(Block):
-    """Memory for payloads that are checked but not wanted; each frame overwrites the one before."""
-
-    def __init__(self) -> None:
-        """Hold no more than one frame, which fits the processor's cache."""
-        super().__init__(0)
-
-    def take(self, length: int) -> int:  # noqa: ARG002 - nothing is kept
-        """Let the next frame reuse the room."""
-        return 0
 
 
 class BodyReader:
@@ -102,14 +86,10 @@ class BodyReader:
     def __init__(
         self, file: File, ahead: Ahead, block: Block, *, columns_suffice: bool = False
     ) -> None:
-        """Read payloads into `block`.
+        """Read payloads into `block`, and headers through `ahead`.
 
-        Args:
-            file: the file with the frames.
-            ahead: reads the headers of the same file.
-            block: room for the payloads.
-            columns_suffice: whether to read only the columns of uncompressed frames. Their CRCs are
-                then not checked, since a CRC covers the payloads too.
+        If `columns_suffice`, only the columns of uncompressed frames are read. Their CRCs are then
+        not checked, since a CRC covers the payloads too.
         """
         self._file = file
         self._ahead = ahead

@@ -51,65 +51,55 @@ _GLOB: Final = re.compile(r"[a-z0-9*?\[\]!._-]+")
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """Where a load begins and ends.
+    """Where a load begins and ends."""
 
-    Attributes:
-        start: a position, `earliest` or `latest`.
-        end: a position or `latest`, exclusive.
-        start_ns: a time instead of `start`: from the first message merged then or later (in a
-            session: published).
-        end_ns: a time instead of `end`: up to the first such message, exclusive.
-    """
-
-    start: Position | str = "earliest"
-    end: Position | str = "latest"
+    start: Position | str = "earliest"  # a position, `earliest` or `latest`
+    end: Position | str = "latest"  # a position or `latest`, exclusive
+    # a time instead of `start`: from the first message merged then or later (in a session:
+    # published)
     start_ns: int | None = None
-    end_ns: int | None = None
+    end_ns: int | None = None  # a time instead of `end`: up to the first such message, exclusive
 
     def __post_init__(self) -> None:
         for first, last in ((self.start, self.end), (self.start_ns, self.end_ns)):
             if isinstance(first, int) and isinstance(last, int) and last < first:
                 raise Misuse(f"the end, {last}, is before the start, {first}")
 
+    @property
+    def are_from_earliest(self) -> bool:
+        """Whether the load begins at the oldest message that is left."""
+        return self.start == "earliest" and self.start_ns is None
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which messages are read; None selects all.
+    """Which messages are read; None selects all."""
 
-    Attributes:
-        streams: names or globs.
-        sessions: names or globs.
-        keys: exact keys and prefixes.
-    """
-
-    streams: tuple[str, ...] | None = None
-    sessions: tuple[str, ...] | None = None
-    keys: "Keys | None" = None
+    streams: tuple[str, ...] | None = None  # names or globs
+    sessions: tuple[str, ...] | None = None  # names or globs
+    keys: "Keys | None" = None  # exact keys and prefixes
 
     def has_stream(self, name: str) -> bool:
         """Whether logs of this stream are read."""
-        return self.streams is None or any(fnmatchcase(name, glob) for glob in self.streams)
+        return _matches(name, self.streams)
 
     def has_session(self, name: str) -> bool:
         """Whether messages of this session are read."""
-        return self.sessions is None or any(fnmatchcase(name, glob) for glob in self.sessions)
+        return _matches(name, self.sessions)
+
+
+def _matches(name: str, globs: tuple[str, ...] | None) -> bool:
+    return globs is None or any(fnmatchcase(name, glob) for glob in globs)
 
 
 @dataclass(frozen=True, slots=True)
 class TriggerLimits:
-    """How much a micro-batch reads; None for no limit.
+    """How much a micro-batch reads; None for no limit."""
 
-    Attributes:
-        records: how many messages at most, of the selected sessions.
-        bytes: how many bytes of the log on disk at most.
-        records_min: a micro-batch waits for this many messages, of all sessions.
-        delay_s: how long it waits for them at most.
-    """
-
-    records: int | None = None
-    bytes: int | None = None
-    records_min: int | None = None
-    delay_s: float = 900.0
+    records: int | None = None  # how many messages at most, of the selected sessions
+    bytes: int | None = None  # how many bytes of the log on disk at most
+    records_min: int | None = None  # a micro-batch waits for this many messages, of all sessions
+    delay_s: float = 900.0  # how long it waits for them at most
 
     def __post_init__(self) -> None:
         if self.records and self.records_min and self.records < self.records_min:
@@ -118,52 +108,30 @@ class TriggerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Splitting:
-    """How a load is cut into tasks.
+    """How a load is cut into tasks."""
 
-    Attributes:
-        partitions: how many tasks at least; a hint.
-        bytes: bytes of the log on disk for one task.
-        records: how many selected messages a task has at most; None for no limit.
-    """
-
-    partitions: int = 1
-    bytes: int = PARTITION_BYTES
-    records: int | None = None
+    partitions: int = 1  # how many tasks at least; a hint
+    bytes: int = PARTITION_BYTES  # bytes of the log on disk for one task
+    records: int | None = None  # how many selected messages a task has at most; None for no limit
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a load reads, and how.
+    """What a load reads, and how."""
 
-    Attributes:
-        paths: log directories, globs or parents of log directories; or URIs of these.
-        edges: where it begins and ends.
-        selection: the wanted streams, sessions and keys.
-        limits: how much a micro-batch may read.
-        splitting: how it is cut into tasks.
-        fail_on_data_loss: whether archived messages fail the query.
-        mode: how to handle a damaged frame.
-        check_bodies: `true`: read all bodies and check their CRCs. `false`: read only what the
-            columns need. `auto`: `false` if headers suffice under FAILFAST, else `true`.
-        columns: the columns of a load that names no schema, in order; () for the default columns.
-        lease: keeps the archiver from the files; None for no lease.
-    """
-
-    paths: tuple[str, ...]
-    edges: Edges = Edges()
-    selection: Selection = Selection()
-    limits: TriggerLimits = TriggerLimits()
-    splitting: Splitting = Splitting()
-    fail_on_data_loss: bool = True
-    mode: str = FAILFAST
+    paths: tuple[str, ...]  # log directories, globs or parents of log directories; or URIs of these
+    edges: Edges = Edges()  # where it begins and ends
+    selection: Selection = Selection()  # the wanted streams, sessions and keys
+    limits: TriggerLimits = TriggerLimits()  # how much a micro-batch may read
+    splitting: Splitting = Splitting()  # how it is cut into tasks
+    fail_on_data_loss: bool = True  # whether archived messages fail the query
+    mode: str = FAILFAST  # how to handle a damaged frame
+    # `true`: read all bodies and check their CRCs. `false`: read only what the columns need.
+    # `auto`: `false` if headers suffice under FAILFAST, else `true`.
     check_bodies: str = AUTO
+    # the columns of a load that names no schema, in order; () for the default columns
     columns: tuple[str, ...] = ()
-    lease: "LeaseOptions | None" = None
-
-    @property
-    def path(self) -> str:
-        """Return the first path, for messages."""
-        return self.paths[0]
+    lease: "LeaseOptions | None" = None  # keeps the archiver from the files; None for no lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,61 +151,43 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class LeaseOptions:
-    """A lease on the files of a load.
+    """A lease on the files of a load."""
 
-    Attributes:
-        nodes: addresses of nodes of the stream.
-        certs: directory of ca.pem, NAME.pem and NAME.key, on the driver.
-        identity: NAME of the certificate to show.
-        seconds: how long it lasts; it is taken at the load, and again at the first query.
-        bytes_max: how much it may keep, including what is appended meanwhile.
-    """
-
-    nodes: tuple[str, ...]
-    certs: str
-    identity: str
+    nodes: tuple[str, ...]  # addresses of nodes of the stream
+    certs: str  # directory of ca.pem, NAME.pem and NAME.key, on the driver
+    identity: str  # NAME of the certificate to show
+    # how long it lasts; it is taken at the load, and again at the first query
     seconds: float = 3600.0
-    bytes_max: int = 100 << 30
+    bytes_max: int = 100 << 30  # how much it may keep, including what is appended meanwhile
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Check the options of a load.
-
-    Args:
-        options: as Spark passes them, with names in any case.
+    """Check the options of a load, as Spark passes them.
 
     Raises:
         Misuse: an option is unknown or wrong, or contradicts another.
     """
     found = parsed_options("source", options, _OPTIONS)
-    given = {name for name, value in found.items() if value is not None}
     for edge in ("starting", "ending"):
-        if {f"{edge}Position", f"{edge}Timestamp"} <= given:
+        if {f"{edge}Position", f"{edge}Timestamp"} <= found.keys():
             raise Misuse(f"{edge}Position and {edge}Timestamp contradict each other; give one")
-    groups: dict[str, dict[str, Any]] = {kind: {} for kind in ("", *_GROUPS, "lease")}
-    for name, (field, _) in _OPTIONS.items():
-        if name in found:
-            group, _, attribute = field.rpartition(".")
-            groups[group][attribute] = found[name]
-    others, lease = groups[""], groups["lease"]
+    groups: dict[str, dict[str, Any]] = {}
+    for name, value in found.items():
+        group, _, attribute = _OPTIONS[name][0].rpartition(".")
+        groups.setdefault(group, {})[attribute] = value
     missing = [name for name in _LEASE_NEEDS if name not in found]
-    if lease and missing:
+    if "lease" in groups and missing:
         raise Misuse(f"a lease needs leaseNodes, leaseCerts and leaseIdentity; add {missing[0]}")
+    others = groups.pop("", {})
     return ReadOptions(
         paths=_paths(others.pop("paths", None), others.pop("path", ""), is_table=not options),
-        lease=LeaseOptions(**lease) if lease else None,
-        **{kind: make(**groups[kind]) for kind, make in _GROUPS.items()},
+        **{kind: _GROUPS[kind](**fields) for kind, fields in groups.items()},
         **others,
     )
 
 
 def parsed_options(what: str, options: Mapping[str, str], table: Table) -> dict[str, Any]:
-    """Return the values of the options that were given, by their field names.
-
-    Args:
-        what: the source or the sink, for messages.
-        options: the options as Spark passes them, with names in any case.
-        table: the field and the parser of each option, by its name.
+    """Return the values of the options that were given, in any case, by their names in the table.
 
     Raises:
         Misuse: an option is unknown or wrong, or is given under two names.
@@ -249,8 +199,12 @@ def parsed_options(what: str, options: Mapping[str, str], table: Table) -> dict[
             if given.lower() in _INSTEAD:
                 words = f"the rt {what} has no option {given}: {_INSTEAD[given.lower()]}"
                 raise Misuse(f"{words} (docs/SPARK.md)")
-            if not is_sparks_own(given.lower()):
-                raise Misuse(unknown_option(what, given, table))
+            if given.lower() not in _SPARKS and not given.lower().startswith("option."):
+                close = get_close_matches(given.lower(), names, 1)
+                raise Misuse(
+                    f"the rt {what} has no option {given!r}; "
+                    + (f"did you mean {names[close[0]]}?" if close else "see docs/SPARK.md")
+                )
             continue
         if name in found:
             raise Misuse(f"{given} and {name} are one option; give one")
@@ -261,18 +215,9 @@ def parsed_options(what: str, options: Mapping[str, str], table: Table) -> dict[
     return found
 
 
-def is_sparks_own(name: str) -> bool:
-    """Whether Spark sets this option itself, for a query or for a table in its catalog."""
-    return name in _SPARKS or name.startswith("option.")
-
-
-def unknown_option(what: str, name: str, known: Iterable[str]) -> str:
-    """Return a message that there is no such option, suggesting the nearest."""
-    by_lower = {each.lower(): each for each in known}
-    close = get_close_matches(name.lower(), by_lower, 1)
-    if close:
-        return f"the rt {what} has no option {name!r}; did you mean {by_lower[close[0]]}?"
-    return f"the rt {what} has no option {name!r}; docs/SPARK.md lists its options"
+def split_columns(text: str) -> tuple[str, ...]:
+    """Split `session, headers map<string, binary>` at the commas between columns."""
+    return tuple(each.strip() for each in re.split(r",(?![^<>]*>)", text))
 
 
 def _paths(listed: list[str] | None, path: str, *, is_table: bool) -> tuple[str, ...]:
@@ -352,6 +297,7 @@ def _choice(text: str, choices: tuple[str, ...]) -> str:
 
 _GROUPS: Final[Mapping[str, Any]] = {
     "edges": Edges, "selection": Selection, "limits": TriggerLimits, "splitting": Splitting,
+    "lease": LeaseOptions,
 }  # fmt: skip
 _LEASE_NEEDS: Final = ("leaseNodes", "leaseCerts", "leaseIdentity")
 _MODES: Final = (FAILFAST, PERMISSIVE, DROPMALFORMED)
@@ -376,7 +322,7 @@ _OPTIONS: Final[Table] = {
     "failOnDataLoss": ("fail_on_data_loss", parse_truth),
     "mode": ("mode", lambda text: _choice(text, _MODES)),
     "checkBodies": ("check_bodies", lambda text: _choice(text, (AUTO, "true", "false"))),
-    "columns": ("columns", lambda text: tuple(each.strip() for each in text.split(","))),
+    "columns": ("columns", split_columns),
     "leaseNodes": ("lease.nodes", lambda text: tuple(_texts(text))),
     "leaseCerts": ("lease.certs", str),
     "leaseIdentity": ("lease.identity", parse_peer),

@@ -8,13 +8,15 @@ from rt.errors import FrameError
 from rt.format.frame import HEADER_BYTES, MAGIC, FrameKind, Header, parse_header
 from rt.format.scan import next_header
 from rt.format.walk import Walk
-from rt.limits import MIB
+from rt.limits import KIB, MIB
 from rt.log.files.disk import File
 from rt.position import Position
-from rt.spark.reading.ahead import Ahead
 from rt.spark.reading.bodies import INCOMPLETE, NO_BODY, Block, Body, BodyReader
 from rt.spark.reading.places import LogPlace
+from rt.spark.reading.storage import Ahead
 
+# One read brings the headers of many small frames; after a large frame, another read is needed.
+_HEADERS_BYTES: Final = 4 * KIB
 _CHUNK_BYTES: Final = MIB  # bytes of one read while searching for the next frame
 _HEADER_ROW_BYTES: Final = 32  # bytes of a row without a body: three numbers, or one and a name
 _OVERLAP: Final = 63  # a header that begins in one chunk may end in the next
@@ -22,7 +24,7 @@ _OVERLAP: Final = 63  # a header that begins in one chunk may end in the next
 
 @dataclass(slots=True)
 class Piece:
-    """Consecutive messages of one frame."""
+    """Consecutive messages of one frame; none is a repeat."""
 
     header: Header
     body: Body
@@ -36,6 +38,26 @@ class Piece:
 
     def __len__(self) -> int:
         return self.last - self.first
+
+    @property
+    def start(self) -> Position:
+        """Return the position of the first wanted message."""
+        return Position(self.position + self.first)
+
+    @property
+    def end(self) -> Position:
+        """Return the position after the last wanted message."""
+        return Position(self.position + self.last)
+
+    @property
+    def next_number(self) -> int:
+        """Return the number after that of the last wanted message."""
+        return self.number + len(self)
+
+    @property
+    def time_ns(self) -> int:
+        """When it was merged; in a session, when the frame's first message was published."""
+        return self.header.time_ns if self.merge_time_ns is None else self.merge_time_ns
 
     @property
     def size(self) -> int:
@@ -56,23 +78,14 @@ class Damage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Whole frames of one log file; in a merged log, the first one is a range frame.
+    """Whole frames of one log file; in a merged log, the first one is a range frame."""
 
-    Attributes:
-        file: position of the file.
-        begin: offset of the first frame.
-        end: offset after the last one.
-        start: messages before this position are not wanted.
-        stop: messages from this position on are not wanted.
-        log: index of the log among those of the load.
-    """
-
-    file: Position
-    begin: int
-    end: int
-    start: Position
-    stop: Position
-    log: int = 0
+    file: Position  # position of the file
+    begin: int  # offset of the first frame
+    end: int  # offset after the last one
+    start: Position  # messages before this position are not wanted
+    stop: Position  # messages from this position on are not wanted
+    log: int = 0  # index of the log among those of the load
 
 
 @dataclass(slots=True)
@@ -93,13 +106,10 @@ class PartReader:
     _passes_by: bool = False  # whether the current range's session is not wanted
 
     def __post_init__(self) -> None:
-        self._ahead = Ahead(self.file)
-        if self.block is None:
-            self._bodies = None
-        else:
-            self._bodies = BodyReader(
-                self.file, self._ahead, self.block, columns_suffice=self.columns_suffice
-            )
+        self._ahead = Ahead(self.file.pread)
+        self._bodies = None if self.block is None else BodyReader(
+            self.file, self._ahead, self.block, columns_suffice=self.columns_suffice
+        )  # fmt: skip
         self._begin(self.part.begin)
 
     def __iter__(self) -> Iterator[Piece | Damage]:
@@ -121,12 +131,12 @@ class PartReader:
         """Step over the next frame; `FrameError` if it is not a frame, or is incomplete."""
         walk, bodies = self._walk, self._bodies
         if bodies is None:
-            found = next_header(self._ahead.read, walk, end)
+            found = next_header(self._header, walk, end)
             if found is None:
                 raise FrameError(INCOMPLETE)
             return found, NO_BODY
         offset = walk.position.offset
-        header = parse_header(self._ahead.read(HEADER_BYTES, offset))
+        header = parse_header(self._header(HEADER_BYTES, offset))
         if end - offset < header.size:
             raise FrameError(INCOMPLETE)
         if header.kind == FrameKind.MESSAGES:
@@ -139,6 +149,9 @@ class PartReader:
             return header, body
         walk.step(header, bodies.stored(header, offset))
         return header, NO_BODY
+
+    def _header(self, length: int, offset: int) -> memoryview:
+        return self._ahead.read(length, offset, _HEADERS_BYTES)
 
     def _begin(self, offset: int) -> None:
         position = Position(self.part.file + offset)

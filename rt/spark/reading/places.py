@@ -17,17 +17,11 @@ _DEPTH_MAX: Final = 3  # ROOT/STREAM/in/SESSION
 
 @dataclass(frozen=True, slots=True)
 class LogPlace:
-    """A log that a load reads.
+    """A log that a load reads."""
 
-    Attributes:
-        path: the path or URI of its directory.
-        log_id: a log that was deleted and created again has another id.
-        stream: the stream whose messages it holds.
-    """
-
-    path: str
-    log_id: str
-    stream: str
+    path: str  # the path or URI of its directory
+    log_id: str  # a log that was deleted and created again has another id
+    stream: str  # the stream whose messages it holds
 
 
 def log_paths(paths: tuple[str, ...]) -> tuple[str, ...]:
@@ -41,17 +35,13 @@ def log_paths(paths: tuple[str, ...]) -> tuple[str, ...]:
     found: dict[str, str] = {}  # by real path, since one directory may be named in several ways
     for path in paths:
         matches = [path]
-        if is_glob(path) and not _is_log(path):
+        # in a URI, `?` begins a query
+        if glob.has_magic(path) and "://" not in path and not os.path.isdir(path):
             matches = sorted(glob.glob(path)) or [path]
         for match in matches:
             for each in _below(match) or [match]:
                 found.setdefault(_canonical(each), each)
     return tuple(found.values())
-
-
-def is_glob(path: str) -> bool:
-    """Whether a path is a glob; in a URI, `?` begins a query instead."""
-    return glob.has_magic(path) and "://" not in path
 
 
 def _below(path: str) -> list[str]:
@@ -79,11 +69,6 @@ def _walk(disk: Disk, path: str, depth: int) -> Iterator[str]:
     elif depth < _DEPTH_MAX:
         for name in (each for each in names if not each.startswith(".")):
             yield from _walk(disk, os.path.join(path, name), depth + 1)
-
-
-def _is_log(path: str) -> bool:
-    disk, inside = open_storage(path)
-    return FILE_NAME in disk.names(inside)
 
 
 def _kind(path: str) -> tuple[str, bool]:

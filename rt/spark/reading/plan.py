@@ -1,22 +1,23 @@
 """Plan: fixes what one load reads of its logs."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
 from rt.errors import CorruptLog, FrameError, GapError, Misuse
 from rt.events import Gap
-from rt.format.frame import FrameKind, Header
-from rt.format.index import SUFFIX, Index, IndexEntry, encode_index
+from rt.format.frame import Header
+from rt.format.index import Index, IndexEntry, encode_index
 from rt.format.scan import Scan, next_header
 from rt.format.seek import walk_before
 from rt.format.walk import Walk
-from rt.limits import INDEX_EVERY_BYTES, MIB
+from rt.limits import MIB
 from rt.log.files.absent import no_log
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import File
+from rt.log.files.indexing import entries
 from rt.log.read.gaps import gaps_between
 from rt.log.read.growth import BadFrames, DamagedFrame
 from rt.log.read.start import (
@@ -29,7 +30,6 @@ from rt.log.read.start import (
     readable_at,
     resolve,
 )
-from rt.log.write.active_file import Facts
 from rt.position import START, Position
 from rt.spark.reading.options import FAILFAST, ReadOptions, Selection
 from rt.spark.reading.places import LogPlace, log_paths
@@ -40,31 +40,14 @@ _INDEX_BYTES_MAX: Final = 192 * MIB  # 24 bytes for each range of at least 128 b
 
 @dataclass(frozen=True, slots=True)
 class LogSnapshot:
-    """A log at one moment: every query on a load reads this, whatever is appended meanwhile.
+    """A log at one moment: every query on a load reads this, whatever is appended meanwhile."""
 
-    Attributes:
-        path: the path of the log, as the user wrote it.
-        log_id: a log that was deleted and created again has another id.
-        stream: the stream whose messages it holds.
-        start: where to begin.
-        stop: where to stop, exclusive.
-        files: where each file with wanted messages begins and ends, oldest first.
-        gaps: the archived parts.
-    """
-
-    path: str
-    log_id: str
-    stream: str
-    merged: bool
-    start: Position
-    stop: Position
+    place: LogPlace  # where a task finds the log
+    start: Position  # where to begin
+    stop: Position  # where to stop, exclusive
+    # where each file with wanted messages begins and ends, oldest first
     files: tuple[tuple[Position, int], ...]
-    gaps: tuple[Gap, ...]
-
-    @property
-    def place(self) -> LogPlace:
-        """Return where a task finds the log."""
-        return LogPlace(self.path, self.log_id, self.stream)
+    gaps: tuple[Gap, ...]  # the archived parts
 
 
 class _Tail(NamedTuple):
@@ -79,12 +62,9 @@ class LogView:
     """A log directory while a load is planned; close it after use."""
 
     def __init__(self, path: str, *, strict: bool = True) -> None:
-        """Open the log at `path`.
+        """Open the log at a path or URI.
 
-        Args:
-            path: a directory or a URI.
-            strict: whether damage at the end of the log is an error; otherwise tasks handle it as
-                the mode says.
+        If `strict`, damage at its end is an error; otherwise tasks handle it as the mode says.
         """
         disk, inside = open_storage(path)
         self.path = path
@@ -99,16 +79,10 @@ class LogView:
         return self.log.is_there
 
     @property
-    def log_id(self) -> str:
-        """The id of the log; "" if it has none yet."""
+    def place(self) -> LogPlace:
+        """Return where a task finds the log; with "" for what is not known yet."""
         identity = self.log.manifest.identity
-        return identity.id if identity else ""
-
-    @property
-    def stream(self) -> str:
-        """Return the stream whose messages the log holds; "" if not known yet."""
-        identity = self.log.manifest.identity
-        return identity.stream if identity else ""
+        return LogPlace(self.path, *((identity.id, identity.stream) if identity else ("", "")))
 
     def files(self) -> Iterator[tuple[Position, int]]:
         """Yield unarchived files and their ends, up to the first that still grows."""
@@ -126,72 +100,39 @@ class LogView:
 
     def tail_end(self, start: Position) -> int:
         """Return where the whole frames of a growing file end; the rest is not written yet."""
-        file = self.log.open_file(start)
-        try:
+        with closing(self.log.open_file(start)) as file:
             size = file.size()
             known = self._tails.get(start)
             if known is None or known.size != size:
                 known = self._tails[start] = self._scan_tail(file, start, size, known)
             return known.end
-        finally:
-            file.close()
 
-    def walk_to(self, file: File, start: Position, is_past: Callable[[IndexEntry], bool]) -> Walk:
+    def walk_to(
+        self,
+        file: File,
+        start: Position,
+        is_past: Callable[[IndexEntry], bool],
+        index: Index | None = None,
+    ) -> Walk:
         """Return a walk at the last indexed frame that is not past the sought place."""
-        log = self.log
-        index = self.index(file, start)
         return walk_before(
-            file.pread, index, start, is_past, merged=log.merged, session=log.session
-        )
+            file.pread, self.index(start) if index is None else index, start, is_past,
+            merged=self.log.merged, session=self.log.session,
+        )  # fmt: skip
 
-    def index(self, file: File, start: Position) -> Index:
-        """Return a file's index, in memory; rebuilds it if it is missing."""
-        try:
-            index_file = self.log.disk.open_read(self.log.file_path(start) + SUFFIX)
-        except FileNotFoundError:
-            data = self._made_index(file, start)
-        else:
-            with closing(index_file):
-                size = index_file.size()
-                is_ours = size <= _INDEX_BYTES_MAX  # a file too large to be ours is ignored
-                data = index_file.pread(size, 0) if is_ours else self._made_index(file, start)
+    def index(self, start: Position) -> Index:
+        """Return a file's index, in memory; made again if it is missing or too large to be ours."""
+        _, file = self.log.open_index(start)
+        with closing(file) if file else nullcontext():
+            if file is None or (size := file.size()) > _INDEX_BYTES_MAX:
+                data = encode_index([*entries(self.log, start)])
+            else:
+                data = file.pread(size, 0)
         return Index(lambda length, offset: data[offset : offset + length], len(data))
-
-    def numbered(self, start: Position, offset: int) -> tuple[int, int]:
-        """Return the number of the first message from an offset on, and the number after the last.
-
-        Reads only headers after an index entry. Numbers that a session skipped count too.
-        """
-        with closing(self.log.open_file(start)) as file:
-            end, begin, last = self.tail_end(start), Facts(), Facts()
-            for at, header in headers(
-                file, self.walk_to(file, start, lambda e: e.offset > offset), end
-            ):
-                if self._numbers(header) and at.offset >= offset:
-                    begin.take(header)
-                    break
-            for _, header in headers(file, self.walk_to(file, start, lambda _entry: False), end):
-                if self._numbers(header):
-                    last.take(header)
-            return (begin.first, last.next) if begin.frames else (0, 0)
-
-    def _numbers(self, header: Header) -> bool:
-        return header.kind == (FrameKind.RANGE if self.log.merged else FrameKind.MESSAGES)
 
     def close(self) -> None:
         """Release the manifest."""
         self.log.close()
-
-    def _made_index(self, file: File, start: Position) -> bytes:
-        walk = Walk(start, merged=self.log.merged, session=self.log.session)
-        end = self.log.manifest.rolled_end(start) or file.size()
-        entries: list[IndexEntry] = []
-        wanted, offset = FrameKind.RANGE if self.log.merged else FrameKind.MESSAGES, 0
-        for at, header in headers(file, walk, end):
-            if header.kind == wanted and (self.log.merged or at.offset >= offset):
-                entries.append(IndexEntry(at.offset, header.time_ns, header.sequence))
-                offset = at.offset + INDEX_EVERY_BYTES
-        return encode_index(entries)
 
     def _scan_tail(self, file: File, start: Position, size: int, known: "_Tail | None") -> "_Tail":
         if known is not None and known.walk.position.offset <= size:
@@ -216,6 +157,15 @@ class LogView:
         return _Tail(size, size, walk)
 
 
+@contextmanager
+def open_log(path: str, *, strict: bool = True) -> Iterator[LogView]:
+    """Open the log at `path` and look at it once; `Misuse` if there is none."""
+    with closing(LogView(path, strict=strict)) as view:
+        if not view.refresh():
+            raise no_log(path)
+        yield view
+
+
 def take_snapshots(options: ReadOptions) -> tuple[LogSnapshot, ...]:
     """Fix what a load reads of each of its logs.
 
@@ -227,9 +177,7 @@ def take_snapshots(options: ReadOptions) -> tuple[LogSnapshot, ...]:
     with ExitStack() as stack:
         views = []
         for path in log_paths(options.paths):
-            view = stack.enter_context(closing(LogView(path, strict=options.mode == FAILFAST)))
-            if not view.refresh():
-                raise no_log(path)
+            view = stack.enter_context(open_log(path, strict=options.mode == FAILFAST))
             if is_selected(view, options.selection):
                 views.append(view)
         edges = options.edges
@@ -237,48 +185,42 @@ def take_snapshots(options: ReadOptions) -> tuple[LogSnapshot, ...]:
             raise Misuse(
                 f"a position belongs to one log, and the load names {len(views)}; use times"
             )
-        check_no_copies(tuple(between(view, START, START) for view in views))
+        check_no_copies(views)
         return tuple(_snapshot(view, options) for view in views)
 
 
-def check_no_copies(snapshots: tuple[LogSnapshot, ...]) -> None:
+def check_no_copies(views: Sequence[LogView]) -> None:
     """Refuse logs that hold the same messages, which a load would return twice.
 
     Raises:
         Misuse: two are copies of one log, or one is merged from sessions that others hold.
     """
-    logs: dict[str, LogSnapshot] = {}
-    for each in snapshots:
-        other = logs.setdefault(each.log_id, each)
+    seen: dict[str, LogView] = {}
+    for each in views:
+        other = seen.setdefault(each.place.log_id, each)
         if other is not each:
             raise Misuse(
                 f"{other.path} and {each.path} are copies of one log, whose messages the load "
                 "would give twice: name one of them"
             )
-    merged: dict[str, list[LogSnapshot]] = {}
-    for each in snapshots:
-        if each.merged:
-            merged.setdefault(each.stream, []).append(each)
-    for each in snapshots:
-        for other in merged.get(each.stream, ()):
-            if not each.merged or (each is not other and _digests(each) & _digests(other)):
+    for one in (view for view in views if view.log.merged):
+        for each in (view for view in views if view.place.stream == one.place.stream):
+            if not each.log.merged or (each is not one and _digests(each) & _digests(one)):
                 raise Misuse(
-                    f"{other.path} and {each.path} hold the same messages of the stream "
-                    f"{each.stream}, which the load would give twice: name one of them"
+                    f"{one.path} and {each.path} hold the same messages of the stream "
+                    f"{each.place.stream}, which the load would give twice: name one of them"
                 )
 
 
-def _digests(snapshot: LogSnapshot) -> set[tuple[Position, str]]:
+def _digests(view: LogView) -> set[tuple[Position, str]]:
     """Return the digests of a merged log's rolled files, which copies of it share."""
-    with closing(LogView(snapshot.path, strict=False)) as view:
-        view.refresh()
-        lines = view.log.manifest.rolled.values()
-        return {(line.file, line.digest) for line in lines if line.digest}
+    lines = view.log.manifest.rolled.values()
+    return {(line.file, line.digest) for line in lines if line.digest}
 
 
 def is_selected(view: LogView, selection: Selection) -> bool:
     """Whether a load reads any part of a log."""
-    if not selection.has_stream(view.stream):
+    if not selection.has_stream(view.place.stream):
         return False
     return view.log.merged or selection.has_session(view.log.session)
 
@@ -289,16 +231,13 @@ def check_nothing_archived(snapshots: tuple[LogSnapshot, ...], options: ReadOpti
     Raises:
         Misuse: files were archived, and nothing says whether the load was made before that.
     """
-    if options.edges.start != "earliest" or options.edges.start_ns is not None:
-        return
-    for snapshot in snapshots:
-        with closing(LogView(snapshot.path, strict=False)) as view:
-            view.refresh()
+    for snapshot in snapshots if options.edges.are_from_earliest else ():
+        with open_log(snapshot.place.path, strict=False) as view:
             for gap in gaps_between(view.log, START, snapshot.start):
                 if gap.reason.startswith("not copied"):
                     continue  # this copy never had the file
                 raise Misuse(
-                    f"{snapshot.path}: {gap}. That may have been after this load: Spark plans a "
+                    f"{view.path}: {gap}. That may have been after this load: Spark plans a "
                     "load with .schema(...) at its first action. Name the columns by "
                     '.option("columns", "session, payload") instead, so that load() fixes what is '
                     f"read, or give startingPosition={snapshot.start} or failOnDataLoss=false"
@@ -312,10 +251,7 @@ def between(view: LogView, start: Position, stop: Position) -> LogSnapshot:
         for file, end in view.files()
         if file < stop and start < file + max(1, end)
     )
-    return LogSnapshot(
-        view.path, view.log_id, view.stream, view.log.merged,
-        start, stop, files, tuple(gaps_between(view.log, start, stop)),
-    )  # fmt: skip
+    return LogSnapshot(view.place, start, stop, files, tuple(gaps_between(view.log, start, stop)))
 
 
 def _snapshot(view: LogView, options: ReadOptions) -> LogSnapshot:
@@ -341,11 +277,9 @@ def check_not_all_archived(view: LogView, options: ReadOptions) -> None:
     Raises:
         GapError: all messages of the log were archived.
     """
-    if options.edges.start != "earliest" or options.edges.start_ns is not None:
-        return
-    end = view.end()
+    end = view.end() if options.edges.are_from_earliest else START
     if end and resolve(view.log, "earliest") >= end:
-        for gap in gaps_between(view.log, Position(0), end):
+        for gap in gaps_between(view.log, START, end):
             raise GapError(gap)
 
 
@@ -386,30 +320,25 @@ def parsed_edge(paths: tuple[str, ...], given: Start | str) -> tuple[Position | 
         if len(paths) > 1:
             words = f"last:{place.messages} counts in one log, and the load names {len(paths)}"
             raise Misuse(f"{words}; use times")
-        with closing(LogView(paths[0])) as view:
-            view.refresh()
+        with open_log(paths[0]) as view:
             return resolve(view.log, place), None
     return place, None
 
 
 def headers(file: File, walk: Walk, end: int) -> Iterator[tuple[Position, Header]]:
     """Yield the headers of the frames from `walk` on, with their positions; reads no body."""
-    while True:
-        at = walk.position
-        header = next_header(file.pread, walk, end)
-        if header is None:
-            return
+    at = walk.position
+    while (header := next_header(file.pread, walk, end)) is not None:
         yield at, header
+        at = walk.position
 
 
-def all_gaps(path: str) -> list[Gap]:
-    """Return the ranges of a log that were archived or are missing."""
-    view = LogView(path)
-    try:
-        if not view.refresh():
-            raise no_log(path)
+def gaps(path: str) -> list[Gap]:
+    """Return the archived or missing ranges of a log; `failOnDataLoss=false` skips them.
+
+    Args:
+        path: the log directory, or its URL.
+    """
+    with open_log(path) as view:
         order = view.log.manifest.order
-        stop = order[-1].next_file() if order else Position(0)
-        return list(gaps_between(view.log, Position(0), stop))
-    finally:
-        view.close()
+        return list(gaps_between(view.log, START, order[-1].next_file() if order else START))

@@ -1,7 +1,9 @@
 """Schema: the available columns, and the ones that a user's schema selects."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Final
+
+import pyarrow as pa
 
 from rt.errors import Misuse
 from rt.spark.reading.options import PERMISSIVE, ReadOptions
@@ -26,33 +28,33 @@ ON_REQUEST: Final = {
     "headers": "map<string,binary>",
     CORRUPT: "string",
 }
+KINDS: Final = {**COLUMNS, **ON_REQUEST}
+_ARROW: Final = {
+    "bigint": pa.int64(),
+    "int": pa.int32(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "map<string,binary>": pa.map_(pa.string(), pa.binary()),
+}
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The columns of a read, in order.
-
-    Attributes:
-        arrow: the Arrow schema that Spark expects, with the names the user gave.
-    """
-
-    arrow: Any
-
-    @property
-    def names(self) -> list[str]:
-        """Return all columns in order, in lower case."""
-        return [name.lower() for name in self.arrow.names]
+def arrow_schema(columns: Sequence[str] = ()) -> Any:
+    """Return the Arrow schema of columns, or of the default ones; `Misuse` if one is wrong."""
+    names = columns or tuple(COLUMNS)
+    known = [name for name in KINDS if name != CORRUPT]
+    for name in names:
+        if name not in known:
+            raise Misuse(f"there is no column {str(name)[:40]!r}; choose from {', '.join(known)}")
+    if len(set(names)) < len(names):
+        raise Misuse(f"a column is named twice: {', '.join(names)}")
+    return pa.schema([(name, _ARROW[KINDS[name]]) for name in names])
 
 
 def default_schema(options: ReadOptions) -> str:
-    """Return the schema of a load that names none: the option `columns`, or the default columns.
-
-    Raises:
-        Misuse: a column does not exist, or has another type.
-    """
+    """Return the schema of a load that names none; `Misuse` if the option `columns` is wrong."""
     extra = {CORRUPT: "string"} if options.mode == PERMISSIVE else {}
-    named = [_column(text) for text in options.columns]
-    return to_ddl(dict(named) or {**COLUMNS, **extra})
+    return to_ddl(dict(map(_column, options.columns)) or {**COLUMNS, **extra})
 
 
 def to_ddl(columns: dict[str, str]) -> str:
@@ -61,8 +63,8 @@ def to_ddl(columns: dict[str, str]) -> str:
     return ", ".join(f"`{name}` {kinds.get(kind, kind)}" for name, kind in columns.items())
 
 
-def check_schema(schema: Any, options: ReadOptions) -> Wanted:
-    """Check the user's schema, a Spark `StructType`.
+def check_schema(schema: Any, options: ReadOptions) -> Any:
+    """Return the Arrow schema that Spark expects for the user's, a `StructType`.
 
     Raises:
         Misuse: it names a column that does not exist, or gives one an impossible type.
@@ -76,25 +78,22 @@ def check_schema(schema: Any, options: ReadOptions) -> Wanted:
         if not field.nullable:
             raise Misuse(f"column {field.name} cannot be NOT NULL: a damaged frame has no values")
         _check_type(field.name, field.dataType.simpleString())
-    return Wanted(to_arrow_schema(schema, timezone="UTC"))
+    return to_arrow_schema(schema, timezone="UTC")
 
 
 def _column(text: str) -> tuple[str, str]:
     """Parse `session` or `session string`."""
     name, _, kind = text.partition(" ")
-    return name, _check_type(name, kind.strip().lower())
+    return name, _check_type(name, kind.replace(" ", "").lower())
 
 
 def _check_type(name: str, kind: str) -> str:
-    expected = {**COLUMNS, **ON_REQUEST}.get(name.lower())
+    expected = KINDS.get(name.lower())
     if expected is None:
-        raise Misuse(f"there is no column {name!r}; the columns are {_listed()}")
+        listed = ", ".join(f"{name} {kind}" for name, kind in KINDS.items())
+        raise Misuse(f"there is no column {name!r}; the columns are {listed}")
     if kind == "timestamp_ntz":
         raise Misuse(f"column {name} is of type timestamp_ltz, not timestamp_ntz")
     if kind and kind not in (expected, f"{expected}_ltz"):
         raise Misuse(f"column {name} is of type {expected}, not {kind}")
     return expected
-
-
-def _listed() -> str:
-    return ", ".join(f"{name} {kind}" for name, kind in {**COLUMNS, **ON_REQUEST}.items())

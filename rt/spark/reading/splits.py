@@ -1,19 +1,19 @@
 """Splits: cuts a load into tasks, always in the same way for the same messages."""
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import closing
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 
 from rt.errors import FrameError
-from rt.format.index import Index
+from rt.format.index import Index, IndexEntry
 from rt.format.scan import next_header
-from rt.format.seek import walk_before
+from rt.format.walk import Walk
 from rt.log.files.disk import File
 from rt.position import Position
 from rt.spark.reading.options import ReadOptions
 from rt.spark.reading.pieces import Part
-from rt.spark.reading.plan import LogSnapshot, LogView, between, headers
+from rt.spark.reading.plan import LogSnapshot, LogView, between, headers, open_log
 from rt.spark.reading.steps import after_records
 
 
@@ -30,8 +30,7 @@ def splits(snapshots: Sequence[LogSnapshot], options: ReadOptions) -> list[tuple
     packed: list[tuple[Part, ...]] = []
     room = 0
     for log, snapshot in enumerate(snapshots):
-        with closing(LogView(snapshot.path)) as view:
-            view.refresh()
+        with open_log(snapshot.place.path) as view:
             for window in _windows(view, snapshot, options):
                 for part in _parts(view, window, size):
                     part = replace(part, log=log)
@@ -68,23 +67,21 @@ def _parts(view: LogView, snapshot: LogSnapshot, size: int) -> Iterator[Part]:
         except FileNotFoundError:  # the task that reads the file reports it
             yield Part(start, 0, end, snapshot.start, snapshot.stop)
             continue
-        try:
-            cutter = _Cutter(view, file, start)
+        with closing(file):
+            cutter = _Cutter(view, file, start, view.index(start), file.size())
             for begin, part_end in cutter.cut(max(0, snapshot.start - start), end, size):
                 yield Part(start, begin, part_end, snapshot.start, snapshot.stop)
-        finally:
-            file.close()
 
 
+@dataclass(frozen=True, slots=True)
 class _Cutter:
     """Cuts one file between ranges, or in a session between frames."""
 
-    def __init__(self, view: LogView, file: File, start: Position) -> None:
-        self._view = view
-        self._file = file
-        self._start = start
-        self._index: Index = view.index(file, start)
-        self._size = file.size()
+    view: LogView
+    file: File
+    start: Position
+    index: Index
+    size: int
 
     def cut(self, offset: int, end: int, size: int) -> Iterator[tuple[int, int]]:
         """Yield where each part of the bytes from `offset` up to `end` begins and ends."""
@@ -100,33 +97,28 @@ class _Cutter:
 
     def _boundary(self, wanted: int) -> int:
         """Return the last range, or frame of a session, that begins at or before `wanted`."""
-        log = self._view.log
-        walk = walk_before(
-            self._file.pread, self._index, self._start, lambda entry: entry.offset > wanted,
-            merged=log.merged, session=log.session,
-        )  # fmt: skip
+        walk = self._walk_to(lambda entry: entry.offset > wanted)
         found = walk.position.offset
-        try:
+        with suppress(FrameError):  # the task that reads it reports the damage
             while walk.position.offset <= wanted:
                 found = walk.position.offset
-                if next_header(self._file.pread, walk, self._size) is None:
+                if next_header(self.file.pread, walk, self.size) is None:
                     break
                 walk.skip_range()
-        except FrameError:
-            pass  # the task that reads it reports the damage
         return found
 
     def _whole_end(self, end: int) -> int:
         """Return the end of the frame with the last wanted message; `end` may lie inside it."""
-        rolled = self._view.log.manifest.rolled_end(self._start)
+        rolled = self.view.log.manifest.rolled_end(self.start)
         if end == rolled:
             return end
-        walk = self._view.walk_to(self._file, self._start, lambda entry: entry.offset >= end)
-        size = self._size if rolled is None else min(rolled, self._size)
-        try:
-            for _ in headers(self._file, walk, size):
+        walk = self._walk_to(lambda entry: entry.offset >= end)
+        size = self.size if rolled is None else min(rolled, self.size)
+        with suppress(FrameError):  # as above
+            for _ in headers(self.file, walk, size):
                 if walk.position.offset >= end:
                     return walk.position.offset
-        except FrameError:
-            pass  # the task that reads it reports the damage
         return end
+
+    def _walk_to(self, is_past: Callable[[IndexEntry], bool]) -> Walk:
+        return self.view.walk_to(self.file, self.start, is_past, self.index)

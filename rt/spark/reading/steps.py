@@ -2,74 +2,41 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Final
 
 from rt.errors import CorruptLog, FrameError
-from rt.format.frame import FrameKind
 from rt.format.index import IndexEntry
 from rt.position import Position
 from rt.spark.reading.options import Selection
+from rt.spark.reading.pieces import Damage, Part, PartReader, Piece
 from rt.spark.reading.plan import LogView, headers
 
-HasSession = Callable[[str], bool]
 IsPast = Callable[[IndexEntry], bool]
-
-
-class _Cut(NamedTuple):
-    """The wanted messages: those from `start` up to `end`, of some sessions or of all."""
-
-    start: Position
-    end: Position
-    has_session: HasSession | None = None
-
-
-class Run(NamedTuple):
-    """Messages of one frame, with consecutive positions and numbers; none is a repeat."""
-
-    position: Position
-    number: int
-    messages: int
-    # when they were merged; in a session, when the frame's first message was published
-    time_ns: int
-
-    @property
-    def end(self) -> Position:
-        """Return the position after the last message."""
-        return Position(self.position + self.messages)
-
-    @property
-    def next_number(self) -> int:
-        """Return the number after that of the last message."""
-        return self.number + self.messages
+_ALL: Final = Selection()
 
 
 def runs(
-    view: LogView, start: Position, end: Position, has_session: HasSession | None = None
-) -> Iterator[Run]:
-    """Yield the messages between two positions, frame by frame.
-
-    Args:
-        view: what is known of the log.
-        start: where to begin.
-        end: where to stop, exclusive.
-        has_session: whether messages of a session are wanted; None if all are.
+    view: LogView, start: Position, end: Position, selection: Selection = _ALL
+) -> Iterator[Piece]:
+    """Yield the selected messages between two positions, frame by frame, without their bodies.
 
     Raises:
         CorruptLog: a header is damaged.
     """
-    cut = _Cut(start, end, has_session)
     for file, file_end in view.files():
         if start < file + file_end and file < end:
-            yield from _runs(view, (file, file_end), _past(max(0, start - file)), cut)
+            is_past = _past(max(0, start - file))
+            yield from _runs(view, file_end, is_past, Part(file, 0, 0, start, end), selection)
 
 
-def last_run(view: LogView, start: Position, end: Position) -> Run | None:
+def last_run(view: LogView, start: Position, end: Position) -> Piece | None:
     """Return the last messages between two positions; raises `CorruptLog` as `runs`."""
     for file, file_end in reversed([*view.files()]):
         if start < file + file_end and file < end:
             # if the last indexed range is an event or has only repeats, start at the beginning
             for offset in (min(file_end, end - file) - 1, max(0, start - file)):
-                found = [*_runs(view, (file, file_end), _past(offset), _Cut(start, end))]
+                found = [*_runs(view, file_end, _past(offset), Part(file, 0, 0, start, end))]
                 if found:
                     return found[-1]
     return None
@@ -87,10 +54,10 @@ def after_records(
         if selection.sessions is None or not view.log.merged:
             first = next(runs(view, start, end), None)
             return end if first is None else min(end, _place_of(view, first.number + count, end))
-        for run in runs(view, start, end, selection.has_session):
-            if count < run.messages:
-                return Position(run.position + count)
-            count -= run.messages
+        for run in runs(view, start, end, selection):
+            if count < len(run):
+                return Position(run.start + count)
+            count -= len(run)
     return end
 
 
@@ -133,9 +100,10 @@ def _place_of(view: LogView, number: int, end: Position) -> Position:
         rolled = view.log.manifest.rolled.get(file)
         if rolled is not None and rolled.next <= number:
             continue
-        for run in _runs(view, (file, file_end), lambda e: e.number > number, _Cut(file, end)):
+        part = Part(file, 0, 0, file, end)
+        for run in _runs(view, file_end, lambda entry: entry.number > number, part):
             if number < run.next_number:
-                return Position(run.position + max(0, number - run.number))
+                return Position(run.start + max(0, number - run.number))
     return end
 
 
@@ -143,7 +111,7 @@ def _boundary(view: LogView, start: Position, offset: int, end: int) -> Position
     """Return the last frame boundary up to `offset`, but after `start`."""
     found = start
     with closing(view.log.open_file(start.file)) as file, suppress(FrameError):
-        walk = view.walk_to(file, start.file, lambda entry: entry.offset > offset)
+        walk = view.walk_to(file, start.file, _past(offset))
         found = walk.position
         for at, header in headers(file, walk, end):
             if found > start and at.offset + header.size > offset:
@@ -156,31 +124,14 @@ def _past(offset: int) -> IsPast:
     return lambda entry: entry.offset > offset
 
 
-def _runs(view: LogView, place: tuple[Position, int], is_past: IsPast, cut: _Cut) -> Iterator[Run]:
-    """Yield the wanted messages of one file, from the last indexed frame that is not past."""
-    file, file_end = place
-    passed = 0
-    with closing(view.log.open_file(file)) as opened:
-        walk = view.walk_to(opened, file, is_past)
-        try:
-            for at, header in headers(opened, walk, file_end):
-                current = walk.range if view.log.merged else None
-                if at >= cut.end:
-                    return
-                if header.kind == FrameKind.RANGE:
-                    passed = 0
-                    if current and cut.has_session and not cut.has_session(current.session):
-                        walk.skip_range()
-                    continue
-                number, time_ns, repeats = header.sequence, header.time_ns, 0
-                if current is not None:
-                    number = current.number + max(0, passed - current.skip)
-                    time_ns = current.time_ns
-                    repeats = min(max(0, current.skip - passed), header.messages)
-                    passed += header.messages
-                first, last = max(repeats, cut.start - at), min(header.messages, cut.end - at)
-                if header.kind == FrameKind.MESSAGES and first < last:
-                    yield Run(Position(at + first), number + first - repeats, last - first, time_ns)
-        except FrameError as error:
-            path = view.log.file_path(walk.position.file)
-            raise CorruptLog(path, walk.position, str(error)) from None
+def _runs(
+    view: LogView, end: int, is_past: IsPast, part: Part, selection: Selection = _ALL
+) -> Iterator[Piece]:
+    """Yield the wanted messages of a file up to `end`, from the last frame that is not past."""
+    log = view.log
+    with closing(log.open_file(part.file)) as file:
+        part = replace(part, begin=view.walk_to(file, part.file, is_past).position.offset, end=end)
+        for found in PartReader(file, part, log.merged, log.session, selection.has_session, None):
+            if isinstance(found, Damage):
+                raise CorruptLog(log.file_path(part.file), found.position, found.reason)
+            yield found

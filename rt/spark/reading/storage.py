@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from rt.errors import Misuse
@@ -13,12 +13,28 @@ _SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]*)://?")
 _AHEAD_BYTES: Final = 8 << 20
 
 
-def open_storage(path: str) -> tuple[Disk, str]:
-    """Return the disk that `path` is on, and its path on that disk.
+class Ahead:
+    """Reads more of a file than requested, because the next bytes will be needed soon."""
 
-    Args:
-        path: a local path, a `file:` URI, or a URI of any file system that pyarrow or fsspec
-            knows (`s3://bucket/log`, `gs://...`, `hdfs://...`, `http://...`).
+    def __init__(self, read: Callable[[int, int], bytes]) -> None:
+        """Read through `read(length, offset)`."""
+        self._read = read
+        self._data = memoryview(b"")
+        self._base = 0
+
+    def read(self, length: int, offset: int, ahead: int) -> memoryview:
+        """Read up to `length` bytes at `offset`; if they are not held yet, read `ahead` of them."""
+        at = offset - self._base
+        if at < 0 or at + length > len(self._data):
+            self._data, at = memoryview(self._read(max(length, ahead), offset)), 0
+            self._base = offset
+        return self._data[at : at + length]
+
+
+def open_storage(path: str) -> tuple[Disk, str]:
+    """Return the disk that a local path or URI is on, and the path on that disk.
+
+    URIs may be of any file system that pyarrow or fsspec knows: `s3://bucket/log`, `hdfs://...`.
 
     Raises:
         Misuse: no installed package knows the scheme.
@@ -74,19 +90,16 @@ class FsFile:
         self._system = system
         self._path = path
         self._file = system.open_input_file(path)
-        self._data = memoryview(b"")
-        self._base = 0
+        self._ahead = Ahead(self._read)
 
     def pread(self, length: int, offset: int) -> bytes:
         """Read up to `length` bytes at `offset`, from the read-ahead buffer if they are there."""
-        at = offset - self._base
-        if at < 0 or at + length > len(self._data):
-            left = max(0, self._file.size() - offset)
-            self._data = memoryview(
-                self._file.read_at(min(max(length, _AHEAD_BYTES), left), offset)
-            )
-            self._base, at = offset, 0
-        return bytes(self._data[at : at + length])
+        return bytes(self._ahead.read(length, offset, _AHEAD_BYTES))
+
+    def _read(self, length: int, offset: int) -> bytes:
+        left = max(0, self._file.size() - offset)
+        data: bytes = self._file.read_at(min(length, left), offset)
+        return data
 
     def size(self) -> int:
         """Return the file's size now, not when it was opened."""

@@ -1,12 +1,11 @@
 """Summary: how many messages a load has and where it begins and ends, from headers alone."""
 
-from contextlib import closing
 from dataclasses import dataclass
 
 from rt.errors import Misuse
 from rt.position import Position
 from rt.spark.reading.options import ReadOptions
-from rt.spark.reading.plan import LogView, take_snapshots
+from rt.spark.reading.plan import open_log, take_snapshots
 from rt.spark.reading.steps import last_run, runs
 
 
@@ -40,11 +39,6 @@ def summarize(options: ReadOptions) -> Summary:
     Merged messages are numbered without gaps, so for all sessions together only the first and the
     last header are read. For selected sessions, and for a session's own log, each of their frames'
     headers is read. No message body is read, so damage in one is not noticed.
-
-    Raises:
-        Misuse: the load has several logs, or selects keys, which are in bodies.
-        GapError: part of it was archived.
-        CorruptLog: a header is damaged.
     """
     selection = options.selection
     if selection.keys is not None:
@@ -55,22 +49,20 @@ def summarize(options: ReadOptions) -> Summary:
     if not snapshots:
         return Summary()
     snapshot = snapshots[0]
-    with closing(LogView(snapshot.path)) as view:
-        view.refresh()
-        found = runs(view, snapshot.start, snapshot.stop, selection.has_session)
+    with open_log(snapshot.place.path) as view:
+        found = runs(view, snapshot.start, snapshot.stop, selection)
         first = next(found, None)
         if first is None:
             return Summary()
         last = first
-        if selection.sessions is None and snapshot.merged and not snapshot.gaps:
-            last = last_run(view, first.position, snapshot.stop) or first
+        if selection.sessions is None and view.log.merged and not snapshot.gaps:
+            last = last_run(view, first.start, snapshot.stop) or first
             messages = last.next_number - first.number
         else:
-            messages = first.messages
+            messages = len(first)
             for last in found:
-                messages += last.messages
-        times = (first.time_ns, last.time_ns) if snapshot.merged else (None, None)
+                messages += len(last)
         return Summary(
-            messages, first.position, Position(last.end - 1), first.number, last.next_number - 1,
-            *times,
+            messages, first.start, Position(last.end - 1), first.number, last.next_number - 1,
+            first.merge_time_ns, last.merge_time_ns,
         )  # fmt: skip

@@ -2,7 +2,8 @@
 
 import gc
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
@@ -16,12 +17,14 @@ from rt.log.files.directory import LogDirectory
 from rt.log.read.gaps import gaps_between
 from rt.position import Position
 from rt.spark.reading.arrays import PieceGroup
-from rt.spark.reading.bodies import Block, Scratch
+from rt.spark.reading.bodies import Block
 from rt.spark.reading.options import AUTO, FAILFAST, PERMISSIVE, ReadOptions
 from rt.spark.reading.pieces import Damage, Part, PartReader, Piece
 from rt.spark.reading.places import LogPlace
+from rt.spark.reading.plan import LogSnapshot
 from rt.spark.reading.poison import corrupt_log
-from rt.spark.reading.schema import COLUMNS, CORRUPT, Wanted
+from rt.spark.reading.schema import CORRUPT
+from rt.spark.reading.splits import splits
 from rt.spark.reading.storage import open_storage
 
 # Bytes decoded at once. Between two batches the JVM uses the processor and its caches, after which
@@ -37,16 +40,15 @@ _FROM_HEADERS: Final = frozenset((
     "position", "seq", "number", "session", "merge_time", "stream", "file", CORRUPT,
 ))  # fmt: skip
 _FROM_COLUMNS: Final = _FROM_HEADERS | {"time", "time_ns", "payload_size"}
-_OF_LOG: Final = ("stream", "file", "headers")
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
     """Everything that a worker needs besides the parts; it is pickled to get there."""
 
-    logs: tuple[LogPlace, ...]
-    options: ReadOptions
-    wanted: Wanted
+    logs: tuple[LogPlace, ...]  # the logs that parts name by their index
+    options: ReadOptions  # how to read them
+    schema: Any  # the Arrow schema to return; names may be in any case
 
     def read(self, parts: tuple[Part, ...]) -> Iterator[Any]:
         """Read the parts in order, as record batches.
@@ -69,18 +71,18 @@ class Task:
 
     def _read_log(self, place: LogPlace, parts: tuple[Part, ...]) -> Iterator[Any]:
         disk, path = open_storage(place.path)
-        log = LogDirectory(path, disk)
-        try:
+        with closing(LogDirectory(path, disk)) as log:
             log.refresh()
             identity = log.manifest.identity
             if identity is None or identity.id != place.log_id:
                 raise Misuse(f"{place.path} is not the log that was loaded; load it again")
             if not log.merged and not self.options.selection.has_session(log.session):
                 return
-            block = self._block() if self._needs_bodies else None
+            block = None
+            if self._needs_bodies:
+                keeps = "payload" in self._names
+                block = Block(GROUP_BYTES if keeps else 0, keeps=keeps)
             yield from self._batches(self._finds(log, place, parts, block), block)
-        finally:
-            log.close()
 
     def _finds(
         self, log: LogDirectory, place: LogPlace, parts: tuple[Part, ...], block: Block | None
@@ -91,20 +93,17 @@ class Task:
             except FileNotFoundError:
                 self._check_loss(log, part, Position(part.file + part.begin), "the file is gone")
                 continue
-            try:
-                wants = self.options.selection.has_session
-                reader = PartReader(
+            wants = self.options.selection.has_session
+            with closing(file):
+                for found in PartReader(
                     file, part, log.merged, log.session, wants, block,
                     columns_suffice=self._columns_suffice,
-                )  # fmt: skip
-                for found in reader:
+                ):  # fmt: skip
                     if isinstance(found, Piece):
                         found.log = place
                     elif self._was_lost(log, part, found):
                         break
                     yield found
-            finally:
-                file.close()
 
     @property
     def _needs_bodies(self) -> bool:
@@ -119,10 +118,11 @@ class Task:
         return self.options.check_bodies == "false" and self._are_enough(_FROM_COLUMNS)
 
     def _are_enough(self, columns: frozenset[str]) -> bool:
-        return columns.issuperset(self.wanted.names) and self.options.selection.keys is None
+        return columns.issuperset(self._names) and self.options.selection.keys is None
 
-    def _block(self) -> Block:
-        return Block(GROUP_BYTES) if "payload" in self.wanted.names else Scratch()
+    @property
+    def _names(self) -> list[str]:
+        return [name.lower() for name in self.schema.names]
 
     def _was_lost(self, log: LogDirectory, part: Part, found: Damage) -> bool:
         """Whether the file was archived during reading; what was read of it so far is valid."""
@@ -173,7 +173,7 @@ class Task:
             header, at, session = pieces[0].header, pieces[0].position, pieces[0].session
             damage = Damage(at, Position(at + header.size), session, str(error))
             if self.options.mode == FAILFAST:
-                directory = pieces[0].log.path if pieces[0].log else self.options.path
+                directory = pieces[0].log.path if pieces[0].log else self.options.paths[0]
                 raise corrupt_log(directory, damage) from None
             yield from self._told(damage)
             return
@@ -185,25 +185,22 @@ class Task:
             return
         words = f"corrupt from {damage.position} to {damage.end}: {damage.reason}"
         row = {"position": int(damage.position), "session": damage.session, CORRUPT: words}
-        schema = self.wanted.arrow
-        arrays = [
-            pa.array([row.get(name)], field.type)
-            for name, field in zip(self.wanted.names, schema, strict=True)
-        ]
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        arrays = [pa.array([row.get(each.name.lower())], each.type) for each in self.schema]
+        yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _build(self, group: PieceGroup) -> Any:
-        names, keys = self.wanted.names, self.options.selection.keys
+        keys = self.options.selection.keys
         kept = None if keys is None else group.mask(keys)
-        arrays = {
-            name: getattr(group, name) for name in names if name in COLUMNS or name in _OF_LOG
-        }
-        if CORRUPT in names:
-            arrays[CORRUPT] = pa.nulls(group.messages, pa.string())
-        batch = pa.RecordBatch.from_arrays(
-            [arrays[name] for name in names], schema=self.wanted.arrow
-        )
+        arrays = [getattr(group, name.lstrip("_")) for name in self._names]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         return batch if kept is None else batch.filter(kept)
+
+
+def read_here(snapshots: Sequence[LogSnapshot], options: ReadOptions, schema: Any) -> Iterator[Any]:
+    """Read a load in this process, in order, as record batches; raises as `Task.read`."""
+    task = Task(tuple(each.place for each in snapshots), options, schema)
+    for parts in splits(snapshots, options):
+        yield from task.batches(parts)
 
 
 @cache

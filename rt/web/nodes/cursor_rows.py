@@ -1,20 +1,17 @@
-"""CursorRows: the registered cursors of a stream, and how far each one lags."""
+"""CursorRow: the registered cursors of a stream, and how far each one lags."""
 
-import threading
-import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rt.errors import CorruptLog
 from rt.log.files.directory import LogDirectory
 from rt.node.agree.view import NodeView
 from rt.node.notes.registered_cursor import RegisteredCursor, cursors_of_notes
 from rt.node.readers.cursor_lag import lag_of
 from rt.text import printable
 
-_LOOK_S: Final = 5.0  # finding a cursor's lag searches the log, which takes a millisecond
+CURSORS_S: Final = 5.0  # finding a cursor's lag searches the log, which takes a millisecond
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,46 +41,13 @@ class CursorRow:
     lag_s: float | None
 
 
-class CursorRows:
-    """Reads the cursors on request, but at most every five seconds.
-
-    Threads: any thread may call any method. `_lock` guards the other fields, and is held while the
-        log is read, so that two simultaneous requests read it once.
-    """
-
-    def __init__(self, directory: str) -> None:
-        """Prepare; the first request reads.
-
-        Args:
-            directory: the directory of the merged log.
-        """
-        self._directory = directory
-        self._rows: Sequence[CursorRow] = ()
-        self._looked_s = float("-inf")
-        self._lock = threading.Lock()
-
-    def rows(self, view: NodeView) -> Sequence[CursorRow]:
-        """Return the cursors by name.
-
-        Args:
-            view: the node's view, with the cursors and the end of the log.
-        """
-        with self._lock:
-            if time.monotonic() - self._looked_s >= _LOOK_S:
-                self._looked_s = time.monotonic()
-                self._rows = self._look(view)
-            return self._rows
-
-    def _look(self, view: NodeView) -> Sequence[CursorRow]:
-        cursors = cursors_of_notes(view.notes)
-        if not cursors:
-            return ()
-        try:
-            with closing(LogDirectory(self._directory)) as log:
-                return [_row(log, each, view) for each in cursors]
-        except (CorruptLog, OSError):
-            # keep the last rows; whatever else uses the log reports what is wrong with it
-            return self._rows
+def cursor_rows(directory: str, view: NodeView) -> Sequence[CursorRow]:
+    """Return the cursors of a node's view by name; reads the merged log in `directory`."""
+    cursors = cursors_of_notes(view.notes)
+    if not cursors:
+        return ()
+    with closing(LogDirectory(directory)) as log:
+        return [_row(log, each, view) for each in cursors]
 
 
 def _row(log: LogDirectory, cursor: RegisteredCursor, view: NodeView) -> CursorRow:

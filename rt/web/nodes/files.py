@@ -1,7 +1,6 @@
 """MergedFiles: the files of a merged log, and which of them the archiver would take next."""
 
 import os
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -9,11 +8,11 @@ from typing import Any, Final
 from archiver.decide import decide
 from archiver.lease import RolledFile
 from archiver.policy import MINUTE_NS, Policy
-from rt.errors import CorruptLog, Misuse
 from rt.format.manifest import FILE_NAME
 from rt.inspect.history import Row, history
 from rt.inspect.history_text import HistoryText
 from rt.node.retain.retention import leases_of_notes, policy_of_notes
+from rt.web.serving.cached import Cached
 
 _LOOK_S: Final = 2.0  # reading a manifest of 100,000 lines takes 0.3 s
 SHOWN_MAX: Final = 400  # files on the page; more would make its time axis a grey bar
@@ -22,42 +21,28 @@ SHOWN_MAX: Final = 400  # files on the page; more would make its time axis a gre
 class MergedFiles:
     """Reads the history of a log from its files on request, but at most every two seconds.
 
-    Threads: any thread may call any method. `_lock` guards the other fields, and is held while the
-        manifest is read, so that two simultaneous requests read it once.
+    Threads: any thread may call any method.
     """
 
     def __init__(self, directory: str) -> None:
-        """Prepare; the first request reads.
-
-        Args:
-            directory: the directory of the merged log.
-        """
+        """Prepare for the merged log in `directory`; the first request reads."""
         self._directory = directory
-        self._rows: list[Row] = []
-        self._looked_s, self._looked_ns = float("-inf"), 0
-        self._lock = threading.Lock()
+        self._cached: Cached[tuple[int, list[Row]]] = Cached((0, []), _LOOK_S)
 
     def rows(self) -> list[Row]:
         """Return a row for each file, oldest first; none if there is no log yet."""
-        with self._lock:
-            if time.monotonic() - self._looked_s >= _LOOK_S:
-                self._looked_s = time.monotonic()
-                self._look()
-            return self._rows
+        return self._cached.get(self._read)[1]
 
     def texts(self) -> tuple[int, list[str]]:
         """Return when the files were read, and each row as JSON, as in `/log-history`."""
-        text, rows = HistoryText(self._directory, time.time_ns()), self.rows()
-        return self._looked_ns, [text.json(row) for row in rows]
+        text = HistoryText(self._directory, time.time_ns())
+        looked_ns, rows = self._cached.get(self._read)
+        return looked_ns, [text.json(row) for row in rows]
 
-    def _look(self) -> None:
+    def _read(self) -> tuple[int, list[Row]]:
         now_ns = time.time_ns()
-        try:
-            there = os.path.exists(os.path.join(self._directory, FILE_NAME))
-            self._rows = history(self._directory) if there else []
-        except (Misuse, CorruptLog, OSError):
-            return  # whatever else uses the log reports what is wrong with it
-        self._looked_ns = now_ns
+        there = os.path.exists(os.path.join(self._directory, FILE_NAME))
+        return now_ns, history(self._directory) if there else []
 
 
 def planned(
@@ -87,16 +72,10 @@ def planned(
 def _shown(row: Row, policy: Policy, goes: Mapping[str, str], oldest: str) -> dict[str, Any]:
     by_time = policy.time and row.state == "rolled"
     return {
-        "file": row.file,
-        "state": row.state,
-        "bytes": row.bytes,
-        "messages": row.messages,
-        "first_ns": row.line.first_time_ns,
-        "last_ns": row.line.last_time_ns,
-        "rolled_ns": row.rolled_ns,
-        "archived_ns": row.gone.at_ns if row.gone else None,
-        "why": row.gone.reason if row.gone else goes.get(row.file, ""),
-        "goes": row.file in goes,
+        "file": row.file, "state": row.state, "bytes": row.bytes, "messages": row.messages,
+        "first_ns": row.line.first_time_ns, "last_ns": row.line.last_time_ns,
+        "rolled_ns": row.rolled_ns, "archived_ns": row.gone.at_ns if row.gone else None,
+        "why": row.gone.reason if row.gone else goes.get(row.file, ""), "goes": row.file in goes,
         "is_next": row.file == oldest,
         "expires_ns": row.line.at_ns + policy.time * MINUTE_NS if by_time else None,
-    }
+    }  # fmt: skip

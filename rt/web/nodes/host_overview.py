@@ -19,19 +19,12 @@ def stream_row(sample: NodeSample, settings: NodeSettings) -> Fields:
     level, text = own_verdict(sample, settings)
     engine, flow = sample.view.engine, sample.flow
     return {
-        "stream": settings.stream,
-        "level": level,
-        "text": text,
-        "leader": engine.leader,
-        "role": engine.role.name.lower(),
-        "bytes_per_s": round(flow.merged.bytes_per_s),
-        "messages_per_s": round(flow.merged.messages_per_s),
-        "messages": sample.view.number,
-        "lag_bytes": sample.unmerged,
-        "waiting_s": round(sample.waiting_s, 1),
-        "sessions": len(sample.sessions),
-        "began_ns": sample.times.began_ns,
-    }
+        "stream": settings.stream, "level": level, "text": text, "leader": engine.leader,
+        "role": engine.role.name.lower(), "bytes_per_s": round(flow.merged.bytes_per_s),
+        "messages_per_s": round(flow.merged.messages_per_s), "messages": sample.view.number,
+        "lag_bytes": sample.unmerged, "waiting_s": round(sample.waiting_s, 1),
+        "sessions": len(sample.sessions), "began_ns": sample.times.began_ns,
+    }  # fmt: skip
 
 
 def host_overview(node: str, rows: Sequence[Fields], failures: Mapping[str, str]) -> Fields:
@@ -47,14 +40,10 @@ def host_overview(node: str, rows: Sequence[Fields], failures: Mapping[str, str]
                                                          each["stream"]))  # fmt: skip
     level, text = _verdict(ordered)
     return {
-        "kind": "host",
-        "name": node,
-        "version": __version__,
-        "at_ns": time.time_ns(),
+        "kind": "host", "name": node, "version": __version__, "at_ns": time.time_ns(),
         "began_ns": min((each["began_ns"] for each in rows), default=time.time_ns()),
-        "verdict": {"level": level, "text": text},
-        "streams": ordered,
-    }
+        "verdict": {"level": level, "text": text}, "streams": ordered,
+    }  # fmt: skip
 
 
 def _failed(name: str, why: str) -> Fields:

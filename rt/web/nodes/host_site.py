@@ -20,8 +20,8 @@ from rt.web.serving.site import Fields, Site, SiteHealth
 _EVENTS: Final = 60
 
 
-class HostSite:
-    """A process's streams (`rt.web.serving.site.Site`); with a single stream, that stream's site.
+class HostSite(Site):
+    """A process's streams; with a single stream, that stream's site.
 
     Streams come and go at run time, so each request asks which are served now.
 
@@ -29,21 +29,13 @@ class HostSite:
     """
 
     def __init__(self, host: StreamHost, events: RecentEvents) -> None:
-        """Show a host's streams.
-
-        Args:
-            host: serves the streams.
-            events: the lines of the process's log.
-        """
+        """Show a host's streams, and the lines of the process's log."""
         self._host = host
         self._events = events
         self._lock = threading.Lock()
         self._sites: dict[str, NodeSite] = {}
         # streams whose sites may ask the other nodes of their clusters
         self._started: set[str] = set()
-
-    def start(self) -> None:
-        """Do nothing: a stream's site starts asking other nodes when someone views it."""
 
     def stop(self) -> None:
         """Stop asking other nodes, and report that the streams are not ready."""

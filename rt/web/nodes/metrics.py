@@ -50,11 +50,9 @@ class StreamView(NamedTuple):
 
 
 def node_metrics(
-    streams: Sequence[StreamView],
-    settings: NodeSettings,
-    expiry: Mapping[str, float],
+    streams: Sequence[StreamView], settings: NodeSettings, expiry: Mapping[str, float],
     failed: Sequence[str] = (),
-) -> Iterator[Metric]:
+) -> Iterator[Metric]:  # fmt: skip
     """Yield all metric families.
 
     Args:

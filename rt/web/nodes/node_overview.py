@@ -1,6 +1,6 @@
 """The overview of a node's cluster, as shown on the page, in one object."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from replicator.serve.client_record import PULLS, PUSHES, ClientView
@@ -18,6 +18,7 @@ from rt.web.serving.site import Fields
 
 SESSIONS_MAX: Final = 50  # sessions on the page without a search
 _CLIENTS_MAX: Final = 200
+_AWAY_NS: Final = 6 * 3600 * 10**9  # a puller that left is listed for so long
 _WAITS_S: Final = 2.0  # a session that waits longer deserves attention
 _TEXT_MAX: Final = 300
 _NUMBER_MAX: Final = 1 << 63
@@ -93,20 +94,13 @@ def trouble(session: SessionView) -> tuple[float, float, int, str]:
 def session_row(session: SessionView) -> Fields:
     """Return a session as shown on the page."""
     return {
-        "session": session.session,
-        "pushed_by": session.pushed_by,
-        "state": _state(session),
-        "received": str(session.received),
-        "durable": str(session.durable),
-        "merged": str(session.merged),
-        "bytes": session.traffic.bytes,
-        "messages": session.traffic.messages,
-        "bytes_per_s": round(session.bytes_per_s),
-        "lag_bytes": session.unmerged,
-        "waiting_s": round(session.waiting_s, 1),
-        "last_ns": session.last_ns,
-        "connected_ns": session.connected_ns,
-    }
+        "session": session.session, "pushed_by": session.pushed_by, "state": _state(session),
+        "received": str(session.received), "durable": str(session.durable),
+        "merged": str(session.merged), "bytes": session.traffic.bytes,
+        "messages": session.traffic.messages, "bytes_per_s": round(session.bytes_per_s),
+        "lag_bytes": session.unmerged, "waiting_s": round(session.waiting_s, 1),
+        "last_ns": session.last_ns, "connected_ns": session.connected_ns,
+    }  # fmt: skip
 
 
 def _state(session: SessionView) -> str:
@@ -202,7 +196,21 @@ def _clients(
     for name, answer in answers.items():
         theirs = _list(answer, "clients") if isinstance(answer, dict) else []
         rows += [_answered(each, name) for each in theirs if isinstance(each, dict)]
-    return [each for each in rows if each["kind"] == PULLS][:_CLIENTS_MAX]
+    rows = [each for each in rows if each["kind"] == PULLS]
+    rows += _away(sample, settings.name, {each["peer"] for each in rows})
+    return rows[:_CLIENTS_MAX]
+
+
+def _away(sample: NodeSample, node: str, here: Collection[str]) -> list[Fields]:
+    """Return the pullers that have left this node within hours and pull from none, newest first."""
+    since_ns = sample.times.at_ns - _AWAY_NS
+    left = {each.peer: each for each in sample.clients if each.kind == PULLS
+            and each.peer not in here and (each.ended_ns or 0) > since_ns}  # fmt: skip
+    return [
+        _client(each, node, sample.view.end)
+        | {"is_away": True, "since_ns": each.ended_ns, "waiting_s": 0.0}
+        for each in sorted(left.values(), key=lambda each: -(each.ended_ns or 0))
+    ]
 
 
 def _answered(client: Mapping[str, Any], node: str) -> Fields:
@@ -212,6 +220,7 @@ def _answered(client: Mapping[str, Any], node: str) -> Fields:
         "address": _text(client, "address"), "position": _text(client, "position"),
         "lag_bytes": _number(client, "lag_bytes") or 0, "waiting_s": _seconds(client, "waiting_s"),
         "bytes": _number(client, "bytes") or 0, "since_ns": _number(client, "since_ns") or 0,
+        "is_away": False,
     }  # fmt: skip
 
 
@@ -221,6 +230,7 @@ def _client(client: ClientView, node: str, end: Position) -> Fields:
         "peer": client.peer, "kind": client.kind, "node": node, "address": client.address,
         "position": str(position), "lag_bytes": bytes_between(position, end),
         "waiting_s": round(client.waiting_s, 1), "bytes": client.sent, "since_ns": client.began_ns,
+        "is_away": False,
     }  # fmt: skip
 
 

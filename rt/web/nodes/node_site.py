@@ -18,11 +18,12 @@ from rt.node.host.node import STUCK_S, Node
 from rt.node.observe.sample import NodeSample, SessionView
 from rt.node.settings.node import parse_address
 from rt.text import time_text
-from rt.web.nodes.cursor_rows import CursorRow, CursorRows
+from rt.web.nodes.cursor_rows import CURSORS_S, CursorRow, cursor_rows
 from rt.web.nodes.files import MergedFiles, planned
 from rt.web.nodes.metrics import StreamView, node_metrics
 from rt.web.nodes.node_overview import overview, session_row, troubled_first
 from rt.web.nodes.peer_poller import PeerPoller
+from rt.web.serving.cached import Cached
 from rt.web.serving.recent import RecentEvents
 from rt.web.serving.site import Fields, Site, SiteHealth
 
@@ -30,27 +31,21 @@ _CERTIFICATE_S: Final = 60.0  # how often the certificates are reread
 _KEPT_S: Final = 24 * 3600.0
 
 
-class NodeSite:
-    """A node (`rt.web.serving.site.Site`).
+class NodeSite(Site):
+    """A node.
 
-    Threads: any thread may call any method; the parts have locks of their own. `_expiry` is
-        replaced as a whole. `node` is set once.
+    Threads: any thread may call any method; the parts have locks of their own. `node` is set once.
     """
 
     def __init__(self, node: Node, events: RecentEvents) -> None:
-        """Show this node, which has to be started before `start` is called.
-
-        Args:
-            node: the node.
-            events: the lines of its log.
-        """
+        """Show a node, to be started before `start` is called, and the lines of its log."""
         self.node = node
         self._events = events
         self._files = MergedFiles(node.pipeline.feeds.directory)
-        self._cursors = CursorRows(node.pipeline.feeds.directory)
+        self._cursors: Cached[Sequence[CursorRow]] = Cached((), CURSORS_S)
         settings = node.settings
         self._certificates = certificate_files(settings.certs, settings.name)
-        self._expiry: tuple[float, dict[str, float]] = (float("-inf"), {})
+        self._expiry: Cached[dict[str, float]] = Cached({}, _CERTIFICATE_S)
         contexts = Contexts(self._certificates, client_context, settings.stream)
         sequencer = node.pipeline.sequencer
         self._others = PeerPoller(self._addresses, contexts, lambda: sequencer.view.number)
@@ -88,7 +83,8 @@ class NodeSite:
 
     def cursors(self) -> Sequence[CursorRow]:
         """Return the registered cursors."""
-        return self._cursors.rows(self.sample.view)
+        directory = self.node.pipeline.feeds.directory
+        return self._cursors.get(lambda: cursor_rows(directory, self.sample.view))
 
     def metrics(self) -> Iterable[Metric]:
         """Yield all metrics."""
@@ -169,15 +165,11 @@ class NodeSite:
             "active": bool(session.pushed_by),
             "connect_time": time_text(session.connected_ns) if session.connected_ns else "",
             "last_message": time_text(session.last_ns) if session.last_ns else "",
-            "replicated_pos": int(session.durable),
-            "total_bytes": session.traffic.bytes,
-            "transfer_rate": round(session.bytes_per_s),
-            "target_directory": directory,
-            "session": session.session,
-            "address": client.address if client else "",
-            "merged_pos": int(session.merged),
-            "lag_bytes": session.unmerged,
-        }
+            "replicated_pos": int(session.durable), "total_bytes": session.traffic.bytes,
+            "transfer_rate": round(session.bytes_per_s), "target_directory": directory,
+            "session": session.session, "address": client.address if client else "",
+            "merged_pos": int(session.merged), "lag_bytes": session.unmerged,
+        }  # fmt: skip
 
     def history(self) -> tuple[int, list[str]]:
         """Return when the files were read, and JSON for each file of the merged log."""
@@ -190,12 +182,8 @@ class NodeSite:
 
     def expires(self) -> dict[str, float]:
         """Return when the certificates `own` and `ca` expire, in seconds since the epoch."""
-        looked_s, expiry = self._expiry
-        if time.monotonic() - looked_s > _CERTIFICATE_S:
-            files = self._certificates
-            expiry = {use: expires_s(path) for use, path in (("own", files.cert), ("ca", files.ca))}
-            self._expiry = time.monotonic(), expiry
-        return expiry
+        files = {"own": self._certificates.cert, "ca": self._certificates.ca}
+        return self._expiry.get(lambda: {use: expires_s(path) for use, path in files.items()})
 
 
 def _is_recent(session: SessionView, sample: NodeSample) -> bool:

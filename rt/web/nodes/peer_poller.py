@@ -28,11 +28,9 @@ class PeerPoller:
     """
 
     def __init__(
-        self,
-        addresses: Callable[[], Mapping[str, tuple[str, int]]],
-        contexts: Contexts,
+        self, addresses: Callable[[], Mapping[str, tuple[str, int]]], contexts: Contexts,
         number: Callable[[], int],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Prepare; asks nothing yet.
 
         Args:

@@ -127,7 +127,7 @@ function topology(data) {
   if (data.sessions.total > sessions.length) sessions.push({ key: " more", name: `${count(data.sessions.total - sessions.length)} more`, note: "sessions", flows: false });
   if (!sessions.length) sessions.push({ key: " none", name: "no session yet", note: "rt publish, rt push", away: true });
   const nodes = data.nodes.map((each) => ({ key: each.name, name: each.name, away: each.is_away, kind: each.is_away ? "away" : each.name === data.leader ? "leader" : "", note: each.is_away ? "" : each.behind ? `${count(each.behind)} messages behind` : each.messages === null ? each.role : `${count(each.messages)} messages` }));
-  const clients = data.clients.slice(0, 6).map((each) => ({ key: `${each.node} ${each.address}`, name: each.peer, node: each.node, note: each.lag_bytes ? `${size(each.lag_bytes)} behind` : "has everything", flows: data.flow.merged.bytes_per_s > 0, kind: each.waiting_s > 2 ? "waits" : "" }));
+  const clients = data.clients.slice(0, 6).map((each) => ({ key: `${each.node} ${each.address}`, name: each.peer, node: each.node, note: each.is_away ? `left ${since(each.since_ns)}` : each.lag_bytes ? `${size(each.lag_bytes)} behind` : "has everything", flows: data.flow.merged.bytes_per_s > 0, kind: each.is_away ? "away" : each.waiting_s > 2 ? "waits" : "", away: each.is_away }));
   if (data.clients.length > 6) clients.push({ key: " more", name: `${count(data.clients.length - 6)} more`, note: "subscribers" });
   if (!clients.length) clients.push({ key: " none", name: "no subscriber", note: "rt pull", away: true });
   box("map-sessions", sessions); box("map-nodes", nodes); box("map-clients", clients);
@@ -147,7 +147,7 @@ function wires(sessions, nodes, clients) {
     if (!session.away) wire(side("map-sessions", i, true), side("map-nodes", j, false), node.away ? "cut" : session.flows ? "flows" : "");
   }));
   clients.forEach((client, i) => nodes.forEach((node, j) => {
-    if (node.name === client.node) wire(side("map-nodes", j, true), side("map-clients", i, false), node.away ? "cut" : client.flows ? "flows" : "");
+    if (node.name === client.node && !client.away) wire(side("map-nodes", j, true), side("map-clients", i, false), node.away ? "cut" : client.flows ? "flows" : "");
   }));
   // Moves the dashes at each event: an animation would keep a core a third busy, and move without news.
   $("wires").setAttribute("stroke-dashoffset", -4 * (beat++ % 3));
@@ -172,7 +172,7 @@ const sessionCells = (each) => [
   number(each.lag_bytes ? size(each.lag_bytes) : "0"), number(waited(each.waiting_s, 0, "–")), number(ago(each.last_ns)),
 ];
 const clientCells = (each) => [
-  text(each.peer), text(each.node), text(each.address), number(size(each.bytes)),
+  text(each.peer), each.is_away ? { text: "away", tag: "away" } : text(each.node), text(each.address), number(size(each.bytes)),
   number(each.lag_bytes ? size(each.lag_bytes) : "0"), number(waited(each.waiting_s, 0, "–")), number(ago(each.since_ns)),
 ];
 const known = (value, write) => (value === null ? "–" : write(value));
@@ -308,7 +308,7 @@ function show(data) {
   table("nodes", data.nodes, (each) => each.name, nodeCells, (each) => each.is_away || each.trouble !== "");
   sessionsTable(data);
   table("clients", data.clients, (each) => `${each.node} ${each.address}`, clientCells, (each) => each.waiting_s > 2);
-  say($("clients-count"), count(data.clients.length));
+  say($("clients-count"), count(data.clients.filter((each) => !each.is_away).length));
   cursorsTable(data.cursors || []);
   remember(data.sessions.rows);
   events(data); sessionPage(data);

@@ -14,7 +14,7 @@ from rt.net.authority.certificates import CertificateFiles, expires_s
 from rt.version import __version__
 from rt.web.serving.collector import gauge
 from rt.web.serving.recent import RecentEvents
-from rt.web.serving.site import Fields
+from rt.web.serving.site import Fields, Site
 
 _NO_FLOW: Final = {"bytes_per_s": 0, "messages_per_s": 0, "bytes": 0, "messages": 0}
 
@@ -39,10 +39,7 @@ class ShownProgram:
 
     def metrics(self) -> Iterator[Metric]:
         """Yield the metrics that every such program has."""
-        version = (__version__, platform.python_version(), self.kind, "", "")
-        labels = ("version", "python", "kind", "cluster", "node")
-        words = "Always 1; the labels say what runs here."
-        yield gauge("rt_build_info", words, {version: 1}, labels)
+        yield build_info(self.kind)
         ends = {("own",): expires_s(self.certificate.cert), ("ca",): expires_s(self.certificate.ca)}
         words = "When a certificate of this program expires."
         yield gauge("rt_certificate_expiry_timestamp_seconds", words, ends, ("use",))
@@ -53,41 +50,26 @@ class ShownProgram:
         return overview | {"events": self.events.latest(60)}
 
 
-class ProgramSite:
-    """ProgramSite: what is the same in each program's site (`rt.web.serving.site.Site`)."""
+def build_info(kind: str) -> Metric:
+    """Return the metric whose labels say what runs here."""
+    version = (__version__, platform.python_version(), kind, "", "")
+    labels = ("version", "python", "kind", "cluster", "node")
+    return gauge("rt_build_info", "Always 1; the labels say what runs here.", {version: 1}, labels)
+
+
+class ProgramSite(Site):
+    """The site of a program that has one stream: a pusher, a puller or an export."""
 
     def __init__(self, kind: str, stream: Callable[[], str]) -> None:
-        """Show a program of this kind, which has one stream."""
+        """Show a program of this kind, and the stream that this returns."""
         self._kind = kind
         self._stream = stream
-
-    def start(self) -> None:
-        """Do nothing: the command watches its client with or without an HTTP port."""
-
-    def stop(self) -> None:
-        """Do nothing: there is nothing to stop."""
 
     def part(self, stream: str) -> Self:
         """Return this site, for its own stream or ""."""
         if stream not in ("", self._stream()):
             raise Misuse(f"this rt {self._kind} has no stream {shown(stream)}")
         return self
-
-    def sessions(self, _search: str, _limit: int) -> Fields:
-        """Return none."""
-        return {"total": 0, "found": 0, "rows": []}
-
-    def clients(self) -> Fields:
-        """Return none: clients connect to nodes."""
-        return {"result": {"node": "", "publishers": {}, "subscribers": {}}}
-
-    def history(self) -> tuple[int, list[str]]:
-        """Return none: it has no merged log."""
-        return time.time_ns(), []
-
-    def files(self) -> list[Fields]:
-        """Return none: it has no merged log."""
-        return []
 
 
 def no_flow_overview(kind: str, stream: str, level: str, words: str, began_ns: int) -> Fields:

@@ -21,20 +21,16 @@ from rt.web.serving.site import Fields, SiteHealth
 
 
 class PullSite(ProgramSite):
-    """A puller (`rt.web.serving.site.Site`); any thread may call any method.
+    """A puller; any thread may call any method.
 
     The node that it copies from measures its lag (`rt_pull_lag_seconds`), because a puller cannot
     know what it has not been sent.
     """
 
     def __init__(
-        self,
-        client: PullClient,
-        directory: str,
-        program: ShownProgram,
-        watch: PullWatch,
+        self, client: PullClient, directory: str, program: ShownProgram, watch: PullWatch,
         scrubber: Scrubber | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Show a client that copies into `directory`, with its watch and its scrubber."""
         super().__init__(program.kind, lambda: program.stream)
         self._watch = watch

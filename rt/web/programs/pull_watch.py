@@ -16,13 +16,7 @@ class PullWatch(SiteWatch):
     """
 
     def __init__(self, client: PullClient, pause_s: float, stalled_s: float = STALLED_S) -> None:
-        """Prepare; `start` begins the checks.
-
-        Args:
-            client: the puller.
-            pause_s: seconds between two checks.
-            stalled_s: as of `SiteWatch`.
-        """
+        """Prepare to watch a puller; the other arguments are those of `SiteWatch`."""
         super().__init__(pause_s, stalled_s)
         self._client = client
 
@@ -37,4 +31,6 @@ class PullWatch(SiteWatch):
         status = self._client.status()
         if status.node:
             return f"{status.node} is connected, and the copy stays at {status.position}"
-        return f"what is merged is not copied: {printable(status.error) or 'no node is connected'}"
+        return (
+            f"merged messages are not copied: {printable(status.error) or 'no node is connected'}"
+        )

@@ -25,13 +25,7 @@ class PushWatch(SiteWatch):
     """
 
     def __init__(self, client: PushClient, pause_s: float, stalled_s: float = STALLED_S) -> None:
-        """Prepare; `start` begins the checks.
-
-        Args:
-            client: the pusher.
-            pause_s: seconds between two checks.
-            stalled_s: as of `SiteWatch`.
-        """
+        """Prepare to watch a pusher; the other arguments are those of `SiteWatch`."""
         super().__init__(pause_s, stalled_s)
         self.status: Sequence[SessionStatus] = ()
         self._client = client
@@ -47,7 +41,7 @@ class PushWatch(SiteWatch):
         mine = [each for each in self.status if each.session == hop]
         reasons = dict.fromkeys(f"{each.node}: {each.error}" for each in mine if each.error)
         said = "; ".join(map(printable, reasons)) or "no node says why; rt status may"
-        return f"what is published is not taken (session {hop}): {said}"
+        return f"published messages are not accepted (session {hop}): {said}"
 
     def progress(self) -> Mapping[str, HopProgress]:
         """Check the client, and return how far each session has come."""

@@ -1,23 +1,21 @@
 """TableSite: what `rt export --follow` shows over HTTP."""
 
-import platform
 import time
 from collections.abc import Iterable
 
 from prometheus_client.core import Metric
 
-from rt.spark.tables.follow import TableFollower
+from rt.tables.follow import TableFollower
 from rt.text import printable
-from rt.version import __version__
 from rt.web.nodes.verdict import DEGRADED, OK
-from rt.web.programs.program import ProgramSite, no_flow_overview, tile
+from rt.web.programs.program import ProgramSite, build_info, no_flow_overview, tile
 from rt.web.serving.collector import counter, gauge
 from rt.web.serving.recent import RecentEvents
 from rt.web.serving.site import Fields, SiteHealth
 
 
 class TableSite(ProgramSite):
-    """A follower (`rt.web.serving.site.Site`); any thread may call any method."""
+    """A follower; any thread may call any method."""
 
     def __init__(self, follower: TableFollower, table: str, events: RecentEvents) -> None:
         """Show a follower that adds to `table`."""
@@ -31,10 +29,7 @@ class TableSite(ProgramSite):
         """Yield all metrics."""
         status, label = self._follower.status, ("stream",)
         key = (status.stream,)
-        version = (__version__, platform.python_version(), "export", "", "")
-        labels = ("version", "python", "kind", "cluster", "node")
-        yield gauge("rt_build_info", "Always 1; the labels say what runs here.",
-                    {version: 1}, labels)  # fmt: skip
+        yield build_info("export")
         yield gauge("rt_table_lag_messages", "Messages of the log that the table lacks.",
                     {key: status.lag_messages}, label)  # fmt: skip
         yield gauge("rt_table_lag_seconds", "How long the oldest of these was merged ago.",

@@ -37,7 +37,7 @@ class SiteWatch(ABC):
         self.at_s = time.monotonic()  # time of the last check
         self._pause_s = self._period_s = pause_s
         self._stalls = Stalls(stalled_s)
-        self._complaint = Complaint(_log, "what is shipped or copied cannot be looked at")
+        self._complaint = Complaint(_log, "progress cannot be checked")
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="look out", daemon=True)
 
@@ -63,7 +63,7 @@ class SiteWatch(ABC):
     def stuck(self) -> str:
         """Return a message if a check is more than 30 s late; "" if not."""
         late_s = time.monotonic() - self.at_s - self._period_s
-        return f"it was not looked at for {late_s:.0f} s" if late_s > STUCK_S else ""
+        return f"progress was not checked for {late_s:.0f} s" if late_s > STUCK_S else ""
 
     def look(self) -> None:
         """Check once; log which hops have stalled since the last check, or that all move again."""

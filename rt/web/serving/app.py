@@ -93,14 +93,10 @@ class Page:
             "/rt-clients": lambda asked: self._encoded(self._part(asked).clients()),
         }
         paths: dict[str, Callable[[Request], Response]] = {
-            "/metrics": self._metrics,
-            "/healthz": self._healthz,
-            "/readyz": self._readyz,
-            "/readiness": self._readyz,
-            "/sessions": self._sessions,
-            "/log-history": self._history,
+            "/metrics": self._metrics, "/healthz": self._healthz, "/readyz": self._readyz,
+            "/readiness": self._readyz, "/sessions": self._sessions, "/log-history": self._history,
             **{path: partial(self._share, path, make) for path, make in shared.items()},
-        }
+        }  # fmt: skip
         routes = [
             Route(path, self._charged(_found(answer)), methods=["GET"])
             for path, answer in paths.items()

@@ -19,6 +19,7 @@ class HttpProtocol(H11Protocol):
     An answer may take as long as it needs: that of an open page never ends.
     """
 
+    request_s = REQUEST_S  # at least; at most twice as long
     gone: Callable[[], None] | None = None  # called when the connection has ended
     _timer: asyncio.TimerHandle | None = None
     _waited: bool = False  # whether it was already waiting at the last check
@@ -43,7 +44,7 @@ class HttpProtocol(H11Protocol):
         return cycle is None or cycle.response_complete
 
     def _wait(self) -> None:
-        self._timer = self.loop.call_later(REQUEST_S, self._look)
+        self._timer = self.loop.call_later(self.request_s, self._look)
 
     def _look(self) -> None:
         waits = self.is_waiting

@@ -73,10 +73,7 @@ def forget_events(events: RecentEvents) -> None:
 
 def _event(record: logging.LogRecord, number: int, more: int) -> dict[str, Any]:
     return {
-        "key": number,
-        "more": more,
-        "at_ns": int(record.created * 1e9),
-        "level": record.levelname.lower(),
-        "event": getattr(record, "event", ""),
+        "key": number, "more": more, "at_ns": int(record.created * 1e9),
+        "level": record.levelname.lower(), "event": getattr(record, "event", ""),
         "text": printable(record.getMessage())[:_WORDS_MAX],
-    }
+    }  # fmt: skip

@@ -1,4 +1,4 @@
-"""WebServer: serves a site over HTTP, in its own thread."""
+"""HttpServer: serves an application over HTTP, in its own thread; WebServer: a site."""
 
 import logging
 import socket
@@ -12,10 +12,12 @@ from rt.net.contexts import demand_private
 from rt.node.settings.http import HttpSettings, is_loopback
 
 if TYPE_CHECKING:
+    from rt.web.serving.protocol import HttpProtocol
     from rt.web.serving.site import Site
 
 _log: Final = logging.getLogger("rt.web")
 _CONNECTIONS_MAX: Final = 64
+_BACKLOG: Final = 1024  # a crowd that comes at once; the default drops what is over 128
 _STOP_S: Final = 3.0
 _START_S: Final = 10.0
 _MISSING: Final = (
@@ -37,20 +39,29 @@ def demand_installed() -> None:
         raise Misuse(_MISSING) from error
 
 
-class WebServer:
-    """Listens as soon as it is made, and serves between `start` and `stop`.
+class HttpServer:
+    """Listens as soon as it is made, and serves an application between `start` and `stop`.
 
     Threads: the owner's thread calls all methods; the thread that `start` starts runs the event
-        loop. `_server` is set once; any thread may set its flag `should_exit`. Any thread may end
-        the streams of `_page`.
+        loop. `_server` is set once; any thread may set its flag `should_exit`.
     """
 
-    def __init__(self, settings: HttpSettings, site: "Site") -> None:
+    def __init__(
+        self,
+        settings: HttpSettings,
+        app: Any,
+        protocol: "type[HttpProtocol] | None" = None,
+        places: int = _CONNECTIONS_MAX,
+        request_s: float | None = None,
+    ) -> None:
         """Listen at the address.
 
         Args:
             settings: the address and the certificate.
-            site: what to show.
+            app: what answers.
+            protocol: of its connections; HTTP with deadlines unless given.
+            places: how many connections there may be.
+            request_s: how long a handshake, and a request, may take to arrive; 5 s by default.
 
         Raises:
             Misuse: packages are not installed, or the certificate cannot be used.
@@ -59,25 +70,25 @@ class WebServer:
         demand_installed()
         import uvicorn  # noqa: PLC0415 - optional
 
-        from rt.web.serving.app import Page  # noqa: PLC0415 - imports optional packages
-        from rt.web.serving.clients import WebClients  # noqa: PLC0415
+        from rt.web.serving.clients import WebClients  # noqa: PLC0415 - imports optional packages
         from rt.web.serving.protocol import HttpProtocol  # noqa: PLC0415
         from rt.web.serving.tls_upgrade import HttpPlaces, TlsUpgrade  # noqa: PLC0415
 
-        places = HttpPlaces(_CONNECTIONS_MAX)
+        slots, made = HttpPlaces(places), protocol or HttpProtocol
         self._settings = settings
         self._context = _context(settings)
         clients = WebClients(settings.http_ca) if settings.http_ca else None
         self._socket = _listen(settings.address)
-        self._page = Page(site, local=is_loopback(settings.address[0]), is_open=not clients)
 
         def opened(**given: Any) -> TlsUpgrade:
-            return TlsUpgrade(HttpProtocol(**given), places, self._context, clients)
+            http = made(**given)
+            http.request_s = request_s or http.request_s
+            return TlsUpgrade(http, slots, self._context, clients)
 
         config = uvicorn.Config(
-            self._page.app, http=cast("Any", opened), ws="none", lifespan="off", log_config=None,
+            app, http=cast("Any", opened), ws="none", lifespan="off", log_config=None,
             access_log=False, server_header=False, proxy_headers=False,
-            timeout_graceful_shutdown=1,
+            timeout_graceful_shutdown=1, timeout_keep_alive=round(made.request_s),
         )  # fmt: skip
         logging.getLogger("uvicorn").setLevel(logging.WARNING)  # uvicorn logs its start and stop
         self._server = uvicorn.Server(config)
@@ -98,7 +109,6 @@ class WebServer:
             if not self._thread.is_alive() or time.monotonic() > deadline_s:
                 raise RtError(f"nothing is served at {self.url}; the log says why")
             time.sleep(0.01)
-        _log.info("metrics, health and a page at %s", self.url)
 
     def reload(self) -> None:
         """Reload the certificate from its files, for new connections."""
@@ -109,7 +119,6 @@ class WebServer:
 
     def stop(self) -> None:
         """Stop serving, and end all connections."""
-        self._page.end_streams()
         self._server.should_exit = True
         if self._thread.is_alive():
             self._thread.join(_STOP_S)
@@ -117,6 +126,34 @@ class WebServer:
 
     def _run(self) -> None:
         self._server.run([self._socket])
+
+
+class WebServer(HttpServer):
+    """Serves a site: metrics, health and a page.
+
+    Threads: as `HttpServer`; any thread may end the streams of `_page`.
+    """
+
+    def __init__(
+        self, settings: HttpSettings, site: "Site", *, request_s: float | None = None
+    ) -> None:
+        """Listen at the address; `request_s` and errors as for `HttpServer`."""
+        demand_installed()
+        from rt.web.serving.app import Page  # noqa: PLC0415 - imports optional packages
+
+        is_local, is_open = is_loopback(settings.address[0]), not settings.http_ca
+        self._page = Page(site, local=is_local, is_open=is_open)
+        super().__init__(settings, self._page.app, request_s=request_s)
+
+    def start(self) -> None:
+        """Start serving."""
+        super().start()
+        _log.info("metrics, health and a page at %s", self.url)
+
+    def stop(self) -> None:
+        """Stop serving, and end all connections."""
+        self._page.end_streams()
+        super().stop()
 
 
 def demand_free(settings: HttpSettings) -> None:
@@ -127,7 +164,7 @@ def demand_free(settings: HttpSettings) -> None:
 def _listen(address: tuple[str, int]) -> socket.socket:
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     try:
-        return socket.create_server(address, family=family)
+        return socket.create_server(address, family=family, backlog=_BACKLOG)
     except OSError as error:
         words = spoken(error).partition(" (while ")[0]  # Python's message repeats the address
         raise OSError(

@@ -1,8 +1,10 @@
 """Site: what a process shows over HTTP, whatever kind of process it is."""
 
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from prometheus_client.core import Metric
 
@@ -24,12 +26,14 @@ class SiteHealth:
     age_s: float
 
 
-class Site(Protocol):
+class Site(ABC):
     """A node, a pusher or a puller, as its HTTP port shows it. Any thread may call any method.
 
-    No method waits for another thread of the process, asks a peer, or changes anything.
+    No method waits for another thread of the process, asks a peer, or changes anything. A program
+    without sessions, clients or a merged log shows none.
     """
 
+    @abstractmethod
     def part(self, stream: str) -> "Site":
         """Return the site of one stream; for "", the site that the process shows by default.
 
@@ -37,32 +41,40 @@ class Site(Protocol):
             Misuse: the process does not serve this stream.
         """
 
+    @abstractmethod
     def metrics(self) -> Iterable[Metric]:
         """Yield all metrics."""
 
+    @abstractmethod
     def health(self) -> SiteHealth:
         """Return the health of the process."""
 
+    @abstractmethod
     def status(self) -> list[Fields]:
         """Return what `rt status --json` shows of the process."""
 
+    @abstractmethod
     def overview(self) -> Fields:
         """Return what the page shows."""
 
-    def sessions(self, search: str, limit: int) -> Fields:
+    def sessions(self, search: str, limit: int) -> Fields:  # noqa: ARG002 - there are none
         """Return the sessions whose names contain `search`, those in trouble first."""
+        return {"total": 0, "found": 0, "rows": []}
 
     def clients(self) -> Fields:
         """Return pushing and pulling clients, in the form of `/rt-clients`."""
+        return {"result": {"node": "", "publishers": {}, "subscribers": {}}}
 
     def history(self) -> tuple[int, list[str]]:
         """Return when the files were read, and JSON for each file of the merged log."""
+        return time.time_ns(), []
 
     def files(self) -> list[Fields]:
         """Return the files of the merged log as shown on the page."""
+        return []
 
-    def start(self) -> None:
+    def start(self) -> None:  # noqa: B027 - most need nothing
         """Start whatever is needed to answer requests."""
 
-    def stop(self) -> None:
+    def stop(self) -> None:  # noqa: B027
         """Stop what `start` started."""

@@ -9,7 +9,7 @@ from typing import Any
 from replicator.limits.admission import network_of
 from rt.errors import Refused
 from rt.web.serving.clients import WebClients
-from rt.web.serving.protocol import REQUEST_S, HttpProtocol
+from rt.web.serving.protocol import HttpProtocol
 
 
 class HttpPlaces:
@@ -54,12 +54,9 @@ class TlsUpgrade(asyncio.Protocol):
     """
 
     def __init__(
-        self,
-        http: HttpProtocol,
-        places: HttpPlaces,
-        context: ssl.SSLContext | None,
+        self, http: HttpProtocol, places: HttpPlaces, context: ssl.SSLContext | None,
         clients: WebClients | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Prepare for one connection.
 
         Args:
@@ -118,8 +115,9 @@ class TlsUpgrade(asyncio.Protocol):
     async def _speak_tls(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
         try:
             secured = await asyncio.get_running_loop().start_tls(
-                transport, self, context, server_side=True, ssl_handshake_timeout=REQUEST_S
-            )
+                transport, self, context, server_side=True,
+                ssl_handshake_timeout=self._http.request_s,
+            )  # fmt: skip
         except OSError:  # the client gave up, is too slow, or has no certificate we trust
             secured = None
         if secured is None or not self._is_taken(secured):

@@ -1,0 +1,74 @@
+"""NodesFollower: has a client follow the members of the cluster that it is connected to."""
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+
+from rt.errors import RtError
+from rt.net.authority.identity import CertificateRole
+from rt.net.contexts import Contexts
+from rt.net.known_nodes import KnownNodes
+from rt.net.loop.event_loop import EventLoop
+from rt.net.loop.timer import Aside, Timer
+
+Address = tuple[str, int]
+
+
+class NodesFollower:
+    """NodesFollower: asks for the members now and then, in the turns of a client's event loop.
+
+    Threads: any thread may call `start`, `look` and `stop`; the loop calls the rest.
+    """
+
+    def __init__(
+        self,
+        known: KnownNodes,
+        contexts: Contexts,
+        follow: Callable[[Sequence[Address]], None],
+        roles: Collection[CertificateRole] = (CertificateRole.NODE,),
+    ) -> None:
+        """Ask nothing before `start`.
+
+        Args:
+            known: the nodes.
+            contexts: of the client.
+            follow: called by the loop with all nodes once they have changed.
+            roles: the roles that may be asked.
+        """
+        self._known, self._contexts, self._follow = known, contexts, follow
+        self._roles = roles
+        self._followed = known.addresses
+        self._next_s = float("-inf")
+        self._timer: Timer | None = None
+
+    def start(self, loop: EventLoop) -> None:
+        """Begin to ask."""
+        self._timer = Timer(loop, self._turn, lambda _error: None)
+        self._timer.set()
+
+    def look(self) -> None:
+        """Follow now what has become known otherwise, such as by another configuration."""
+        if self._timer is not None:
+            self._timer.set()
+
+    def stop(self) -> None:
+        """Ask no more; a question that is under way is not waited for."""
+        if self._timer is not None:
+            self._timer.stop(0)
+
+    def _turn(self) -> float | Aside:
+        self._apply()
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return self._next_s - now_s
+        self._next_s = now_s + self._known.look_s
+        return Aside(self._ask, lambda _error: self._apply())
+
+    def _ask(self) -> None:
+        with suppress(RtError, OSError):  # none answers, or none leads; it is asked again
+            self._known.learn(self._contexts, self._roles)
+
+    def _apply(self) -> None:
+        if self._known.addresses != self._followed:
+            self._followed = self._known.addresses
+            self._follow(self._followed)

@@ -1,0 +1,142 @@
+"""LogPages: the whole merged log over HTTP, filtered, as lines of JSON."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from typing import Final, NamedTuple
+
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rt.errors import FrameError, GapError, Misuse
+from rt.events import Event, Poisoned
+from rt.format.json_line import json_line
+from rt.format.where import Where
+from rt.gateway.answers import UNCACHED, PageRoute, text_answer
+from rt.gateway.follower import ANY_STREAM, StreamFollower
+from rt.gateway.reading import CHUNK_BYTES, SCAN_S
+from rt.position import Position
+from rt.subscriber import Subscriber
+
+_MESSAGES_MAX: Final = 10_000
+_WAIT_S: Final = 30.0  # proxies give up after a minute
+_NAMES: Final = ("from", "max", "wait", "session", "key_prefix", "where")
+
+
+class Wanted(NamedTuple):
+    """Which messages a request asks for, as `rt.Subscriber` takes it."""
+
+    sessions: list[str] | None
+    where: list[str] | None
+    key_prefix: bytes
+
+
+class LogPart(NamedTuple):
+    """What one answer has: its lines, where the next begins, and whether that is the end.
+
+    `poisoned` counts the frames among them that cannot be decoded.
+    """
+
+    lines: list[bytes]
+    next: str
+    is_at_end: bool
+    poisoned: int
+
+
+class LogPages:
+    """Answers requests for messages of the log; keeps nothing of a client's.
+
+    Threads: the event loop's, but for `_part`, which any thread may call.
+    """
+
+    def __init__(self, reader: Callable[..., Subscriber], follower: StreamFollower) -> None:
+        """Prepare.
+
+        Args:
+            reader: makes readers of the copy; takes the arguments of `rt.Subscriber`.
+            follower: says when the copy has grown.
+        """
+        self._reader, self._follower = reader, follower
+
+    @property
+    def routes(self) -> list[PageRoute]:
+        """What to serve."""
+        return [PageRoute("/v1/log", self._log, "GET")]
+
+    async def _log(self, request: Request, _identity: str) -> Response:
+        query = request.query_params
+        if unknown := sorted(set(query) - set(_NAMES)):
+            raise Misuse(f"{unknown[0][:40]!r} is no parameter; use {', '.join(_NAMES)}")
+        most = int(_number(query, "max", 1000, _MESSAGES_MAX))
+        until_s = time.monotonic() + _number(query, "wait", 0.0, _WAIT_S)
+        wanted = Wanted(
+            query.getlist("session") or None,
+            query.getlist("where") or None,
+            query.get("key_prefix", "").encode(),
+        )
+        begin = query.get("from", "earliest")
+        while True:
+            with self._follower.waiting(ANY_STREAM) as change:  # before the look
+                try:
+                    part = await asyncio.to_thread(self._part, begin, most, wanted)
+                except GapError as error:
+                    return text_answer(410, str(error), **{"Rt-Next": str(error.gap.end)})
+                left_s = until_s - time.monotonic()
+                if part.lines or part.poisoned or left_s <= 0 or self._follower.failure:
+                    return _answered(part)
+                begin = part.next
+                if part.is_at_end:
+                    await asyncio.wait([change], timeout=left_s)
+
+    def _part(self, begin: str, most: int, wanted: Wanted) -> LogPart:
+        """Read a part of the log; what does not match takes time as well."""
+        found: list[bytes] = []
+        poisoned: list[Event] = []
+        where = Where.parse(wanted.where, wanted.key_prefix)
+        until_s, size = time.monotonic() + SCAN_S, 0
+        reader = self._reader(
+            start=begin, follow=False, on_poison="notify", on_event=partial(_meet, poisoned),
+            sessions=wanted.sessions, where=wanted.where, key_prefix=wanted.key_prefix,
+        )  # fmt: skip
+        with closing(reader):
+            place: Position | None = None  # within a batch
+            while place is None and time.monotonic() < until_s:
+                batch = reader.next_batch()
+                if batch is None:
+                    return LogPart(found, str(reader.position), True, len(poisoned))
+                try:
+                    for message in where.messages(batch, batch.places):
+                        found.append(json_line(message))
+                        size += len(found[-1])
+                        if len(found) >= most or size >= CHUNK_BYTES:
+                            place = message.next_position
+                            break
+                except FrameError as error:
+                    raise reader.poison(batch, error) from None
+            return LogPart(found, str(place or reader.position), False, len(poisoned))
+
+
+def _meet(poisoned: list[Event], event: Event) -> None:
+    if isinstance(event, Poisoned):
+        poisoned.append(event)
+
+
+def _answered(part: LogPart) -> Response:
+    headers = {**UNCACHED, "Rt-Next": part.next}
+    if part.is_at_end:
+        headers["Rt-Up-To-Date"] = "true"
+    if part.poisoned:
+        headers["Rt-Undecodable-Frames"] = str(part.poisoned)
+    return Response(b"".join(part.lines), headers=headers, media_type="application/x-ndjson")
+
+
+def _number(query: QueryParams, name: str, default: float, most: float) -> float:
+    text = query.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.replace(".", "", 1).isdigit() and float(text) <= most):
+        raise Misuse(f"{name} is {text[:20]!r}; use a number from 0 to {most:g}")
+    return float(text)

@@ -1,0 +1,260 @@
+"""Appends: publishes what a request asks for, and waits for what the merged log makes of it."""
+
+import asyncio
+import hashlib
+import os
+import secrets
+import shutil
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from rt.client.client import Client
+from rt.client.publisher import ClientPublisher
+from rt.errors import FlushTimeout, Misuse, RtError, SessionFull, WriterFailed, spoken
+from rt.gateway.follower import StreamFollower
+from rt.gateway.model import StreamChange, StreamVerdict, apply
+from rt.gateway.store import StreamStore
+from rt.log.write.disk_room import DiskLimit
+from rt.names import NAME_LENGTH_MAX
+from rt.position import START
+
+MERGED_S: Final = 30.0
+_SESSIONS_MAX: Final = 256  # that are open at once, one for each identity
+_IN_PART: Final = "it may be published in part; repeat it only with the same Producer-Seq"
+_AGAIN: Final = "repeat it only with the same Producer-Seq, which makes it no second append"
+_ID_FILE: Final = "gateway.id"
+_DISK_BYTES: Final = 1 << 30  # of a session, while no node takes it; or a quarter of a small disk
+
+
+@dataclass(slots=True)
+class _Session:
+    """An identity's session, whose turn it is to publish, and how many requests use it."""
+
+    publisher: ClientPublisher
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    uses: int = 0
+
+
+class StreamWriter:
+    """Publishes changes, in one session for each identity; the event loop's alone.
+
+    What is certain to be refused is not published: what the stream refuses as it is in the log,
+    while no other request to it is under way. Else the log decides: an answer from what is not
+    merged yet could be wrong, and a repeated append must not be answered before the first.
+    """
+
+    def __init__(
+        self, client: Client, directory: str, store: StreamStore, follower: StreamFollower
+    ) -> None:
+        """Open the sessions of earlier runs, so that what they left is shipped.
+
+        Args:
+            client: publishes.
+            directory: of the stream, with a directory for each session.
+            store: the streams.
+            follower: hears what becomes of what is published.
+
+        Raises:
+            RtError: as `rt.client.client.Client.publisher`.
+        """
+        self._client, self._store, self._follower = client, store, follower
+        self._prefix = f"http-{_own_id(directory)}"
+        total = shutil.disk_usage(directory).total
+        self._limit = DiskLimit(min(_DISK_BYTES, max(1 << 20, total // 4)))
+        self._sessions: OrderedDict[str, _Session] = OrderedDict()
+        self._opening = asyncio.Lock()
+        self._under_way: Counter[str] = Counter()  # requests, by stream
+        for name in sorted(os.listdir(directory)):
+            if name.startswith(self._prefix) and len(self._sessions) < _SESSIONS_MAX:
+                self._sessions[name] = _Session(self._opened(name))
+
+    async def change(
+        self,
+        name: str,
+        identity: str,
+        changes: Sequence[StreamChange],
+        payloads: Sequence[bytes],
+        *,
+        is_async: bool = False,
+        wait_s: float | None = None,
+    ) -> StreamVerdict:
+        """Publish what a request asks for, and wait until it is merged and executed.
+
+        Args:
+            name: the stream.
+            identity: who asks.
+            changes: one for each message, at least one; all are of one request.
+            payloads: of the messages; empty where the change has no data.
+            is_async: wait only until a majority of the nodes keeps it.
+            wait_s: wait no longer than this; nor than `MERGED_S`.
+
+        Returns:
+            What the merged log has made of the last; of the first, if that creates the stream.
+            202 with `is_async`: the log has not decided yet. 503 if it was not there in time.
+        """
+        is_alone = not self._under_way[name]
+        self._under_way[name] += 1
+        try:
+            refusal = self._refusal(name, changes) if is_alone else None
+            if refusal is not None:
+                return refusal
+            session = await self._session(identity)
+            try:
+                patience_s = min(MERGED_S, MERGED_S if wait_s is None else wait_s)
+                expected = await self._publish(session, name, changes, payloads)
+                if is_async:
+                    return await _replicated(session.publisher, patience_s)
+                return await self._merged(session.publisher, expected, changes, patience_s)
+            except Misuse:
+                raise  # nothing of it was taken
+            except SessionFull as error:
+                return StreamVerdict(503, f"{spoken(error)}; nothing of it was taken")
+            except WriterFailed as error:
+                await self._give_up(session)
+                return StreamVerdict(503, f"{spoken(error)}; {_IN_PART}")
+            except (RtError, OSError) as error:
+                return StreamVerdict(503, f"{spoken(error)}; {_IN_PART}")
+            finally:
+                session.uses -= 1
+        finally:
+            self._under_way[name] -= 1
+            if not self._under_way[name]:
+                del self._under_way[name]
+
+    async def _publish(
+        self,
+        session: _Session,
+        name: str,
+        changes: Sequence[StreamChange],
+        payloads: Sequence[bytes],
+    ) -> "list[asyncio.Future[StreamVerdict]]":
+        async with session.lock:  # the sequence numbers are known before
+            publisher = session.publisher
+            first = publisher.next_sequence
+            numbers = sorted({first, first + len(changes) - 1})
+            expected = [self._follower.expect(publisher.name, each) for each in numbers]
+            try:
+                await asyncio.to_thread(_published, publisher, name.encode(), changes, payloads)
+            except (RtError, OSError):
+                for each in numbers:
+                    self._follower.forget(publisher.name, each)
+                raise
+        return expected
+
+    def _refusal(self, name: str, changes: Sequence[StreamChange]) -> StreamVerdict | None:
+        """Return why nothing of a request is new; None if a part of it may be."""
+        stream, verdicts = self._store.get(name), []
+        tail = START if stream is None else stream.tail
+        for change in changes:
+            stream, verdict = apply(stream, change, START)
+            # One that another gateway has filled is none.
+            is_gap = verdict.status == 409 and verdict.seq >= 0
+            if verdict.is_new or is_gap:
+                return None
+            verdicts.append(verdict)
+        return verdicts[0 if changes[0].do == "create" else -1]._replace(tail=tail)
+
+    async def _merged(
+        self,
+        publisher: ClientPublisher,
+        expected: "list[asyncio.Future[StreamVerdict]]",
+        changes: Sequence[StreamChange],
+        patience_s: float,
+    ) -> StreamVerdict:
+        try:
+            async with asyncio.timeout(patience_s):
+                verdicts = [await each for each in expected]
+        except TimeoutError:
+            late = f"it is published, and not merged after {patience_s:g} s"
+            return StreamVerdict(503, f"{late}{await _delay_of(publisher)}; {_AGAIN}")
+        if changes[0].do == "create":
+            return verdicts[0]._replace(tail=verdicts[-1].tail)
+        return verdicts[-1]
+
+    async def _session(self, identity: str) -> _Session:
+        """Return an identity's session, for one use more.
+
+        Raises:
+            RtError: too many are in use, or it cannot be opened.
+        """
+        name = f"{self._prefix}-{identity}" if identity else self._prefix
+        if len(name) > NAME_LENGTH_MAX:  # several long names may begin alike
+            digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
+            name = f"{name[: NAME_LENGTH_MAX - 10].rstrip('-._')}.{digest}"
+        async with self._opening:
+            found = self._sessions.get(name)
+            if found is None:
+                if len(self._sessions) >= _SESSIONS_MAX:
+                    await self._end_one()
+                publisher = await asyncio.to_thread(self._opened, name)
+                found = self._sessions[name] = _Session(publisher)
+            found.uses += 1
+        self._sessions.move_to_end(name)
+        return found
+
+    def _opened(self, name: str) -> ClientPublisher:
+        return self._client.publisher(name, disk_limit=self._limit)
+
+    async def _give_up(self, session: _Session) -> None:
+        """End a session whose disk failed: the next request opens it again."""
+        name = session.publisher.name
+        async with self._opening:
+            if self._sessions.get(name) is session:
+                with suppress(RtError, OSError):
+                    await asyncio.to_thread(session.publisher.close, 0.0)
+                del self._sessions[name]
+
+    async def _end_one(self) -> None:
+        """End the session that was used least recently, of those that no request uses."""
+        idle = next((name for name, each in self._sessions.items() if not each.uses), None)
+        if idle is None:
+            raise RtError(f"{_SESSIONS_MAX} clients are appending; try again")
+        await asyncio.to_thread(self._sessions.pop(idle).publisher.close, 0.0)
+
+
+def _own_id(directory: str) -> str:
+    """Return what tells this gateway's sessions from those of others; made by its first run."""
+    path = os.path.join(directory, _ID_FILE)
+    with suppress(FileNotFoundError), open(path, encoding="ascii") as file:
+        return file.read().strip()
+    own = secrets.token_hex(4)
+    with open(path, "x", encoding="ascii") as file:
+        file.write(f"{own}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    return own
+
+
+async def _replicated(publisher: ClientPublisher, patience_s: float) -> StreamVerdict:
+    try:
+        await asyncio.to_thread(publisher.flush, "replicated", patience_s)
+    except FlushTimeout as error:
+        late = f"it is published, and no majority keeps it after {patience_s:g} s"
+        why = f" ({error.reason})" if error.reason else ""
+        return StreamVerdict(503, f"{late}{why}; {_AGAIN}")
+    return StreamVerdict(202)
+
+
+async def _delay_of(publisher: ClientPublisher) -> str:
+    """Return what keeps a session from being merged, if that is known: that no node answers."""
+    try:
+        await asyncio.to_thread(publisher.flush, "merged", 0.0)
+    except FlushTimeout as error:
+        return f" ({error.reason})" if error.reason else ""
+    except (RtError, OSError) as error:
+        return f" ({spoken(error)})"
+    return ""
+
+
+def _published(
+    publisher: ClientPublisher,
+    key: bytes,
+    changes: Sequence[StreamChange],
+    payloads: Sequence[bytes],
+) -> None:
+    headers = [each.encode() for each in changes]
+    publisher.publish_many(payloads, [key] * len(payloads), headers=headers)
+    publisher.flush("written")

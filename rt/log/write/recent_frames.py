@@ -1,0 +1,235 @@
+"""RecentFrames: the last frames appended to a log, in memory, so that nothing reads them back."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from rt.errors import Refused
+from rt.format.checksum import crc32
+from rt.format.frame import HEADER_BYTES, Header
+from rt.limits import KIB, MIB
+from rt.position import START, Position
+
+_SPANS_MAX: Final = 16  # used and not compared; a gap between two is a large append or a roll
+
+
+class Heading(NamedTuple):
+    """A frame's header, parsed and raw."""
+
+    header: Header
+    raw: bytes
+
+
+class Appended(NamedTuple):
+    """Appended: consecutive whole frames of one file, from one append or several.
+
+    Attributes:
+        position: where the first begins in this log.
+        end: where the last ends.
+        headings: their headers; in a merged log, these have the positions in the sessions.
+        data: their bytes.
+    """
+
+    position: Position
+    end: Position
+    headings: Sequence[Heading]
+    data: bytes
+
+
+class UsedSpan(NamedTuple):
+    """UsedSpan: consecutive bytes that were used from memory, and their CRC-32."""
+
+    begin: Position
+    end: Position
+    crc: int
+
+
+class FrameBounds(NamedTuple):
+    """How much stays in memory, in bytes.
+
+    Attributes:
+        log: of a log. A lone message leaves within milliseconds; a session with a backlog is read
+            from its file.
+        append: of one append: what an instruction may carry, 16 KiB, and the range frame before it.
+        all: of all sessions and streams of a process: of 256 sessions as much as one may have.
+        step: memory is accounted for in steps, as a message takes some 10 us.
+        heading: what a parsed header takes beside its bytes; of small frames, most of the memory.
+    """
+
+    log: int = 64 * KIB
+    append: int = 20 * KIB
+    all: int = 16 * MIB
+    step: int = MIB
+    heading: int = 750
+
+
+class FrameMemory:
+    """FrameMemory: the memory of the recent frames of all logs of a process.
+
+    Threads: any; `lock` guards its fields, and those of every `RecentFrames` that shares it.
+    """
+
+    def __init__(
+        self,
+        take: Callable[[int], None] = lambda _count: None,
+        give_back: Callable[[int], None] = lambda _count: None,
+        bounds: FrameBounds = FrameBounds(),  # noqa: B008 - it never changes
+    ) -> None:
+        """Start empty.
+
+        Args:
+            take: takes a number of bytes from the process's memory, or raises `Refused`.
+            give_back: releases them.
+            bounds: how much stays.
+        """
+        self.bounds = bounds
+        self.lock = threading.Lock()
+        self.held = 0  # bytes of frames, and of their headings
+        self.taken = 0
+        self._take = take
+        self._give_back = give_back
+
+    def has_room(self) -> bool:
+        """Whether a step more may be held than is taken; the caller holds the lock."""
+        if self.taken + self.bounds.step > self.bounds.all:
+            return False
+        try:
+            self._take(self.bounds.step)
+        except Refused:
+            return False
+        self.taken += self.bounds.step
+        return True
+
+    def shrink(self) -> None:
+        """Give back what is not needed, except one step; the caller holds the lock."""
+        while self.taken > self.held + 2 * self.bounds.step:
+            self.taken -= self.bounds.step
+            self._give_back(self.bounds.step)
+
+
+class RecentFrames:
+    """RecentFrames: the last frames of a log, consecutive, as they were checked and appended.
+
+    The file has the same bytes, so any of them may be missing here. A copy's frames leave once
+    they are merged, or synced; all leave with the log.
+    """
+
+    __slots__ = ("_left_to", "_memory", "_parts", "used")
+
+    def __init__(self, memory: FrameMemory) -> None:
+        self._memory = memory
+        self._parts: tuple[Appended, ...] = ()
+        self._left_to = START  # frames before this are needed no more
+        self.used: tuple[UsedSpan, ...] = ()  # not compared with the file yet
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory."""
+        parts = self._parts
+        return parts[-1].end - parts[0].position if parts else 0
+
+    def keep(
+        self,
+        position: Position,
+        end: Position,
+        parts: Sequence[bytes | memoryview],
+        headers: Sequence[Header],
+    ) -> None:
+        """Keep frames that were appended, unless they are many or memory is short.
+
+        Args:
+            position: where the first begins in this log.
+            end: where the last ends.
+            parts: their bytes, split anywhere.
+            headers: their headers, checked.
+        """
+        memory, length = self._memory, end - position
+        with memory.lock:
+            known = self._parts
+            if known and known[-1].end != position:
+                self._leave(len(known))
+            if end <= self._left_to:
+                return  # it was merged before it came
+            while self._parts and end - self._parts[0].position > memory.bounds.log:
+                self._leave(1)
+            is_much = length > memory.bounds.append or len(self.used) > _SPANS_MAX
+            cost = length + memory.bounds.heading * len(headers)
+            if is_much or (memory.held + cost > memory.taken and not memory.has_room()):
+                self._leave(len(self._parts))
+                return
+            data, headings, at = b"".join(parts), list[Heading](), 0
+            for header in headers:
+                headings.append(Heading(header, data[at : at + HEADER_BYTES]))
+                at += header.size
+            self._parts += (Appended(position, end, headings, data),)
+            memory.held += cost
+
+    def between(self, first: Position, end: Position) -> Appended | None:
+        """Return what was appended from `first` on, up to `end` at most; None if it is not here."""
+        parts = self._parts  # replaced as a whole
+        if not parts or not parts[0].position <= first < end:
+            return None
+        found, place = list[Appended](), first
+        for each in parts:
+            if each.position == place and each.end <= end:
+                found.append(each)
+                place = each.end
+        if len(found) < 2:
+            return found[0] if found else None
+        headings = [heading for each in found for heading in each.headings]
+        return Appended(first, place, headings, b"".join([each.data for each in found]))
+
+    def use(self, frames: Appended) -> bool:
+        """Record that frames are used without being read: the file is to be compared with them.
+
+        False if they have left meanwhile: the sync that dropped them may have compared already.
+        """
+        begin, end, _, data = frames
+        with self._memory.lock:
+            if not self._parts or begin < self._parts[0].position:
+                return False
+            *before, last = self.used or (UsedSpan(begin, begin, 0),)
+            if last.end == begin:
+                self.used = (*before, UsedSpan(last.begin, end, crc32(data, last.crc)))
+            elif last.end < end:
+                self.used = (*self.used, UsedSpan(begin, end, crc32(data)))
+        return True
+
+    def take_used(self) -> tuple[UsedSpan, ...]:
+        """Take what was used, to compare it; what is used from now on begins another span."""
+        with self._memory.lock:
+            spans, self.used = self.used, ()
+        return spans
+
+    def not_compared(self, spans: Sequence[UsedSpan]) -> None:
+        """Put back what was taken, and differs or could not be compared."""
+        with self._memory.lock:
+            self.used = (*spans, *self.used)
+
+    def release(self, end: Position) -> None:
+        """Drop the frames up to `end`, and those that arrive for places before it."""
+        with self._memory.lock:
+            self._left_to = max(self._left_to, end)
+            count = 0
+            for each in self._parts:
+                if each.end > end:
+                    break
+                count += 1
+            if count:
+                self._leave(count)
+
+    def clear(self) -> None:
+        """Drop all frames."""
+        with self._memory.lock:
+            self._leave(len(self._parts))
+
+    def _leave(self, count: int) -> None:
+        """Drop what was appended first; the caller holds the lock."""
+        left, self._parts = self._parts[:count], self._parts[count:]
+        if left:
+            memory = self._memory
+            headings = sum(len(each.headings) for each in left)
+            cost = left[-1].end - left[0].position + memory.bounds.heading * headings
+            memory.held -= cost
+            if memory.taken > memory.held + 2 * memory.bounds.step:
+                memory.shrink()

@@ -1,0 +1,158 @@
+"""KnownNodes: the addresses of a stream's nodes, as configured and as the members have changed."""
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from rt.errors import spoken
+from rt.log.files.disk import make_private_directory, read_small, replace_small
+from rt.net.admin import Address, ask, ask_any
+from rt.net.authority.identity import CertificateRole
+from rt.net.contexts import Contexts
+from rt.net.tls import client_context
+
+_log: Final = logging.getLogger(__name__)
+_BYTES_MAX: Final = 16 * 1024  # of the file: 32 addresses of 255 bytes, twice
+_NODES_MAX: Final = 32
+_PORT_MAX: Final = 65535
+_ANSWER_S: Final = 5.0
+# Each question is a handshake, of some 3 ms, at the leader: 100 clients take 2 % of a processor.
+LOOK_S: Final = 15.0
+
+
+class KnownNodes:
+    """KnownNodes: follows the members of a cluster, and remembers them across restarts.
+
+    The leader is asked for the decided members. Its list is adopted if it shares an address with
+    those in use or configured: behind a gateway, nodes know each other by addresses that a client
+    cannot reach, and the configured ones stay. A list in the configuration that has changed since
+    replaces what was learned.
+
+    The list is the word of one node, which is a member with a good certificate (SECURITY, *A
+    malicious member*). What answers at an address has to show a node's certificate all the same.
+
+    Threads: any thread may call any method. `_lock` guards all fields; `addresses` is replaced
+    whole, so any thread may read it.
+    """
+
+    def __init__(
+        self, configured: Sequence[Address], path: str = "", *, look_s: float = LOOK_S
+    ) -> None:
+        """Read what was learned before.
+
+        Args:
+            configured: host and port of each node in the configuration; at least one.
+            path: the file that remembers them; "" to remember nothing.
+            look_s: time between two questions of a client that follows the members.
+        """
+        self._path, self.look_s = path, look_s
+        self._configured = tuple(dict.fromkeys(configured))
+        self.addresses = self._read() or self._configured
+        self._lock = threading.Lock()
+        self._has_complained = False
+
+    def configure(self, configured: Sequence[Address]) -> None:
+        """Use the nodes of a configuration that was read again, if they have changed."""
+        nodes = tuple(dict.fromkeys(configured))
+        with self._lock:
+            if nodes != self._configured:
+                self._configured = self.addresses = nodes
+                self._write()
+
+    def learn(
+        self, contexts: Contexts, roles: Collection[CertificateRole] = (CertificateRole.NODE,)
+    ) -> bool:
+        """Ask for the members; return whether the addresses have changed.
+
+        Args:
+            contexts: the certificate and the stream; the question has a connection of its own.
+            roles: the roles that may be asked; mirrors, of which some clients know only, refuse.
+
+        Raises:
+            OSError, RtError: no node has answered, or none leads.
+        """
+        own = Contexts(contexts.files, client_context, contexts.stream)
+        asked = list(dict.fromkeys([*self.addresses, *self._configured]))
+        answer = ask_any(
+            asked, own, {"do": "members", "decided": True}, election_s=0.0,
+            asking=partial(ask, roles=roles, answer_s=_ANSWER_S),
+        )  # fmt: skip
+        return self.take(answer)
+
+    def take(self, answer: Mapping[str, Any]) -> bool:
+        """Adopt the voters in an answer to `members`; return whether the addresses have changed."""
+        return self.adopt(_voters(answer.get("members")))
+
+    def adopt(self, nodes: Sequence[Address]) -> bool:
+        """Use the addresses of the members that vote; return whether they have changed."""
+        nodes = tuple(nodes)
+        with self._lock:
+            is_ours = not {*self.addresses, *self._configured}.isdisjoint(nodes)
+            if not is_ours or set(nodes) == set(self.addresses):
+                return False
+            before, self.addresses = self.addresses, nodes
+            self._write()
+        _log.info(
+            "the nodes are %s now; they were %s", _text(nodes), _text(before),
+            extra={"event": "nodes-changed"},
+        )  # fmt: skip
+        return True
+
+    def _read(self) -> tuple[Address, ...]:
+        """Return what the file has, if it was learned from the nodes that are configured now."""
+        try:
+            known = json.loads(read_small(self._path, _BYTES_MAX)) if self._path else {}
+            configured = tuple(_address(each) for each in known.get("configured", ()))
+            nodes = tuple(_address(each) for each in known.get("nodes", ()))
+        except FileNotFoundError:
+            return ()
+        except (OSError, ValueError, AttributeError, TypeError) as error:
+            _log.warning("%s: the known nodes cannot be read, and are asked for: %s", self._path,
+                         spoken(error) if isinstance(error, OSError) else error)  # fmt: skip
+            return ()
+        return nodes[:_NODES_MAX] if configured == self._configured else ()
+
+    def _write(self) -> None:
+        """Remember the nodes; without a file a restart asks the configured ones again."""
+        if not self._path:
+            return
+        known = {"configured": self._configured, "nodes": self.addresses}
+        texts = {name: [f"{host}:{port}" for host, port in every] for name, every in known.items()}
+        try:
+            make_private_directory(os.path.dirname(os.path.abspath(self._path)))
+            replace_small(self._path, f"{self._path}.new", json.dumps(texts).encode() + b"\n")
+        except OSError as error:
+            if not self._has_complained:
+                words = "%s: the nodes cannot be remembered for the next start: %s"
+                _log.warning(words, self._path, spoken(error))
+            self._has_complained = True
+
+
+def _voters(members: object) -> tuple[Address, ...]:
+    """Return the addresses of the members that vote; none if any cannot be read."""
+    found = list[Address]()
+    for each in members if isinstance(members, list) else ():
+        if not isinstance(each, dict):
+            return ()
+        if each.get("votes") is True:
+            try:
+                found.append(_address(each.get("address")))
+            except ValueError:
+                return ()
+    return tuple(dict.fromkeys(found))[:_NODES_MAX]
+
+
+def _address(text: object) -> Address:
+    host, _, port = str(text).rpartition(":")
+    number = int(port) if port.isascii() and port.isdecimal() and len(port) <= 5 else 0
+    if not host or not 0 < number <= _PORT_MAX:
+        raise ValueError(f"{text!r} is not host:port")
+    return host.removeprefix("[").removesuffix("]"), number
+
+
+def _text(nodes: Sequence[Address]) -> str:
+    return ", ".join(f"{host}:{port}" for host, port in nodes)

@@ -1,0 +1,35 @@
+"""Cached: a value that is read on request, but at most every few seconds."""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+from rt.errors import CorruptLog, Misuse
+
+Value = TypeVar("Value")
+
+
+class Cached(Generic[Value]):
+    """Keeps what was read last, for as long as it may be shown.
+
+    Threads: any thread may call `get`. `_lock` guards the other fields, and is held during a read,
+        so that two simultaneous requests read once.
+    """
+
+    def __init__(self, value: Value, every_s: float) -> None:
+        """Keep `value` until the first read; read again after `every_s` seconds."""
+        self._value = value
+        self._every_s = every_s
+        self._looked_s = float("-inf")
+        self._lock = threading.Lock()
+
+    def get(self, read: Callable[[], Value]) -> Value:
+        """Return the value; if reading fails, the last one: what else uses it reports the fault."""
+        with self._lock:
+            if time.monotonic() - self._looked_s >= self._every_s:
+                self._looked_s = time.monotonic()
+                with suppress(Misuse, CorruptLog, OSError):
+                    self._value = read()
+            return self._value

@@ -1,0 +1,95 @@
+"""Departed: the nodes known to have been removed, and whether this node is one of them."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from sequencer.raft.consensus import Configuration, LastChange
+
+
+class RemovalVerdicts:
+    """RemovalVerdicts: the members that refuse this node because it was removed.
+
+    A node that was away while it was removed has a log that still lists it, and none of the others
+    speaks to it; only the reason of their refusal can tell it. It believes that reason once a
+    majority of the voters in its own log give it, each with its certificate as that member. So a
+    single hostile member cannot end a healthy node: with three voters or more, it takes two. Nor do
+    honest members by mistake: each gives the reason only after it has seen a decided configuration
+    without the node, and a member that lets the node in again takes its verdict back.
+
+    What it cannot tell: that a node was removed after so many of the voters that it knows were
+    replaced that no majority of them is left; and anything to one that its own log does not list
+    as a voter, such as one that has yet to be added.
+    """
+
+    def __init__(self) -> None:
+        self._members: set[str] = set()
+
+    def take(self, member: str, *, is_removed: bool) -> None:
+        """Record whether a member refused this node as removed, or let it in."""
+        if is_removed:
+            self._members.add(member)
+        else:
+            self._members.discard(member)
+
+    def are_decisive(self, change: LastChange, name: str) -> bool:
+        """Whether a majority of the voters agree; before an undecided change, and after it.
+
+        >>> from sequencer.raft.consensus import FOUNDER, Seat
+        >>> seats = {each: Seat(FOUNDER) for each in ("n1", "n2", "n3")}
+        >>> verdicts, change = RemovalVerdicts(), LastChange(0, 0, seats, {})
+        >>> for member in ("n1", "n2"):
+        ...     verdicts.take(member, is_removed=True)
+        ...     verdicts.are_decisive(change, "n3")
+        False
+        True
+
+        Args:
+            change: the last change of the members in this node's log.
+            name: this node.
+        """
+        lists = [each for each in (change.now, change.before) if each]
+        return all(self._is_majority(each, name) for each in lists)
+
+    def _is_majority(self, seats: Configuration, name: str) -> bool:
+        voters = {each for each, seat in seats.items() if seat.votes}
+        return name in voters and len(self._members & (voters - {name})) > len(voters) // 2
+
+
+class Departed:
+    """Departed: nodes that a decided configuration once listed and no longer does.
+
+    The names are kept across restarts. The log forgets its older entries, and a node's
+    configuration file never changes, so neither can show that a node was removed.
+    """
+
+    def __init__(
+        self,
+        names: Iterable[str] = (),
+        save: Callable[[Sequence[str]], None] = lambda _names: None,
+        *,
+        founders: Iterable[str] = (),
+    ) -> None:
+        """Start with the names that were saved last.
+
+        Args:
+            names: the removed nodes.
+            save: makes the names durable; an `OSError` ends the node.
+            founders: the members at the beginning of this node's log; empty if the node joined
+                later, since its configuration file only says who the members were then.
+        """
+        self.names = frozenset(names)
+        self._save = save
+        self._listed = set(founders)  # in decided configurations of the log
+
+    def follow(self, change: LastChange) -> None:
+        """Record a decided configuration; its nodes have not departed.
+
+        Args:
+            change: the log's last change; of index 0 if there was none.
+        """
+        if not change.index or change.before:
+            return
+        self._listed |= change.listed | change.now.keys()
+        names = (self.names | self._listed) - change.now.keys()
+        if names != self.names:
+            self._save(sorted(names))
+            self.names = names
