@@ -209,8 +209,9 @@ class PullClient:
         deadline = time.monotonic() + wait_s
         if self._looking is not None:
             self._looking.stop(0)  # a node that is silent answers no question in time
-        if self._follower is not None:
-            self._follower.stop()
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            follower.stop()
         self._dialer.stop()
         has_ended = self._dialer.join(wait_s)
         has_ended &= self._copy.stop(max(0.0, deadline - time.monotonic()))
@@ -338,8 +339,8 @@ class PullClient:
 
     def follow(self) -> None:
         """Follow now what `known` has become by another configuration; any thread may call it."""
-        if self._follower is not None:
-            self._follower.look()
+        if (follower := self._follower) is not None:
+            follower.look()
 
     def _follow(self, nodes: Sequence[Address]) -> None:
         """Pull from these nodes, and leave one that is no member any more."""

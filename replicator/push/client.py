@@ -88,8 +88,8 @@ class PushClient:
         )
         gather = self._gather = GatherWindow(len(nodes))
         self._headers = HeadersNews(self._book.directory)
-        self._made = partial(Destination, contexts=contexts, direction=PUSH, stream=stream)
-        self._connections = [self._connection(node) for node in nodes]
+        self._contexts: Contexts | None = contexts
+        self._connections = [self._connection(node, contexts) for node in nodes]
         self._follower = None if known is None else NodesFollower(known, contexts, self._follow)
         self._watcher = SessionWatcher(self._book, self._connections, gather, watch)
         self._releaser = Releaser(self._book, release)
@@ -113,21 +113,22 @@ class PushClient:
 
     def follow(self) -> None:
         """Follow now what `known` has become by another configuration; any thread may call it."""
-        if self._follower is not None:
-            self._follower.look()
+        if (follower := self._follower) is not None:
+            follower.look()
 
-    def _connection(self, node: Address) -> PushConnection:
-        return PushConnection(self._made([node]), self._book, self._gather, self._headers.take)
+    def _connection(self, node: Address, contexts: Contexts) -> PushConnection:
+        destination = Destination([node], contexts, PUSH, self._book.stream)
+        return PushConnection(destination, self._book, self._gather, self._headers.take)
 
     def _follow(self, nodes: Sequence[Address]) -> None:
         """Ship to these nodes from now on; a node that left has no say in what is released."""
-        loop = self._loop
-        if loop is None:
+        loop, contexts = self._loop, self._contexts
+        if loop is None or contexts is None:
             return  # it has been stopped
         before = {each.name: each for each in self._connections}
         names = [address_text(each) for each in nodes]
         begun = {
-            name: self._connection(node)
+            name: self._connection(node, contexts)
             for name, node in zip(names, nodes, strict=True)
             if name not in before
         }
@@ -201,8 +202,9 @@ class PushClient:
         deadline = time.monotonic() + drain_s
         while not (drained := self.drained()) and time.monotonic() < deadline:
             time.sleep(_DRAIN_POLL_S)
-        if self._follower is not None:
-            self._follower.stop()
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            follower.stop()
         for connection in self._connections:
             connection.dialer.stop()
         self._watcher.stop()
@@ -217,6 +219,7 @@ class PushClient:
         loop, self._loop = self._loop, None
         if self._has_own_loop and loop is not None:
             loop.stop()
+        self._contexts = None  # no one is warned about a certificate that is used no more
         return drained
 
     def drained(self, *, merged: bool = False, but: Collection[str] = ()) -> bool:

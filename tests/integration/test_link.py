@@ -96,7 +96,7 @@ def test_a_message_that_trickles_in_ends_the_connection(ends, clock):
             assert arrives(ours, 60)
             assert not list(ours.receive())
             ours.beat()
-            clock.ahead_s += 5
+            clock.ahead_s += 2
 
     with pytest.raises(PeerError, match="22 bytes did not arrive within 15 s"):
         take()

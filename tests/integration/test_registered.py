@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from functools import partial
 from random import Random
 from types import SimpleNamespace
@@ -540,6 +541,15 @@ def test_an_election_does_not_end_the_wait_for_a_cursor():
         await_consumed(troubled, START, "patient", float("nan"))
 
 
+@contextmanager
+def held_up(node, monkeypatch):
+    """Have a node execute nothing for a while; what arrives is left for its next step."""
+    with monkeypatch.context() as held:
+        held.setattr(node.pipeline.sequencer, "step", lambda: None)
+        yield
+    node.pipeline.sequencer.ring()
+
+
 def test_a_change_is_seen_at_once_whichever_node_is_asked_first(cluster, tmp_path, monkeypatch):
     """One that has not executed it yet would show a cursor as it was before."""
     monkeypatch.setattr(sequencer, "_ANSWER_S", 1.0)  # of the node that is held up
@@ -547,7 +557,7 @@ def test_a_change_is_seen_at_once_whichever_node_is_asked_first(cluster, tmp_pat
     first = next(n for n, each in enumerate(cluster.nodes.values()) if each is late)
     addresses = cluster.addresses[first:] + cluster.addresses[:first]
     wanted = {"do": "cursors", "name": "seen"}
-    with connect(cluster, tmp_path / "a") as client, late.pipeline.sequencer._busy:
+    with connect(cluster, tmp_path / "a") as client, held_up(late, monkeypatch):
         client.subscriber(cursor=rt.Registered("seen"), sessions="numbers").close()
         contexts = cluster.contexts("subscriber")
         with pytest.raises(Refused, match="leads the stream; ask it") as refused:

@@ -69,7 +69,8 @@ ASKING = {
 # These read or write files, and ask no node about the stream.
 LOCAL = {
     "bundle", "certs issue", "cluster init", "cursor forget", "cursor list", "cursor reset",
-    "cursor show", "node adopt-state", "node found", "publish", "restore", "subscribe", "up",
+    "cursor show", "node adopt-state", "node found", "publish", "query", "restore", "subscribe",
+    "up",
 }  # fmt: skip
 
 

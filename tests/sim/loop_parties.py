@@ -249,7 +249,7 @@ class Node:
 
     def __init__(self, world: "LoopWorld") -> None:
         self.world = world
-        self.is_due, self.addresses = False, ()
+        self.is_due, self.addresses, self.verdict = False, (), ""
         self.sizes: list[int] = []  # of the messages that were put
         self.heard = -1  # the last number
         self.sock: SimSocket | None = None
