@@ -8,12 +8,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from rt.errors import Misuse, Refused
-from rt.gateway.answers import UNCACHED, PageRoute, text_answer
+from rt.gateway.answers import UNCACHED, FailedError, PageRoute, text_answer
 from rt.names import parse_cursor
 from rt.net.admin import AdminClient
 from rt.position import START, Position
 
 _SILENCE_S: Final = 30.0  # then another reader may take a cursor
+_SILENCE_DIGITS: Final = 12
+_WAITING_MAX: Final = 64  # requests; nodes that do not answer hold up each for seconds
 _CONFLICTS: Final = {"held", "fenced"}
 _SHOWN: Final = ("position", "epoch", "holder", "silence_s", "messages", "bytes", "seconds")
 
@@ -24,7 +26,8 @@ class CursorPages:
     A cursor is `NAME` there, or `IDENTITY__NAME` for a client that has shown an identity: each has
     cursors of its own.
 
-    Threads: the event loop's. `_asking` lets one request at a time use the connection.
+    Threads: the event loop's. `_asking` lets one request at a time use the connection, and
+    `_waiting` counts those that use it or wait for it.
     """
 
     def __init__(self, nodes: AdminClient, place: Callable[[str], Position]) -> None:
@@ -36,6 +39,7 @@ class CursorPages:
         """
         self._nodes, self._place = nodes, place
         self._asking = asyncio.Lock()
+        self._waiting = 0
 
     @property
     def routes(self) -> list[PageRoute]:
@@ -86,7 +90,7 @@ class CursorPages:
     async def _ack(
         self, name: str, epoch: str, position: str, *, is_last: bool = False
     ) -> dict[str, Any]:
-        if not epoch.isdecimal():
+        if not (epoch.isascii() and epoch.isdecimal()):
             raise Misuse("epoch is missing; it is the number that PUT has answered")
         try:
             Position.parse(position)
@@ -98,8 +102,15 @@ class CursorPages:
         })  # fmt: skip
 
     async def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        async with self._asking:
-            return await asyncio.to_thread(self._nodes.ask, request)
+        if self._waiting >= _WAITING_MAX:
+            words = f"{_WAITING_MAX} requests about cursors wait for the nodes already"
+            raise FailedError(503, words, **{"Retry-After": "1"})
+        self._waiting += 1
+        try:
+            async with self._asking:
+                return await asyncio.to_thread(self._nodes.ask, request)
+        finally:
+            self._waiting -= 1
 
 
 def _own_name(name: str, identity: str) -> str:
@@ -110,7 +121,8 @@ def _own_name(name: str, identity: str) -> str:
 
 
 def _seconds(text: str) -> float:
-    if not (text.isascii() and text.replace(".", "", 1).isdigit()):
+    is_number = text.isascii() and text.replace(".", "", 1).isdigit()
+    if not is_number or len(text) > _SILENCE_DIGITS:
         raise Misuse(f"silence is {text[:20]!r}; use seconds")
     return float(text)
 

@@ -15,7 +15,7 @@ from rt.net.awaited import awaiting
 from rt.net.exchange import Fields, about, decode_fields, receive_all, send_all
 from rt.net.persistent_connection import PersistentConnection
 from rt.net.question import CONNECT_S, connect_about
-from rt.net.tls import Contexts
+from rt.net.tls import Contexts, peer_identity
 from rt.position import Position
 from rt.text import time_text
 
@@ -83,7 +83,20 @@ def ask(
         OSError: the node cannot be reached, or the answer is not complete after a minute.
         PeerError: the answer cannot be read.
     """
-    return _parsed(_exchange(address, contexts, request, roles, answer_s), _where(address))
+    return ask_named(address, contexts, request, roles=roles, answer_s=answer_s)[1]
+
+
+def ask_named(
+    address: Address,
+    contexts: Contexts,
+    request: Fields,
+    *,
+    roles: Collection[CertificateRole] = (CertificateRole.NODE,),
+    answer_s: float = _ANSWER_S,
+) -> tuple[str, Fields]:
+    """Return whose certificate answers at an address, and its answer; otherwise as `ask`."""
+    name, answer = _exchange(address, contexts, request, roles, answer_s)
+    return name, _parsed(answer, _where(address))
 
 
 def member_addresses(address: Address, contexts: Contexts, asking: Asking = ask) -> list[Address]:
@@ -234,13 +247,13 @@ def ask_history(address: Address, contexts: Contexts) -> NodeHistory:
     request: Fields = {"do": "log-history"}
     try:
         return parse_history(
-            _exchange(address, contexts, request | {"latest": True}), _where(address)
+            _exchange(address, contexts, request | {"latest": True})[1], _where(address)
         )
     except Refused as error:
         if error.code not in (*_ELSEWHERE, *PASSING):
             raise
         _log.debug("%s does not answer for the latest: %s", _where(address), error)
-    return parse_history(_exchange(address, contexts, request), _where(address))
+    return parse_history(_exchange(address, contexts, request)[1], _where(address))
 
 
 def parse_history(answer: bytes, where: str) -> NodeHistory:
@@ -295,14 +308,15 @@ def _exchange(
     request: Fields,
     roles: Collection[CertificateRole] = (CertificateRole.NODE,),
     answer_s: float = _ANSWER_S,
-) -> bytes:
+) -> tuple[str, bytes]:
     connect_s = min(CONNECT_S, answer_s)
     with awaiting(address), connect_about(address, contexts, ADMIN_ALPN, roles, connect_s) as sock:
         now_s = time.monotonic()
         try:
             line = json.dumps(about(contexts.stream, request)).encode() + b"\n"
             send_all(sock, line, now_s + _REQUEST_S)
-            return receive_all(sock, _ANSWER_BYTES_MAX, now_s + answer_s)
+            name = peer_identity(sock).name
+            return name, receive_all(sock, _ANSWER_BYTES_MAX, now_s + answer_s)
         except TimeoutError:
             words = f"the answer was not complete after {answer_s:g} s"
             raise TimeoutError(words) from None

@@ -5,18 +5,19 @@ import logging
 import os
 import threading
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-from rt.errors import spoken
+from rt.errors import RtError, spoken
 from rt.log.files.disk import make_private_directory, read_small, replace_small
-from rt.net.admin import Address, ask, ask_any
+from rt.net.admin import Address, ask, ask_any, ask_named
 from rt.net.authority.identity import CertificateRole
 from rt.net.contexts import Contexts
 from rt.net.tls import client_context
 
 _log: Final = logging.getLogger(__name__)
-_BYTES_MAX: Final = 16 * 1024  # of the file: 32 addresses of 255 bytes, twice
+_BYTES_MAX: Final = 32 * 1024  # of the file: 32 addresses of 255 bytes, three times
 _NODES_MAX: Final = 32
 _PORT_MAX: Final = 65535
 _ANSWER_S: Final = 5.0
@@ -27,13 +28,15 @@ LOOK_S: Final = 15.0
 class KnownNodes:
     """KnownNodes: follows the members of a cluster, and remembers them across restarts.
 
-    The leader is asked for the decided members. Its list is adopted if it shares an address with
+    The leader is asked for the decided members. Its list is used if it shares an address with
     those in use or configured: behind a gateway, nodes know each other by addresses that a client
     cannot reach, and the configured ones stay. A list in the configuration that has changed since
     replaces what was learned.
 
-    The list is the word of one node, which is a member with a good certificate (SECURITY, *A
-    malicious member*). What answers at an address has to show a node's certificate all the same.
+    The leader alone adds addresses and drops none: a pusher counts the nodes that it ships to, and
+    one faulty node could leave it with itself (SECURITY, *A malicious member*). The list is
+    confirmed, and replaces the confirmed one, once a majority of the nodes in that have named it,
+    each by a certificate of its own.
 
     Threads: any thread may call any method. `_lock` guards all fields; `addresses` is replaced
     whole, so any thread may read it.
@@ -51,7 +54,8 @@ class KnownNodes:
         """
         self._path, self.look_s = path, look_s
         self._configured = tuple(dict.fromkeys(configured))
-        self.addresses = self._read() or self._configured
+        self._confirmed, self._claimed = self._read()
+        self.addresses = self._used()
         self._lock = threading.Lock()
         self._has_complained = False
 
@@ -60,7 +64,9 @@ class KnownNodes:
         nodes = tuple(dict.fromkeys(configured))
         with self._lock:
             if nodes != self._configured:
-                self._configured = self.addresses = nodes
+                self._configured = self._confirmed = nodes
+                self._claimed = ()
+                self.addresses = self._used()
                 self._write()
 
     def learn(
@@ -81,46 +87,80 @@ class KnownNodes:
             asked, own, {"do": "members", "decided": True}, election_s=0.0,
             asking=partial(ask, roles=roles, answer_s=_ANSWER_S),
         )  # fmt: skip
-        return self.take(answer)
+        nodes = voters_in(answer)
+        if set(nodes) == set(self._confirmed) and not self._claimed:
+            return False
+        return self.adopt(nodes, self._voices(own, nodes))
 
-    def take(self, answer: Mapping[str, Any]) -> bool:
-        """Adopt the voters in an answer to `members`; return whether the addresses have changed."""
-        return self.adopt(_voters(answer.get("members")))
+    def adopt(self, nodes: Sequence[Address], voices: Collection[str] = ()) -> bool:
+        """Use the addresses of the members that vote; return whether those in use have changed.
 
-    def adopt(self, nodes: Sequence[Address]) -> bool:
-        """Use the addresses of the members that vote; return whether they have changed."""
+        Args:
+            nodes: the addresses, as a leader named them.
+            voices: the names, in their certificates, of the confirmed nodes that named the same.
+        """
         nodes = tuple(nodes)
         with self._lock:
-            is_ours = not {*self.addresses, *self._configured}.isdisjoint(nodes)
-            if not is_ours or set(nodes) == set(self.addresses):
+            if {*self.addresses, *self._configured}.isdisjoint(nodes):
                 return False
-            before, self.addresses = self.addresses, nodes
-            self._write()
-        _log.info(
-            "the nodes are %s now; they were %s", _text(nodes), _text(before),
-            extra={"event": "nodes-changed"},
-        )  # fmt: skip
-        return True
+            before = self.addresses, self._confirmed
+            if len(set(voices)) > len(self._confirmed) // 2:
+                self._confirmed, self._claimed = nodes, ()
+            else:
+                self._claimed = tuple(each for each in nodes if each not in self._confirmed)
+            used = self._used()
+            has_changed = set(used) != set(before[0])
+            if has_changed:
+                self.addresses = used
+            if has_changed or self._confirmed != before[1]:
+                self._write()
+        if has_changed:
+            _log.info(
+                "the nodes are %s now; they were %s", _text(used), _text(before[0]),
+                extra={"event": "nodes-changed"},
+            )  # fmt: skip
+        return has_changed
 
-    def _read(self) -> tuple[Address, ...]:
+    def _voices(self, contexts: Contexts, nodes: Sequence[Address]) -> set[str]:
+        """Return which of the confirmed nodes name the same list, until they are a majority."""
+        confirmed, names = self._confirmed, set[str]()
+        for address in confirmed:
+            if len(names) > len(confirmed) // 2:
+                break
+            with suppress(OSError, RtError):  # it is down, or no member any more
+                name, answer = ask_named(
+                    address, contexts, {"do": "members"}, answer_s=_ANSWER_S
+                )  # fmt: skip
+                if set(voters_in(answer)) == set(nodes):
+                    names.add(name)
+        return names
+
+    def _used(self) -> tuple[Address, ...]:
+        return (*self._confirmed, *self._claimed)[:_NODES_MAX]
+
+    def _read(self) -> tuple[tuple[Address, ...], tuple[Address, ...]]:
         """Return what the file has, if it was learned from the nodes that are configured now."""
+        unknown = self._configured, ()
         try:
             known = json.loads(read_small(self._path, _BYTES_MAX)) if self._path else {}
             configured = tuple(_address(each) for each in known.get("configured", ()))
-            nodes = tuple(_address(each) for each in known.get("nodes", ()))
+            confirmed = tuple(_address(each) for each in known.get("nodes", ()))
+            claimed = tuple(_address(each) for each in known.get("claimed", ()))
         except FileNotFoundError:
-            return ()
+            return unknown
         except (OSError, ValueError, AttributeError, TypeError) as error:
             _log.warning("%s: the known nodes cannot be read, and are asked for: %s", self._path,
                          spoken(error) if isinstance(error, OSError) else error)  # fmt: skip
-            return ()
-        return nodes[:_NODES_MAX] if configured == self._configured else ()
+            return unknown
+        return (confirmed, claimed) if confirmed and configured == self._configured else unknown
 
     def _write(self) -> None:
         """Remember the nodes; without a file a restart asks the configured ones again."""
         if not self._path:
             return
-        known = {"configured": self._configured, "nodes": self.addresses}
+        known = {
+            "configured": self._configured, "nodes": self._confirmed, "claimed": self._claimed
+        }  # fmt: skip
         texts = {name: [f"{host}:{port}" for host, port in every] for name, every in known.items()}
         try:
             make_private_directory(os.path.dirname(os.path.abspath(self._path)))
@@ -132,8 +172,9 @@ class KnownNodes:
             self._has_complained = True
 
 
-def _voters(members: object) -> tuple[Address, ...]:
-    """Return the addresses of the members that vote; none if any cannot be read."""
+def voters_in(answer: Mapping[str, Any]) -> tuple[Address, ...]:
+    """Return the members that vote in an answer to `members`; none if any cannot be read."""
+    members = answer.get("members")
     found = list[Address]()
     for each in members if isinstance(members, list) else ():
         if not isinstance(each, dict):

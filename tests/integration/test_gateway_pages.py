@@ -172,8 +172,10 @@ def test_each_identity_has_cursors_of_its_own(published):
         ("PUT", "/v1/cursors/UPPER"),
         ("PUT", "/v1/cursors/x?takeover=perhaps"),
         ("PUT", "/v1/cursors/x?silence=long"),
+        ("PUT", f"/v1/cursors/x?silence={'9' * 400}"),
         ("POST", "/v1/cursors/x"),
         ("POST", "/v1/cursors/x?epoch=1&position=here"),
+        ("POST", "/v1/cursors/x?epoch=%C2%B2&position=0.0.0"),
     ],
 )
 def test_a_wrong_request_for_a_cursor_is_named(served, method, path):

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from rt.net.known_nodes import KnownNodes
+from rt.net.known_nodes import KnownNodes, voters_in
 
 A, B, C, D = (("localhost", port) for port in (7420, 7421, 7422, 7423))
 
@@ -25,7 +25,7 @@ def test_a_client_of_one_node_learns_the_others_and_remembers_them(tmp_path):
     path = str(tmp_path / "known.nodes")
     known = KnownNodes([A], path)
     assert known.addresses == (A,)
-    assert known.take(members(A, B, C, learners=[D]))
+    assert known.adopt(voters_in(members(A, B, C, learners=[D])))
     assert KnownNodes([A], path).addresses == (A, B, C)
     assert os.stat(path).st_mode & 0o777 == 0o600
 
@@ -34,9 +34,32 @@ def test_members_are_followed_until_none_of_the_first_is_left(tmp_path):
     """Each list shares an address with the one before, never with that of the beginning."""
     known = KnownNodes([A], str(tmp_path / "nodes"))
     for each in ([A, B], [B, C], [C, D]):
-        assert known.take(members(*each))
+        assert known.adopt(each, {"n1", "n2"})
     assert known.addresses == (C, D)
-    assert not known.take(members(D, C)), "the order is no change"
+    assert not known.adopt([D, C]), "the order is no change"
+
+
+def test_one_node_alone_drops_no_other(tmp_path):
+    """A leader that named only itself would decide alone what a publisher deletes."""
+    path = str(tmp_path / "nodes")
+    known = KnownNodes([A, B, C], path)
+    assert not known.adopt([A])
+    assert not known.adopt([A], ["n1", "n1", "n1"]), "a certificate has one voice"
+    assert known.addresses == (A, B, C)
+    assert known.adopt([A, D], {"n1"}), "what it adds is used, beside all that was confirmed"
+    assert known.addresses == KnownNodes([A, B, C], path).addresses == (A, B, C, D)
+    assert known.adopt([A, B, C]), "what was only claimed goes as it came"
+    assert known.adopt([B, C, D], {"n2", "n3"})
+    assert known.addresses == KnownNodes([A, B, C], path).addresses == (B, C, D)
+
+
+def test_false_claims_do_not_make_a_majority_harder_to_reach(tmp_path):
+    """A leader that lied for a while leaves no addresses that have a say in the next list."""
+    known = KnownNodes([A, B, C], str(tmp_path / "nodes"))
+    known.adopt([A, *(("localhost", 8000 + each) for each in range(40))])
+    assert len(known.addresses) == 32
+    assert known.adopt([A, B, D], {"n1", "n2"})
+    assert known.addresses == (A, B, D)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +73,7 @@ def test_members_are_followed_until_none_of_the_first_is_left(tmp_path):
 def test_a_list_that_cannot_be_used_leaves_the_configured_nodes(tmp_path, answer):
     """Behind a gateway, nodes know each other by addresses that a client cannot reach."""
     known = KnownNodes([A], str(tmp_path / "nodes"))
-    assert not known.take(answer)
+    assert not known.adopt(voters_in(answer))
     assert known.addresses == (A,)
     assert not os.listdir(tmp_path)
 
@@ -59,7 +82,7 @@ def test_a_changed_configuration_replaces_what_was_learned(tmp_path):
     """At SIGHUP, and at a start."""
     path = str(tmp_path / "nodes")
     known = KnownNodes([A], path)
-    known.take(members(A, B))
+    known.adopt([A, B])
     known.configure([A])
     assert known.addresses == (A, B), "the same configuration as before"
     known.configure([C, D])
@@ -81,7 +104,7 @@ def test_a_directory_that_cannot_be_written_costs_a_warning(tmp_path, caplog):
     """As where a configuration is mounted read-only."""
     known = KnownNodes([A], str(tmp_path / "file" / "nodes"))
     (tmp_path / "file").write_bytes(b"")
-    assert known.take(members(A, B))
-    assert known.take(members(A, C))
+    assert known.adopt([A, B], {"n1"})
+    assert known.adopt([A, C], {"n1", "n2"})
     assert known.addresses == (A, C)
     assert caplog.text.count("cannot be remembered") == 1
