@@ -272,6 +272,26 @@ def test_line_of_a_slow_pipe_is_published_at_once(tmp_path):
     assert payloads(tmp_path)[-1] == b"half"
 
 
+def manifest_bytes(directory):
+    """Return a log's manifest; nothing if there is none yet."""
+    path = directory / "manifest"
+    return path.read_bytes() if path.exists() else b""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("keep", [("--keep-bytes", "128Ki"), ("--keep-s", "1ms")])
+def test_a_session_that_is_not_shipped_keeps_no_more_than_it_is_told_to(tmp_path, keep):
+    """A pipe that runs for months would fill the disk."""
+    options = "--root", tmp_path, "--session", "jfk", "--file-bytes", "64Ki", "--frame-bytes", "8Ki"
+    first = tmp_path / "stream" / "jfk" / "log.0.0"
+    with start("publish", *options, *keep, stdin=subprocess.PIPE, bufsize=0) as process:
+        process.stdin.write((b"x" * 99 + b"\n") * 5000)
+        assert eventually(lambda: b'"archived"' in manifest_bytes(first.parent), PATIENCE_S)
+        code, _, err = finish(process)
+    assert code == 0, err
+    assert not first.stat().st_size
+
+
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("number", "code"),

@@ -54,6 +54,16 @@ class WritingSettings:
     message_bytes_max: Bytes = field(
         default=MESSAGE_BYTES_MAX, metadata={"help": "Largest message accepted."}
     )
+    keep_s: Seconds = field(
+        default=0.0,
+        metadata={"help": "Where nothing ships the session: give up files once they are older "
+                  "than this, while the command runs; 0 keeps them."},
+    )  # fmt: skip
+    keep_bytes: Bytes = field(
+        default=0,
+        metadata={"help": "Where nothing ships the session: give up the oldest files above this "
+                  "total, while the command runs; 0 keeps them."},
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         if self.fsync not in [policy.value for policy in Fsync]:
@@ -66,7 +76,7 @@ class WritingSettings:
         return WriterSettings(
             fsync=Fsync(self.fsync), fsync_interval_s=self.fsync_interval_s,
             file_bytes_max=self.file_bytes, file_age_s=self.file_age_s,
-            compression=self.compression,
+            compression=self.compression, keep_s=self.keep_s, keep_bytes=self.keep_bytes,
         )  # fmt: skip
 
     def batching(self) -> Batching:
