@@ -244,6 +244,11 @@ class PullClient:
         return not self._dialer.stopping
 
     @property
+    def has_tried(self) -> bool:
+        """Whether an attempt to connect has ended, one way or the other, or the copy failed."""
+        return bool(self._dialer.codes) or bool(self._copy.failure)
+
+    @property
     def is_served_nowhere(self) -> bool:
         """Whether every node's last answer was that it does not serve the stream."""
         known = [self._dialer.codes.get(node) for node in self._nodes]

@@ -114,11 +114,11 @@ class FileFetch:
         """Wait until the file is here; raise `Refused` if the node does not send it."""
         began_s = since_s = self._clock()
         reached = Position(0)
-        idle = client.status().error  # its text before the first dial
         while (status := client.status()).next_place <= line.file + line.end:
             if self._is_stopping():
                 raise Stopped("the repair was stopped")
-            if status.error not in ("", idle) or not client.running:
+            # before the first answer, the error says that there is none yet
+            if not client.running or (status.error and client.has_tried):
                 raise Refused("unrepaired", status.error)
             if status.has_all or status.is_ahead:
                 raise Refused("behind", "it does not have the file yet")

@@ -292,6 +292,35 @@ def test_a_connection_that_does_not_end_is_waited_for_before_the_next_begins(tmp
     log.appender.close()
 
 
+def test_a_node_that_has_not_answered_yet_is_waited_for(tmp_path):
+    """The words of a dial that is under way were taken for the refusal of the node."""
+    log = build(tmp_path / "out")
+    said = [("connection refused", True), ("no answer yet", False), ("not connected yet", False)]
+
+    class Dialling:
+        running, has_tried = True, False
+
+        def __init__(self, *_args, **_options):
+            pass
+
+        def start(self):
+            pass
+
+        def stop(self):
+            return True
+
+        def status(self):
+            error, self.has_tried = said.pop()
+            return SimpleNamespace(
+                error=error, has_all=False, is_ahead=False, position=START, next_place=START
+            )
+
+    fetch = FileFetch(log.directory, lambda: [("n1", 1)], None, OsDisk(), pull=Dialling)
+    with pytest.raises(Refused, match="n1:1: connection refused"):
+        mend_file(fetch, log.appender, log.appender.manifest.rolled[SECOND])
+    log.appender.close()
+
+
 def test_a_node_that_sends_a_file_byte_by_byte_is_passed_over(tmp_path):
     """Meanwhile nothing else would be read or repaired, for years at a byte every nine seconds."""
     log, clock = build(tmp_path / "out"), SimpleNamespace(now_s=0.0)
