@@ -166,8 +166,7 @@ class GatewayApp:
 
         A killed gateway has answered what its file lacks; no answer may contradict that.
         """
-        if self._follower.failure:
-            raise FailedError(503, f"the gateway follows the log no more: {self._follower.failure}")
+        self._follower.demand_running()
         if self._follower.is_behind:
             raise FailedError(503, "the gateway still reads the log; try again", **_LATER)
 

@@ -9,12 +9,13 @@ from starlette.responses import JSONResponse, Response
 
 from rt.errors import Misuse, Refused
 from rt.gateway.answers import UNCACHED, FailedError, PageRoute, text_answer
+from rt.gateway.requests import number
 from rt.names import parse_cursor
 from rt.net.admin import AdminClient
 from rt.position import START, Position
 
 _SILENCE_S: Final = 30.0  # then another reader may take a cursor
-_SILENCE_DIGITS: Final = 12
+_SILENCE_MAX_S: Final = 86_400.0
 _WAITING_MAX: Final = 64  # requests; nodes that do not answer hold up each for seconds
 _CONFLICTS: Final = {"held", "fenced"}
 _SHOWN: Final = ("position", "epoch", "holder", "silence_s", "messages", "bytes", "seconds")
@@ -70,7 +71,7 @@ class CursorPages:
             return Response(status_code=204, headers=UNCACHED)
         if request.method == "PUT":
             takeover = query.get("takeover", "refuse")
-            silence_s = _seconds(query.get("silence", str(_SILENCE_S)))
+            silence_s = number(query, "silence", _SILENCE_S, _SILENCE_MAX_S)
             holder = request.client.host if request.client else "http"
             found = await self._ask({
                 "do": "cursor-open", "name": name, "silence_s": silence_s, "pin_bytes": 0,
@@ -118,13 +119,6 @@ def _own_name(name: str, identity: str) -> str:
     if not identity:
         return parse_cursor(name)
     return parse_cursor(f"{identity.replace('.', '_-')}__{parse_cursor(name)}")
-
-
-def _seconds(text: str) -> float:
-    is_number = text.isascii() and text.replace(".", "", 1).isdigit()
-    if not is_number or len(text) > _SILENCE_DIGITS:
-        raise Misuse(f"silence is {text[:20]!r}; use seconds")
-    return float(text)
 
 
 def _shown(found: dict[str, Any]) -> Response:

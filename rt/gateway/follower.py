@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from rt.errors import RtError, spoken
 from rt.format.message import Message
+from rt.gateway.answers import FailedError
 from rt.gateway.model import StreamVerdict, change_of
 from rt.gateway.store import StreamStore
 from rt.position import START, Position
@@ -69,6 +70,11 @@ class StreamFollower:
     def is_behind(self) -> bool:
         """Whether it has not come to the end that the log had when it began."""
         return not self._reached.is_set()
+
+    def demand_running(self) -> None:
+        """Raise `FailedError` once it has ended, because of the disk or of damage."""
+        if self.failure:
+            raise FailedError(503, f"the gateway follows the log no more: {self.failure}")
 
     def serve(self) -> None:
         """Wake what waits in the event loop that calls this."""

@@ -7,7 +7,6 @@ from contextlib import closing
 from functools import partial
 from typing import Final, NamedTuple
 
-from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -18,6 +17,7 @@ from rt.format.where import Where
 from rt.gateway.answers import UNCACHED, PageRoute, text_answer
 from rt.gateway.follower import ANY_STREAM, StreamFollower
 from rt.gateway.reading import CHUNK_BYTES, SCAN_S
+from rt.gateway.requests import number
 from rt.position import Position
 from rt.subscriber import Subscriber
 
@@ -70,8 +70,8 @@ class LogPages:
         query = request.query_params
         if unknown := sorted(set(query) - set(_NAMES)):
             raise Misuse(f"{unknown[0][:40]!r} is no parameter; use {', '.join(_NAMES)}")
-        most = int(_number(query, "max", 1000, _MESSAGES_MAX))
-        until_s = time.monotonic() + _number(query, "wait", 0.0, _WAIT_S)
+        most = int(number(query, "max", 1000, _MESSAGES_MAX))
+        until_s = time.monotonic() + number(query, "wait", 0.0, _WAIT_S)
         wanted = Wanted(
             query.getlist("session") or None,
             query.getlist("where") or None,
@@ -79,13 +79,14 @@ class LogPages:
         )
         begin = query.get("from", "earliest")
         while True:
+            self._follower.demand_running()  # what it has is not the end of the log any more
             with self._follower.waiting(ANY_STREAM) as change:  # before the look
                 try:
                     part = await asyncio.to_thread(self._part, begin, most, wanted)
                 except GapError as error:
                     return text_answer(410, str(error), **{"Rt-Next": str(error.gap.end)})
                 left_s = until_s - time.monotonic()
-                if part.lines or part.poisoned or left_s <= 0 or self._follower.failure:
+                if part.lines or part.poisoned or left_s <= 0:
                     return _answered(part)
                 begin = part.next
                 if part.is_at_end:
@@ -131,12 +132,3 @@ def _answered(part: LogPart) -> Response:
     if part.poisoned:
         headers["Rt-Undecodable-Frames"] = str(part.poisoned)
     return Response(b"".join(part.lines), headers=headers, media_type="application/x-ndjson")
-
-
-def _number(query: QueryParams, name: str, default: float, most: float) -> float:
-    text = query.get(name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.replace(".", "", 1).isdigit() and float(text) <= most):
-        raise Misuse(f"{name} is {text[:20]!r}; use a number from 0 to {most:g}")
-    return float(text)

@@ -160,6 +160,16 @@ def preference(headers: Mapping[str, str]) -> tuple[bool, float | None]:
     return is_async, wait_s
 
 
+def number(query: Mapping[str, str], name: str, default: float, most: float) -> float:
+    """Return a parameter that is a number from 0 to `most`; `Misuse` if it is something else."""
+    text = query.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.replace(".", "", 1).isdigit() and float(text) <= most):
+        raise Misuse(f"{name} is {text[:20]!r}; use a number from 0 to {most:g}")
+    return float(text)
+
+
 def messages_of(kind: str, body: bytes, *, is_creation: bool = False) -> list[bytes]:
     """Return the messages in a body: one, or in a stream of JSON the elements of an array.
 

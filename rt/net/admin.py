@@ -83,19 +83,14 @@ def ask(
         OSError: the node cannot be reached, or the answer is not complete after a minute.
         PeerError: the answer cannot be read.
     """
-    return ask_named(address, contexts, request, roles=roles, answer_s=answer_s)[1]
+    return _parsed(_exchange(address, contexts, request, roles, answer_s)[1], _where(address))
 
 
 def ask_named(
-    address: Address,
-    contexts: Contexts,
-    request: Fields,
-    *,
-    roles: Collection[CertificateRole] = (CertificateRole.NODE,),
-    answer_s: float = _ANSWER_S,
+    address: Address, contexts: Contexts, request: Fields, answer_s: float
 ) -> tuple[str, Fields]:
-    """Return whose certificate answers at an address, and its answer; otherwise as `ask`."""
-    name, answer = _exchange(address, contexts, request, roles, answer_s)
+    """Ask a node as `ask` does; return the name in its certificate too."""
+    name, answer = _exchange(address, contexts, request, answer_s=answer_s)
     return name, _parsed(answer, _where(address))
 
 

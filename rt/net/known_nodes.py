@@ -38,8 +38,8 @@ class KnownNodes:
     confirmed, and replaces the confirmed one, once a majority of the nodes in that have named it,
     each by a certificate of its own.
 
-    Threads: any thread may call any method. `_lock` guards all fields; `addresses` is replaced
-    whole, so any thread may read it.
+    Threads: any thread may call any method. `_lock` guards all fields; each list of addresses is
+    replaced whole, so any thread may read it.
     """
 
     def __init__(
@@ -88,52 +88,51 @@ class KnownNodes:
             asking=partial(ask, roles=roles, answer_s=_ANSWER_S),
         )  # fmt: skip
         nodes = voters_in(answer)
-        if set(nodes) == set(self._confirmed) and not self._claimed:
-            return False
-        return self.adopt(nodes, self._voices(own, nodes))
+        return self._is_news(nodes) and self.adopt(nodes, self._voices(own, nodes))
 
-    def adopt(self, nodes: Sequence[Address], voices: Collection[str] = ()) -> bool:
+    def adopt(self, nodes: Sequence[Address], voices: Mapping[Address, str] | None = None) -> bool:
         """Use the addresses of the members that vote; return whether those in use have changed.
 
         Args:
             nodes: the addresses, as a leader named them.
-            voices: the names, in their certificates, of the confirmed nodes that named the same.
+            voices: by address, whose certificate named the same; only those of confirmed nodes
+                count.
         """
-        nodes = tuple(nodes)
+        nodes, voices = tuple(nodes), voices or {}
         with self._lock:
-            if {*self.addresses, *self._configured}.isdisjoint(nodes):
+            if not self._is_news(nodes):
                 return False
-            before = self.addresses, self._confirmed
-            if len(set(voices)) > len(self._confirmed) // 2:
+            names = {voices[each] for each in self._confirmed if each in voices}
+            before, known = self.addresses, (self._confirmed, self._claimed)
+            if len(names) > len(self._confirmed) // 2:
                 self._confirmed, self._claimed = nodes, ()
             else:
                 self._claimed = tuple(each for each in nodes if each not in self._confirmed)
-            used = self._used()
-            has_changed = set(used) != set(before[0])
-            if has_changed:
-                self.addresses = used
-            if has_changed or self._confirmed != before[1]:
+            self.addresses = self._used()
+            if known != (self._confirmed, self._claimed):
                 self._write()
-        if has_changed:
-            _log.info(
-                "the nodes are %s now; they were %s", _text(used), _text(before[0]),
-                extra={"event": "nodes-changed"},
-            )  # fmt: skip
-        return has_changed
+        if set(before) == set(self.addresses):
+            return False
+        _log.info(
+            "the nodes are %s now; they were %s", _text(self.addresses), _text(before),
+            extra={"event": "nodes-changed"},
+        )  # fmt: skip
+        return True
 
-    def _voices(self, contexts: Contexts, nodes: Sequence[Address]) -> set[str]:
-        """Return which of the confirmed nodes name the same list, until they are a majority."""
-        confirmed, names = self._confirmed, set[str]()
-        for address in confirmed:
-            if len(names) > len(confirmed) // 2:
-                break
+    def _is_news(self, nodes: Sequence[Address]) -> bool:
+        """Whether a list is of our cluster, and not what is confirmed already."""
+        is_ours = not {*self.addresses, *self._configured}.isdisjoint(nodes)
+        return is_ours and (bool(self._claimed) or set(nodes) != set(self._confirmed))
+
+    def _voices(self, contexts: Contexts, nodes: Sequence[Address]) -> dict[Address, str]:
+        """Ask the confirmed nodes; return those that name the same list, by their certificates."""
+        found = dict[Address, str]()
+        for address in self._confirmed:
             with suppress(OSError, RtError):  # it is down, or no member any more
-                name, answer = ask_named(
-                    address, contexts, {"do": "members"}, answer_s=_ANSWER_S
-                )  # fmt: skip
+                name, answer = ask_named(address, contexts, {"do": "members"}, _ANSWER_S)
                 if set(voters_in(answer)) == set(nodes):
-                    names.add(name)
-        return names
+                    found[address] = name
+        return found
 
     def _used(self) -> tuple[Address, ...]:
         return (*self._confirmed, *self._claimed)[:_NODES_MAX]

@@ -278,6 +278,20 @@ def manifest_bytes(directory):
     return path.read_bytes() if path.exists() else b""
 
 
+def test_a_short_run_gives_up_what_it_need_not_keep_at_its_end(tmp_path):
+    """One a minute, each over within a second, filled the disk all the same."""
+    options = "--file-bytes", "64Ki", "--frame-bytes", "8Ki", "--keep-bytes", "128Ki"
+    result = from_file(tmp_path, (b"x" * 99 + b"\n") * 5000, *options)
+    assert result.exit_code == 0, result.stderr
+    log = tmp_path / "stream" / "jfk"
+    sizes = [
+        each.stat().st_size for each in log.iterdir() if re.fullmatch(r"log\.0\.\d+", each.name)
+    ]
+    assert 0 < sum(sizes) <= 128 * 1024
+    with Publisher(str(tmp_path), stream="stream", session="jfk") as following:
+        assert following.publish(b"more") == 5000
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("keep", [("--keep-bytes", "128Ki"), ("--keep-s", "1ms")])
 def test_a_session_that_is_not_shipped_keeps_no_more_than_it_is_told_to(tmp_path, keep):

@@ -173,6 +173,7 @@ def test_each_identity_has_cursors_of_its_own(published):
         ("PUT", "/v1/cursors/x?takeover=perhaps"),
         ("PUT", "/v1/cursors/x?silence=long"),
         ("PUT", f"/v1/cursors/x?silence={'9' * 400}"),
+        ("PUT", "/v1/cursors/x?silence=86401"),
         ("POST", "/v1/cursors/x"),
         ("POST", "/v1/cursors/x?epoch=1&position=here"),
         ("POST", "/v1/cursors/x?epoch=%C2%B2&position=0.0.0"),

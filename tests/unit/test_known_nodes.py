@@ -34,7 +34,7 @@ def test_members_are_followed_until_none_of_the_first_is_left(tmp_path):
     """Each list shares an address with the one before, never with that of the beginning."""
     known = KnownNodes([A], str(tmp_path / "nodes"))
     for each in ([A, B], [B, C], [C, D]):
-        assert known.adopt(each, {"n1", "n2"})
+        assert known.adopt(each, {place: str(place) for place in known.addresses})
     assert known.addresses == (C, D)
     assert not known.adopt([D, C]), "the order is no change"
 
@@ -44,12 +44,13 @@ def test_one_node_alone_drops_no_other(tmp_path):
     path = str(tmp_path / "nodes")
     known = KnownNodes([A, B, C], path)
     assert not known.adopt([A])
-    assert not known.adopt([A], ["n1", "n1", "n1"]), "a certificate has one voice"
+    assert not known.adopt([A], {A: "n1", B: "n1", C: "n1"}), "a certificate has one voice"
+    assert not known.adopt([A], {A: "n1", D: "n4"}), "and only a confirmed node has one"
     assert known.addresses == (A, B, C)
-    assert known.adopt([A, D], {"n1"}), "what it adds is used, beside all that was confirmed"
+    assert known.adopt([A, D], {A: "n1"}), "what it adds is used, beside all that was confirmed"
     assert known.addresses == KnownNodes([A, B, C], path).addresses == (A, B, C, D)
     assert known.adopt([A, B, C]), "what was only claimed goes as it came"
-    assert known.adopt([B, C, D], {"n2", "n3"})
+    assert known.adopt([B, C, D], {B: "n2", C: "n3"})
     assert known.addresses == KnownNodes([A, B, C], path).addresses == (B, C, D)
 
 
@@ -58,7 +59,7 @@ def test_false_claims_do_not_make_a_majority_harder_to_reach(tmp_path):
     known = KnownNodes([A, B, C], str(tmp_path / "nodes"))
     known.adopt([A, *(("localhost", 8000 + each) for each in range(40))])
     assert len(known.addresses) == 32
-    assert known.adopt([A, B, D], {"n1", "n2"})
+    assert known.adopt([A, B, D], {A: "n1", B: "n2"})
     assert known.addresses == (A, B, D)
 
 
@@ -104,7 +105,7 @@ def test_a_directory_that_cannot_be_written_costs_a_warning(tmp_path, caplog):
     """As where a configuration is mounted read-only."""
     known = KnownNodes([A], str(tmp_path / "file" / "nodes"))
     (tmp_path / "file").write_bytes(b"")
-    assert known.adopt([A, B], {"n1"})
-    assert known.adopt([A, C], {"n1", "n2"})
+    assert known.adopt([A, B], {A: "n1"})
+    assert known.adopt([A, C], {A: "n1", B: "n2"})
     assert known.addresses == (A, C)
     assert caplog.text.count("cannot be remembered") == 1

@@ -259,24 +259,41 @@ def test_a_node_whose_copy_cannot_be_used_is_passed_over(tmp_path):
     log.appender.close()
 
 
+class Pulling:
+    """What stands for a pull client; `status` says what comes of it."""
+
+    running = has_tried = True
+
+    def __init__(self, *_args, **_options):
+        pass
+
+    def start(self):
+        pass
+
+    def stop(self):
+        return True
+
+    def status(self, at=START, error=""):
+        return SimpleNamespace(
+            error=error, has_all=False, is_ahead=False, position=at, next_place=at
+        )
+
+
 def test_a_connection_that_does_not_end_is_waited_for_before_the_next_begins(tmp_path):
     """Each holds descriptors and a lock; one in every attempt would use them up."""
     log, begun = build(tmp_path / "out"), []
 
-    class Slow:
-        running, ends = False, False
-
-        def __init__(self, *_args, **_options):
-            begun.append(self)
+    class Slow(Pulling):
+        ends = False
 
         def start(self):
-            pass
+            begun.append(self)
 
         def stop(self):
             return self.ends
 
         def status(self):
-            return SimpleNamespace(error="it cannot be reached", next_place=START)
+            return super().status(error="it cannot be reached")
 
     nodes = [("n1", 1), ("n2", 2)]
     fetch = FileFetch(log.directory, lambda: nodes, None, OsDisk(), pull=Slow)
@@ -293,27 +310,14 @@ def test_a_connection_that_does_not_end_is_waited_for_before_the_next_begins(tmp
 
 
 def test_a_node_that_has_not_answered_yet_is_waited_for(tmp_path):
-    """The words of a dial that is under way were taken for the refusal of the node."""
+    """What a dial says while it is under way was taken for a refusal by the node."""
     log = build(tmp_path / "out")
     said = [("connection refused", True), ("no answer yet", False), ("not connected yet", False)]
 
-    class Dialling:
-        running, has_tried = True, False
-
-        def __init__(self, *_args, **_options):
-            pass
-
-        def start(self):
-            pass
-
-        def stop(self):
-            return True
-
+    class Dialling(Pulling):
         def status(self):
             error, self.has_tried = said.pop()
-            return SimpleNamespace(
-                error=error, has_all=False, is_ahead=False, position=START, next_place=START
-            )
+            return super().status(error=error)
 
     fetch = FileFetch(log.directory, lambda: [("n1", 1)], None, OsDisk(), pull=Dialling)
     with pytest.raises(Refused, match="n1:1: connection refused"):
@@ -325,24 +329,13 @@ def test_a_node_that_sends_a_file_byte_by_byte_is_passed_over(tmp_path):
     """Meanwhile nothing else would be read or repaired, for years at a byte every nine seconds."""
     log, clock = build(tmp_path / "out"), SimpleNamespace(now_s=0.0)
 
-    class Dripping:
-        running, at = True, SECOND
-
-        def __init__(self, *_args, **_options):
-            pass
-
-        def start(self):
-            pass
-
-        def stop(self):
-            return True
+    class Dripping(Pulling):
+        at = SECOND
 
         def status(self):
             clock.now_s += 9
-            Dripping.at = Position(Dripping.at + 1)
-            return SimpleNamespace(
-                error="", has_all=False, is_ahead=False, position=self.at, next_place=self.at
-            )
+            self.at = Position(self.at + 1)
+            return super().status(self.at)
 
     fetch = FileFetch(
         log.directory, lambda: [("n1", 1)], None, OsDisk(), pull=Dripping,

@@ -57,12 +57,12 @@ class WritingSettings:
     keep_s: Seconds = field(
         default=0.0,
         metadata={"help": "Where nothing ships the session: give up files once they are older "
-                  "than this, while the command runs; 0 keeps them."},
+                  "than this; 0 keeps them."},
     )  # fmt: skip
     keep_bytes: Bytes = field(
         default=0,
         metadata={"help": "Where nothing ships the session: give up the oldest files above this "
-                  "total, while the command runs; 0 keeps them."},
+                  "total; 0 keeps them."},
     )  # fmt: skip
 
     def __post_init__(self) -> None:

@@ -238,16 +238,28 @@ class Syncer:
         now_s = self._clock()
         if now_s >= self._archives_at_s:
             self._archives_at_s = now_s + _ARCHIVE_S
+            self._archive()
+
+    def give_up(self) -> None:
+        """Archive what is not to be kept at the end of a run, which may be shorter than a look."""
+        if self._settings.keep_s or self._settings.keep_bytes:
             try:
-                known = ConfirmationsFile(self._log.directory)
-                gone = released_files(self._log.manifest, known.read().released, time.time_ns())
-                if not known.is_there and not ShippingNote(self._log.directory).read():
-                    gone = self._given_up()
-                if gone:
-                    self._log.archive_all(gone)
+                self._archive()
             except OSError as error:
-                if not _is_full_disk(error):
-                    raise  # a full disk had no room for the line; the next attempt may succeed
+                self.failed(error)
+                raise
+
+    def _archive(self) -> None:
+        try:
+            known = ConfirmationsFile(self._log.directory)
+            gone = released_files(self._log.manifest, known.read().released, time.time_ns())
+            if not known.is_there and not ShippingNote(self._log.directory).read():
+                gone = self._given_up()
+            if gone:
+                self._log.archive_all(gone)
+        except OSError as error:
+            if not _is_full_disk(error):
+                raise  # a full disk had no room for the line; the next attempt may succeed
 
     def _given_up(self) -> list[Archived]:
         """Return manifest lines that archive what an unshipped session does not keep."""

@@ -314,6 +314,7 @@ class SessionWriter:
         self._syncer.stop()
         try:
             self._syncer.check()
+            self._syncer.give_up()  # before the last file is rolled, which is kept
             self._end_run()
         finally:
             try:
