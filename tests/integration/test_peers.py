@@ -158,9 +158,9 @@ def test_a_broken_connection_is_reported_in_plain_text_and_dialled_again(
     peers = peers_of(member.addresses, context=member.client)
     assert eventually(lambda: member.far and not peers.problems({"n2"}))
     member.far[0].close()
-    assert eventually(lambda: len(member.far) > 1, 60)
+    assert eventually(lambda: len(member.far) > 1)
     told = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-    assert "node n2: the connection broke: it hung up" in told
+    assert told == ["node n2: the connection broke: it hung up"]
 
 
 def test_a_member_that_hangs_up_while_messages_wait_for_room_is_noticed_at_once(
@@ -169,13 +169,13 @@ def test_a_member_that_hangs_up_while_messages_wait_for_room_is_noticed_at_once(
     """The loop turned without a pause until the messages had waited for too long."""
     member = member_of(room=4096)
     peers = peers_of(member.addresses, context=member.client)
-    assert eventually(lambda: not peers.problems({"n2"}))
+    assert eventually(lambda: member.far and not peers.problems({"n2"}))
     for _ in range(60):
         peers.send("n2", bytes(200_000))
     socket.socket.shutdown(member.far[0], socket.SHUT_WR)
-    assert eventually(lambda: len(member.far) > 1, 60)
+    assert eventually(lambda: len(member.far) > 1)
     told = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-    assert "node n2: the connection broke: it hung up" in told
+    assert told == ["node n2: the connection broke: it hung up"]
 
 
 def test_a_connection_that_cannot_be_watched_ends_alone(loop, peers_of):
