@@ -12,9 +12,12 @@ With `client.publisher(SESSION)` in place of `rt.Publisher` the nodes hold the s
 import sys
 from collections.abc import Iterator
 
-import simplefix
-
 from rt import Message, Position, Publisher, RtError, Subscriber
+
+try:
+    import simplefix
+except ImportError:
+    sys.exit("fix_store: simplefix is missing: pip install simplefix")
 
 STREAM = "fix"
 
