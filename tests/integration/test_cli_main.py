@@ -380,6 +380,7 @@ def test_a_hang_up_stops_a_command_unless_it_runs_by_nohup(ignored):
             signal.raise_signal(signal.SIGHUP)
             signal.raise_signal(signal.SIGHUP)
             assert signals.has_come() != ignored
+        signal.raise_signal(signal.SIGHUP)  # the shell's, after all has been done
     finally:
         signal.signal(signal.SIGHUP, before)
 

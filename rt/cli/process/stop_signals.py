@@ -15,8 +15,9 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 class StopSignals:
     """While open, the first signal is recorded and ends waits; a second one interrupts.
 
-    A second SIGHUP does not interrupt: a closed terminal and its shell send one each. An ignored
-    SIGHUP (nohup) stays ignored. Make it in the main thread, which is the one that gets signals.
+    A second SIGHUP does not interrupt: a closed terminal and its shell send one each. Nor does it
+    end the process after the command has: it is ignored from then on. An ignored SIGHUP (nohup)
+    stays ignored. Make it in the main thread, which is the one that gets signals.
 
     Threads:
         The main thread only. `_received` is set by its signal handler, between any two
@@ -90,7 +91,8 @@ class StopSignals:
 
     def __exit__(self, *_error: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            has_hung_up = number == signal.SIGHUP == self._received
+            signal.signal(number, signal.SIG_IGN if has_hung_up else handler)
         signal.set_wakeup_fd(self._wakeup_before)
         for fd in self._pipe:
             os.close(fd)
