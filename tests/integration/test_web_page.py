@@ -197,11 +197,16 @@ def test_a_page_that_hears_nothing_says_so_and_recovers(browser, site):
     port.stop()
     seen.page.locator("body.stale").wait_for(timeout=PATIENCE_MS)
     assert "stale: nothing heard for" in seen.text("#live")
+    assert seen.text("#level") == "No answer"
+    assert "n1 has not answered for" in seen.text("#words")
+    assert seen.page.title() == "✕ no answer – flights"
     again = WebServer(HttpSettings(address), site.site)
     again.start()
     try:
         seen.page.locator("body:not(.stale)").wait_for(timeout=PATIENCE_MS)
         assert seen.text("#live") == "● live"
+        assert seen.text("#level") == "Healthy"
+        assert seen.page.title() == "✓ flights – rt"
     finally:
         again.stop()
         seen.page.close()

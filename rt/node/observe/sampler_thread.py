@@ -12,6 +12,7 @@ from rt.errors import RtError
 from rt.node.observe.sample import NodeSample
 from rt.node.observe.sampler import NodeSampler
 from rt.node.observe.stall_reasons import names_by_hop, stall_words
+from rt.node.observe.trend import Trend
 from rt.text import counted, size_text
 
 _log: Final = logging.getLogger("rt.node")
@@ -26,9 +27,10 @@ class SamplerThread:
 
     Threads:
         Any thread may call `look`; the one that `start` starts does so repeatedly. `_turn` is
-        held during a look, whose thread uses `sampler`, `_stalled` and `_said`, and replaces
-        `sample`: a value that never changes, and that any thread may read. `pause_s` is read before
-        each pause, and so is `_watched_s`, which any thread may set. `_stopping` is an event.
+        held during a look, whose thread uses `sampler`, `_stalled` and `_said`, adds to `trend`,
+        and replaces `sample`: a value that never changes, and that any thread may read. `pause_s`
+        is read before each pause, and so is `_watched_s`, which any thread may set. `_stopping` is
+        an event.
     """
 
     def __init__(self, sampler: NodeSampler, also: Callable[[], None] = lambda: None) -> None:
@@ -40,6 +42,7 @@ class SamplerThread:
         """
         self._also = also
         self.sample: NodeSample = sampler.sample()
+        self.trend = Trend(self.sample)
         self.pause_s = QUIET_S
         self._watched_s = float("-inf")
         self.sampler = sampler
@@ -81,6 +84,7 @@ class SamplerThread:
         """Take a sample, and log stalls and statistics."""
         with self._turn:
             sample = self.sample = self.sampler.sample()
+            self.trend.add(sample)
             self._tell_stalls(sample)
             if sample.at_s - self._said.at_s >= STATISTICS_S:
                 _log.info("%s", statistics(self._said, sample), extra={"event": "statistics"})

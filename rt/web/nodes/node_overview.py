@@ -85,10 +85,15 @@ def troubled_first(sessions: Iterable[SessionView]) -> list[SessionView]:
     return sorted(sessions, key=trouble)
 
 
-def trouble(session: SessionView) -> tuple[float, float, int, str]:
-    """Return the key that sessions are sorted by."""
+def trouble(session: SessionView) -> tuple[float, int, int, str]:
+    """Return the key that sessions are sorted by.
+
+    Of a rate only the order of magnitude counts: rows that change places each second are hard to
+    read.
+    """
     waiting_s = session.waiting_s if session.waiting_s > _WAITS_S else 0.0
-    return -waiting_s, -session.bytes_per_s, -session.last_ns, session.session
+    magnitude = len(str(round(session.bytes_per_s))) if session.bytes_per_s >= 1 else 0
+    return -waiting_s, -magnitude, 0 if magnitude else -session.last_ns, session.session
 
 
 def session_row(session: SessionView) -> Fields:
@@ -115,7 +120,7 @@ def _own(
     sample: NodeSample, settings: NodeSettings, warning: str, answers: Mapping[str, Any]
 ) -> Fields:
     view = sample.view
-    role = FORKED if view.waiting.fork is not None else view.engine.role.name.lower()
+    role = FORKED if view.waiting.fork is not None else _shown(view.engine.role.name.lower())
     known = {
         **waiting_fields(view.waiting), "role": role, "certificate": warning,
         "takes_data": sample.disk.takes_data, "disk_free": sample.disk.available,
@@ -160,7 +165,12 @@ def _behind(answer: Mapping[str, Any], when: str) -> int:
 
 
 def _role(known: Mapping[str, Any]) -> str:
-    return FORKED if isinstance(known.get("forked"), dict) else _text(known, "role")
+    return FORKED if isinstance(known.get("forked"), dict) else _shown(_text(known, "role"))
+
+
+def _shown(role: str) -> str:
+    """Return a role in the words of the page: whether a candidate asks first is Raft's affair."""
+    return "candidate" if role == "pre_candidate" else role
 
 
 def _trouble(known: Mapping[str, Any]) -> str:

@@ -132,7 +132,10 @@ class NodeSite(Site):
         warning = self.node.certificate_warning()
         fields = overview(self.sample, self.node.settings, self._others.answers, warning)
         cursors = [asdict(each) for each in self.cursors()]
-        return {**fields, "cursors": cursors, "events": self._events.latest(60)}
+        return {
+            **fields, "trend": self.node.lookout.trend.fields(), "cursors": cursors,
+            "events": self._events.latest(60),
+        }  # fmt: skip
 
     def sessions(self, search: str, limit: int) -> Fields:
         """Return the sessions whose names contain `search`, those in trouble first."""

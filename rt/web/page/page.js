@@ -90,7 +90,7 @@ function put(td, cell) {
 const text = (value) => ({ text: String(value) });
 const number = (value) => ({ text: String(value), class: "n" });
 
-// Sparklines
+// Sparklines. A node keeps ten minutes of its own; of all else the page keeps what it has seen.
 
 function keep(name, value) {
   const kept = rates.get(name) || [];
@@ -98,8 +98,8 @@ function keep(name, value) {
   if (kept.length > KEPT) kept.shift();
   rates.set(name, kept);
 }
-function spark(svg, name, width, height) {
-  const kept = rates.get(name) || [], top = Math.max(1e-9, ...kept);
+function spark(svg, kept, width, height) {
+  const top = Math.max(1e-9, ...kept);
   const x = (place) => (width * (place + KEPT - kept.length)) / (KEPT - 1);
   const points = kept.map((value, place) => `${x(place).toFixed(1)},${(height - 2 - (value / top) * (height - 6)).toFixed(1)}`);
   if (!svg.firstChild) svg.append(make("polygon", { class: "area" }), make("polyline", { class: "spark" }));
@@ -107,11 +107,13 @@ function spark(svg, name, width, height) {
   svg.firstChild.setAttribute("points", points.length ? `${x(0)},${height} ${points.join(" ")} ${width},${height}` : "");
 }
 function tiles(items) {
-  fill($("tiles"), items, (each) => each.name, (each) => make("div", { class: "tile" }, make("span", {}, each.name), make("b"), make("span"),
+  fill($("tiles"), items, (each) => each.name, (each) => make("div", { class: "tile" }, make("span", {}, each.name), make("b"), make("span"), make("span", { class: "most" }),
     make("svg", { viewBox: "0 0 240 34", preserveAspectRatio: "none", "aria-hidden": "true" })), (node, each) => {
-    const [, value, note, svg] = node.children;
+    const [, value, note, most, svg] = node.children;
+    if (!each.steps) keep(each.name, each.rate);
+    const kept = each.steps || rates.get(each.name), top = Math.max(0, ...kept);
     say(value, each.value); say(note, each.note);
-    keep(each.name, each.rate); spark(svg, each.name, 240, 34);
+    say(most, `most in ${each.steps ? "10" : "2"} min: ${(each.write || rate)(top)}`); spark(svg, kept, 240, 34);
   });
 }
 
@@ -190,7 +192,7 @@ function sessionsTable(data) {
   table("sessions", rows, (each) => each.session, sessionCells, (each) => each.state === "waits");
   say($("sessions-count"), `${count(total)}${data.sessions.troubled ? `, ${data.sessions.troubled} waiting` : ""}`);
   const matches = search && found ? found.found : total;
-  say($("sessions-more"), matches > rows.length ? `The first ${rows.length} of ${count(matches)}, those in trouble first, then the busiest. Search to find others.` : rows.length ? "" : "None.");
+  say($("sessions-more"), matches > rows.length ? `The first ${rows.length} of ${count(matches)}, those in trouble first, then by order of magnitude of their rate. Search to find others.` : rows.length ? "" : "None.");
 }
 function events(data) {
   fill($("events"), data.events, (each) => each.key, (each) => make("li", {}, make("time", {}, clock(each.at_ns)), make("span", { class: each.level }, each.level), make("span")), (node, each) => say(node.lastChild, each.text + (each.more ? ` … and ${count(each.more)} more like it` : "")));
@@ -256,7 +258,7 @@ function sessionPage(data) {
     ["Received to", each.received], ["Synced to", each.durable], ["Merged to", each.merged], ["Still to merge", size(each.lag_bytes)], ["Oldest has waited", waited(each.waiting_s, each.lag_bytes, "nothing waits")]]
     : [["Session", "this node has no session of that name"]];
   fill($("session-facts"), facts, (fact) => fact[0], (fact) => make("div", {}, make("dt", {}, fact[0]), make("dd")), (node, fact) => say(node.lastChild, fact[1]));
-  if (each) { spark($("session-spark"), `session ${named}`, 600, 90); }
+  if (each) { spark($("session-spark"), rates.get(`session ${named}`) || [], 600, 90); }
 }
 
 // Keeps the rates of the sessions that are shown, and forgets the others.
@@ -314,13 +316,19 @@ function show(data) {
   events(data); sessionPage(data);
   if (first) look();
 }
-function nodeTiles({ flow }) {
-  const tile = (name, hop) => ({ name, value: `${size(hop.bytes_per_s)}/s`, note: `${count(hop.messages_per_s)} messages/s`, rate: hop.bytes_per_s });
-  return [tile("Received", flow.received), tile("Merged", flow.merged), tile("Sent to subscribers", flow.sent),
-    { name: "Oldest waiting", value: waited(flow.waiting_s, flow.unmerged, "none"), note: `${size(flow.unmerged)} to merge`, rate: flow.waiting_s }];
+function nodeTiles({ flow, trend }) {
+  const tile = (name, hop, steps) => ({ name, value: `${size(hop.bytes_per_s)}/s`, note: `${count(hop.messages_per_s)} messages/s`, steps });
+  return [tile("Received", flow.received, trend.received), tile("Merged", flow.merged, trend.merged), tile("Sent to subscribers", flow.sent, trend.sent),
+    { name: "Oldest waiting", value: waited(flow.waiting_s, flow.unmerged, "none"), note: `${size(flow.unmerged)} to merge`, steps: trend.waiting_s, write: (s) => waited(s, 0, "none") }];
 }
 function fresh(is) {
   document.body.classList.toggle("stale", !is);
+  if (!is && seen) { // neither the tab nor the headline may go on saying that all is well
+    document.title = `✕ no answer – ${seen.stream || seen.name}`;
+    $("verdict").dataset.level = "unknown";
+    say($("mark"), "✕"); say($("level"), "No answer");
+    say($("words"), `${seen.name} has not answered for ${span(Date.now() - seenAt)}; it, or the way to it, is down. What follows was so at ${clock(seen.at_ns)}.${seen.kind === "node" && seen.nodes.length > 1 ? " The pages of the other nodes say how the stream is now." : ""}`);
+  }
   say($("live"), is ? "● live" : seen ? `✕ stale: nothing heard for ${span(Date.now() - seenAt)}` : "✕ no answer yet");
 }
 const about = (path, more = "") => path + (STREAM || more ? `?${[STREAM && `stream=${encodeURIComponent(STREAM)}`, more].filter(Boolean).join("&")}` : "");

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rt.text import printable
 
-KEPT: Final = 200
+KEPT: Final = 100  # of each kind: ordinary lines, and warnings and errors
 _WORDS_MAX: Final = 400
 _OURS: Final = ("rt", "replicator", "sequencer", "archiver")
 
@@ -25,31 +25,37 @@ class _Kept:
 class RecentEvents(logging.Handler):
     """Keeps lines logged at INFO and above; consecutive lines of one kind are kept as one.
 
+    Ordinary lines push out no warning, and the lines of statistics are left to the log: the page
+    has the figures.
+
     Threads: `emit` is called by any thread, under the handler's own lock, and `latest` takes it.
     """
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
-        self._kept: deque[_Kept] = deque(maxlen=KEPT)
+        self._ordinary: deque[_Kept] = deque(maxlen=KEPT)
+        self._warnings: deque[_Kept] = deque(maxlen=KEPT)
         self._number = 0
         self.lowered: list[logging.Logger] = []  # loggers whose level is INFO only for the page
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a record, if one of our loggers made it."""
-        if record.name.partition(".")[0] not in _OURS:
+        if record.name.partition(".")[0] not in _OURS or _event_of(record) == "statistics":
             return
-        last = self._kept[-1] if self._kept else None
+        kept = self._warnings if record.levelno >= logging.WARNING else self._ordinary
+        last = kept[-1] if kept else None
         if last is not None and (last.record.name, last.record.msg) == (record.name, record.msg):
             last.record, last.more = record, last.more + 1
         else:
             self._number += 1
-            self._kept.append(_Kept(record, self._number))
+            kept.append(_Kept(record, self._number))
 
     def latest(self, count: int) -> list[dict[str, Any]]:
         """Return the latest `count` events, newest first."""
         with self.lock or nullcontext():
-            kept = [(each.record, each.number, each.more) for each in self._kept]
-        return [_event(*each) for each in reversed(kept[-count:])]
+            kept = [*self._ordinary, *self._warnings]
+            kept.sort(key=lambda each: each.number)
+            return [_event(each) for each in reversed(kept[-count:])]
 
 
 def keep_events() -> RecentEvents:
@@ -71,9 +77,14 @@ def forget_events(events: RecentEvents) -> None:
         logger.setLevel(logging.NOTSET)
 
 
-def _event(record: logging.LogRecord, number: int, more: int) -> dict[str, Any]:
+def _event_of(record: logging.LogRecord) -> str:
+    return str(getattr(record, "event", ""))
+
+
+def _event(kept: _Kept) -> dict[str, Any]:
+    record = kept.record
     return {
-        "key": number, "more": more, "at_ns": int(record.created * 1e9),
-        "level": record.levelname.lower(), "event": getattr(record, "event", ""),
+        "key": kept.number, "more": kept.more, "at_ns": int(record.created * 1e9),
+        "level": record.levelname.lower(), "event": _event_of(record),
         "text": printable(record.getMessage())[:_WORDS_MAX],
     }  # fmt: skip
