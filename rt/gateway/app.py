@@ -77,6 +77,7 @@ class GatewayApp:
         access: Access,
         *,
         pages: Sequence[PageRoute] = (),
+        assets: Sequence[Route] = (),
     ) -> None:
         """Prepare.
 
@@ -87,6 +88,7 @@ class GatewayApp:
             writer: None if the gateway only reads.
             access: who may do what.
             pages: what is served beside the streams.
+            assets: what anyone may load.
         """
         self._store, self._follower, self._reader = store, follower, reader
         self._writer, self._access = writer, access
@@ -97,7 +99,7 @@ class GatewayApp:
         routes = [Route("/v1/stream/{name:path}", _Endpoint(self.answer, self._answer, _METHODS))]
         for path, act, methods in pages:
             routes.append(Route(path, _Endpoint(self.answer, partial(self._page, act), methods)))
-        self.app = Starlette(routes=routes)
+        self.app = Starlette(routes=[*routes, *assets])
 
     async def answer(self, request: Request, act: Act) -> Response:
         """Answer a request by what `act` returns; every error is one sentence."""

@@ -36,7 +36,8 @@ def page() -> str:
     about = description()
     parts = [
         f"<h1>{escape(about['info']['title'])}</h1><p>{escape(about['info']['description'])}</p>",
-        '<p>For programs: <a href="/openapi.json">openapi.json</a>.</p>',
+        '<p>For programs: <a href="/openapi.json">openapi.json</a>. To look at the log: '
+        '<a href="/messages">messages</a>.</p>',
     ]
     for path, methods in about["paths"].items():
         parts.append(f"<h2><code>{escape(path)}</code></h2>{_listed(methods.get('parameters'))}")

@@ -24,12 +24,16 @@ from rt.log.files.lock import take_lock
 from rt.names import MERGED_NAME, stream_directory
 from rt.net.admin import AdminClient
 from rt.subscriber import Subscriber
+from rt.web.serving.assets import asset_route
 from rt.web.serving.protocol import HttpProtocol
 from rt.web.serving.server import HttpServer
 
 _log: Final = logging.getLogger("rt.gateway")
 _POLL_S: Final = 0.05
 _CONNECTIONS_MAX: Final = 2000
+_ASSETS: Final = {
+    "/messages": "messages.html", "/messages.js": "messages.js", "/messages.css": "messages.css",
+}  # fmt: skip
 _FILE: Final = "gateway.sqlite"
 _LOCK: Final = "gateway.lock"
 
@@ -89,7 +93,8 @@ class Gateway:
             cursors = CursorPages(nodes, partial(place_of, log))
             messages = LogPages(partial(Subscriber, root, stream=client.stream), follower)
             pages = [*messages.routes, *cursors.routes, *description_routes()]
-            app = GatewayApp(store, follower, reader, writer, access, pages=pages)
+            assets = [asset_route(path, "rt.gateway", name) for path, name in _ASSETS.items()]
+            app = GatewayApp(store, follower, reader, writer, access, pages=pages, assets=assets)
             self._server = HttpServer(settings.http, app.app, GatewayProtocol, _CONNECTIONS_MAX)
             undo.pop_all()
         self._client, self._follower, self._nodes = client, follower, nodes

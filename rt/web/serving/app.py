@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from importlib import resources
 from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, exposition
@@ -21,6 +20,7 @@ from rt.errors import Misuse, spoken
 from rt.node.admin.answers import SharedAnswers
 from rt.node.observe.status import without_directories
 from rt.text import time_text
+from rt.web.serving.assets import PAGE_HEADERS, asset_route
 from rt.web.serving.budget import WebBudget
 from rt.web.serving.collector import SiteCollector
 from rt.web.serving.disclosure import encoded
@@ -31,21 +31,9 @@ _LIVE_S: Final = 1.0
 _PING_S: Final = 15.0  # proxies drop idle connections
 _ROWS_MAX: Final = 200
 _DIGITS_MAX: Final = 20  # Python refuses to parse numbers of more than 4,300 digits
-_HEADERS: Final = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
 _ASSETS: Final = {
-    "/": ("page.html", "text/html; charset=utf-8"),
-    "/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
-    "/favicon.svg": ("favicon.svg", "image/svg+xml"),
-}
+    "/": "page.html", "/page.css": "page.css", "/page.js": "page.js", "/favicon.svg": "favicon.svg",
+}  # fmt: skip
 # Another origin's page must not reach us through a name that it resolves to this machine.
 _LOCAL_HOSTS: Final = ["localhost", "127.0.0.1", "[::1]", "::1"]
 
@@ -76,8 +64,9 @@ class Page:
         self._registry.register(SiteCollector(site))
         ProcessCollector(registry=self._registry)
         hosts = _LOCAL_HOSTS if local else ["*"]
+        assets = (asset_route(path, "rt.web", name) for path, name in _ASSETS.items())
         self.app = Starlette(
-            routes=[*self._routes(), *map(_asset, _ASSETS)],
+            routes=[*self._routes(), *assets],
             middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)],
         )
 
@@ -133,13 +122,13 @@ class Page:
         body = self._answers.get(
             question, lambda: make(request), state=lambda: _state(self._part(request))
         )
-        return Response(body, headers=_HEADERS, media_type="application/json")
+        return Response(body, headers=PAGE_HEADERS, media_type="application/json")
 
     def _history(self, request: Request) -> Response:
         """Return the history as an array in the requested form; a header says as of when it is."""
         shared = self._share("/log-history", self._files_known, request)
         at, _, body = bytes(shared.body).partition(b"\n")
-        headers = {**_HEADERS, "RT-As-Of": at.decode()}
+        headers = {**PAGE_HEADERS, "RT-As-Of": at.decode()}
         return Response(body, headers=headers, media_type="application/json")
 
     def _files_known(self, request: Request) -> bytes:
@@ -155,7 +144,7 @@ class Page:
         body = self._answers.get(
             kind, lambda: self._measured(is_open=is_open), state=lambda: _state(self._site)
         )
-        return Response(body, headers=_HEADERS, media_type=kind)
+        return Response(body, headers=PAGE_HEADERS, media_type=kind)
 
     def _measured(self, *, is_open: bool) -> bytes:
         if is_open:
@@ -185,13 +174,13 @@ class Page:
     async def _events(self, request: Request) -> Response:
         if self._streams >= STREAMS_MAX:
             words = f"{STREAMS_MAX} pages are open already; ask for /overview instead\n"
-            return PlainTextResponse(words, 503, _HEADERS)
+            return PlainTextResponse(words, 503, PAGE_HEADERS)
         stream = request.query_params.get("stream", "")
         try:
             await run_in_threadpool(self._site.part, stream)
         except Misuse as error:
             return _not_found(error)
-        headers = {**_HEADERS, "X-Accel-Buffering": "no"}
+        headers = {**PAGE_HEADERS, "X-Accel-Buffering": "no"}
         return StreamingResponse(
             self._stream(request, stream), media_type="text/event-stream", headers=headers
         )
@@ -227,16 +216,6 @@ class Page:
         return data
 
 
-def _asset(path: str) -> Route:
-    name, kind = _ASSETS[path]
-    body = resources.files("rt.web").joinpath("page", name).read_bytes()
-
-    def answer(_request: Request) -> Response:
-        return Response(body, headers={**_HEADERS, "Content-Type": kind})
-
-    return Route(path, answer, methods=["GET"])
-
-
 def _found(answer: Callable[[Request], Response]) -> Callable[[Request], Response]:
     """Wrap a handler so that a request for a stream that is not served gets a 404."""
 
@@ -257,12 +236,12 @@ def _state(site: Site) -> tuple[object, ...]:
 
 def _not_found(error: Misuse) -> Response:
     return Response(
-        encoded({"error": spoken(error)}, is_open=True), 404, _HEADERS, "application/json"
+        encoded({"error": spoken(error)}, is_open=True), 404, PAGE_HEADERS, "application/json"
     )
 
 
 def _verdict(reasons: list[str], age_s: float) -> Response:
     body = {"ok": not reasons, "reasons": reasons, "age_s": round(age_s, 1)}
     return Response(
-        encoded(body, is_open=True), 503 if reasons else 200, _HEADERS, "application/json"
+        encoded(body, is_open=True), 503 if reasons else 200, PAGE_HEADERS, "application/json"
     )
