@@ -41,6 +41,7 @@ class ClientView:
         sent: bytes of the merged log sent to it.
         waiting_s: how long the oldest bytes that it lacks have waited, if measured.
         software: the software it reports.
+        acked: the end of the merged log that it has confirmed; None as for `position`.
     """
 
     peer: str
@@ -52,26 +53,30 @@ class ClientView:
     sent: int
     waiting_s: float = 0.0
     software: str = ""
+    acked: Position | None = None
 
 
 @dataclass(slots=True, eq=False)
 class ServedClient:
-    """A client that is connected; its connection's thread adds to `sent` and sets `position`."""
+    """A client that is connected; its connection's thread adds to `sent` and sets `ends`.
+
+    `ends` returns the end of what was sent to it, and of what it has confirmed.
+    """
 
     peer: str
     kind: str
     address: str
     began_ns: int = field(default_factory=time.time_ns)
     sent: Traffic = field(default_factory=Traffic)
-    position: Callable[[], Position] | None = None
+    ends: Callable[[], tuple[Position, Position]] | None = None
     software: str = ""
 
     def view(self, ended_ns: int | None = None) -> ClientView:
         """Return it as it is now."""
-        position = None if self.position is None else self.position()
+        position, acked = (None, None) if self.ends is None else self.ends()
         return ClientView(
             self.peer, self.kind, self.address, self.began_ns, ended_ns, position, self.sent.bytes,
-            software=self.software,
+            software=self.software, acked=acked,
         )  # fmt: skip
 
 

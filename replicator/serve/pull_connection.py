@@ -73,6 +73,12 @@ class PullConnection:
         channel = self._channel  # read once: the connection's thread may end it
         return START if channel is None else channel.position
 
+    @property
+    def acked(self) -> Position:
+        """The end of what the peer has confirmed, each second. Any thread may ask."""
+        channel = self._channel
+        return START if channel is None else channel.acked
+
     def set(self) -> None:
         """Announce that there is more (`replicator.host.Bell`)."""
         channel = self._channel

@@ -447,7 +447,7 @@ class Server:
     ) -> PullConnection:
         feed = partial(host.feed, relays=peer.is_node)
         pulling = PullConnection(link, connection.wake, feed, host.damaged, client.sent)
-        client.position = lambda: pulling.position
+        client.ends = lambda: (pulling.position, pulling.acked)
         return pulling
 
     def _claim(

@@ -89,6 +89,11 @@ class SourceChannel:
         return START if self._source is None else self._source.cursor
 
     @property
+    def acked(self) -> Position:
+        """The end up to which the sink has written the log; `START` before its first Ack."""
+        return self._acked
+
+    @property
     def has_begun(self) -> bool:
         """Whether the sink has sent its Standing."""
         return self._source is not None
@@ -109,6 +114,7 @@ class SourceChannel:
             raise self._refused(found)
         self._begins = self._starting_file(standing.start)
         self._source = Source(self._begin_at(standing.end))
+        self._acked = self._source.cursor
         archived = self.log.manifest.archived
         self._archived_sent = sum(file < standing.archived_to for file in archived)
 

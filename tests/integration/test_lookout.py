@@ -1,6 +1,9 @@
 """What a node notices about itself (stalls, leaders, waits), and how it reports that."""
 
 import logging
+import os
+import signal
+import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -170,6 +173,37 @@ def test_a_sample_shows_what_passed_each_hop(cluster):
     shown = node.status()
     assert shown["sessions"][0]["messages"] == 1000
     assert {each["lag_bytes"] for each in shown["clients"]} == {None, 0}
+
+
+def test_a_puller_that_writes_nothing_waits_though_its_connection_has_taken_everything(cluster):
+    """A frozen puller was shown as having everything, for as long as its buffers had room."""
+    cluster.push()
+    publisher, node = cluster.publisher(), cluster.nodes["n1"]
+    node.lookout.stop()
+    command = [
+        sys.executable, "-m", "rt", "pull", "--config", os.path.join(cluster.root, "clients.toml"),
+        "--root", os.path.join(cluster.clients, "frozen"),
+    ]  # fmt: skip
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        try:
+            publisher.publish(b"first")
+            publisher.flush("merged", 60)
+            assert eventually(lambda: puller(node).acked == node.pipeline.feeds.end, 60)
+            assert puller(node).waiting_s == 0
+            process.send_signal(signal.SIGSTOP)
+            publisher.publish(b"it never writes this")
+            publisher.flush("merged", 60)
+            assert eventually(lambda: puller(node).waiting_s > 5, 60)
+            assert puller(node).position < node.pipeline.feeds.end
+        finally:
+            process.kill()
+
+
+def puller(node):
+    """The one client that pulls, as a new sample shows it."""
+    node.lookout.look()
+    pulls = [each for each in node.lookout.sample.clients if each.kind == PULLS]
+    return pulls[-1] if pulls else ClientView("", PULLS, "", 0, None, None, 0)
 
 
 def test_a_stall_is_one_line_that_names_the_hop_and_one_when_it_ends(cluster, caplog):

@@ -21,6 +21,7 @@ from rt.node.observe.sample import (
     PoisonView,
     SampleTimes,
     SessionView,
+    bytes_between,
 )
 from rt.node.observe.stall_clock import HopProgress, Stalls, Waits
 from rt.node.resources.disk_guard import DiskGuard
@@ -31,6 +32,7 @@ from sequencer.peers.connections import Peers
 SYNC, MERGE, PULL = "sync", "merge", "pull"  # hops of a node
 HOPS: Final = (SYNC, MERGE, PULL)
 _RATE_S: Final = 0.5  # a rate over less than this is noise
+_CONFIRMS_S: Final = 5.0  # a puller confirms once a second what it has written
 _UNSEEN: Final = SessionView("", "", START, START, START, Traffic(), 0.0, 0, 0, 0.0)
 
 
@@ -81,6 +83,7 @@ class NodeSampler:
         self._flow = Flow(Hop(Traffic()), Hop(Traffic()), Hop(Traffic()))
         self.stalls = Stalls()
         self._waits = Waits()
+        self._confirms = Waits()
 
     def sample(self) -> NodeSample:
         """Sample everything once; about 3 us per session."""
@@ -107,6 +110,7 @@ class NodeSampler:
         )  # fmt: skip
         progress = progress_of(sample)
         self._waits.keep(progress.keys())
+        self._confirms.keep(progress.keys())
         return replace(sample, stalled=self.stalls.look(now_s, progress))
 
     def _session(self, inbox: NodeInbox, now_ns: int, now_s: float, passed_s: float) -> SessionView:
@@ -138,11 +142,22 @@ class NodeSampler:
         return seen if view == seen else view  # of 10,000 idle sessions, two views would be 4 MB
 
     def _client(self, client: ClientView, end: Position, now_s: float) -> ClientView:
-        if client.position is None or client.ended_ns is not None:
+        """Return a client with its wait.
+
+        One that has confirmed nothing for seconds is shown where it confirmed: what was sent to it
+        since may lie in the buffers of its connection.
+        """
+        if client.position is None or client.acked is None or client.ended_ns is not None:
             return client
         name = f"{PULL} {client.peer} at {client.address}"
-        waiting_s = self._waits.look(name, reached=client.position, end=end, now_s=now_s)
-        return replace(client, waiting_s=waiting_s)
+        unsent_s = self._waits.look(name, reached=client.position, end=end, now_s=now_s)
+        # a file that has ended may leave nothing to confirm
+        acked = client.acked if bytes_between(client.acked, end) else end
+        silent_s = self._confirms.look(name, reached=acked, end=end, now_s=now_s)
+        if silent_s < _CONFIRMS_S:
+            return replace(client, waiting_s=unsent_s)
+        position = min(client.position, client.acked)
+        return replace(client, position=position, waiting_s=max(unsent_s, silent_s))
 
     def _flowed(self, passed_s: float) -> Flow:
         merged, last = Traffic(), self._flow
