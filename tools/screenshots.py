@@ -8,16 +8,19 @@ import gc
 import logging
 import os
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import threading
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, ViewportSize, sync_playwright
 
 from replicator.pull.client import PullClient
 from rt.node.settings.http import HttpSettings
@@ -28,6 +31,9 @@ from rt.web.serving.server import WebServer
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.web_site import ShownProcess, shown_streams
 
+SCREENS: dict[str, ViewportSize] = {
+    "wide": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844},
+}  # fmt: skip
 SESSIONS = ("jfk", "lga", "ewr", "bos", "dca", "ord", "atl", "sfo", "lax", "sea")
 
 
@@ -51,7 +57,7 @@ def main() -> None:
         undo.callback(web.stop)
         undo.callback(site.stop)
         publish(cluster, undo)
-        take(cluster, web.url, target)
+        take(cluster, web, target)
     # otherwise leftovers of that cluster would complain that their certificates are gone
     gc.collect()
     with tempfile.TemporaryDirectory() as root, shown_streams(root) as streams:
@@ -86,30 +92,60 @@ def publish(cluster: ArchiveCluster, undo: ExitStack) -> None:
     undo.callback(lambda: [stopping.set(), *(thread.join() for thread in threads)])
 
 
-def take(cluster: ArchiveCluster, url: str, target: Path) -> None:
-    """Take a picture of the whole page in each state, and of a phone in dark mode."""
-    with sync_playwright() as playwright:
+def take(cluster: ArchiveCluster, web: WebServer, target: Path) -> None:
+    """Take pictures of each situation, on a wide screen and a phone, in the light and the dark."""
+    with sync_playwright() as playwright, ExitStack() as undo:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
-        wide = browser.new_page(viewport={"width": 1280, "height": 900})
-        show(wide, url, "Healthy")
-        time.sleep(40)
-        save(wide, target / "page.png")
-        dark = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
-        show(dark, url, "Healthy")
-        time.sleep(5)
-        save(dark, target / "page-phone.png")
-        wide.emulate_media(color_scheme="dark")
-        save(wide, target / "page-dark.png")
-        wide.emulate_media(color_scheme="light")
-        wide.goto(f"{url}/#session/jfk")
+        undo.callback(browser.close)
+        pages = {
+            f"{screen}{suffix}": browser.new_page(viewport=size, color_scheme=scheme)
+            for screen, size in SCREENS.items()
+            for suffix, scheme in (("", "light"), ("-dark", "dark"))
+        }
+        for page in pages.values():
+            show(page, web.url, "Healthy")
+        time.sleep(60)
+        save_all(pages, "healthy", target)
+        wide = pages["wide"]
+        wide.goto(f"{web.url}/#session/jfk")
         time.sleep(6)
         save(wide, target / "page-session.png")
-        wide.goto(f"{url}/#")
-        cluster.stop(next(name for name in ("n3", "n2") if name in cluster.nodes))
-        show(wide, None, "Degraded")
-        time.sleep(6)
-        save(wide, target / "page-degraded.png")
-        browser.close()
+        wide.goto(f"{web.url}/#")
+        with stalled_puller(cluster, wide):
+            wide.locator("#clients tr.bad").wait_for(timeout=60_000)
+            save_all(pages, "puller-stalled", target)
+        others = ("n3", "n2")
+        guard = cluster.nodes[others[0]].directory.guard
+        reserve, guard.reserve = guard.reserve, shutil.disk_usage(cluster.root).free + (1 << 30)
+        wide.locator("#nodes tr.bad").wait_for(timeout=60_000)
+        save_all(pages, "disk-full", target)
+        guard.reserve = reserve
+        wide.get_by_text("Healthy", exact=True).wait_for(timeout=60_000)
+        for name, level, picture in zip(
+            others, ("Degraded", "Broken"), ("node-dead", "no-quorum"), strict=True
+        ):
+            cluster.stop(name)
+            wide.get_by_text(level, exact=True).wait_for(timeout=60_000)
+            save_all(pages, picture, target)
+        web.stop()
+        wide.get_by_text("No answer", exact=True).wait_for(timeout=60_000)
+        save_all(pages, "page-dead", target)
+
+
+@contextmanager
+def stalled_puller(cluster: ArchiveCluster, page: Page) -> Iterator[None]:
+    """Stop `rt pull`, in a process of its own, once the page shows it; end it afterwards."""
+    config = os.path.join(cluster.root, "clients.toml")
+    directory = os.path.join(cluster.clients, "analytics")
+    command = [sys.executable, "-m", "rt", "pull", "--config", config, "--root", directory]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        try:
+            page.locator("#clients tr").nth(2).wait_for(timeout=60_000)
+            time.sleep(3)
+            process.send_signal(signal.SIGSTOP)
+            yield
+        finally:
+            process.kill()
 
 
 def take_streams(streams: ShownProcess, target: Path) -> None:
@@ -134,9 +170,16 @@ def show(page: Page, url: str | None, level: str) -> None:
     page.get_by_text(level, exact=True).wait_for(timeout=30_000)
 
 
-def save(page: Page, path: Path) -> None:
-    """Save a picture of the whole page, or of its visible part."""
-    page.screenshot(path=str(path), full_page=path.stem in {"page", "page-degraded"})
+def save_all(pages: Mapping[str, Page], situation: str, target: Path) -> None:
+    """Save a picture of each page, when all have had time to show the same."""
+    time.sleep(8)
+    for name, page in pages.items():
+        save(page, target / f"{situation}-{name}.png", whole=situation + name == "healthywide")
+
+
+def save(page: Page, path: Path, *, whole: bool = False) -> None:
+    """Save a picture of the visible part of a page, or of the whole."""
+    page.screenshot(path=str(path), full_page=whole)
     print(path)
 
 

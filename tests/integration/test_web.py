@@ -470,7 +470,9 @@ def test_a_puller_that_left_stays_listed_as_away_by_its_name(node):
         replace(here, peer="etl", address="a:3", ended_ns=now_ns - hour_ns),
         replace(here, address="a:4", ended_ns=now_ns - hour_ns),
     )
-    rows = overview(replace(sample, clients=(*left, here)), settings, {}, "")["clients"]
+    node_left = replace(here, peer=settings.name, ended_ns=now_ns)  # it copied, and has a row above
+    gone = (*left, node_left)
+    rows = overview(replace(sample, clients=(*gone, here)), settings, {}, "")["clients"]
     shown = [(each["peer"], each["address"], each["is_away"]) for each in rows]
     assert shown == [("spark", "a:1", False), ("etl", "a:3", True)]
     assert rows[1]["since_ns"] == now_ns - hour_ns

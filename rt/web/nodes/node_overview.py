@@ -201,12 +201,12 @@ def _hop(hop: Hop) -> Fields:
 def _clients(
     sample: NodeSample, settings: NodeSettings, answers: Mapping[str, Any]
 ) -> list[Fields]:
-    """Return the clients that pull from this node and from the others."""
+    """Return the clients that pull from this node or the others; nodes have rows of their own."""
     rows = [_client(each, settings.name, sample.view.end) for each in sample.here(PULLS)]
     for name, answer in answers.items():
         theirs = _list(answer, "clients") if isinstance(answer, dict) else []
         rows += [_answered(each, name) for each in theirs if isinstance(each, dict)]
-    rows = [each for each in rows if each["kind"] == PULLS]
+    rows = [each for each in rows if each["kind"] == PULLS and each["peer"] not in sample.members]
     rows += _away(sample, settings.name, {each["peer"] for each in rows})
     return rows[:_CLIENTS_MAX]
 
@@ -214,8 +214,9 @@ def _clients(
 def _away(sample: NodeSample, node: str, here: Collection[str]) -> list[Fields]:
     """Return the pullers that have left this node within hours and pull from none, newest first."""
     since_ns = sample.times.at_ns - _AWAY_NS
-    left = {each.peer: each for each in sample.clients if each.kind == PULLS
-            and each.peer not in here and (each.ended_ns or 0) > since_ns}  # fmt: skip
+    left = {each.peer: each for each in sample.clients
+            if each.kind == PULLS and (each.ended_ns or 0) > since_ns
+            and each.peer not in here and each.peer not in sample.members}  # fmt: skip
     return [
         _client(each, node, sample.view.end)
         | {"is_away": True, "since_ns": each.ended_ns, "waiting_s": 0.0}
