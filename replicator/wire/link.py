@@ -190,8 +190,12 @@ class Link:
             if left <= 0 or not self.has_more:
                 return
             count = self._receive_into(decoder.space())
-            if not count or not (count == _RECORD_BYTES or self._sock.pending()):
-                self.has_more = False  # if there is more, polling the socket reports it
+            # A read returns one record, such as one small message. Those that wait behind it belong
+            # to this turn, whose one sync and one answer serve them all.
+            if not count or not (
+                count == _RECORD_BYTES or self._sock.pending() or self._poller.poll(0)
+            ):
+                self.has_more = False
             if count:
                 left -= count
                 self._passed.bytes += count

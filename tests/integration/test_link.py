@@ -2,12 +2,15 @@
 
 import select
 import socket
+import sys
+import termios
 import threading
 import time
 from contextlib import ExitStack
+from fcntl import ioctl
 
 import pytest
-from replicator_host import Certificates
+from replicator_host import Certificates, eventually
 
 from replicator.wire.codec import encode
 from replicator.wire.link import PATIENCE, Link, Patience
@@ -171,3 +174,20 @@ def test_what_is_posted_to_a_peer_that_reads_nothing_waits_without_its_thread(en
     thread.join(60)
     assert received == [bytes(range(256)) * 64] * (sent + 1)
     assert not theirs.has_left
+
+
+def test_small_messages_that_wait_together_are_one_turn(ends):
+    """Each was a turn with a sync of its own: one node fell behind for good at 1,500 a second."""
+    node, publisher = greeted(ends)
+    data, count = encode(Heartbeat()), 20
+    for _ in range(count):
+        publisher.send(data)  # a record each, with a header and a tag
+    assert eventually(lambda: waiting(node) > count * (len(data) + 16))
+    node.arrived()
+    assert len(list(node.receive())) == count
+    assert not node.has_more
+
+
+def waiting(link):
+    """How many bytes have arrived that nobody has read."""
+    return int.from_bytes(ioctl(link.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
