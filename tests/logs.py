@@ -5,10 +5,12 @@ from typing import NamedTuple
 
 import zstandard
 
+from rt.events import SessionChange
 from rt.format.columns import encode_columns
 from rt.format.frame import HEADERS_COLUMN, KEYS_COLUMN, Encoded, encode_frame, session_tag
 from rt.format.manifest import MERGED, LogIdentity
 from rt.format.ranges import EMPTY_DIGEST, Range
+from rt.format.session_event import event_frame
 from rt.log.files.disk import Disk, OsDisk
 from rt.log.write.appender import Appender
 from rt.position import START, Position
@@ -133,6 +135,17 @@ class MergedLog:
         )  # fmt: skip
         self.number += new.messages
         return self._append(new, built)
+
+    def note(self, change: SessionChange, session: str) -> Range:
+        """Append what was decided about a session, where it is merged up to."""
+        self.index += 1
+        merge_time_ns = TIME_NS + 1_000_000 * self.index
+        place = self.sources.setdefault(session, Source()).position
+        frame = event_frame(change, session, place, place, merge_time_ns, owner="publisher")
+        size = frame.header.size
+        return self._append(
+            Range(self.index, 1, merge_time_ns, session, place, size, self.number, 0, 0), [frame]
+        )
 
     def roll(self) -> None:
         """End the file; the next range begins another."""
