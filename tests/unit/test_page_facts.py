@@ -81,7 +81,7 @@ def session(name, rate, waiting_s=0.0, last_ns=1):
 
 
 def test_sessions_keep_their_places_while_their_rates_waver():
-    """Rows changed places nine times in ten seconds, under the mouse of whoever read them."""
+    """Rows changed places nine times in ten seconds, under the mouse of their reader."""
     first = [session("a", 5000.0, last_ns=1), session("b", 5100.0, last_ns=2), session("c", 40.0)]
     later = [session("a", 5200.0, last_ns=4), session("b", 4900.0, last_ns=3), session("c", 60.0)]
     assert [each.session for each in troubled_first(first)] == ["a", "b", "c"]

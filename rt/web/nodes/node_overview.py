@@ -169,7 +169,7 @@ def _role(known: Mapping[str, Any]) -> str:
 
 
 def _shown(role: str) -> str:
-    """Return a role in the words of the page: whether a candidate asks first is Raft's affair."""
+    """Return a role as the page calls it: whether a candidate asks first is Raft's affair."""
     return "candidate" if role == "pre_candidate" else role
 
 
