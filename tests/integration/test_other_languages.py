@@ -105,7 +105,7 @@ def test_rt_reads_its_own_golden_logs_so(kind):
 
 @pytest.mark.parametrize("kind", sorted(EXAMPLES.keys() - {"packed"}))
 def test_the_golden_logs_are_what_rt_writes(kind, tmp_path):
-    """Whoever tests a reader against them tests it against today's writer."""
+    """A reader that is tested against them is tested against today's writer."""
     write_example(kind, tmp_path / "log")
     assert contents(tmp_path / "log") == contents(golden(kind)[0])
 
