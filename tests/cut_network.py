@@ -1,0 +1,70 @@
+"""A TCP proxy whose connections a test can cut, and keep from being made."""
+
+import selectors
+import socket
+import threading
+from contextlib import suppress
+
+
+class CutNetwork:
+    """Forwards connections to a port of this machine, between `__enter__` and `__exit__`."""
+
+    def __init__(self, port):
+        self._port = port
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = self._server.getsockname()[1]
+        self.is_cut = False
+        self._pairs = []
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error):
+        self.is_cut = True
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self._thread.join()
+        self.cut()
+
+    def cut(self):
+        """End all connections, and every new one, until `mend`."""
+        self.is_cut = True
+        pairs, self._pairs = self._pairs, []
+        for pair in pairs:
+            for each in pair:
+                with suppress(OSError):  # it has ended
+                    each.shutdown(socket.SHUT_RDWR)
+
+    def mend(self):
+        """Forward new connections again."""
+        self.is_cut = False
+
+    def _accept(self):
+        while True:
+            try:
+                ours = self._server.accept()[0]
+            except OSError:
+                return
+            if self.is_cut:
+                ours.close()
+                continue
+            pair = (ours, socket.create_connection(("127.0.0.1", self._port)))
+            self._pairs.append(pair)
+            threading.Thread(target=_forward, args=pair, daemon=True).start()
+
+
+def _forward(*pair):
+    with selectors.DefaultSelector() as selector, pair[0], pair[1]:
+        for one, other in (pair, pair[::-1]):
+            selector.register(one, selectors.EVENT_READ, other)
+        while True:
+            for key, _ in selector.select():
+                try:
+                    data = key.fileobj.recv(1 << 16)
+                    if not data:
+                        return
+                    key.data.sendall(data)
+                except OSError:
+                    return
