@@ -1,4 +1,4 @@
-"""Runs the suite against a gateway of a cluster of one node: `make conformance`.
+"""Runs the suite and the protocol's client against a gateway of one node: `make conformance`.
 
 Exit codes: 0 if everything that the gateway serves conforms, 77 if the suite cannot be installed
 here, 1 otherwise. Forks are not served, and left out; docs/adr/0036-gateway.md says why.
@@ -18,6 +18,7 @@ from rt.node.founding.cluster_files import init_local_cluster
 HERE = Path(__file__).parent
 INSTALLED = HERE.parents[1] / ".venv" / "conformance"
 SERVED = "^(?!.*Fork)"
+SUITES = ("durable.test.mjs", "client.test.mjs")
 STREAM = "flights"
 NOT_INSTALLED = 77
 TEST_MS = 60_000  # the suite allows 5 s for a test; a busy machine needs more
@@ -29,7 +30,7 @@ def install() -> bool:
         print("conformance: npm is not installed; nothing was tested", file=sys.stderr)
         return False
     INSTALLED.mkdir(parents=True, exist_ok=True)
-    for name in ("package.json", "durable.test.mjs"):
+    for name in ("package.json", *SUITES):
         shutil.copy(HERE / name, INSTALLED / name)
     command = ["npm", "install", "--silent", "--no-audit", "--no-fund", "--no-package-lock"]
     if subprocess.run(command, cwd=INSTALLED, check=False).returncode:
@@ -51,7 +52,7 @@ def main() -> int:
         url = gateway.first_line(r"streams at (\S+)/v1/stream/")[1]
         suite = subprocess.run(
             ["npx", "vitest", "run", "--reporter=default", f"--testTimeout={TEST_MS}",
-             "-t", SERVED, "durable.test.mjs"],
+             "-t", SERVED, *SUITES],
             cwd=INSTALLED, check=False, stdin=subprocess.DEVNULL,
             env={**os.environ, "CONFORMANCE_TEST_URL": url},
         )  # fmt: skip
