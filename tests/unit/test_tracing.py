@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import warnings
 
 import pytest
 
@@ -115,6 +116,37 @@ def test_log_records_have_their_attributes_as_headers(tmp_path):
     assert headers["traceparent"] == b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01"
     assert len(headers["long"]) == 256
     assert "thing" not in headers
+
+
+def test_our_handler_and_opentelemetrys_stand_beside_each_other(spans, tmp_path):
+    """A program that exports its logs already adds ours, and gets neither a double nor a loop."""
+    from opentelemetry import trace
+    from opentelemetry.sdk._logs import LoggerProvider, LoggingHandler
+    from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
+
+    exporter, provider = InMemoryLogRecordExporter(), LoggerProvider()
+    provider.add_log_record_processor(SimpleLogRecordProcessor(exporter))
+    logger = logging.getLogger("shop")
+    logger.propagate = False
+    with warnings.catch_warnings(), Publisher(tmp_path, stream=STREAM, session="web") as publisher:
+        warnings.simplefilter("ignore", DeprecationWarning)  # of where its handler will be
+        ours = StreamHandler(publisher, headers=lambda each: traced_headers(record_headers(each)))
+        handlers = [ours, LoggingHandler(logger_provider=provider)]
+        for each in handlers:
+            logger.addHandler(each)
+        try:
+            with trace.get_tracer("test").start_as_current_span("order"):
+                logger.warning("sold %d", 7, extra={"user": "ada"})
+        finally:
+            for each in handlers:
+                logger.removeHandler(each)
+    [message], [exported] = _messages(tmp_path, "web"), exporter.get_finished_logs()
+    record = exported.log_record
+    assert (message.payload, record.body) == (b"sold 7", "sold 7")
+    assert message.headers["user"].decode() == record.attributes["user"] == "ada"
+    [span] = [each for each in spans.get_finished_spans() if each.name == "order"]
+    assert record.trace_id == span.context.trace_id
+    assert f"{span.context.trace_id:032x}" in message.headers["traceparent"].decode()
 
 
 def test_log_records_come_without_headers_while_a_node_cannot_read_them(tmp_path):
