@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, Final, Protocol
 
 from rt.errors import Misuse
@@ -121,10 +122,9 @@ def _texts(headers: Mapping[str, bytes]) -> dict[str, str]:
 
 class _Api:
     def __init__(self) -> None:
-        from opentelemetry import propagate, trace  # noqa: PLC0415 - optional
-
-        self.propagate: Any = propagate
-        self.trace: Any = trace
+        # optional, and in a namespace whose modules mypy does not find
+        self.propagate: Any = import_module("opentelemetry.propagate")
+        self.trace: Any = import_module("opentelemetry.trace")
 
 
 def _api() -> _Api:
