@@ -83,7 +83,7 @@ def test_the_current_span_can_be_named_in_other_calls(spans):
 
 def test_without_opentelemetry_the_error_names_the_extra(monkeypatch):
     """An optional part is missed by name."""
-    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    monkeypatch.setitem(sys.modules, "opentelemetry.propagate", None)
     with pytest.raises(Misuse, match="the extra 'otel'"):
         traced_headers()
 
