@@ -6,6 +6,7 @@ Run it on a quiet machine: the nodes, the clients and the flood share its proces
 import argparse
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -25,7 +26,7 @@ from rt.net.authority.certificates import certificate_files, issue
 from rt.net.authority.identity import CertificateRole
 from rt.net.tls import Contexts, client_context
 from tests.commands import clean_environment, start
-from tests.faults.flooder import KINDS, OVER_HTTP, SESSIONS, crowd
+from tests.faults.flooder import KINDS, OVER_GATEWAY, OVER_HTTP, SESSIONS, crowd
 
 STREAM = "flights"
 MESSAGES = 200
@@ -74,6 +75,16 @@ class Stream:
         self.publisher.flush("merged", PATIENCE_S)
         self.sent = 1
         self.pull.start()
+        self.gateway = start(
+            "gateway", "--config", self.top / "up" / "clients.toml", "--root", self.top / "edge",
+            "--listen", "127.0.0.1:0",
+        )  # fmt: skip
+        assert self.gateway.stdout is not None
+        line = ""
+        while not (found := re.search(r"http://127.0.0.1:(\d+)/", line)):
+            line = self.gateway.stdout.readline().decode()
+            assert line, "the gateway has ended"
+        self.gateway_port = found[1]
         for port in self.ports:
             crowd(("localhost", int(port)), self.certs, "crowd")
         self.await_crowd()
@@ -139,8 +150,9 @@ class Stream:
         self.publisher.close()
         self.push.stop()
         self.pull.stop()
-        self.process.send_signal(signal.SIGTERM)
-        self.process.communicate(timeout=PATIENCE_S)
+        for each in (self.gateway, self.process):
+            each.send_signal(signal.SIGTERM)
+            each.communicate(timeout=PATIENCE_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +180,7 @@ def flooded(stream: Stream, kind: str) -> Flooded:
     """Measure before and under one flood."""
     usual, before = stream.latencies(), stream.bytes_used()
     ports = [str(each) for each in stream.pages] if kind in OVER_HTTP else stream.ports
+    ports = [stream.gateway_port] if kind in OVER_GATEWAY else ports
     command = [sys.executable, "-m", "tests.faults.flooder", kind, stream.certs, *ports]
     with subprocess.Popen(command, env=clean_environment()) as flooder:
         try:

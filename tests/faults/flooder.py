@@ -287,12 +287,14 @@ KINDS = {
     "status": asking(b"", STATUS_ALPN),
     "http": browsing("/log-history"),
     "http-sessions": browsing("/status"),
+    "gateway": browsing("/v1/log?from=earliest&where=.none=1"),
     "operator": holding("operator", ADMIN_ALPN, b'{"do":'),
     "stranger": holding("n9", ADMIN_ALPN, b'{"do":'),
 }
 
 
 OVER_HTTP = ("http", "http-sessions")  # kinds that flood the HTTP ports
+OVER_GATEWAY = ("gateway",)  # kinds that flood a gateway
 
 
 def main() -> None:
