@@ -31,7 +31,7 @@ from rt.gateway.model import (
     is_json,
     time_of,
 )
-from rt.gateway.reading import Chunk, GoneError, StreamReader
+from rt.gateway.reading import CHUNK_BYTES, Chunk, GoneError, StreamReader
 from rt.gateway.store import StreamStore
 from rt.gateway.writing import StreamWriter
 from rt.position import Position
@@ -43,6 +43,7 @@ _SMALL_BYTES: Final = 1 << 16
 _BODY_S: Final = 60.0  # until a body has arrived
 _POLL_S: Final = 10.0  # a long poll without news
 _SSE_S: Final = 60.0  # then the client connects again, so that caches can serve several
+_EVENT_BYTES: Final = 1 << 18  # of an event: a reader may take nothing for long
 _BEAT_S: Final = 15.0  # a comment, so that proxies keep the connection
 _CURSOR_S, _CURSOR_EPOCH_S = 20, 1_728_432_000  # 9 October 2024, as the protocol has it
 _COMMON: Final = {
@@ -328,10 +329,12 @@ class GatewayApp:
             return Response(status_code=304, headers=kept)
         return response
 
-    async def _read(self, name: str, stream: HttpStream, begin: Position) -> Chunk:
+    async def _read(
+        self, name: str, stream: HttpStream, begin: Position, most: int = CHUNK_BYTES
+    ) -> Chunk:
         if begin >= stream.tail:
             return Chunk([], begin)
-        return await asyncio.to_thread(self._reader.read, name, stream, begin)
+        return await asyncio.to_thread(self._reader.read, name, stream, begin, most)
 
     async def _long_poll(
         self, name: str, stream: HttpStream, begin: Position, cursor: str
@@ -375,26 +378,17 @@ class GatewayApp:
         until_s, is_first = time.monotonic() + _SSE_S, True
         while time.monotonic() < until_s:
             try:
-                chunk = await self._read(name, stream, begin)
+                chunk = await self._read(name, stream, begin, _EVENT_BYTES)
             except (RtError, OSError):
                 return  # the client connects again, and reads why
-            events = b""
-            if chunk.payloads:
-                events = _event("data", _sse_data(stream, chunk, is_text=is_text))
-            is_at_end = chunk.next >= stream.tail
-            if chunk.payloads or is_first or (stream.is_closed and is_at_end):
-                control: dict[str, str | bool] = {
-                    "streamNextOffset": requests.offset_text(chunk.next)
-                }
-                if stream.is_closed and is_at_end:
-                    control |= {"streamClosed": True, "upToDate": True}
-                else:
-                    control |= {"streamCursor": cursor}
-                    control |= {"upToDate": True} if is_at_end else {}
-                yield events + _event("control", json.dumps(control, separators=(",", ":")))
+            is_at_end, has_news, begin = chunk.next >= stream.tail, bool(chunk.payloads), chunk.next
+            if has_news or is_first or (stream.is_closed and is_at_end):
+                events = [_news(stream, chunk, cursor, is_text=is_text)]
+                del chunk  # while the client takes nothing, its bytes are held once
+                yield events.pop()
                 if stream.is_closed and is_at_end:
                     return
-            begin, is_first = chunk.next, False
+            is_first = False
             if is_at_end and not await self._changed(name, stream, _BEAT_S):
                 yield b": nothing new\n\n"
             found = self._store.look(name)
@@ -512,6 +506,21 @@ def _body_of(stream: HttpStream, chunk: Chunk) -> bytes:
     if is_json(stream.type):
         return b"[" + b",".join(chunk.payloads) + b"]"
     return b"".join(chunk.payloads)
+
+
+def _news(stream: HttpStream, chunk: Chunk, cursor: str, *, is_text: bool) -> bytes:
+    """Return what follows as an event of data, if there is any, and one that says where it ends."""
+    control: dict[str, str | bool] = {"streamNextOffset": requests.offset_text(chunk.next)}
+    is_at_end = chunk.next >= stream.tail
+    if stream.is_closed and is_at_end:
+        control |= {"streamClosed": True, "upToDate": True}
+    else:
+        control |= {"streamCursor": cursor}
+        control |= {"upToDate": True} if is_at_end else {}
+    end = _event("control", json.dumps(control, separators=(",", ":")))
+    if not chunk.payloads:
+        return end
+    return _event("data", _sse_data(stream, chunk, is_text=is_text)) + end
 
 
 def _sse_data(stream: HttpStream, chunk: Chunk, *, is_text: bool) -> str:

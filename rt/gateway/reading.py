@@ -40,8 +40,10 @@ class StreamReader:
         """Read from the copy in `root/<stream>/out`."""
         self._root, self._stream, self._store = root, stream, store
 
-    def read(self, name: str, stream: HttpStream, begin: Position) -> Chunk:
-        """Return what follows a position, up to the stream's tail or a chunk's size.
+    def read(
+        self, name: str, stream: HttpStream, begin: Position, most: int = CHUNK_BYTES
+    ) -> Chunk:
+        """Return what follows a position, up to the stream's tail, or the message at `most` bytes.
 
         Raises:
             GoneError: it is archived.
@@ -54,7 +56,7 @@ class StreamReader:
         found: list[bytes] = []
         place = begin
         with closing(self._reader(begin)) as reader:
-            while place < end and size < CHUNK_BYTES and time.monotonic() < until_s:
+            while place < end and size < most and time.monotonic() < until_s:
                 batch = self._next(reader)
                 if batch is None:
                     break
@@ -63,7 +65,7 @@ class StreamReader:
                     continue
                 refused = self._store.refused(place, min(batch.next_position, end))
                 for message in batch.messages():
-                    if size >= CHUNK_BYTES or message.at >= end:
+                    if size >= most or message.at >= end:
                         break
                     place = message.next_position
                     if message.key == key and message.at not in refused:

@@ -4,9 +4,11 @@ import asyncio
 import hashlib
 import http.client
 import json
+import socket
 import ssl
 import threading
-from contextlib import closing
+import tracemalloc
+from contextlib import ExitStack, closing
 
 import pytest
 from archive_cluster import STREAM, ArchiveCluster
@@ -375,3 +377,28 @@ def test_readers_that_wait_cost_nothing(gateway):
 
     ready = []
     assert asyncio.run(asyncio.wait_for(all_of_them(), 120)) == 204
+
+
+def test_readers_that_take_nothing_cost_the_others_nothing(gateway_of, tmp_path):
+    """Twenty tabs that sleep must not hold what is sent to them in the gateway's memory."""
+    settings = GatewaySettings("127.0.0.1:0", append=True)
+    with gateway_of(settings, str(tmp_path / "edge")) as gateway, ExitStack() as undo:
+        make(gateway, "loud", **TEXT)
+        host, port = gateway.url.split("/")[2].split(":")
+        for _ in range(20):
+            sleeper = undo.enter_context(socket.socket())
+            sleeper.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sleeper.connect((host, int(port)))
+            path = "/v1/stream/loud?offset=-1&live=sse"
+            sleeper.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        payload, count = "x" * 100_000, 120
+        tracemalloc.start()
+        undo.callback(tracemalloc.stop)
+        for _ in range(count):
+            assert ask(gateway, "POST", "loud", payload, **TEXT)[0] == 204
+        assert tracemalloc.get_traced_memory()[0] < 20 * 1_000_000  # of 12 for each
+        read, offset = 0, "-1"
+        while read < count * len(payload):
+            _, headers, body = ask(gateway, "GET", f"loud?offset={offset}")
+            read, offset = read + len(body), headers["stream-next-offset"]
+        assert read == count * len(payload)
