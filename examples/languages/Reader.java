@@ -189,12 +189,14 @@ public class Reader {
     void read(Path directory) throws IOException {
         manifest(directory);
         TreeMap<Long, String> files = new TreeMap<>();
-        try (var names = Files.newDirectoryStream(directory)) {
-            for (Path each : names) {
-                Matcher name = NAME.matcher(each.getFileName().toString());
-                if (name.matches())
-                    files.put(Long.parseLong(name.group(1)) << 44 | Long.parseLong(name.group(2)) << 30, name.group());
-            }
+        Set<String> names = new HashSet<>(rolled.keySet()); // what the manifest knows may be missing
+        try (var listed = Files.newDirectoryStream(directory)) {
+            for (Path each : listed) names.add(each.getFileName().toString());
+        }
+        for (String each : names) {
+            Matcher name = NAME.matcher(each);
+            if (name.matches())
+                files.put(Long.parseLong(name.group(1)) << 44 | Long.parseLong(name.group(2)) << 30, name.group());
         }
         for (var file : files.entrySet()) {
             String name = file.getValue();
@@ -202,9 +204,11 @@ public class Reader {
                 System.err.println(name + " is archived");
                 continue;
             }
-            ByteBuffer data = ByteBuffer.wrap(Files.readAllBytes(directory.resolve(name))).order(ByteOrder.LITTLE_ENDIAN);
+            Path path = directory.resolve(name);
+            byte[] bytes = Files.exists(path) ? Files.readAllBytes(path) : new byte[0];
+            ByteBuffer data = ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN);
             long start = file.getKey(), end = rolled.getOrDefault(name, (long) data.limit()), size;
-            if (end > data.limit()) throw damaged(start, "the file is shorter than its rolled line says");
+            if (end > data.limit()) throw damaged(start, "the file is missing or shorter than its rolled line says");
             int at = 0;
             for (; at < end && (size = whole(data, at, end)) > 0; at += size) frame(data, at, size, start + at);
             if (at < end || (left > 0 && rolled.containsKey(name))) { // torn, unless something says it was written

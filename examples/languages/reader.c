@@ -190,7 +190,7 @@ int main(int argc, char **argv) {
         if (file->archived) { fprintf(stderr, "%s is archived\n", name); continue; }
         uint8_t *data = load(argv[1], name, &size);
         uint64_t end = file->rolled ? file->end : size, bytes;
-        if (end > size) fail(1, "the file is shorter than its rolled line says", file->at);
+        if (end > size) fail(1, "the file is missing or shorter than its rolled line says", file->at);
         for (; at < end && (bytes = whole(data + at, end - at)); at += bytes) frame(data + at, bytes, file->at + at);
         if (at < end || (left && file->rolled)) { /* torn, unless something says that it was written */
             if (file->rolled || i + 1 < count) fail(1, "is damaged", file->at + at);

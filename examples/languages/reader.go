@@ -223,12 +223,19 @@ func (l *log) read(directory string) {
 		start uint64
 	}
 	var files []file
+	names := map[string]bool{} // of those that the manifest knows too: they may be missing
 	entries, _ := os.ReadDir(directory)
 	for _, each := range entries {
+		names[each.Name()] = true
+	}
+	for each := range l.rolled {
+		names[each] = true
+	}
+	for each := range names {
 		var run, roll uint64
-		fmt.Sscanf(each.Name(), "log.%d.%d", &run, &roll)
-		if each.Name() == fmt.Sprintf("log.%d.%d", run, roll) {
-			files = append(files, file{each.Name(), run<<44 | roll<<30})
+		fmt.Sscanf(each, "log.%d.%d", &run, &roll)
+		if each == fmt.Sprintf("log.%d.%d", run, roll) {
+			files = append(files, file{each, run<<44 | roll<<30})
 		}
 	}
 	sort.Slice(files, func(i, j int) bool { return files[i].start < files[j].start })
@@ -240,7 +247,7 @@ func (l *log) read(directory string) {
 		data, err := os.ReadFile(filepath.Join(directory, each.name))
 		end, isRolled := l.rolled[each.name]
 		if err != nil || (isRolled && end > len(data)) {
-			damaged(each.start, "the file is shorter than its rolled line says")
+			damaged(each.start, "the file is missing or shorter than its rolled line says")
 		}
 		if isRolled {
 			data = data[:end]

@@ -6,7 +6,7 @@
 // payload; the last three in hexadecimal, "-" for nothing. A torn end is no error. Exit: 1 if the log is
 // damaged, 2 if it cannot be read here: compressed frames need Node.js 22.15. A last file is not searched
 // for later frames that would prove that a damaged one was whole.
-import { readFileSync, readdirSync } from "node:fs";
+import { existsSync, readFileSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 import zlib from "node:zlib";
 
@@ -90,13 +90,15 @@ function* messagesOf(header, body, at) {
 
 function main(directory) {
   const log = manifest(directory), isMerged = log.kind === "merged";
-  const files = readdirSync(directory).map((name) => /^log\.(0|[1-9]\d*)\.(0|[1-9]\d*)$/.exec(name)).filter(Boolean)
+  const names = new Set([...readdirSync(directory), ...log.rolled.keys()]); // what the manifest knows may be missing
+  const files = [...names].map((name) => /^log\.(0|[1-9]\d*)\.(0|[1-9]\d*)$/.exec(name)).filter(Boolean)
     .map(([name, run, roll]) => ({ name, start: (BigInt(run) << 44n) | (BigInt(roll) << 30n) })).sort((a, b) => (a.start < b.start ? -1 : 1));
   let session = log.name, left = 0n, next = 0n, skip = 0, number = 0n; // of the range that is being read
   for (const [index, file] of files.entries()) {
     if (log.archived.has(file.name)) { console.error(`${file.name} is archived`); continue; }
-    const data = readFileSync(join(directory, file.name)), rolled = log.rolled.get(file.name), end = rolled ?? data.length;
-    if (end > data.length) damaged("the file is shorter than its rolled line says", file.start);
+    const path = join(directory, file.name), data = existsSync(path) ? readFileSync(path) : Buffer.alloc(0);
+    const rolled = log.rolled.get(file.name), end = rolled ?? data.length;
+    if (end > data.length) damaged("the file is missing or shorter than its rolled line says", file.start);
     let offset = 0;
     for (let size; offset < end && (size = whole(data, offset, end)); offset += size) {
       const at = file.start + BigInt(offset), header = data.subarray(offset, offset + HEADER);

@@ -11,10 +11,12 @@ import (
 	"bufio"
 	"crypto/rand"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"hash/crc32"
 	"os"
 	"path/filepath"
+	"regexp"
 	"sort"
 	"strings"
 	"syscall"
@@ -24,6 +26,7 @@ import (
 const header = 64
 
 var little = binary.LittleEndian
+var name = regexp.MustCompile(`^[a-z0-9]+([-._][a-z0-9]+)*$`)
 
 func must(err error, doing string) {
 	if err != nil {
@@ -70,38 +73,74 @@ func scan(data []byte, next uint64) (int, uint64, [2]uint64) {
 	return at, next, times
 }
 
-// recoverRuns ends the runs of earlier starts; it returns a new run and the next sequence number.
-func recoverRuns(directory string) (run, next uint64) {
-	var runs []uint64
+// readManifest cuts off a line that was only half written. It returns which files have ended, the
+// sequence number after the last of them, and whether there is a whole line.
+func readManifest(path string) (rolled map[string]bool, next uint64, isBegun bool) {
+	data, err := os.ReadFile(path)
+	if os.IsNotExist(err) {
+		return nil, 0, false
+	}
+	must(err, "read the manifest")
+	end := strings.LastIndex(string(data), "\n") + 1
+	must(os.Truncate(path, int64(end)), "cut the manifest")
+	rolled = map[string]bool{}
+	for _, each := range strings.SplitAfter(string(data[:end]), "\n")[:strings.Count(string(data[:end]), "\n")] {
+		var line struct {
+			What, File string
+			Next       uint64
+		}
+		text := strings.TrimRight(each, "\n")
+		if len(text) > 9 {
+			text = text[:len(text)-9]
+		}
+		if fmt.Sprintf("%s %08x\n", text, crc32.ChecksumIEEE([]byte(text))) != each || json.Unmarshal([]byte(text), &line) != nil {
+			must(fmt.Errorf("a line is damaged: %.40s", each), "go on")
+		}
+		if line.What == "rolled" { // its file may be archived: only this line knows the numbers
+			rolled[line.File], next = true, line.Next
+		}
+	}
+	return rolled, next, end > 0
+}
+
+// recoverRuns ends the files of earlier runs; it returns a new run and the next sequence number.
+func recoverRuns(directory string, rolled map[string]bool, next uint64) (uint64, uint64) {
+	type file struct{ run, roll uint64 }
+	var files []file
 	entries, err := os.ReadDir(directory)
 	must(err, "list the session")
 	for _, each := range entries {
-		var found uint64
-		fmt.Sscanf(each.Name(), "log.%d.0", &found)
-		if each.Name() == fmt.Sprintf("log.%d.0", found) {
-			runs = append(runs, found)
+		var found file
+		fmt.Sscanf(each.Name(), "log.%d.%d", &found.run, &found.roll)
+		if each.Name() == fmt.Sprintf("log.%d.%d", found.run, found.roll) {
+			files = append(files, found)
 		}
 	}
-	sort.Slice(runs, func(i, j int) bool { return runs[i] < runs[j] })
-	manifest, err := os.ReadFile(filepath.Join(directory, "manifest"))
-	must(err, "read the manifest")
-	for _, run := range runs {
-		name := fmt.Sprintf("log.%d.0", run)
-		data, err := os.ReadFile(filepath.Join(directory, name))
+	sort.Slice(files, func(i, j int) bool {
+		return files[i].run < files[j].run || (files[i].run == files[j].run && files[i].roll < files[j].roll)
+	})
+	run := uint64(0)
+	for _, each := range files {
+		run = each.run + 1
+		name := fmt.Sprintf("log.%d.%d", each.run, each.roll)
+		if rolled[name] {
+			continue
+		}
+		path := filepath.Join(directory, name)
+		data, err := os.ReadFile(path)
 		must(err, "read "+name)
-		first := next
 		end, after, times := scan(data, next)
-		mark := fmt.Sprintf(`"what":"rolled","file":"%s"`, name)
-		if end == 0 { // a run without a whole frame has never been
-			must(os.Remove(filepath.Join(directory, name)), "delete "+name)
-		} else if !strings.Contains(string(manifest), mark) {
-			addLine(directory, fmt.Sprintf(`{"rt":1,%s,"end":%d,"first":%d,"next":%d,"first_time_ns":%d,"last_time_ns":%d,"at_ns":%d}`,
-				mark, end, first, after, times[0], times[1], time.Now().UnixNano()))
+		if end == 0 { // a file without a whole frame has never been
+			must(os.Remove(path), "delete "+name)
+			continue
 		}
+		old, err := os.Open(path)
+		must(err, "open "+name)
+		must(old.Sync(), "sync "+name) // a killed writer may have written more than it synced
+		old.Close()
+		addLine(directory, fmt.Sprintf(`{"rt":1,"what":"rolled","file":"%s","end":%d,"first":%d,"next":%d,"first_time_ns":%d,"last_time_ns":%d,"at_ns":%d}`,
+			name, end, little.Uint64(data[16:]), after, times[0], times[1], time.Now().UnixNano()))
 		next = after
-	}
-	if len(runs) > 0 {
-		run = runs[len(runs)-1] + 1
 	}
 	return run, next
 }
@@ -133,12 +172,18 @@ func main() {
 		os.Exit(2)
 	}
 	stream, session := os.Args[2], os.Args[3]
+	for _, each := range os.Args[2:] { // they become a part of a path, and of JSON
+		if !name.MatchString(each) || len(each) > 63 {
+			must(fmt.Errorf("it needs 1 to 63 of a-z and 0-9, with single - . _ inside"), fmt.Sprintf("use the name %q", each))
+		}
+	}
 	directory := filepath.Join(os.Args[1], stream, session)
 	must(os.MkdirAll(directory, 0o755), "make the session")
 	lock, err := os.OpenFile(filepath.Join(directory, "lock"), os.O_RDWR|os.O_CREATE, 0o644)
 	must(err, "open the lock")
 	must(syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB), "take the lock, as a live writer has it")
-	if _, err := os.Stat(filepath.Join(directory, "manifest")); os.IsNotExist(err) {
+	rolled, next, isBegun := readManifest(filepath.Join(directory, "manifest"))
+	if !isBegun {
 		id := make([]byte, 16)
 		_, err := rand.Read(id)
 		must(err, "get random numbers")
@@ -147,7 +192,7 @@ func main() {
 		syncDirectory(directory)
 		syncDirectory(filepath.Dir(directory))
 	}
-	run, next := recoverRuns(directory)
+	run, next := recoverRuns(directory, rolled, next)
 	var file *os.File
 	offset, durable, tag := 0, uint64(0), crc32.ChecksumIEEE([]byte(session))
 	lines := bufio.NewScanner(os.Stdin)

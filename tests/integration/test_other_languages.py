@@ -4,13 +4,20 @@ import os
 import shutil
 import signal
 import subprocess
+from contextlib import closing
 
 import pytest
 from archive_cluster import ArchiveCluster
 from golden_logs import EXAMPLES, SHOWN, contents, lines, write_example
 
 import rt
+from rt.format.manifest import Archived
 from rt.inspect.verify import open_log, verify_log
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import OsDisk
+from rt.log.write.appender import Appender
+from rt.log.write.writer import Fsync, SessionWriter, WriterSettings
+from rt.position import Position
 
 SOURCES = os.path.join(os.path.dirname(SHOWN), "languages")
 PATIENCE_S = 60
@@ -141,6 +148,16 @@ def test_a_flipped_bit_ends_a_reader_with_its_place(reader, tmp_path):
         (copy / "log.0.0").write_bytes(data)
 
 
+def test_a_missing_file_is_damage(reader, tmp_path):
+    """A file that the manifest names, and that is not archived, was lost; the rest is not all."""
+    directory, _ = golden("merged")
+    shutil.copytree(directory, tmp_path / "out")
+    os.remove(tmp_path / "out" / "log.0.0")
+    done = run(*reader, str(tmp_path / "out"), check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "0.0.0: the file is missing" in done.stderr
+
+
 def test_a_directory_that_is_no_log_is_refused_in_a_sentence(reader, tmp_path):
     """An empty answer would be read as an empty log."""
     done = run(*reader, str(tmp_path), check=False)
@@ -190,3 +207,56 @@ def test_a_session_written_by_another_program_is_one_of_rts(writer, tmp_path):
         found = [(each.sequence, each.payload) for each in subscriber]
     words = [b"one", b"two", b"", b"four", b"five", b"six", b"seven"]
     assert found == list(enumerate(words))
+
+
+def test_what_one_program_writes_every_other_reads(writer, reader, tmp_path):
+    """Two programs that agree with rt, but not with each other, would show a hole in the page."""
+    command = [*writer, str(tmp_path), "stream", "counter"]
+    run(*command, input="one\n\nthree")
+    run(*command, input="four\n")
+    directory = str(tmp_path / "stream" / "counter")
+    assert run(*reader, directory).stdout == lines(directory)
+
+
+@pytest.mark.parametrize("archived", [0, 2])
+def test_a_writer_goes_on_after_files_that_rt_rolled_and_archived(writer, tmp_path, archived):
+    """A number that is given twice makes two messages one: the second is taken for a repeat."""
+    session = SessionWriter(
+        str(tmp_path), "stream", "counter", WriterSettings(fsync=Fsync.NEVER, file_age_s=1e-9)
+    )
+    for _ in range(2):
+        session.write([1], [b"ours"], None)
+    session.close()
+    log = LogDirectory(str(tmp_path / "stream" / "counter"))
+    log.refresh()
+    with closing(Appender(OsDisk(), log.path, log.manifest.identity)) as appender:
+        appender.recover()
+        for roll in range(archived):
+            appender.archive(Archived(Position.of(0, roll, 0), 1, "limit"))
+    assert run(*writer, str(tmp_path), "stream", "counter", input="its\n").stdout == "2\n"
+    assert {"log.0.0", "log.0.1", "log.1.0"} <= set(os.listdir(log.path))
+    assert not verify_log(open_log(log.path), lambda _count: None).is_wrong
+    log.close()
+
+
+def test_a_writer_cuts_half_a_line_off_its_manifest(writer, tmp_path):
+    """A line after it would be one damaged line with it, and the session would be lost."""
+    command = [*writer, str(tmp_path), "stream", "counter"]
+    manifest = tmp_path / "stream" / "counter" / "manifest"
+    manifest.parent.mkdir(parents=True)
+    manifest.write_bytes(b'{"rt":1,"what":"lo')
+    assert run(*command, input="one\n").stdout == "0\n"
+    with manifest.open("ab") as file:
+        file.write(b'{"rt":1,"what":"rol')
+    assert run(*command, input="two\n").stdout == "1\n"
+    assert not verify_log(open_log(str(manifest.parent)), lambda _count: None).is_wrong
+
+
+@pytest.mark.parametrize("name", ["../out", 'a"b', "A", "", "a--b", "a.", "-a", "a" * 64])
+def test_a_writer_refuses_a_name_that_is_none(writer, tmp_path, name):
+    """It would lead out of the root, or make an unreadable line of the manifest."""
+    for stream, session in ((name, "counter"), ("stream", name)):
+        done = run(*writer, str(tmp_path / "root"), stream, session, input="x\n", check=False)
+        assert done.returncode == 1
+        assert "name" in done.stderr
+    assert os.listdir(tmp_path) == []
