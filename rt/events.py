@@ -35,6 +35,8 @@ class Gap:
         names = ", ".join(self.files[:3]) + (", ..." if len(self.files) > 3 else "")
         not_copied = self.reason.startswith("not copied")
         how = f"was {self.reason} (" if not_copied else f"was archived ({self.reason}; "
+        if self.reason == "missing":
+            how = "is missing, though it was not archived ("
         merged = f", as its messages are {_MERGED}" if self.reason == "merged" else ""
         return (
             f"the log from {self.begin} to {self.end} {how}{names}){merged}; "

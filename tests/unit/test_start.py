@@ -1,5 +1,6 @@
 """Start: the place to read from, by name, number or time, without reading everything."""
 
+import os
 from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
 from tempfile import TemporaryDirectory
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from logs import TIME_NS, MergedLog
 
-from rt import AtTime, GapError, Last, Misuse, Publisher, Subscriber, WriterSettings
+from rt import AtTime, Gap, GapError, Last, Misuse, Publisher, Subscriber, WriterSettings
 from rt.format.manifest import Archived
 from rt.format.message import Batch
 from rt.limits import KIB
@@ -178,6 +179,58 @@ def test_a_time_whose_messages_are_archived_begins_with_a_gap(tmp_path):
     directory = LogDirectory(log.directory)
     assert resolve(directory, AtTime(times[2] + 1)) == log.appender.end
     directory.close()
+
+
+@pytest.fixture
+def three_files(tmp_path):
+    """Give a merged log of three rolled files of two messages each."""
+    with MergedLog(str(tmp_path / "flights" / "out")) as log:
+        for place in range(3):
+            log.merge("jfk", [b"%d" % (2 * place + each) for each in range(2)])
+            log.roll()
+    return log
+
+
+def found_from(log, start):
+    """Return what a reader of the three files meets: payloads, and the files of gaps."""
+    found = []
+    root = log.directory.removesuffix("/flights/out")
+    with Subscriber(
+        root, stream="flights", start=start, follow=False, on_gap="notify", on_event=found.append
+    ) as subscriber:
+        found += [message.payload for message in subscriber]
+    gaps = [each.files for each in found if isinstance(each, Gap)]
+    return gaps, [each for each in found if isinstance(each, bytes)]
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_a_file_that_was_deleted_by_hand_is_met_as_a_gap(three_files, gone):
+    """A reader from the beginning said nothing when the first file was missing."""
+    file = three_files.appender.manifest.order[gone]
+    os.remove(os.path.join(three_files.directory, file.file_name))
+    payloads = [row.payload for row in three_files.expected]
+    left = payloads[: 2 * gone] + payloads[2 * gone + 2 :]
+    for start in ("earliest", Last(6), AtTime(0), START):
+        assert found_from(three_files, start) == ([(file.file_name,)], left), start
+    with pytest.raises(
+        GapError, match=rf"is missing, though it was not archived \({file.file_name}\)"
+    ):
+        read(three_files, "earliest")
+    within = three_files.expected[2 * gone + 1]
+    for start in (Last(6 - 2 * gone - 1), AtTime(within.merge_time_ns)):
+        assert found_from(three_files, start) == ([(file.file_name,)], payloads[2 * gone + 2 :])
+    assert found_from(three_files, "latest") == ([], [])
+
+
+def test_a_log_whose_files_were_all_deleted_is_one_gap(three_files):
+    """It looks like a log that is archived entirely, whose readers missed nothing."""
+    order = three_files.appender.manifest.order
+    for file in order:
+        os.remove(os.path.join(three_files.directory, file.file_name))
+    names = tuple(file.file_name for file in order)
+    for start in ("earliest", Last(6), AtTime(0)):
+        assert found_from(three_files, start) == ([names], [])
+    assert found_from(three_files, Last(1)) == ([names[2:]], [])
 
 
 @pytest.mark.parametrize(

@@ -195,6 +195,20 @@ class LogDirectory:
         """Return the start positions of the files that still hold their bytes, oldest first."""
         return [start for start in log_files(self.disk, self.path) if not self.is_gone(start)]
 
+    def due_files(self) -> list[Position]:
+        """Return the files that hold their bytes or should, oldest first.
+
+        A rolled file that was not archived belongs to the log even if it was deleted: a reader has
+        to meet the gap.
+        """
+        due = (start for start in self.manifest.order if not self.is_gone(start))
+        return sorted({*self.files(), *due})
+
+    def unreadable_files(self) -> list[Position]:
+        """Return the rolled files that were archived or are missing, oldest first."""
+        there = set(self.files())
+        return [start for start in self.manifest.order if start not in there]
+
     def is_gone(self, start: Position) -> bool:
         """Whether a file was archived, so that its bytes can no longer be read."""
         return start in self.manifest.archived

@@ -170,7 +170,7 @@ class Follower:
         self._end_said: type[Event] | None = None
         self._absent = AbsentLog(log.path, clock)
         self._clock = clock
-        self._has_met = False  # whether any message was read, wanted or not
+        self._has_met = False  # whether any message was read, wanted or not, or a gap met
         # whether a message matched; set by the caller, who selects messages
         self.has_matched = False
         self._begin = START  # set once there is a reader
@@ -208,6 +208,7 @@ class Follower:
                     self._matching.has_given = True
                     return found
             elif isinstance(found, Gap):
+                self._has_met = True
                 self._meet_gap(found)
             elif self._is_of_interest(found):
                 self._on_event(found)

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from bisect import bisect_right
 from contextlib import closing
 from typing import Final
 
@@ -312,7 +313,11 @@ class Reader:
             raise self._replaced(f"{walk.position.file.file_name} ends at offset {end} now")
         following = self.log.file_from(walk.position.next_file())
         if following is None:
-            return False
+            order = self.log.manifest.order
+            later = order[bisect_right(order, walk.position.file) :]
+            if not later:
+                return False
+            self.position = later[0]  # only a gap is left up to the log's end
         self.position = max(self.position, walk.position)
         self._next_file = following
         self._close_file()

@@ -118,16 +118,15 @@ def resolve(log: LogDirectory, start: Start) -> Position:
     if isinstance(start, Position):
         return start
     log.refresh()
-    files = log.files() if log.is_there else []
     if isinstance(start, AtTime | datetime):
         return _at_time(log, start.ns if isinstance(start, AtTime) else nanoseconds(start))
-    if not files:
+    due = log.due_files() if log.is_there else []
+    if not due:
         return _archived_end(log)
     if start == "earliest":
-        return files[0] if begins_as_wanted(log.manifest) else log.manifest.order[0]
-    if start == "latest":
-        return _last(log, files)[0]
-    return _at_number(log, files, max(0, _last(log, files)[1] - start.messages))
+        return due[0] if begins_as_wanted(log.manifest) else log.manifest.order[0]
+    end, number = _last(log)
+    return end if start == "latest" else _at_number(log, due, max(0, number - start.messages))
 
 
 def readable_at(log: LogDirectory, time_ns: int) -> Position:
@@ -187,8 +186,8 @@ def at_number(log: LogDirectory, number: int) -> Position:
     Returns the end of the log if there is none. `log` must have been refreshed; in a session's own
     log, numbers are sequence numbers.
     """
-    files = log.files() if log.is_there else []
-    return _at_number(log, files, number) if files else _archived_end(log)
+    due = log.due_files() if log.is_there else []
+    return _at_number(log, due, number) if due else _archived_end(log)
 
 
 def _at_number(log: LogDirectory, files: list[Position], wanted: int) -> Position:
@@ -197,6 +196,8 @@ def _at_number(log: LogDirectory, files: list[Position], wanted: int) -> Positio
         files, True, key=lambda file: file not in rolled or rolled[file].next > wanted
     )
     file = files[min(done, len(files) - 1)]
+    if not log.has_file(file):
+        return file  # the messages wanted are missing, or some that follow them
     begin = _indexed(log, file, lambda entry: entry.number > wanted)
     return _first(log, begin, lambda batch: _place_of_number(batch, wanted))
 
@@ -208,25 +209,25 @@ def _archived_end(log: LogDirectory) -> Position:
 
 
 def _at_time(log: LogDirectory, time_ns: int) -> Position:
-    """Find a time, even in an archived file: reading from there begins with the gap."""
-    found, known = readable_at(log, time_ns), log.manifest
-    gone = (known.rolled[file] for file in known.order if log.is_gone(file))
-    archived = next(
-        (line.file for line in gone if line.last_time_ns >= time_ns and line.end), found
-    )
-    return min(found, archived)
+    """Find a time, even in a file that is gone: reading from there begins with the gap."""
+    found = readable_at(log, time_ns)
+    gone = (log.manifest.rolled[file] for file in log.unreadable_files())
+    first = next((line.file for line in gone if line.last_time_ns >= time_ns and line.end), found)
+    return min(found, first)
 
 
-def _last(log: LogDirectory, files: list[Position]) -> tuple[Position, int]:
+def _last(log: LogDirectory) -> tuple[Position, int]:
     """Return where the whole frames of a log end, and the next message's number."""
-    order = log.manifest.order
+    order, files = log.manifest.order, log.files()
     number = log.manifest.rolled[order[-1]].next if order else 0
+    if not files:
+        return _archived_end(log), number
     with closing(Reader(log, _indexed(log, files[-1], lambda _entry: False))) as reader:
         while (found := reader.poll()) is not None:
             if isinstance(found, Batch):
-                number = found.number + len(found)
+                number = max(number, found.number + len(found))
             elif isinstance(found, SessionEvent):
-                number = found.number
+                number = max(number, found.number)
         return reader.position, number
 
 

@@ -291,7 +291,6 @@ def edge(
         return place
     if time_ns is None:
         return view.end() if place == "latest" else resolve(view.log, "earliest")
-    manifest = view.log.manifest
     seek = end_before if is_end else readable_at
     try:
         found = seek(view.log, time_ns) if view.log.files() else view.end()
@@ -299,9 +298,9 @@ def edge(
         if view.strict:
             raise
         found = view.end() if is_end else error.position
-    # Archived messages in the window must count as a gap, not be skipped silently. So a window
-    # begins at the first archived file that may hold one, and ends at the first that is too late.
-    lines = (manifest.rolled[file] for file in manifest.order if file in manifest.archived)
+    # Messages in the window that are gone must count as a gap, not be skipped silently. So a window
+    # begins at the first such file that may hold one, and ends at the first that is too late.
+    lines = (view.log.manifest.rolled[file] for file in view.log.unreadable_files())
     times = ((line.file, line.first_time_ns if is_end else line.last_time_ns) for line in lines)
     return min(found, next((file for file, ns in times if ns >= time_ns), found))
 
