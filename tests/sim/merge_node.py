@@ -149,7 +149,7 @@ def watch_confirmations(node: "MergeNode", inbox: NodeInbox) -> None:
 
     def watched(told: Confirmations) -> None:
         node.world.stream.confirms(node.name, inbox.session, told.replicated, told.merged)
-        if inbox.session in node.pipes and inbox.session not in node.relays:
+        if inbox.session in node.pipes and inbox.session not in node.relayed:
             node.world.stream.demand_own(node.world.publishers[inbox.session], told.merged)
         confirm(told)
 
@@ -216,7 +216,7 @@ class MergeNode(SimNode):
         # until when a publisher of other bytes is refused, by session
         self.refused_until_us: dict[str, int] = {}
         # source of each relayed session
-        self.relays: dict[str, tuple[MergeNode, int, NodeInbox]] = {}
+        self.relayed: dict[str, tuple[MergeNode, int, NodeInbox]] = {}
         self.asked: dict[tuple[str, str], None] = {}  # nodes, and the sessions that they lack
         self._mail = Mail()
         self._is_woken = False
@@ -487,7 +487,7 @@ class MergeNode(SimNode):
         pipe = self.pipes.get(session)
         if pipe is not None and pipe.inbox is not self.inboxes.get(session):
             pipe = self.hang_up(session)
-        if session in self.relays:
+        if session in self.relayed:
             publisher = self.world.publishers[session]
             self._ask_to_leave(publisher.identity, publisher.peer, relays=False)
         elif pipe is not None and pipe.inbox.leave:
@@ -530,7 +530,7 @@ class MergeNode(SimNode):
 
     def _refuse(self, session: str, error: Exception) -> None:
         self.world.trace(f"{self.name} refuses {session}: {error}")
-        source = self.relays.get(session)
+        source = self.relayed.get(session)
         code = "corrupt" if isinstance(error, CorruptLog) else getattr(error, "code", "")
         is_rotten = source is not None and source[0].rotted
         is_behind = source is not None and code == "behind"
@@ -575,7 +575,7 @@ class MergeNode(SimNode):
 
     def pass_on(self) -> None:
         """Let the connections to nodes that lack something carry a little, or be made."""
-        for session, (source, life, held) in list(self.relays.items()):
+        for session, (source, life, held) in list(self.relayed.items()):
             is_there = source.life == life and self.world.reaches(source, self)
             if not is_there or source.inboxes.get(session) is not held:
                 self.hang_up(session)  # nothing more comes from a copy that was set aside
@@ -587,21 +587,21 @@ class MergeNode(SimNode):
             is_there = target.alive and self.world.reaches(self, target)
             if is_there and self.world.clock.now_us >= target.paused_until_us:
                 target.guarded(target.take_relayed, session, self)
-            if not self.alive or target.relays.get(session, (None,))[0] is not self:
+            if not self.alive or target.relayed.get(session, (None,))[0] is not self:
                 self.asked.pop((name, session), None)
 
     def take_relayed(self, session: str, source: "MergeNode") -> None:
         """Let another node's connection carry a little of a session, or be made."""
         held, pipe = source.inboxes.get(session), self.pipes.get(session)
         if held is None:
-            if self.relays.get(session, (None,))[0] is source:
+            if self.relayed.get(session, (None,))[0] is source:
                 self.hang_up(session)
             return
         if pipe is None:
             self.world.trace(f"{source.name} passes {session} on to {self.name}")
-            self.relays[session] = (source, source.life, held)
+            self.relayed[session] = (source, source.life, held)
             self._received(session, lambda: self._connect_relay(session, source, held))
-        elif self.relays.get(session) != (source, source.life, held):
+        elif self.relayed.get(session) != (source, source.life, held):
             self._ask_to_leave(held.appender.identity, source.name, relays=True)
         elif pipe.inbox is not self.inboxes.get(session) or pipe.inbox.leave:
             self.hang_up(session)
@@ -653,12 +653,12 @@ class MergeNode(SimNode):
 
     def lose_publisher(self, session: str) -> None:
         """Close a publisher's connection, if there is one."""
-        if session not in self.relays:
+        if session not in self.relayed:
             self.hang_up(session)
 
     def hang_up(self, session: str) -> None:
         """Close the connection that brings a session."""
-        self.relays.pop(session, None)
+        self.relayed.pop(session, None)
         pipe = self.pipes.pop(session, None)
         if pipe is not None:
             pipe.inbox.release()
