@@ -56,6 +56,7 @@ class PushClient:
         sessions: Sequence[str] | None = ("*",),
         *,
         release: Release = Release.MERGED,
+        keep_s: float = 0.0,
         loop: EventLoop | None = None,
         watch: str = "auto",
         refused_retry_s: float = REFUSED_RETRY_S,
@@ -71,6 +72,8 @@ class PushClient:
             sessions: names or globs of the sessions to ship; those that appear later too. None to
                 ship only those for which `ship` is called.
             release: when the sessions' own rolled files may be archived.
+            keep_s: how long after that they are kept all the same, so that a standby that is behind
+                can be sent them again.
             loop: serves the connections; one of its own if not given.
             watch: how changes are noticed: a mode of `rt.log.notify.watch.Watch`.
             refused_retry_s: when to offer a session again where something must be repaired first.
@@ -84,7 +87,7 @@ class PushClient:
         nodes = list(dict.fromkeys(known.addresses if known is not None else nodes))
         globs = None if sessions is None else [parse_glob(each) for each in sessions]
         self._book = SessionBook(
-            root, stream, globs, len(nodes), release, refused_retry_s=refused_retry_s
+            root, stream, globs, len(nodes), release, keep_s=keep_s, refused_retry_s=refused_retry_s
         )
         gather = self._gather = GatherWindow(len(nodes))
         self._headers = HeadersNews(self._book.directory)

@@ -1,7 +1,9 @@
 """SessionProgress: what each node has confirmed of a session, and what follows from that."""
 
 import threading
-from collections.abc import Iterable, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
@@ -76,8 +78,26 @@ class SessionProgress:
         whole entry at a time, and read without it.
     """
 
-    def __init__(self, directory: str, nodes: int = 1, release: Release = Release.MERGED) -> None:
-        """Read what was written before in the session's directory; `nodes` nodes are shipped to."""
+    def __init__(
+        self,
+        directory: str,
+        nodes: int = 1,
+        release: Release = Release.MERGED,
+        *,
+        keep_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Read what was written before in the session's directory.
+
+        Args:
+            directory: the session's directory.
+            nodes: how many nodes are shipped to.
+            release: when its rolled files may be archived.
+            keep_s: how long after that they are kept all the same.
+            clock: the time in seconds.
+        """
+        self._keep_s, self._clock = keep_s, clock
+        self._waiting: deque[tuple[float, Position]] = deque()  # released later, a file each
         self._file = ConfirmationsFile(directory)
         self.known = self._noted = self._file.read()
         self._voices = release.voices(nodes)
@@ -159,8 +179,22 @@ class SessionProgress:
             holder = self._holders[node]
             by_holder[holder] = max(each.released, by_holder.get(holder, START))
         released = agreed(by_holder.values(), self._voices)
+        if self._keep_s:
+            released = self._kept_long_enough(released)
         if released > self.known.released:
             self.known = self.known._replace(released=released)
+
+    def _kept_long_enough(self, end: Position) -> Position:
+        """Return where the merged part ended `keep_s` ago; files before that may go."""
+        waiting, now_s = self._waiting, self._clock()
+        if not waiting or end.file > waiting[-1][1].file:
+            waiting.append((now_s, end))
+        found = START
+        while waiting and waiting[0][0] <= now_s - self._keep_s:
+            found = waiting.popleft()[1]
+        if found and not waiting:
+            waiting.append((now_s, end))
+        return found
 
     def forget(self) -> None:
         """Forget all confirmations: another copy of the log was put in its place.
@@ -173,6 +207,7 @@ class SessionProgress:
     def _begin(self, log: str) -> None:
         if log != self._log:
             self._log, self._last_log = log, self._log
+        self._waiting.clear()
         self._file.close()  # the directory may be another one
         self.known = self._noted = self._file.read()
         self._reached = {}

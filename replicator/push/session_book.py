@@ -43,6 +43,7 @@ class SessionBook:
         nodes: int = 1,
         release: Release = Release.MERGED,
         *,
+        keep_s: float = 0.0,
         refused_retry_s: float = REFUSED_RETRY_S,
     ) -> None:
         """Read nothing yet; arguments as for `PushClient`, with how many nodes there are.
@@ -57,7 +58,7 @@ class SessionBook:
         self._found = Subdirectories(self.directory, self.ships)
         self._nodes = nodes
         self._followed: frozenset[str] | None = None  # the only ones that have a say; None for any
-        self._release = release
+        self._release, self._keep_s = release, keep_s
         self._refused_retry_s = refused_retry_s
         self._progress: dict[str, SessionProgress] = {}
         self._holders: dict[str, str] = {}  # by node: whose certificate answered there last
@@ -175,7 +176,9 @@ class SessionBook:
         """Return a session's progress, which is shared by all nodes."""
         known = self._progress.get(session)
         if known is None:
-            made = SessionProgress(self.path(session), self._nodes, self._release)
+            made = SessionProgress(
+                self.path(session), self._nodes, self._release, keep_s=self._keep_s
+            )
             known = self._progress.setdefault(session, made)
         return known
 

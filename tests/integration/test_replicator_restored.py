@@ -252,6 +252,22 @@ def test_files_are_released_by_as_many_nodes_as_the_setting_says(tmp_path, relea
     assert ConfirmationsFile(str(tmp_path)).read().released == released
 
 
+def test_merged_files_are_kept_for_as_long_as_the_setting_says(tmp_path):
+    """A standby that is promoted without its cluster is sent again what it lacks."""
+    now_s = 1000.0
+    progress = SessionProgress(str(tmp_path), 1, keep_s=60, clock=lambda: now_s)
+    first, second = Position.of(0, 1, 50), Position.of(0, 2, 10)
+    progress.take("n1", said(first, first))
+    assert progress.released == START
+    now_s += 30
+    progress.take("n1", said(second, second))
+    assert progress.released == START
+    now_s += 31
+    assert progress.released == first, "the files before the one it was in may go"
+    now_s += 30
+    assert progress.released == second
+
+
 def test_what_a_node_was_not_sent_releases_nothing(tmp_path):
     """It may have merged more by way of others; what it holds of this session is what counts."""
     progress = SessionProgress(str(tmp_path), 1)
