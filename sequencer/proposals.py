@@ -10,6 +10,7 @@ from rt.latencies import Latencies
 from rt.position import Position
 from sequencer.execution.execution import Committed, Execution
 from sequencer.ledger.instruction import Instruction, Merge, decode_instruction, demand_readable
+from sequencer.ledger.seal import may_follow
 from sequencer.planning.group_join_check import Stuck
 from sequencer.planning.holdings import Holdings
 from sequencer.planning.planner import Planner
@@ -97,6 +98,8 @@ class Proposals:
     def order(self, instruction: Instruction, *, first: bool = False) -> None:
         """Queue an instruction to be proposed; `first` puts it before all others.
 
+        In a sealed cluster only the seal can be changed; anything else is dropped.
+
         Raises:
             Refused: this node does not lead.
         """
@@ -106,6 +109,8 @@ class Proposals:
                 "not-leader",
                 f"{leader} leads the stream; ask it" if leader else "no node leads now",
             )
+        if not may_follow(self._execution.executor.ledger.notes, instruction):
+            return
         if first:
             self.orders.appendleft(instruction)
         else:
@@ -128,7 +133,8 @@ class Proposals:
         if self._execution.done_index < self._planner.ready_index:
             return  # entries it had when elected may drop copies that it would plan from
         instruction = self._next_instruction()
-        if instruction is None:
+        ledger = self._execution.executor.ledger
+        if instruction is None or not may_follow(ledger.notes, instruction):
             return
         try:
             command = demand_readable(instruction)

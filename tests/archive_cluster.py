@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from contextlib import ExitStack
 
@@ -15,7 +16,8 @@ from rt.log.write.writer import WriterSettings
 from rt.net.admin import ask_any
 from rt.net.authority.certificates import certificate_files
 from rt.net.tls import Contexts, client_context
-from rt.node.founding.cluster_files import init_local_cluster
+from rt.node.founding.cluster_files import Place, init_local_cluster
+from rt.node.founding.layout import HERE
 from rt.node.host.node import Node
 from rt.node.settings.node import NodeSettings
 from rt.publisher import Publisher
@@ -28,11 +30,16 @@ NODE = {"file_bytes": FILE_BYTES, "snapshot_s": 0.3, "reserve": 0, "missing_s": 
 class ArchiveCluster:
     """Starts nodes and clients on request, and stops them all."""
 
-    def __init__(self, root, nodes=1, *, clients=None, founded=(), **settings):
+    def __init__(
+        self, root, nodes=1, *, clients=None, founded=(), layout=HERE, made=False, **settings
+    ):
         self.root = str(root)
         self.clients = str(clients or root)  # the directory of publishers and pullers
         self.settings = {**NODE, **settings}
-        self.places = init_local_cluster(self.root, STREAM, nodes, founded)
+        if made:  # by a command
+            self.places = places_in(self.root)
+        else:
+            self.places = init_local_cluster(self.root, STREAM, nodes, founded, layout)
         self.nodes = {}
         self.undo = ExitStack()
         for place in self.places:
@@ -129,6 +136,17 @@ class ArchiveCluster:
 
     def __exit__(self, *_):
         self.close()
+
+
+def places_in(root):
+    """Return the nodes whose configurations are in a directory."""
+    found = []
+    for name in sorted(os.listdir(root)):
+        if re.fullmatch(r"n\d+\.toml", name):
+            path = os.path.join(root, name)
+            settings = load(NodeSettings, path, "node", {}, {})
+            found.append(Place(settings.name, settings.listen, path))
+    return found
 
 
 def held_bytes(directory):

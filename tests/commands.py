@@ -17,11 +17,11 @@ def run(*arguments, env=None, program=rt):
     return CliRunner(env=env).invoke(program, [str(each) for each in arguments])
 
 
-def start(*arguments, prefix=(), **options):
+def start(*arguments, prefix=(), env=None, **options):
     """Start `rt` as a process of its own, with pipes by default."""
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
     command = [*prefix, sys.executable, "-m", "rt", *(str(each) for each in arguments)]
-    return Process(command, env=clean_environment(), **options)
+    return Process(command, env=env or clean_environment(), **options)
 
 
 def start_limited(file_bytes, *arguments, **options):

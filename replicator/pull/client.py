@@ -72,6 +72,11 @@ class PullStatus:
     lag: str = ""
 
     @property
+    def durable_place(self) -> Position:
+        """Where the durable part of the copy continues: in the next file once one is complete."""
+        return self.next_place if self.durable >= self.position else self.durable
+
+    @property
     def caught_up(self) -> bool:
         """Whether the node has nothing more, and no other node is known to have more."""
         return self.has_all and self.next_place >= self.furthest

@@ -30,7 +30,7 @@ class LogFeed:
         Raises:
             Refused: this node no longer serves anything.
         """
-        self._feeds.demand_open()
+        self._feeds.demand_open(relays=self._relays)
         return self._feeds.end
 
     def recent(self, first: Position, end: Position) -> Appended | None:
@@ -57,7 +57,7 @@ class LogFeeds:
         `open` and `forget` are called by connections, and change one entry of `_feeds`; `grown`,
         `begin`, `go_on` and `refuse` are called by the one thread that appends, and copy it.
         `end`, `_left` and `_refusal` are written by that thread alone; `end` only grows.
-        `damaged` has a lock of its own; `is_whole`, `recent` and `_closed` are never replaced.
+        `damaged` has a lock of its own; the functions given at the start are never replaced.
     """
 
     def __init__(
@@ -66,16 +66,19 @@ class LogFeeds:
         closed: Callable[[], Refused | None] = lambda: None,
         is_whole: Callable[[], bool] = lambda: True,
         recent: Callable[[], RecentFrames | None] = lambda: None,
+        moved: Callable[[], Refused | None] = lambda: None,
     ) -> None:
         """Prepare to serve the merged log in a directory; any thread may call the others.
 
         `closed` returns why new connections are refused now, or None; `is_whole` whether nothing
-        is missing up to the log's end; `recent` what was merged last and is in memory.
+        is missing up to the log's end; `recent` what was merged last and is in memory; `moved` why
+        all but nodes are turned away, or None.
         """
         self.directory = directory
         self.is_whole = is_whole
         self.recent = recent
         self._closed = closed
+        self._moved = moved
         self.damaged = DamagedFiles()
         self.end: Position = START
         self._refusal: Refused | None = None
@@ -92,7 +95,7 @@ class LogFeeds:
 
         A node, which `relays`, is refused only if nothing will be served again.
         """
-        self.demand_open()
+        self.demand_open(relays=relays)
         if not relays and (why := self._closed()) is not None:
             raise why
         feed = LogFeed(self, wake, relays=relays)
@@ -103,10 +106,12 @@ class LogFeeds:
         """Drop a connection that has ended."""
         self._feeds.pop(feed, None)
 
-    def demand_open(self) -> None:
-        """Raise `Refused` if nothing will be served again."""
+    def demand_open(self, *, relays: bool) -> None:
+        """Raise `Refused` if nothing will be served again to a node, which `relays`, or another."""
         if self._refusal is not None:
             raise self._refusal
+        if not relays and (why := self._moved()) is not None:
+            raise why
 
     def refuse(self, why: Refused) -> None:
         """Turn all connections away from now on."""

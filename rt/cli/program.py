@@ -64,6 +64,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         ),
         "archive": ("rt.cli.manage.archive:archive", "Show and change how long a stream is kept."),
         "cluster": ("rt.cli.cluster.cluster:cluster", "Make a cluster, and change its members."),
+        "standby": ("rt.cli.cluster.standby:standby", "Show a standby, and promote it."),
         "stream": ("rt.cli.cluster.stream:stream", "Make, list and drop the streams of a node."),
     },
     "Repair": {

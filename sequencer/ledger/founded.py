@@ -10,6 +10,9 @@ from rt.errors import Misuse
 from sequencer.ledger.ledger import Ledger
 
 FOUNDED_NOTE: Final = "founded"
+# The id of the cluster, once all members' certificates name it. From then on, a node's certificate
+# that names no cluster is refused.
+CERTIFICATES_NOTE: Final = "certificates"
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,10 +31,12 @@ class Stuck(NamedTuple):
     Attributes:
         words: a sentence for its publisher and the operator.
         is_refused: whether it can never be merged, so that its publisher is refused.
+        code: of that refusal.
     """
 
     words: str
     is_refused: bool = False
+    code: str = "group"
 
 
 def new_samples(

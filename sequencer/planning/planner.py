@@ -11,6 +11,7 @@ from rt.position import START, Position
 from sequencer.ledger.founded import obstacle
 from sequencer.ledger.instruction import SLICES_MAX, Merge, Slice, slice_digest
 from sequencer.ledger.ledger import Ledger
+from sequencer.ledger.seal import SEALED_NOTE, seal_of
 from sequencer.planning.carried import Carrier
 from sequencer.planning.group_join_check import Stuck, join_obstacle
 from sequencer.planning.session_log import SessionLog, SessionLogs
@@ -109,6 +110,10 @@ class Planner:
 
     def _slice(self, ledger: Ledger, name: str, durable: Position, limit: int) -> Slice | None:
         self.stuck.pop(name, None)
+        if (seal := seal_of(ledger.notes)) is not None:
+            words = f"session {name!r} is not merged: {seal.refusal}"
+            self.stuck[name] = Stuck(words, is_refused=True, code=SEALED_NOTE)
+            return None
         log = self._logs[name]
         after = ledger.merged_to(name)
         first = log.next_place(after)

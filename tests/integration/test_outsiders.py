@@ -19,9 +19,9 @@ from rt.net.question import STATUS_ALPN
 from rt.net.tls import Contexts, client_context, connect, offering
 from rt.node.agree.idle_heartbeat import PULSE_ALPN
 from rt.node.founding.cluster_files import ask_status, free_addresses
-from rt.node.host.door import CERTIFICATES_NOTE
 from rt.node.retain.retention import LEASE_NOTE, POLICY_NOTE
 from rt.version import SOFTWARE
+from sequencer.ledger.founded import CERTIFICATES_NOTE
 from sequencer.ledger.instruction import Note, encode_instruction
 from sequencer.peers.versions import INTRODUCED, PEER_VERSIONS, alpn_of
 from sequencer.raft.codec import MessageCodec

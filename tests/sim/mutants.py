@@ -31,6 +31,7 @@ from . import (
     mutants_reading,
     mutants_rest,
     mutants_scrub,
+    mutants_sealed,
     mutants_session,
     mutants_shared,
     mutants_state,
@@ -44,6 +45,7 @@ from .mutants_pulled import PULLING
 from .mutants_reading import READING
 from .mutants_rest import RESTING
 from .mutants_scrub import SCRUBBING
+from .mutants_sealed import SEALING
 from .mutants_shared import SHARING
 from .mutation import MUTANTS, switched_on
 
@@ -58,6 +60,7 @@ __all__ = [
     "RESTING",
     "RESTORING",
     "SCRUBBING",
+    "SEALING",
     "SHARING",
     "mutants_archive",
     "mutants_frames",
@@ -72,6 +75,7 @@ __all__ = [
     "mutants_reading",
     "mutants_rest",
     "mutants_scrub",
+    "mutants_sealed",
     "mutants_session",
     "mutants_shared",
     "mutants_state",

@@ -8,6 +8,7 @@ from sequencer.execution.executor import Executor
 from sequencer.journal.journal import Journal
 from sequencer.ledger.instruction import Archive, Instruction, lives_of
 from sequencer.ledger.ledger import Ledger, decode_ledger
+from sequencer.ledger.seal import SEALED_NOTE
 from sequencer.member import Member
 from sequencer.peers.notes import CONSENSUS
 from sequencer.planning.session_log import SessionLogs
@@ -143,10 +144,13 @@ class WatchedExecutor(Executor):
             node.world.stream.archives(self.ledger, self.appender.manifest, instruction)
             node.world.demand_pressed(instruction)
             node.world.demand_released(self.ledger, instruction)
+        seal, before = self.ledger.notes.get(SEALED_NOTE), self._sealed_part()
         try:
             super().execute(index, term, instruction)
         finally:
             node.world.stream.decided(self.ledger)
+        if seal is not None and before != self._sealed_part():
+            raise Violation(f"{node.name} changes a sealed cluster by instruction {index}")
         node.world.stream.executed(
             node.name, node.disk, self.ledger, self._checked, node.rotten_files
         )
@@ -155,6 +159,12 @@ class WatchedExecutor(Executor):
         self._checked = self.ledger.end
         node.demand_little_memory()
         node.strike("after executing")
+
+    def _sealed_part(self) -> tuple[object, ...]:
+        """What no instruction may change in a sealed cluster."""
+        ledger = self.ledger
+        notes = {name: text for name, text in ledger.notes.items() if name != SEALED_NOTE}
+        return ledger.end, ledger.digest, ledger.archived_to, notes
 
     def restore(self, ledger: Ledger) -> None:
         """Continue from another, later state."""

@@ -27,6 +27,7 @@ class Leader:
         settings = SimpleNamespace(
             cluster_id="", stream="flights", places={},
             agreement=SimpleNamespace(timers=SimpleNamespace(election_ticks=10)),
+            storage=SimpleNamespace(log_id=""),
         )  # fmt: skip
         self.admin = MemberAdmin(settings, self, SimpleNamespace(engine=self), None, self.wait)
 

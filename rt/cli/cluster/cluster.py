@@ -2,16 +2,21 @@
 
 import os
 import shlex
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, Final
 
 import click
 
 from rt.cli.cluster.members import add, move, remove, replace_node
+from rt.cli.cluster.seal import seal, unseal
 from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.console import print_json, say
 from rt.cli.common.options import json_option
 from rt.errors import Misuse
 from rt.node.founding.cluster_files import (
     CLIENTS_NAME,
+    Place,
     founding_lines,
     free_addresses,
     init_cluster,
@@ -29,61 +34,82 @@ def cluster() -> None:
     rt cluster remove n4 --config flights/clients.toml
     rt cluster replace n3 n4 --address d:7420 --config flights/clients.toml
     rt cluster move n3 --address e:7420 --config flights/clients.toml
+    rt cluster seal --config flights/clients.toml
     """  # noqa: D301 - click reads the backspace character
 
 
-for command in (add, remove, replace_node, move):
+for command in (add, remove, replace_node, move, seal, unseal):
     cluster.add_command(command)
 
 
+_OPTIONS: Final = (
+    click.option(
+        "--publisher", "publishers", metavar="NAME", multiple=True,
+        help="Issue a publisher's certificate for NAME and grant it the session NAME; repeat for "
+        "more.",
+    ),
+    click.option(
+        "--subscriber", "subscribers", metavar="NAME", multiple=True,
+        help="Issue a subscriber's certificate for NAME and grant it the stream; repeat for more.",
+    ),
+    click.option(
+        "--group", "groups", metavar="GROUP=SESSION,SESSION", multiple=True,
+        help="With --from: sessions that are redundant publishers of one group; repeat for more.",
+    ),
+    click.option(
+        "--name", "names", metavar="NAME", multiple=True,
+        help="Name of a node; repeat, in the order of the addresses.  [default: n1, n2, ...]",
+    ),
+    click.option(
+        "--node-root", metavar="PATH", default="", help="Data directory on each node's machine."
+    ),
+    click.option(
+        "--node-certs", metavar="PATH", default="",
+        help="Directory of certificates on each node's machine.",
+    ),
+    click.option(
+        "--authority", metavar="DIR", default="",
+        help="Sign with the ca.pem and ca.key there, instead of a new authority.",
+    ),
+    json_option("what was made"),
+)  # fmt: skip
+
+
+def cluster_options(count: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return the options of a new cluster's files, which `made_cluster` takes.
+
+    Args:
+        count: the option for the number of nodes.
+    """
+    options = (
+        click.argument("directory", metavar="DIR"),
+        click.option(
+            "--address", "addresses", multiple=True,
+            help="Address (host:port) of a node; repeat for each.",
+        ),
+        click.option(
+            count, "count", default=3, show_default=True,
+            help="Number of nodes on this machine, if no address is given.",
+        ),
+        *_OPTIONS,
+    )  # fmt: skip
+    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
+
+
 @cluster.command()
-@click.argument("directory", metavar="DIR")
 @click.option("--stream", default="stream", show_default=True, help="Stream to serve.")
-@click.option(
-    "--address", "addresses", multiple=True, help="Address (host:port) of a node; repeat for each."
-)
-@click.option(
-    "--nodes", default=3, show_default=True,
-    help="Number of nodes on this machine, if no address is given.",
-)  # fmt: skip
-@click.option(
-    "--publisher", "publishers", metavar="NAME", multiple=True,
-    help="Issue a publisher's certificate for NAME and grant it the session NAME; repeat for more.",
-)  # fmt: skip
-@click.option(
-    "--subscriber", "subscribers", metavar="NAME", multiple=True,
-    help="Issue a subscriber's certificate for NAME and grant it the stream; repeat for more.",
-)  # fmt: skip
 @click.option(
     "--from", "source", metavar="LOG", default="",
     help="Found the cluster from this merged log: the directory out of a copy or of rt restore.",
 )  # fmt: skip
 @click.option(
-    "--group", "groups", metavar="GROUP=SESSION,SESSION", multiple=True,
-    help="With --from: sessions that are redundant publishers of one group; repeat for more.",
+    "--state", metavar="FILE", default="",
+    help="With --from: the state that rt pull --standby carried with it.",
 )  # fmt: skip
-@click.option(
-    "--name", "names", metavar="NAME", multiple=True,
-    help="Name of a node; repeat, in the order of the addresses.  [default: n1, n2, ...]",
-)  # fmt: skip
-@click.option(
-    "--node-root", metavar="PATH", default="",
-    help="Data directory on each node's machine.",
-)  # fmt: skip
-@click.option(
-    "--node-certs", metavar="PATH", default="",
-    help="Directory of certificates on each node's machine.",
-)  # fmt: skip
-@click.option(
-    "--authority", metavar="DIR", default="",
-    help="Sign with the ca.pem and ca.key there, instead of a new authority.",
-)  # fmt: skip
-@json_option("what was made")
+@cluster_options("--nodes")
 def init(
-    directory: str, *, stream: str, addresses: tuple[str, ...], nodes: int,
-    publishers: tuple[str, ...], subscribers: tuple[str, ...], source: str, groups: tuple[str, ...],
-    names: tuple[str, ...], node_root: str, node_certs: str, authority: str, as_json: bool,
-) -> None:  # fmt: skip
+    directory: str, *, stream: str, source: str, state: str, groups: tuple[str, ...], **given: Any
+) -> None:
     """Write certificates and a configuration for each node into DIR.
 
     \b
@@ -99,22 +125,37 @@ def init(
 
     With --from, a cluster that was lost continues from a copy of its merged log: positions and
     sequence numbers continue after the copy's end, and publishers send again what it lacks. Name
-    all groups of redundant publishers. The old cluster's nodes, copies and certificates are
-    refused.
+    all groups of redundant publishers, unless --state names them. The old cluster's nodes, copies
+    and certificates are refused.
     """  # noqa: D301 - click reads the backspace character
-    if groups and not source:
-        raise Misuse("--group says what is in the log of --from; name that too")
+    if (groups or state) and not source:
+        raise Misuse("--group and --state say what is in the log of --from; name that too")
+    made_cluster(directory, stream=stream, source=source, state=state, groups=groups, **given)
+
+
+def made_cluster(
+    directory: str, *, stream: str, addresses: tuple[str, ...], count: int,
+    publishers: tuple[str, ...], subscribers: tuple[str, ...], source: str, groups: tuple[str, ...],
+    names: tuple[str, ...], node_root: str, node_certs: str, authority: str, as_json: bool,
+    state: str = "", keeps_id: bool = False, grants: str = "",
+) -> list[Place]:  # fmt: skip
+    """Write a cluster's files, and print what to do with them; return its nodes.
+
+    Args are the options of `rt cluster init`, and:
+        keeps_id: whether the log of `source` keeps its id; see `founding_lines`.
+        grants: a file of grants to begin with.
+    """
+    founded = founding_lines(source, stream, groups, state, keeps_id=keeps_id) if source else ()
     places = init_cluster(
-        directory, stream, addresses or free_addresses(nodes),
-        publishers=publishers, subscribers=subscribers,
-        founded=founding_lines(source, stream, groups) if source else (),
-        layout=ClusterLayout(names, node_root, node_certs, authority),
+        directory, stream, addresses or free_addresses(count),
+        publishers=publishers, subscribers=subscribers, founded=founded,
+        layout=ClusterLayout(names, node_root, node_certs, authority, grants),
     )  # fmt: skip
     certs, clients = os.path.join(directory, "certs"), os.path.join(directory, CLIENTS_NAME)
     if as_json:
         made = [{"name": p.name, "address": p.address, "config": p.config} for p in places]
         print_json({"stream": stream, "certs": certs, "clients": clients, "nodes": made})
-        return
+        return places
     say(f"{certs} holds the certificates and the authority; keep its ca.key on this machine.")
     say("Found each node on its machine, once and never again, and start it:", "")
     for place in places:
@@ -125,17 +166,20 @@ def init(
         files = f"ca.pem, grants.toml, {place.name}.pem and {place.name}.key"
         say(f"    needs {files} of {certs}{where}")
     if source:
-        say("", f"Each node copies {source} when it is founded; elsewhere, set founded_from.")
+        also = f" and {state}, which must be the same on each" if state else ""
+        say("", f"Each node copies {source}{also} when it is founded;")
+        say(f"elsewhere, set founded_from{' and founded_state' if state else ''}.")
     if node_root and node_certs:
         say("", f"The nodes' files hold paths of their machines. For clients: {clients}", "")
     else:
         say("", f"The .toml files hold paths of this machine. For clients: {clients}", "")
     if publishers and subscribers:
         show_client_commands(clients, publishers[0])
-        return
+        return places
     say("No client was named, so none may connect yet. Issue a certificate to each:", "")
     for role in ("publisher", "subscriber"):
         say(f"  rt certs issue NAME --role {role} --dir {shlex.quote(certs)}")
+    return places
 
 
 def show_client_commands(config: str, session: str = "one") -> None:

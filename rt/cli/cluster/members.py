@@ -14,9 +14,10 @@ from rt.cli.common.console import note, print_json, say
 from rt.cli.common.link import link_options
 from rt.cli.common.options import Seconds, flag, json_option
 from rt.client.readers.settings import ConnectionSettings
-from rt.errors import Misuse, Refused, RtError
+from rt.errors import Misuse, PeerError, Refused, RtError
 from rt.names import parse_node
 from rt.net.admin import AdminClient, reading_answers
+from rt.net.authority.certificates import is_cluster_id
 from rt.node.founding.cluster_files import certify_node, write_member
 from rt.node.settings.node import parse_address
 from sequencer.raft.consensus import VOTERS_MAX
@@ -71,7 +72,10 @@ class ChangeRequests:
         with reading_answers():
             places = {each["name"]: str(each["address"]) for each in self.answer["members"]}
             stream, cluster = str(self.answer["stream"]), str(self.answer["cluster"])
-        config = write_member(directory, stream, name, places, cluster)
+            log_id = str(self.answer.get("log", ""))
+        if log_id and not is_cluster_id(log_id):
+            raise PeerError("a node's answer cannot be read: the id of its log is malformed")
+        config = write_member(directory, stream, name, places, cluster, log_id=log_id)
         note(f"{name} is a learner at {address}")
         return config
 

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import wraps
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rt.web.serving.site import Site
 
 _log: Final = logging.getLogger("rt.cli")
-_LISTED: Final = ("stream", "nodes", "certs", "identity")
+LINK_LISTED: Final = ("stream", "nodes", "certs", "identity")
 _KNOWN: Final = "rt.known-nodes"  # key under which a command keeps them
 REPORT_S: Final = 5.0  # the least time between two reports of what a command waits for
 FIRST_S: Final = 1.0  # the time until the first report; most waits are shorter
@@ -54,12 +54,15 @@ class ServiceSettings(ConnectionSettings):
     web: HttpSettings = field(default_factory=HttpSettings)
 
 
-def link_options(table: str, json: str = "") -> Callable[[Command], Callable[..., Any]]:
+def link_options(
+    table: str, json: str = "", listed: Container[str] = LINK_LISTED
+) -> Callable[[Command], Callable[..., Any]]:
     """Return the options of a command that asks nodes and reads no files of a stream.
 
     Args:
         table: the table of the file that belongs to this command.
         json: what its option `--json` prints; "" if it has none.
+        listed: the settings that its help lists.
     """
 
     def decorate(command: Command) -> Callable[..., Any]:
@@ -72,7 +75,7 @@ def link_options(table: str, json: str = "") -> Callable[[Command], Callable[...
             nodes = tuple(dict.fromkeys([*texts, *settings.nodes]))
             return command(*args, settings=replace(settings, nodes=nodes), **parameters)
 
-        return click_options(ConnectionSettings, table, _LISTED)(run)
+        return click_options(ConnectionSettings, table, listed)(run)
 
     return decorate
 

@@ -20,16 +20,21 @@ from rt.cli.common.console import note, print_json
 from rt.cli.common.options import click_options, flag, json_option
 from rt.cli.common.web import pause_s
 from rt.cli.process.stop_signals import StopSignals
+from rt.client.standby import StateCarrier
 from rt.config.kinds import Bytes
 from rt.errors import Misuse, RtError
 from rt.log.files.archived import begins_as_wanted
 from rt.log.files.directory import LogDirectory
 from rt.log.read.start import parse_start
 from rt.names import merged_directory
+from rt.net.admin import ask_any
 from rt.net.authority.certificates import certificate_files
 from rt.net.authority.identity import CertificateRole
+from rt.net.exchange import Fields
+from rt.net.known_nodes import KnownNodes
 from rt.net.tls import Contexts, server_context
 from rt.node.settings.node import parse_address
+from rt.position import Position
 from rt.text import printable
 from rt.web.programs.pull_watch import PullWatch
 from rt.web.serving.recent import RecentEvents
@@ -75,11 +80,16 @@ class PullSettings(link.ServiceSettings):
     "--serve", metavar="HOST:PORT",
     help="Serve this copy to other pullers, as a node would; needs a mirror's certificate.",
 )  # fmt: skip
+@flag(
+    "--standby",
+    help="Keep the cluster's state beside the copy too, so that another cluster can continue both "
+    "(rt standby); needs a mirror's certificate.",
+)
 @link.timeout_option("--once")
 @json_option("the outcome")
 def pull(
     settings: PullSettings, *, kept: str, start: str, once: bool, unconfirmed: bool,
-    serve: str | None, timeout_s: float | None, as_json: bool,
+    serve: str | None, standby: bool, timeout_s: float | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Keep a copy of a stream's merged log, from any of its nodes.
 
@@ -94,15 +104,17 @@ def pull(
     rt pull --root copy --stream flights --from latest
     rt pull --root copy --stream flights --once --timeout 60
     rt pull --root copy --stream flights --identity edge --serve 0.0.0.0:7420
+    rt pull --root copy --stream flights --identity edge --standby
     """  # noqa: D301 - click reads the backspace character
     if timeout_s is not None and not once:
         raise click.UsageError("--timeout goes with --once")
     if unconfirmed and not once:
         raise click.UsageError("--unconfirmed goes with --once")
-    if serve is not None and once:
-        raise click.UsageError("--serve goes on; leave out --once")
+    if once and (standby or serve is not None):
+        given = "--serve" if serve is not None else "--standby"
+        raise click.UsageError(f"{given} goes on; leave out --once")
     keep = parse_keep(kept)
-    contexts = settings.contexts(*(_PULLING if serve is None else _SERVING))
+    contexts = settings.contexts(*(_SERVING if standby or serve is not None else _PULLING))
     mirror = None if serve is None else _mirror(settings, serve)
     known = link.known_nodes(settings)
     client = PullClient(
@@ -110,10 +122,11 @@ def pull(
         sweep=keep.sweep, start=parse_start(start), grown=mirror.grown if mirror else None,
         known=known,
     )  # fmt: skip
+    carrier = _carrier(client, settings, known) if standby else None
     scrubber = None if once else _scrubber(client, settings, contexts, mirror)
     look = PullWatch(client, pause_s(settings.web))
     signals = StopSignals(reloads=True)
-    with signals, mirror or nullcontext(), scrubber or nullcontext():
+    with signals, mirror or nullcontext(), scrubber or nullcontext(), carrier or nullcontext():
         if mirror is not None:
             _say(mirror, settings.identity, as_json=as_json)
         client.start()
@@ -129,6 +142,19 @@ def pull(
     lacks = _lacks(settings) if once and not left else ""
     with link.interrupting(signals):
         report(status, lacks, left, once=once, unconfirmed=unconfirmed, as_json=as_json)
+
+
+def _carrier(client: PullClient, settings: PullSettings, known: KnownNodes) -> StateCarrier:
+    """Return what keeps the cluster's state beside the copy; it asks the nodes that are known."""
+    contexts = settings.contexts(*_SERVING)  # of its own, as ALPN names what a context is used for
+
+    def ask(request: Fields) -> Fields:
+        return ask_any(known.addresses, contexts, request, election_s=0)
+
+    def place() -> Position:
+        return client.status().durable_place
+
+    return StateCarrier(settings.root, settings.stream, ask, place)
 
 
 def _ended(

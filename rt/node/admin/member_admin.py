@@ -67,6 +67,7 @@ class MemberAdmin:
         live = {peer.name for peer in engine.peers if peer.silent_ticks <= ticks}
         return {
             "cluster": settings.cluster_id,
+            "log": settings.storage.log_id,
             "stream": settings.stream,
             "leader": engine.leader,
             "node": engine.name,

@@ -41,6 +41,7 @@ from rt.node.admin.audit import AuditLog
 from rt.node.admin.member_admin import MemberAdmin
 from rt.node.admin.quota_admin import QuotaAdmin
 from rt.node.admin.session_admin import SessionAdmin
+from rt.node.admin.standby_admin import StandbyAdmin
 from rt.node.admin.verb import CHANGE, Verb
 from rt.node.agree.latest import confirmed, decided, latest
 from rt.node.agree.sequencer import NodeSequencer
@@ -63,6 +64,7 @@ from rt.node.retain.retention import (
 from rt.node.settings.node import NodeSettings
 from rt.position import Position
 from sequencer.ledger.instruction import Instruction, Note, Roll
+from sequencer.ledger.seal import demand_unsealed, moved_away
 from sequencer.member import Member
 
 REQUEST_BYTES_MAX: Final = 16 << 10
@@ -175,6 +177,7 @@ class NodeAdmin:
                 sequencer, member, copies, decide=self._decide, settle=self._await_settled,
                 wait=wait, change_note=self._change_note, now_ns=lambda: archiver.now_ns,
             ).verbs  # fmt: skip
+            self.verbs |= StandbyAdmin(sequencer, member, copies, self._change_note).verbs
 
     def _cursor_verbs(self) -> "dict[str, Verb]":
         """Return the requests about cursors; frequent acknowledgements are not recorded."""
@@ -370,6 +373,9 @@ class NodeAdmin:
 
     def _demand(self, identity: PeerIdentity, verb: Verb, request: Fields) -> None:
         demand_stream(self._settings.stream, request, is_change=verb.changes)
+        moved = moved_away(self._sequencer.view.notes)
+        if moved is not None and not identity.may_operate:
+            raise moved
         if verb.for_all:
             return
         session, stream = str(request.get("session")), self._settings.stream
@@ -463,6 +469,7 @@ class NodeAdmin:
     def _carry_out(self, need: Need) -> None:
         """Carry out a need of some steps, in this thread."""
         if isinstance(need, Order):
+            demand_unsealed(self._sequencer.view.notes, need.instruction)
             self._sequencer.order(need.instruction)
         elif isinstance(need, Ask):
             self._sequencer.ask(need.question)

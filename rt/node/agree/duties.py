@@ -292,7 +292,7 @@ class Duties:
             _log.warning("%s", stuck.words)
         held = self._ports.sessions.get(session) if stuck.is_refused else None
         if held is not None:
-            held.refuse(Refused("group", stuck.words))
+            held.refuse(Refused(stuck.code, stuck.words))
 
     def _look_at(self, undecided: int) -> Waiting:
         greeting = self._member.greeting

@@ -30,13 +30,15 @@ from rt.net.authority.certificates import (
     load_certificate,
     remember_cluster,
 )
-from rt.net.authority.files import read_file
+from rt.net.authority.files import read_file, write_file
+from rt.net.authority.grants import GRANTS_NAME
 from rt.net.authority.identity import CertificateRole, identity_of
 from rt.net.authority.renewal import hosts_of
 from rt.net.awaited import awaiting
 from rt.net.exchange import decode_fields, receive_all
 from rt.net.question import STATUS_ALPN, connect_about
 from rt.net.tls import Contexts
+from rt.node.founding.carried_state import read_carried
 from rt.node.founding.from_copy import read_founding
 from rt.node.founding.layout import HERE, ClusterLayout
 from rt.node.observe.status import STATUS_S
@@ -102,6 +104,9 @@ def init_cluster(
     _demand_new(directory, certs)
     if layout.authority:
         copy_authority(layout.authority, certs)
+        if layout.grants:
+            known = read_file(layout.grants, SETTINGS_BYTES_MAX)
+            write_file(os.path.join(certs, GRANTS_NAME), known, force=True)
     else:
         init_authority(certs)
     places = [
@@ -124,7 +129,9 @@ def init_cluster(
     return places
 
 
-def founding_lines(log: str, stream: str, groups: Sequence[str]) -> list[str]:
+def founding_lines(
+    log: str, stream: str, groups: Sequence[str], state: str = "", *, keeps_id: bool = False
+) -> list[str]:
     """Return the lines of a node's configuration about the log its cluster is founded from.
 
     The whole log is read and checked.
@@ -133,13 +140,17 @@ def founding_lines(log: str, stream: str, groups: Sequence[str]) -> list[str]:
         log: the directory of a merged log.
         stream: the stream of the cluster and of the log.
         groups: each as `GROUP=SESSION,SESSION`.
+        state: the file of the state that a standby carried; "" without one.
+        keeps_id: whether the new cluster's log keeps this log's id, so that copies of it go on:
+            only if the old cluster can merge nothing more.
 
     Raises:
         Misuse: it is not a merged log of the stream, a file is missing, or something in it is
             wrong.
         CorruptLog: it is damaged.
     """
-    founding = read_founding(log, groups, FILE_BYTES_MAX)
+    carried = read_carried(state) if state else None
+    founding = read_founding(log, groups, FILE_BYTES_MAX, carried)
     if founding.stream != stream:
         raise Misuse(f"{log} is of stream {founding.stream}; found that with --stream")
     report = verify_log(open_log(log), lambda _size: None)
@@ -148,7 +159,12 @@ def founding_lines(log: str, stream: str, groups: Sequence[str]) -> list[str]:
     if report.is_wrong or any(each.end < founding.ledger.end for each in torn):
         raise Misuse(f"{log} is not whole; rt verify {log} says what is wrong with it")
     listed = ", ".join(_quoted(each) for each in groups)
+    lines = [f"founded_state = {_quoted(os.path.abspath(state))}"] if state else []
+    identity = founding.log.manifest.identity
+    if keeps_id and identity is not None:
+        lines.append(_log_line(identity.id).rstrip())
     return [
+        *lines,
         f"founded_from = {_quoted(os.path.abspath(log))}",
         f'founded_at = "{founding.fingerprint}"',
         f"founded_groups = [{listed}]",
@@ -176,8 +192,9 @@ def _write_nodes(
 
 
 def init_local_cluster(
-    directory: str, stream: str, nodes: int, founded: Sequence[str] = ()
-) -> list[Place]:
+    directory: str, stream: str, nodes: int, founded: Sequence[str] = (),
+    layout: ClusterLayout = HERE,
+) -> list[Place]:  # fmt: skip
     """Write the files of a cluster on this machine, for development.
 
     It has one publisher, `publisher`, which may push every session, and one subscriber,
@@ -186,7 +203,7 @@ def init_local_cluster(
     """
     return init_cluster(
         directory, stream, free_addresses(nodes), publishers=("publisher",),
-        subscribers=("subscriber",), sessions=("*",), leases=True, founded=founded,
+        subscribers=("subscriber",), sessions=("*",), leases=True, founded=founded, layout=layout,
     )  # fmt: skip
 
 
@@ -249,8 +266,9 @@ def root_of(directory: str, place: Place) -> str:
 
 
 def write_member(
-    directory: str, stream: str, name: str, addresses: Mapping[str, str], cluster_id: str
-) -> str:
+    directory: str, stream: str, name: str, addresses: Mapping[str, str], cluster_id: str, *,
+    log_id: str = "",
+) -> str:  # fmt: skip
     """Write the configuration of a node that joins a running cluster; return its path.
 
     Args:
@@ -259,6 +277,7 @@ def write_member(
         name: the node's name.
         addresses: the addresses of all members by name, including this one.
         cluster_id: the id of the cluster.
+        log_id: the id of the merged log, if it is another one.
 
     Raises:
         Misuse: a file of that name exists for something else.
@@ -269,7 +288,12 @@ def write_member(
     if not _is_written(path, place, cluster_id):
         with open(path, "x", encoding="utf-8") as file:
             file.write(_toml(directory, stream, place, places=places, cluster_id=cluster_id))
+            file.write(_log_line(log_id))
     return path
+
+
+def _log_line(log_id: str) -> str:
+    return f'log_id = "{log_id}"\n' if log_id else ""
 
 
 def name_nodes(path: str, addresses: Sequence[str]) -> None:

@@ -21,29 +21,37 @@ from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import Disk, File
 from rt.log.files.listing import log_files
 from rt.names import parse_group, parse_session
+from rt.node.founding.carried_state import CarriedState
 from rt.position import START, Position
-from sequencer.ledger.founded import FOUNDED_NOTE, Founded, grouped
+from sequencer.ledger.founded import CERTIFICATES_NOTE, FOUNDED_NOTE, Founded, grouped
 from sequencer.ledger.ledger import Ledger
 from sequencer.ledger.life import Life
+from sequencer.ledger.seal import SEALED_NOTE
 from sequencer.ledger.session_facts import Tail, tail_digest
 
 _ELSEWHERE: Final = "replace the file by that of another copy of this log, and start again"
+NO_GROUP: Final = "-"  # in place of a group's name: these sessions are in none
+# Notes that hold for one cluster, and not for the one that continues its log.
+_OF_ONE_CLUSTER: Final = (CERTIFICATES_NOTE, SEALED_NOTE)
 FOUNDING: Final = ".founding"  # appended to the name of a directory until it is whole
 
 
 @dataclass(frozen=True, slots=True)
 class Founding:
-    """Founding: the state that can be read from a merged log.
+    """Founding: the state that can be read from a merged log, and from a standby's.
 
     Attributes:
         log: the log.
-        ledger: the state, without policy, leases and cursors, which a merged log does not record.
+        ledger: the state; policy, leases and cursors, which a merged log does not record, are those
+            of the carried state, if there is one.
         term: the term of its last instruction.
+        carried: the fingerprint of the state that a standby carried, if that is known too.
     """
 
     log: LogDirectory
     ledger: Ledger
     term: int
+    carried: str = ""
 
     @property
     def stream(self) -> str:
@@ -53,11 +61,14 @@ class Founding:
 
     @property
     def fingerprint(self) -> str:
-        """The log's end and digest; equal for two logs with the same content."""
-        return f"{self.ledger.end} {self.ledger.digest.hex()}"
+        """The log's end and digest, and what was carried; equal for the same content."""
+        carried = f" {self.carried}" if self.carried else ""
+        return f"{self.ledger.end} {self.ledger.digest.hex()}{carried}"
 
 
-def read_founding(directory: str, groups: Sequence[str], file_bytes: int) -> Founding:
+def read_founding(
+    directory: str, groups: Sequence[str], file_bytes: int, carried: CarriedState | None = None
+) -> Founding:
     """Read the state that a new cluster can continue from.
 
     Only headers and events are read, some 100,000 frames a second, and their digests checked;
@@ -67,9 +78,11 @@ def read_founding(directory: str, groups: Sequence[str], file_bytes: int) -> Fou
         directory: directory of a merged log that nothing is writing.
         groups: each as `GROUP=SESSION,SESSION`, since a merged log does not name groups.
         file_bytes: the size in bytes at which the new cluster rolls its files.
+        carried: the state that a standby carried, of a time that the log has reached.
 
     Raises:
-        Misuse: it is not a merged log, a file is missing, or it has no messages left.
+        Misuse: it is not a merged log, a file is missing, it has no messages left, or the carried
+            state is not of this log.
         CorruptLog: it is damaged.
     """
     log = LogDirectory(directory)
@@ -78,18 +91,47 @@ def read_founding(directory: str, groups: Sequence[str], file_bytes: int) -> Fou
     if identity is None or not log.merged:
         raise Misuse(f"{directory} is not a merged log; name the directory out of a copy")
     named = parse_groups(groups)
-    reading = _Reading(log)
+    reading = _Reading(log, carried)
     gone = reading.run()
     ledger = reading.ledger
     if not ledger.number and not ledger.index:
         raise Misuse(f"{directory} holds no messages to found a cluster from")
     ledger.file_bytes_max = file_bytes
+    if carried is not None:
+        _name_groups(ledger, carried, reading.merged, named)
+        for name in _OF_ONE_CLUSTER:
+            ledger.note(name, "")
+        return Founding(log, ledger, reading.term, carried.fingerprint)
     ledger.watermarks = grouped(ledger.watermarks, named)
     founded = Founded(
         identity.id, ledger.time_ns, frozenset(named), frozenset(reading.dropped), bool(gone)
     )
     ledger.note(FOUNDED_NOTE, founded.text())
     return Founding(log, ledger, reading.term)
+
+
+def _name_groups(
+    ledger: Ledger, carried: CarriedState, merged: set[str], named: dict[str, frozenset[str]]
+) -> None:
+    """Move what the log says about sessions to their groups.
+
+    A session that began after the state was carried may be in a group, and the log does not say
+    which; then no group may go on that it might have moved.
+    """
+    known = {group: frozenset[str]() for group in carried.groups.values()}
+    for session, group in carried.groups.items():
+        known[group] |= {session}
+    for group, sessions in named.items():
+        if group != NO_GROUP:
+            known[group] = known.get(group, frozenset()) | sessions
+    before = carried.state()
+    told = frozenset[str]().union(*known.values(), named.get(NO_GROUP, ()))
+    unknown = {each for each in merged if each not in before.sessions} - told
+    ledger.watermarks = grouped(ledger.watermarks, known)
+    if unknown:
+        groups = frozenset(named) - {NO_GROUP}
+        founded = Founded(carried.log, before.time_ns, groups, frozenset(), is_partial=False)
+        ledger.note(FOUNDED_NOTE, founded.text())
 
 
 def parse_groups(texts: Sequence[str]) -> dict[str, frozenset[str]]:
@@ -106,19 +148,21 @@ def parse_groups(texts: Sequence[str]) -> dict[str, frozenset[str]]:
         if not group or group in found or sessions & seen:
             raise Misuse(f"{text!r} is not GROUP=SESSION,SESSION, or names something twice")
         seen |= sessions
-        found[parse_group(group)] = sessions
+        found[group if group == NO_GROUP else parse_group(group)] = sessions
     return found
 
 
 class _Reading:
-    """Rebuilds a ledger from the ranges that a merged log records."""
+    """Rebuilds a ledger from the ranges that a merged log records, or continues a carried one."""
 
-    def __init__(self, log: LogDirectory) -> None:
-        self.ledger = Ledger()
-        self.term = 0
+    def __init__(self, log: LogDirectory, carried: CarriedState | None = None) -> None:
+        self.ledger = Ledger() if carried is None else carried.state()
+        self.term = 0 if carried is None else carried.term
         self.dropped: set[str] = set()
+        self.merged: set[str] = set()  # sessions that were read
         self._log = log
         self._chain = Chain(merged=True)
+        self._carried = self.ledger.end if carried is not None else None  # not met yet
 
     def run(self) -> list[Position]:
         """Read the whole log; return the files that are archived."""
@@ -126,19 +170,39 @@ class _Reading:
         there = set(log_files(self._log.disk, self._log.path))
         starts = sorted(there | set(known.order) | set(known.archived))
         gone = [start for start in starts if start in known.archived]
+        begin = gone[-1].next_file() if gone else START
         if gone:
             self._chain.skip(None)
+            digest = known.rolled[gone[-1]].digest if gone[-1] in known.rolled else ""
+            self._chain.digest = bytes.fromhex(digest) if digest else None
+        if self._carried is not None and self._carried < begin:
+            words = f"the carried state is of {self._carried}, and the files up to {begin} are gone"
+            raise Misuse(f"{words}; use a later state")
+        self._meet(begin)
         for start in starts[starts.index(gone[-1]) + 1 if gone else 0 :]:
             if start not in there:
                 raise Misuse(f"{self._log.file_path(start)} is missing; restore it first")
             self._read(start, known.rolled_end(start))
-            if start in known.rolled:
+            if start in known.rolled and self._carried is not None:
+                self._meet(start.next_file())
+            elif start in known.rolled:
                 self.ledger.end = start.next_file()
                 self.ledger.active_since_ns, self.ledger.active_sessions = 0, set()
         if self._chain.faults:
             raise Misuse(f"{self._log.path} is damaged: {self._chain.faults[0]}")
+        if self._carried is not None:
+            words = f"the carried state is newer than {self._log.path}: it is of {self._carried}"
+            raise Misuse(f"{words}; let the copy come to there, or use the state before it")
         self.ledger.archived_to = gone[-1].next_file() if gone else self.ledger.archived_to
         return gone
+
+    def _meet(self, place: Position) -> None:
+        """Prove the carried state equal to the log, where the log has come to its end."""
+        if place != self._carried:
+            return
+        if self._chain.digest not in (None, self.ledger.digest):
+            raise Misuse(f"the carried state is not of {self._log.path}: they differ at {place}")
+        self._carried = None
 
     def _read(self, start: Position, rolled_end: int | None) -> None:
         walk, headers = Walk(start, merged=True), list[Header]()
@@ -151,8 +215,13 @@ class _Reading:
                         headers = []
                         continue
                     headers.append(header)
-                    if walk.at_boundary and walk.range is not None:
+                    if not walk.at_boundary or walk.range is None:
+                        continue
+                    if self._carried is None:
                         self._take(walk.range, headers, walk.position, file)
+                    else:
+                        self._chain.finish()
+                        self._meet(walk.position)
                 if walk.at_boundary:
                     self._chain.finish()
             except FrameError as error:
@@ -173,6 +242,7 @@ class _Reading:
 
     def _merge(self, done: Range, headers: list[Header]) -> None:
         ledger, session = self.ledger, done.session
+        self.merged.add(session)
         self.dropped.discard(session)
         ledger.sessions[session] = Position(done.first + done.length)
         last = headers[-1]

@@ -20,6 +20,7 @@ class ClusterLayout:
         certs: each node's certificate directory on its own machine; "" as for `root`.
         authority: directory of the `ca.pem` and `ca.key` that sign the certificates; "" to make a
             new authority.
+        grants: a file of grants to begin with; "" for none.
 
     Raises:
         Misuse: a name is not valid or given twice, or a path is not absolute.
@@ -29,6 +30,7 @@ class ClusterLayout:
     root: str = ""
     certs: str = ""
     authority: str = ""
+    grants: str = ""
 
     def __post_init__(self) -> None:
         for name in self.names:

@@ -140,8 +140,8 @@ def _departed(directory: NodeDirectory, opened: Opened) -> Departed:
 
 def merged_identity(settings: NodeSettings) -> LogIdentity:
     """Return the merged log's identity, which all nodes of a cluster share."""
-    if settings.cluster_id:
-        return LogIdentity(manifest.MERGED, settings.stream, MERGED_NAME, settings.cluster_id, 0)
+    if log_id := settings.storage.log_id or settings.cluster_id:
+        return LogIdentity(manifest.MERGED, settings.stream, MERGED_NAME, log_id, 0)
     return new_identity(manifest.MERGED, settings.stream, MERGED_NAME, created_ns=time.time_ns())
 
 

@@ -3,19 +3,15 @@
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Final
 
 from rt.errors import Misuse, Refused
 from rt.net.authority.certificates import certificate_files, load_certificate
 from rt.net.authority.identity import PeerIdentity, identity_of
 from rt.node.settings.node import NodeSettings
+from sequencer.ledger.founded import CERTIFICATES_NOTE
 from sequencer.ledger.instruction import Instruction, Note, note_digest
 from sequencer.membership import Doors
 from sequencer.peers.dialling import removed_words
-
-# A note of the ledger: the id of the cluster, once all members' certificates name it. From then on,
-# a node's certificate that names no cluster is refused.
-CERTIFICATES_NOTE: Final = "certificates"
 
 
 class NodeDoor:

@@ -56,6 +56,7 @@ from rt.node.settings.limits import NodeLimits
 from rt.node.settings.node import NodeSettings
 from rt.position import Position
 from sequencer.journal.journal import Opened
+from sequencer.ledger.seal import seal_of
 from sequencer.peers.connections import Peers
 from sequencer.peers.versions import CARRYING, alpns_of
 
@@ -276,6 +277,8 @@ class Node:
         """Give a pushing connection the copy that it fills (`replicator.host.Host`)."""
         if relays and not self.is_member(peer):
             raise Refused("role", f"{peer!r} is not a node of this cluster")
+        if not relays and (seal := seal_of(self.pipeline.sequencer.view.notes)) is not None:
+            raise seal.refusal
         inbox = self.pipeline.claim(identity, peer, wake, relays=relays)
         words = "session %s is pushed by %s from %s"
         _log.info(words, inbox.session, peer, inbox.appender.end)

@@ -8,14 +8,15 @@ from archiver.policy import parse_policy
 from rt.errors import Misuse
 from rt.names import shown
 from rt.net.authority.certificates import is_cluster_id
-from rt.node.host.door import CERTIFICATES_NOTE
 from rt.node.host.headers_gate import HEADERS_NOTE, HEADERS_TEXT
 from rt.node.notes.reading_group import GROUP_NOTE, parse_reading_group
 from rt.node.notes.registered_cursor import CURSOR_NOTE, parse_registered
 from rt.node.retain.retention import LEASE_NOTE, OFFLOAD_NOTE, POLICY_NOTE, offload_lease
 from rt.node.sessions.policy import SESSIONS_NOTE, parse_session_policy
 from rt.node.sessions.quotas import QUOTAS_NOTE, parse_quotas
+from sequencer.ledger.founded import CERTIFICATES_NOTE
 from sequencer.ledger.instruction import Instruction, Note
+from sequencer.ledger.seal import SEALED_NOTE, parse_seal
 
 
 def _parse_cluster(text: str) -> None:
@@ -39,6 +40,7 @@ _PARSERS: Final[dict[str, Callable[[str], Any]]] = {
     LEASE_NOTE: parse_lease,
     CURSOR_NOTE: parse_registered,
     GROUP_NOTE: parse_reading_group,
+    SEALED_NOTE: parse_seal,
 }
 
 

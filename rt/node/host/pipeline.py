@@ -39,6 +39,7 @@ from rt.node.settings.node import NodeSettings
 from rt.position import START, Position
 from sequencer.execution.execution import Readers
 from sequencer.journal.journal import Opened
+from sequencer.ledger.seal import moved_away
 from sequencer.membership import Dial
 from sequencer.peers.notes import is_commit_note, is_plain_success
 
@@ -144,6 +145,7 @@ class NodePipeline:
         return LogFeeds(
             merged, lambda: self.sequencer.view.refusal, lambda: self.sequencer.view.is_whole,
             lambda: self.member.executor.appender.recent,
+            moved=lambda: moved_away(self.sequencer.view.notes),
         )  # fmt: skip
 
     def start(self) -> list[str]:

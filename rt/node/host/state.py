@@ -9,6 +9,7 @@ from typing import Final
 from rt.errors import Misuse
 from rt.log.files.disk import Disk, make_private_directory
 from rt.names import MERGED_NAME, stream_directory
+from rt.node.founding.carried_state import read_carried
 from rt.node.founding.from_copy import FOUNDING, demand_same, import_log, read_founding
 from rt.node.host.assembly import merged_identity
 from rt.node.settings.node import NodeSettings
@@ -94,11 +95,12 @@ def _take_log(disk: Disk, settings: NodeSettings, merged: str) -> Snapshot:
         CorruptLog: it is damaged.
     """
     storage = settings.storage
-    founding = read_founding(storage.founded_from, storage.founded_groups, storage.file_bytes)
+    carried = read_carried(storage.founded_state) if storage.founded_state else None
+    groups, size = storage.founded_groups, storage.file_bytes
+    founding = read_founding(storage.founded_from, groups, size, carried)
     demand_same(founding, storage.founded_at)
     if disk.names(merged):
-        copied = read_founding(merged, storage.founded_groups, storage.file_bytes)
-        demand_same(copied, storage.founded_at)
+        demand_same(read_founding(merged, groups, size, carried), storage.founded_at)
     else:
         _log.info("copying the log that this cluster is founded from: %s", storage.founded_from)
         import_log(disk, founding, merged, merged_identity(settings))

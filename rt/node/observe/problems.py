@@ -53,7 +53,16 @@ def takes_part(answer: dict[str, Any]) -> bool:
 
 
 def _state_problems(answer: dict[str, Any]) -> Iterator[Problem]:
-    """What is wrong with what the node has on its disk."""
+    """What is wrong with what the node has on its disk, and with what was agreed on."""
+    if seal := get(answer, "sealed", dict):
+        at, moved_to = time_text(get(seal, "at_ns", int)), get(seal, "moved_to", str)
+        said = f"is sealed since {at} by {get(seal, 'by', str)}: nothing is merged"
+        if moved_to:
+            yield Problem(
+                f"{said}; the log continues at {moved_to}", "stop it once it is not needed"
+            )
+        else:
+            yield Problem(said, "rt standby promote, or rt cluster unseal to let it go on")
     if fork := get(answer, "forked", dict):
         since = time_text(get(fork, "since_ns", int))
         yield Problem(

@@ -21,6 +21,7 @@ from rt.node.retain.retention import policy_of_notes
 from rt.node.settings.node import NodeSettings
 from rt.position import Position
 from rt.version import __version__
+from sequencer.ledger.seal import seal_of
 from sequencer.ledger.session_facts import Ownership
 from sequencer.peers.connections import Peers
 from sequencer.peers.versions import PEER_VERSIONS
@@ -69,6 +70,7 @@ def node_status(
         "agreement_ms": _milliseconds(sorted(view.tick.agreed_ns)),
         **_peers(peers, engine.members),
         "refusal": engine.refusal,
+        "sealed": _sealed(view),
         "now_ns": time.time_ns(),
         "sessions": _sessions(inboxes, sample, waiting.stuck, opened, why_refused),
         "archived_to": str(view.archived_to),
@@ -78,6 +80,11 @@ def node_status(
         "takes_data": not guard.is_closed,
         **_sampled(sample),
     }
+
+
+def _sealed(view: NodeView) -> dict[str, Any] | None:
+    seal = seal_of(view.notes)
+    return None if seal is None else asdict(seal)
 
 
 def waiting_fields(waiting: Waiting) -> dict[str, Any]:

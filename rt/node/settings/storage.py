@@ -64,11 +64,21 @@ class StorageSettings:
     founded_groups: tuple[str, ...] = field(
         default=(), metadata={"help": "Groups of that log, as GROUP=SESSION,SESSION."}
     )
+    founded_state: str = field(
+        default="",
+        metadata={"help": "The state that a standby carried with that log; the same on each node."},
+    )
+    log_id: str = field(
+        default="",
+        metadata={"help": "The id of the merged log, if it is another cluster's that ended here."},
+    )
 
     @property
     def of_new_stream(self) -> Self:
         """The same settings for a stream that starts empty, without the founding log."""
-        return replace(self, founded_from="", founded_at="", founded_groups=())
+        return replace(
+            self, founded_from="", founded_at="", founded_groups=(), founded_state="", log_id=""
+        )
 
     def __post_init__(self) -> None:
         if not 64 * KIB <= self.file_bytes <= FILE_BYTES_MAX:

@@ -1,0 +1,238 @@
+"""`rt standby`: shows how far a standby is, and makes the cluster that continues the log."""
+
+import math
+import os
+import time
+from contextlib import closing
+from typing import Any, Final
+
+import click
+
+from rt.cli.cluster.cluster import cluster_options, made_cluster
+from rt.cli.common.command_group import CommandGroup
+from rt.cli.common.console import note, print_json, say
+from rt.cli.common.link import LINK_LISTED, LongWait, link_options
+from rt.cli.common.options import Seconds, flag, json_option
+from rt.client.readers.settings import ConnectionSettings
+from rt.client.standby import STATE_NAME, StandbyRecord, carried_here, read_record
+from rt.errors import Misuse
+from rt.log.files.archived import place_after
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import make_private_directory
+from rt.log.read.proof import Proof, proof_at
+from rt.log.read.start import end_of
+from rt.names import merged_directory
+from rt.net.admin import reading_answers
+from rt.net.authority.files import write_file
+from rt.net.authority.grants import GRANTS_NAME
+from rt.node.founding.carried_state import CarriedState
+from rt.position import Position
+from rt.text import printable, time_text
+from sequencer.ledger.seal import MOVED_TO_MAX
+
+_POLL_S: Final = 0.2
+
+
+@click.group(cls=CommandGroup)
+def standby() -> None:
+    """Show how far a standby is, and promote it to a cluster that continues the log.
+
+    A standby is a copy that rt pull --standby keeps, with the cluster's state beside it: policy,
+    leases, cursors, groups and owners of sessions.
+
+    \b
+    rt standby status --root copy --stream flights --max 30
+    rt standby promote new --root copy --stream flights --now --dry-run
+    rt standby promote new --root copy --stream flights --drained --config old/clients.toml
+    """  # noqa: D301 - click reads the backspace character
+
+
+@standby.command()
+@link_options("archive", listed=("root", "stream"))
+@click.option(
+    "--max", "max_s", type=Seconds(), default=60.0, show_default=True, metavar="S",
+    help="Exit with 1 if the standby may lack more than this many seconds.",
+)  # fmt: skip
+@json_option("how far it is")
+def status(settings: ConnectionSettings, *, max_s: float, as_json: bool) -> None:
+    """Show what a standby has: messages and seconds behind, proof, and age of the state.
+
+    The exit code is 0 if the copy has everything that was merged S seconds ago and its state is
+    carried. It is 1 if not, and also if rt pull --standby does not run or reaches no node: then it
+    is not known.
+
+    \b
+    rt standby status --root copy --stream flights --max 30
+    """  # noqa: D301 - click reads the backspace character
+    record, now_ns = read_record(settings.root, settings.stream), time.time_ns()
+    wrong = _wrong(record, max_s, now_ns)
+    if as_json:
+        behind_s = record.behind_s(now_ns)
+        print_json({
+            "end": record.end, "cluster_end": record.cluster_end, "messages_behind": record.behind,
+            "seconds_behind": None if math.isinf(behind_s) else round(behind_s, 3),
+            "proven_to": record.proven_to, "digest": record.proven_digest,
+            "state_age_s": round((now_ns - record.state_at_ns) / 1e9, 3)
+            if record.state_at_ns else None,
+            "error": record.error, "ok": not wrong,
+        })  # fmt: skip
+    else:
+        _say(record, now_ns)
+    if wrong:
+        raise click.ClickException(wrong)
+
+
+def _wrong(record: StandbyRecord, max_s: float, now_ns: int) -> str:
+    """Return why a standby is not good enough; "" if it is."""
+    because = f" ({printable(record.error)})" if record.error else ""
+    if now_ns - record.at_ns > max(max_s, 30.0) * 1e9:
+        return f"rt pull --standby has not reported since {time_text(record.at_ns)}"
+    if not record.state_index:
+        return f"no state is carried yet{because}"
+    behind_s = record.behind_s(now_ns)
+    if behind_s > max_s:
+        if math.isinf(behind_s):
+            return f"how far the copy is behind is not known{because}"
+        return f"the copy may lack what was merged in the last {behind_s:.1f} s{because}"
+    if (now_ns - record.state_at_ns) / 1e9 > max_s:
+        return f"the state was carried at {time_text(record.state_at_ns)}, and not since{because}"
+    return ""
+
+
+def _say(record: StandbyRecord, now_ns: int) -> None:
+    behind_s = record.behind_s(now_ns)
+    unknown = math.isinf(behind_s)
+    as_of = "an unknown part of it" if unknown else f"everything merged {behind_s:.1f} s ago"
+    say(
+        f"the copy ends at {record.end}, the cluster's log at {record.cluster_end}",
+        f"  it has {as_of}; {record.behind:,} messages behind when last asked",
+        f"  equal to the cluster's by digest up to {record.proven_to}",
+    )
+    if record.state_at_ns:
+        age_s = (now_ns - record.state_at_ns) / 1e9
+        say(f"  the state is {age_s:.1f} s old, of instruction {record.state_index}")
+
+
+@standby.command()
+@cluster_options("--count")
+@link_options("archive", listed=("root", *LINK_LISTED))
+@flag("--drained", help="Seal the cluster first, and wait until the standby has all of its log.")
+@flag("--now", "is_now", help="Go on with what is here: the cluster is lost.")
+@flag("--dry-run", "is_dry", help="Only say what would be missing.")
+@click.option(
+    "--timeout", "timeout_s", type=Seconds(), default=300.0, show_default=True, metavar="S",
+    help="With --drained: give up after this many seconds; the cluster stays sealed.",
+)  # fmt: skip
+def promote(
+    directory: str, settings: ConnectionSettings, *, drained: bool, is_now: bool, is_dry: bool,
+    timeout_s: float, **given: Any,
+) -> None:  # fmt: skip
+    """Write the files of a cluster that continues a standby's log and state.
+
+    With --drained, the cluster that --config or --nodes names is sealed, the standby reaches its
+    end, and both digests are compared: nothing is lost, and positions, sequence numbers, copies,
+    cursors and groups go on. If that fails, rt cluster unseal lets the old cluster go on.
+
+    With --now, the log goes on from what the standby has. What the old cluster had merged beyond
+    that is missing, unless publishers still have it. The log gets a new id, so that copies of the
+    old one, which may hold more, are refused. The old cluster must not run again.
+
+    Then found and start the nodes as this prints it. Options are those of rt cluster init;
+    --authority names the directory of the old cluster's certificates, to keep them and the grants.
+
+    \b
+    rt standby promote new --root copy --stream flights --drained --config old/clients.toml \\
+      --authority old/certs --address b1:7420 --address b2:7420 --address b3:7420
+    rt standby promote new --root copy --stream flights --now --dry-run
+    """  # noqa: D301 - click reads the backspace character
+    if drained == is_now:
+        raise click.UsageError("give --drained if the cluster runs, or --now if it is lost")
+    if is_dry:
+        _say_missing(settings, drained=drained)
+        return
+    if drained:
+        _drain(settings, timeout_s)
+    else:
+        _say_missing(settings, drained=False)
+    _, carried = carried_here(settings.root, settings.stream)
+    log, path = (
+        merged_directory(settings.root, settings.stream),
+        os.path.join(directory, STATE_NAME),
+    )
+    make_private_directory(directory)
+    # a copy of the state, since rt pull --standby goes on to replace its own
+    write_file(path, carried.encode(), force=True)
+    count = len(given["addresses"]) or given["count"]
+    given["names"] = given["names"] or carried.fresh_names(count)
+    grants = os.path.join(given["authority"], GRANTS_NAME) if given["authority"] else ""
+    places = made_cluster(
+        directory, stream=settings.stream, source=log, state=path, keeps_id=drained,
+        grants=grants if os.path.exists(grants) else "", **given,
+    )  # fmt: skip
+    if drained:  # before the new nodes run: what the old ones say of the log is not the latest then
+        moved_to = ",".join(each.address for each in places)[:MOVED_TO_MAX]
+        settings.ask({"do": "seal", "moved_to": moved_to})
+        note(f"the old cluster tells everyone that the log continues at {moved_to}")
+
+
+def _say_missing(settings: ConnectionSettings, *, drained: bool) -> None:
+    """Say what a promotion would begin with, and what may be missing."""
+    record, now_ns = read_record(settings.root, settings.stream), time.time_ns()
+    _say(record, now_ns)
+    carried_here(settings.root, settings.stream)
+    if drained:
+        say("with --drained, nothing is missing: the cluster is sealed, and the copy completed")
+        return
+    since = time_text(record.complete_as_of_ns) if record.complete_as_of_ns else "an unknown time"
+    say(f"what was merged after {since} may be missing", "  unless its publishers still have it")
+
+
+def _drain(settings: ConnectionSettings, timeout_s: float) -> None:
+    """Seal the cluster; return once copy and state have come to the end of its log.
+
+    Raises:
+        ClickException: that took too long, or the copy differs.
+    """
+    with reading_answers():
+        answer = settings.ask({"do": "seal"})
+        end, index = Position.parse(str(answer["end"])), int(answer["index"])
+        proof = Proof(int(answer["number"]), bytes.fromhex(str(answer["digest"])))
+    note(f"the cluster is sealed at {end}, number {proof.number:,}")
+    deadline_s, root, stream = time.monotonic() + timeout_s, settings.root, settings.stream
+
+    def has_come() -> bool:
+        return _is_complete(root, stream, end, index)
+
+    wait = LongWait(has_come, lambda: f"the standby is at {read_record(root, stream).end}")
+    while not wait.is_over():
+        if time.monotonic() > deadline_s:
+            words = f"the standby has not come to {end} in {timeout_s:g} s; does rt pull --standby"
+            raise click.ClickException(
+                f"{words} run? The cluster is still sealed: rt cluster unseal"
+            )
+        time.sleep(_POLL_S)
+    with closing(LogDirectory(merged_directory(root, stream))) as log:
+        log.refresh()
+        found = proof_at(log, end)
+        known = log.manifest
+        ends_there = place_after(known, end_of(log)) == place_after(known, end)
+    is_whole = found == proof and ends_there
+    if not is_whole:
+        raise click.ClickException(
+            f"the copy differs from the cluster's log at {end}; rt verify it. The cluster is still "
+            "sealed: rt cluster unseal lets it go on"
+        )
+    note(f"copy and cluster are equal: number {proof.number:,}, digest {proof.digest.hex()}")
+
+
+def _is_complete(root: str, stream: str, end: Position, index: int) -> bool:
+    """Whether the copy and the carried state have come to the end of a sealed log."""
+    try:
+        _, carried = carried_here(root, stream)
+    except Misuse:
+        return False
+    return _state_index(carried) >= index and Position.parse(read_record(root, stream).end) >= end
+
+
+def _state_index(carried: CarriedState) -> int:
+    return carried.state().index

@@ -1,0 +1,250 @@
+"""Standby: keeps a cluster's state beside a copy of its log, so that another can continue both."""
+
+import json
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, field
+from typing import Final, NamedTuple, Self
+
+from rt.errors import FrameError, Misuse, RtError, spoken
+from rt.log.files.directory import LogDirectory
+from rt.log.files.disk import replace_small, sync_directory
+from rt.log.read.proof import proof_at
+from rt.names import MERGED_NAME, stream_directory
+from rt.net.admin import END, reading_answers
+from rt.net.authority.files import write_file
+from rt.net.exchange import Fields
+from rt.node.founding.carried_state import CarriedState, carried_state, read_carried
+from rt.position import START, Position
+from rt.text import printable
+
+STATE_NAME: Final = "standby.state"
+RECORD_NAME: Final = "standby.json"
+EVERY_S: Final = 5.0
+_COSTS: Final = 20.0  # asking takes at most this fraction of the time
+_SAMPLES: Final = 4096
+_RECORD_BYTES_MAX: Final = 64 << 10
+
+_log: Final = logging.getLogger(__name__)
+
+
+class _Sample(NamedTuple):
+    """The cluster's end at a time."""
+
+    at_ns: int
+    end: Position
+    number: int
+
+
+@dataclass(slots=True)
+class StandbyRecord:
+    """StandbyRecord: how far a standby is, as it was written last.
+
+    Attributes:
+        at_ns: when it was written, ns since the epoch.
+        complete_as_of_ns: the standby has everything that was merged by then; 0 if unknown.
+        end: the end of the copy.
+        proven_to: the last position at which copy and cluster were found equal by digest.
+        proven_digest: that digest, 32 hexadecimal digits.
+        state_index: the instruction that the carried state is of; 0 without a state.
+        state_at_ns: when the cluster had saved it, at the latest; 0 without a state.
+        cluster_end: the cluster's end when it was last asked.
+        behind: messages that the copy lacked then.
+        error: why the cluster could not be asked, or why nothing is carried; "" if all is well.
+    """
+
+    at_ns: int = 0
+    complete_as_of_ns: int = 0
+    end: str = str(START)
+    proven_to: str = str(START)
+    proven_digest: str = ""
+    state_index: int = 0
+    state_at_ns: int = 0
+    cluster_end: str = str(START)
+    behind: int = 0
+    error: str = ""
+
+    def behind_s(self, now_ns: int) -> float:
+        """Return for how many seconds the copy may lack what was merged; infinite if unknown."""
+        if not self.complete_as_of_ns:
+            return float("inf")
+        return max(0.0, (now_ns - self.complete_as_of_ns) / 1e9)
+
+
+def state_path(root: str, stream: str) -> str:
+    """Return the path of the state that is carried beside a copy."""
+    return os.path.join(stream_directory(root, stream), STATE_NAME)
+
+
+def read_record(root: str, stream: str) -> StandbyRecord:
+    """Return what a standby wrote last.
+
+    Raises:
+        Misuse: there is none, or it cannot be read.
+    """
+    path = os.path.join(stream_directory(root, stream), RECORD_NAME)
+    try:
+        with open(path, "rb") as file:
+            fields = json.loads(file.read(_RECORD_BYTES_MAX))
+        return StandbyRecord(**fields)
+    except FileNotFoundError:
+        raise Misuse(f"{path} does not exist; rt pull --standby writes it") from None
+    except (ValueError, TypeError, RecursionError) as error:
+        raise Misuse(f"{path} cannot be read: {error}") from None
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What is known of the cluster."""
+
+    samples: deque[_Sample] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
+    pending: CarriedState | None = None  # newer than the copy
+    pending_at_ns: int = 0
+    pending_end: Position = START
+
+
+class StateCarrier:
+    """StateCarrier: asks for the cluster's state now and then, and keeps the newest that is proven.
+
+    A state is written only once the copy has come to its end and has the same digest there: with
+    an older copy it would be of no use.
+
+    Threads: one of its own calls `turn`; `record` is replaced as a whole, and anyone may read it.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        stream: str,
+        ask: Callable[[Fields], Fields],
+        position: Callable[[], Position],
+        *,
+        every_s: float = EVERY_S,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """Prepare; nothing is asked before `start`.
+
+        Args:
+            root: the directory of the copy.
+            stream: its stream.
+            ask: sends a request to the cluster, and returns the answer.
+            position: returns the end of the copy.
+            every_s: seconds between two questions.
+            now_ns: the time.
+        """
+        self._top, self._stream = stream_directory(root, stream), stream
+        self._ask, self._position = ask, position
+        self._every_s, self._now_ns = every_s, now_ns
+        self._asked = _Asked()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="standby", daemon=True)
+        self.record = StandbyRecord()
+
+    def start(self) -> None:
+        """Begin; the record of the last run is continued."""
+        with suppress(Misuse):
+            self.record = read_record(os.path.dirname(self._top), self._stream)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End after the question that is under way."""
+        self._stopped.set()
+        self._thread.join(self._every_s)
+
+    def turn(self) -> None:
+        """Ask, and write what was learned; an error is written into the record."""
+        error = ""
+        try:
+            self._look()
+        except (RtError, OSError, FrameError) as failure:
+            error = printable(spoken(failure))
+        if error and error != self.record.error:
+            _log.warning("the cluster's state is not carried: %s", error)
+        try:
+            self._write(error)
+        except OSError as failure:
+            _log.error("how far the standby is cannot be written: %s", spoken(failure))
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            begun_s = time.monotonic()
+            self.turn()
+            cost_s = time.monotonic() - begun_s
+            self._stopped.wait(max(self._every_s, _COSTS * cost_s))
+
+    def _look(self) -> None:
+        asked, asked_ns = self._asked, self._now_ns()
+        with reading_answers():
+            answer = self._ask({"do": END, "latest": True})
+            end, number = Position.parse(str(answer["end"])), int(answer["number"])
+        asked.samples.append(_Sample(asked_ns, end, number))
+        if asked.pending is None:
+            asked_ns = self._now_ns()
+            given = carried_state(self._ask({"do": "standby-state"}))
+            if given.stream != self._stream:
+                raise Misuse(f"the state is of stream {given.stream}, not of {self._stream}")
+            state = given.state()
+            if state.index != self.record.state_index:
+                asked.pending, asked.pending_at_ns, asked.pending_end = given, asked_ns, state.end
+        if asked.pending is not None and self._position() >= asked.pending_end:
+            self._keep(asked.pending)
+
+    def _keep(self, carried: CarriedState) -> None:
+        """Write a state whose end the copy has reached, if they agree."""
+        state = carried.state()
+        with closing(LogDirectory(os.path.join(self._top, MERGED_NAME))) as log:
+            log.refresh()
+            identity, proof = log.manifest.identity, proof_at(log, state.end)
+        self._asked.pending = None
+        is_empty = state.end == START
+        if identity is not None and identity.id != carried.log:
+            raise Misuse(f"the copy is of the log {identity.id}, the state of {carried.log}")
+        if proof is None and not is_empty:
+            return  # archived meanwhile; the next state is newer
+        if proof is not None and proof.digest != state.digest:
+            words = f"the copy differs from the cluster's log at {state.end}"
+            raise Misuse(f"{words}; rt verify the copy, and copy it again if it is whole")
+        write_file(os.path.join(self._top, STATE_NAME), carried.encode(), force=True)
+        sync_directory(self._top)
+        self.record.state_index, self.record.state_at_ns = state.index, self._asked.pending_at_ns
+        self.record.proven_to, self.record.proven_digest = str(state.end), state.digest.hex()
+
+    def _write(self, error: str) -> None:
+        record, here, samples = self.record, self._position(), self._asked.samples
+        record.at_ns, record.end, record.error = self._now_ns(), str(here), error
+        had = [each for each in samples if each.end <= here]
+        if had:
+            record.complete_as_of_ns = max(record.complete_as_of_ns, had[-1].at_ns)
+        if samples:
+            last = samples[-1]
+            record.cluster_end = str(last.end)
+            known = had[-1].number if had else 0
+            record.behind = 0 if last.end <= here else last.number - known
+        data = json.dumps(asdict(record), indent=1).encode() + b"\n"
+        path = os.path.join(self._top, RECORD_NAME)
+        replace_small(path, path + ".tmp", data)
+
+
+def carried_here(root: str, stream: str) -> tuple[str, CarriedState]:
+    """Return the path of the state carried beside a copy, and the state.
+
+    Raises:
+        Misuse: there is none, or it cannot be read.
+    """
+    path = state_path(root, stream)
+    try:
+        return path, read_carried(path)
+    except FileNotFoundError:
+        raise Misuse(f"{path} does not exist; rt pull --standby writes it") from None

@@ -1,0 +1,90 @@
+"""StandbyAdmin: gives a standby the cluster's state, and seals a cluster that another continues."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+
+from rt.errors import Refused
+from rt.net.authority.identity import CertificateRole, PeerIdentity
+from rt.net.exchange import Fields
+from rt.node.admin.verb import CHANGE, Verb
+from rt.node.agree.sequencer import NodeSequencer
+from rt.node.founding.carried_state import CarriedState
+from rt.node.ingest.inboxes import Inboxes
+from sequencer.ledger.seal import SEALED_NOTE, Seal, seal_of
+from sequencer.member import Member
+
+
+class StandbyAdmin:
+    """StandbyAdmin: answers the requests of `rt standby` and `rt cluster seal`.
+
+    Threads: any connection's; `_member` is used only inside `_sequencer.ask`.
+    """
+
+    def __init__(
+        self,
+        sequencer: NodeSequencer,
+        member: Member,
+        copies: Inboxes,
+        change_note: Callable[[str, Callable[[str, int], str | None]], object],
+    ) -> None:
+        """Prepare; `change_note` has a note changed as `ChangedNotes.change` does."""
+        self._sequencer, self._member, self._copies = sequencer, member, copies
+        self._change_note = change_note
+
+    @property
+    def verbs(self) -> dict[str, Verb]:
+        """The requests it serves, by name."""
+        return {
+            "standby-state": Verb(self._state),
+            "seal": CHANGE(self._seal),
+            "unseal": CHANGE(self._unseal),
+        }
+
+    def _state(self, _request: Fields, identity: PeerIdentity) -> Fields:
+        """Return the state that was saved last, a few seconds old; any node has one.
+
+        Raises:
+            Refused: the peer may not have it, or none was saved yet.
+        """
+        if not (identity.may_operate or identity.role is CertificateRole.MIRROR):
+            words = f"{identity.title} may not ask this; a mirror, an operator or a node may"
+            raise Refused("role", words)
+        engine, log = self._member.engine, self._member.executor.appender.identity
+        newest, members = self._sequencer.ask(
+            lambda: (engine.core.snapshots.newest, tuple(engine.status().members))
+        )
+        if newest is None or not newest.data:
+            raise Refused("undecided", "the nodes have saved no state yet; ask again in a while")
+        known = (inbox.appender.identity for inbox in self._copies.every())
+        groups = {each.name: each.group for each in known if each.group}
+        return CarriedState(log.stream, log.id, newest.term, groups, members, newest.data).fields()
+
+    def _seal(self, request: Fields, identity: PeerIdentity) -> Fields:
+        """End the log here: nothing is merged and no state changes until it is unsealed.
+
+        A leader proposes one instruction at a time, and another one only after all that it found
+        was executed. So nothing follows the seal in the log.
+        """
+        moved_to = str(request.get("moved_to", ""))
+
+        def changed(text: str, now_ns: int) -> str | None:
+            known = seal_of({SEALED_NOTE: text} if text else {})
+            if known is not None and moved_to in ("", known.moved_to):
+                return None
+            return Seal(identity.title, now_ns, moved_to).text()
+
+        self._change_note(SEALED_NOTE, changed)
+        return self._answer()
+
+    def _unseal(self, _request: Fields, _identity: PeerIdentity) -> Fields:
+        self._change_note(SEALED_NOTE, lambda _text, _now_ns: "")
+        return self._answer()
+
+    def _answer(self) -> Fields:
+        view = self._sequencer.view
+        seal = seal_of(view.notes)
+        return {
+            "sealed": None if seal is None else asdict(seal),
+            "index": view.executed, "end": str(view.end), "number": view.number,
+            "digest": view.digest.hex(),
+        }  # fmt: skip

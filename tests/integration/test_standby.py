@@ -1,0 +1,245 @@
+"""A cluster's state is carried beside its log, and another cluster continues both."""
+
+import json
+import os
+import shutil
+from contextlib import ExitStack
+from itertools import islice
+
+import pytest
+
+import rt
+from replicator.pull.client import PullClient
+from rt import Publisher, Subscriber
+from rt.client.standby import StateCarrier
+from rt.errors import Refused
+from rt.log.write.writer import WriterSettings
+from rt.node.founding.carried_state import carried_state
+from rt.node.founding.cluster_files import founding_lines
+from rt.node.founding.layout import ClusterLayout
+from rt.position import Position
+from tests.archive_cluster import FILE_BYTES, STREAM, ArchiveCluster, connect
+from tests.commands import run
+from tests.replicator_host import eventually
+
+
+def payloads(root):
+    """Return what a copy holds, in order."""
+    with Subscriber(root, stream=STREAM, follow=False) as subscriber:
+        return [bytes(each.payload) for each in subscriber]
+
+
+def state_since(cluster, index, path):
+    """Write the first state that is not older than an instruction; return the path."""
+
+    def has_come():
+        carried = carried_state(cluster.ask({"do": "standby-state"}))
+        if carried.state().index < index:
+            return False
+        path.write_bytes(carried.encode())
+        return True
+
+    assert eventually(has_come, 60)
+    return str(path)
+
+
+def grouped(root, session):
+    """Open a session of the group of redundant publishers."""
+    return Publisher(
+        str(root), stream=STREAM, session=session, group="feed",
+        writer=WriterSettings(file_bytes_max=FILE_BYTES),
+    )  # fmt: skip
+
+
+def test_a_sealed_cluster_is_continued_by_another_and_nothing_is_lost_or_doubled(tmp_path):
+    """The planned change of sites: policy, groups, positions, copies and certificates go on."""
+    clients, old_root, new_root = tmp_path / "clients", tmp_path / "old", tmp_path / "new"
+    with ArchiveCluster(old_root, nodes=3, clients=clients) as old:
+        old.set_policy(time=77)
+        push, pull = old.push(), old.pull()
+        jfk, red, blue = (
+            old.publisher("jfk"),
+            *(grouped(clients / "pub", n) for n in ("red", "blue")),
+        )
+        old.undo.callback(red.close)
+        old.undo.callback(blue.close)
+        numbers = [b"feed %d" % each for each in range(50)]
+        red.publish_many(numbers)
+        blue.publish_many(numbers[:20])
+        jfk.publish_many([b"jfk %d" % each for each in range(100)])
+        for each in (jfk, red, blue):
+            each.flush("merged", timeout_s=60)
+        sealed = old.ask({"do": "seal"}, who="operator")
+        assert sealed["sealed"]["by"] == "operator operator"
+        with pytest.raises(Refused, match="sealed by operator operator; it ends here for now"):
+            old.ask({"do": "set-policy", "policy": json.loads('{"time": 5}')}, who="operator")
+        jfk.publish(b"after the seal")
+        red.publish(b"feed 50")
+        assert eventually(lambda: "sealed" in str(push.status()), 60), push.status()
+        assert eventually(lambda: str(pull.status().position) == sealed["end"], 60)
+        state = state_since(old, sealed["index"], tmp_path / "state.json")
+        copy = old.out("sub")
+        lines = founding_lines(copy, STREAM, [], state, keeps_id=True)
+        assert str(old.ask({"do": "end"})["end"]) == sealed["end"], "nothing came after the seal"
+        layout = ClusterLayout(authority=str(old_root / "certs"))
+        with ArchiveCluster(
+            new_root, nodes=3, clients=clients, founded=lines, layout=layout
+        ) as new:
+            assert new.ask({"do": "policy"})["policy"]["time"] == 77
+            old.ask({"do": "seal", "moved_to": "new"}, who="operator")
+            assert eventually(lambda: "continues at new" in pull.status().error, 60)
+            push.stop()
+            pull.stop()
+            new.push(nodes=[*old.addresses, *new.addresses])
+            pulled = new.pull()
+            jfk.publish(b"in the new cluster")
+            blue.publish_many([*numbers[20:], b"feed 50", b"feed 51"])
+            for each in (jfk, blue):
+                each.flush("merged", timeout_s=60)
+            end = max(node.merged_end for node in new.nodes.values())
+            assert eventually(lambda: pulled.status().position >= end, 60), pulled.status()
+            found = payloads(str(clients / "sub"))
+    assert [each for each in found if each.startswith(b"jfk")] == [
+        b"jfk %d" % n for n in range(100)
+    ]
+    assert [each for each in found if each.startswith(b"feed")] == [
+        b"feed %d" % n for n in range(52)
+    ]
+    assert [each for each in found if each.endswith((b"seal", b"cluster"))] == [
+        b"after the seal", b"in the new cluster",
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def standby(tmp_path):
+    """Give a cluster, a copy of its log with its state, and a function that makes another."""
+    clients = tmp_path / "clients"
+    with ExitStack() as undo:
+        old = undo.enter_context(ArchiveCluster(tmp_path / "old", nodes=3, clients=clients))
+        old.set_policy(time=77)
+        pull = old.pull()
+        carrier = StateCarrier(
+            str(clients / "sub"), STREAM, lambda request: old.ask(request, who="operator"),
+            lambda: pull.status().durable_place, every_s=0.05,
+        )  # fmt: skip
+        undo.enter_context(carrier)
+        yield old, pull, carrier, undo
+
+
+def link(cluster, who="operator"):
+    """Return the options with which commands reach a cluster."""
+    nodes = [word for host, port in cluster.addresses for word in ("--nodes", f"{host}:{port}")]
+    return [*nodes, "--certs", os.path.join(cluster.root, "certs"), "--identity", who]
+
+
+def test_what_a_promotion_would_begin_with_is_said_before_it_is_made(standby, tmp_path):
+    """It is too late to find out afterwards."""
+    old, _, carrier, _ = standby
+    old.push()
+    publisher = old.publisher("jfk")
+    publisher.publish_many([b"%d" % each for each in range(100)])
+    publisher.flush("merged", timeout_s=60)
+    root = ["--root", os.path.join(old.clients, "sub"), "--stream", STREAM]
+    assert eventually(lambda: carrier.record.proven_to == str(old.ledger("n1").end), 60)
+    shown = run("standby", "status", *root, "--max", "60", "--json")
+    assert shown.exit_code == 0, shown.output
+    facts = json.loads(shown.stdout)
+    assert facts["ok"] is True
+    assert facts["messages_behind"] == 0
+    assert facts["digest"] == old.ledger("n1").digest.hex()
+    told = run("standby", "promote", str(tmp_path / "new"), *root, "--now", "--dry-run")
+    assert told.exit_code == 0, told.output
+    assert "may be missing" in told.stdout
+    assert not (tmp_path / "new").exists()
+    carrier.stop()
+    stale = run("standby", "status", *root, "--max", "0.01")
+    assert stale.exit_code == 1
+    assert "the copy may lack what was merged in the last" in stale.stderr
+    for wrong in ([], ["--now", "--drained"]):
+        refused = run("standby", "promote", str(tmp_path / "new"), *root, *wrong)
+        assert refused.exit_code == 2
+        assert "give --drained if the cluster runs, or --now if it is lost" in refused.stderr
+
+
+def promoted(old, tmp_path, *options):
+    """Promote the standby by the command; return the new cluster, started, and what was said."""
+    done = run(
+        "standby", "promote", str(tmp_path / "new"), "--root", os.path.join(old.clients, "sub"),
+        "--stream", STREAM, "--authority", os.path.join(old.root, "certs"), "--count", "3",
+        *options,
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    for name in ("publisher", "subscriber"):  # clients keep theirs
+        for end in ("pem", "key"):
+            shutil.copy2(os.path.join(old.root, "certs", f"{name}.{end}"), tmp_path / "new/certs")
+    return ArchiveCluster(tmp_path / "new", clients=old.clients, made=True), done
+
+
+def test_a_drained_standby_is_promoted_by_one_command(standby, tmp_path):
+    """Certificates, grants, policy and a registered cursor go on, under names of their own."""
+    old, pull, _, _ = standby
+    push = old.push()
+    publisher = old.publisher("jfk")
+    publisher.publish_many([b"%d" % each for each in range(100)])
+    publisher.flush("merged", timeout_s=60)
+    with (
+        connect(old, str(tmp_path / "reader")) as client,
+        client.subscriber(cursor=rt.Registered("etl"), follow=False) as reader,
+    ):
+        for message in islice(reader, 60):
+            reader.ack(message, sync=True)
+    new, done = promoted(old, tmp_path, "--drained", "--timeout", "60", *link(old))
+    with new:
+        assert "copy and cluster are equal: number 100" in done.stderr
+        assert sorted(new.nodes) == ["n4", "n5", "n6"]
+        assert eventually(lambda: "continues at" in pull.status().error, 60)
+        again = run("cluster", "seal", *link(old), "--stream", STREAM, "--json")
+        assert json.loads(again.stdout)["sealed"]["moved_to"], "a repetition does not take it back"
+        push.stop()
+        pull.stop()
+        new.push()
+        publisher.publish(b"100")
+        publisher.flush("merged", timeout_s=60)
+        assert new.ask({"do": "policy"}, "n4")["policy"]["time"] == 77
+        config = os.path.join(new.root, "clients.toml")
+        with (
+            rt.connect(config, root=str(tmp_path / "other")) as client,
+            client.subscriber(cursor=rt.Registered("etl"), follow=False) as reader,
+        ):
+            left = [bytes(each.payload) for each in reader]
+    assert left == [b"%d" % each for each in range(60, 101)]
+
+
+def test_a_standby_that_lags_is_promoted_and_publishers_send_again_what_it_lacks(standby, tmp_path):
+    """The cluster is lost with messages that were merged there, confirmed and not copied."""
+    old, pull, carrier, _ = standby
+    push = old.push(keep_s=3600)
+    publisher = old.publisher("jfk")
+    first = [b"%d" % each for each in range(1000)]
+    publisher.publish_many([each.ljust(500, b".") for each in first])
+    publisher.flush("merged", timeout_s=60)
+    end = old.ledger("n1").end
+    assert eventually(lambda: Position.parse(carrier.record.proven_to) >= end, 60)
+    carrier.stop()
+    pull.stop()
+    late = [b"late %d" % each for each in range(1000)]
+    publisher.publish_many([each.ljust(500, b".") for each in late])
+    publisher.flush("merged", timeout_s=60)
+    push.stop()
+    for name in list(old.nodes):
+        old.stop(name)
+    new, done = promoted(old, tmp_path, "--now")
+    with new:
+        assert "may be missing" in done.stdout
+        new.push()
+        publisher.publish(b"after")
+        publisher.flush("merged", timeout_s=60)
+        pulled = PullClient(
+            str(tmp_path / "reader"), STREAM, new.addresses, new.contexts("subscriber")
+        )  # fmt: skip
+        pulled.start()
+        new.undo.callback(pulled.stop)
+        found = max(node.merged_end for node in new.nodes.values())
+        assert eventually(lambda: pulled.status().position >= found, 60), pulled.status()
+        texts = [each.rstrip(b".") for each in payloads(str(tmp_path / "reader"))]
+    assert texts == [*first, *late, b"after"]
