@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from rt.events import Dropped, Gap, Poisoned
+from rt.events import Dropped, Gap, Lagging, Poisoned
 from rt.position import Position
 
 
@@ -269,3 +269,17 @@ class GapError(RtError):
 
     def __str__(self) -> str:
         return str(self.gap)
+
+
+class LagError(RtError):
+    """A reader has not had the end of the stream for longer than it allows; `lag` says more.
+
+    Iterating again continues; it is raised again once the reader was current in between.
+    """
+
+    def __init__(self, lag: Lagging) -> None:
+        super().__init__(lag)
+        self.lag = lag
+
+    def __str__(self) -> str:
+        return str(self.lag)

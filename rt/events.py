@@ -69,6 +69,39 @@ class CaughtUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Lagging:
+    """A reader has not had the end of the stream for longer than its `lag_max_s`.
+
+    Args:
+        position: where it continues reading.
+        end: where the stream ended when a node was last asked; None if none has answered yet.
+        seconds: how long ago the stream ended where the reader is now, at least.
+        reason: what its copy waits for.
+    """
+
+    position: Position
+    end: Position | None
+    seconds: float
+    reason: str
+
+    def __str__(self) -> str:
+        end = "no node has said where it ends" if self.end is None else f"it ends at {self.end}"
+        words = f"the end of the stream was not read for {self.seconds:.1f} s: {end}"
+        return f"{words}, and reading is at {self.position}; {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Current:
+    """A reader that was `Lagging` has read the end of the stream again.
+
+    Args:
+        position: where it continues reading.
+    """
+
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
 class BeyondEnd:
     """The log ends before the position to read from, so there is nothing to read yet.
 
@@ -218,6 +251,35 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
+class Stalled:
+    """Messages of a publisher wait, and for ten seconds the nodes have taken none of them.
+
+    Args:
+        session: the publisher's session.
+        seconds: how long ago the last of its messages were taken.
+        reason: what holds them up, as a sentence.
+    """
+
+    session: str
+    seconds: float
+    reason: str
+
+    def __str__(self) -> str:
+        return f"stalled for {self.seconds:.0f} s: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Flowing:
+    """The nodes take messages of a publisher again that was `Stalled`.
+
+    Args:
+        session: the publisher's session.
+    """
+
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
 class NoMatch:
     """Everything in the log was read, and what was asked for has matched none of it so far.
 
@@ -275,5 +337,15 @@ class RangeLost:
 
 
 Event = (
-    Gap | NewRun | CaughtUp | BeyondEnd | Poisoned | SessionEvent | Dropped | NoMatch | RangeLost
+    Gap
+    | NewRun
+    | CaughtUp
+    | Lagging
+    | Current
+    | BeyondEnd
+    | Poisoned
+    | SessionEvent
+    | Dropped
+    | NoMatch
+    | RangeLost
 )

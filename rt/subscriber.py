@@ -47,11 +47,11 @@ class Subscriber:
     Threads:
         One thread at a time iterates, and touches everything else. Any thread or signal handler may
         call `stop`, and any thread `close`: `_use` makes the iterating thread end, and release the
-        files if it uses them; `_waiter` wakes it. `idle` is set before iterating begins; the
-        iterating thread calls it whenever it has read everything, and an exception from it ends the
-        iteration. In asyncio the log is read in a worker thread, one call at a time, while the
-        event loop only hands out the current batch. After a fork the child's copy raises `Misuse`;
-        the parent's continues.
+        files if it uses them; `_waiter` wakes it. `idle`, `look` and `on_close` are set before
+        iterating begins; the iterating thread calls `look` before it looks for a batch, and `idle`
+        whenever it has read everything, and an exception from either ends the iteration. In asyncio
+        the log is read in a worker thread, one call at a time, while the event loop only hands out
+        the current batch. After a fork the child's copy raises `Misuse`; the parent's continues.
     """
 
     def __init__(
@@ -77,11 +77,9 @@ class Subscriber:
         Args:
             root: directory that holds the streams.
             stream: name of the stream.
-            session: read this session's own log, on the machine that publishes it, instead of the
-                merged log.
+            session: read this session's own log, where it is published, instead of the merged log.
             start: `"earliest"`, `"latest"`, a `Position` (such as a message's `next_position`), an
-                aware `datetime` or `AtTime`, `Last(n)` messages, or any of these as text, such as
-                `"last:3"` or `"0.0.4096"`.
+                aware `datetime` or `AtTime`, `Last(n)` messages, or any of these as text: `last:3`.
             follow: whether to wait for more at the end of the log, or to end there.
             sessions: names or globs (`jfk`, `eu-*`) of the wanted sessions; frames of others are
                 not decoded.
@@ -121,8 +119,10 @@ class Subscriber:
         self._places: Iterator[int] = iter(())  # of the messages left in `_current`
         self._places_end = Position(0)
         self._unheard: BaseException | None = None  # an error that a cancelled caller missed
-        self._use = InUse(partial(_release, self._follower, self._waiter))
-        self.idle: Callable[[], object] = lambda: None
+        self.on_close: list[Callable[[], object]] = []
+        self._use = InUse(partial(_release, self._follower, self._waiter, self.on_close))
+        self.idle: Callable[[], object] = _nothing
+        self.look: Callable[[], object] = _nothing
         self._guard = ForkGuard("a Subscriber", self._abandon)
 
     @property
@@ -190,6 +190,7 @@ class Subscriber:
         self._guard.demand_owner()
         with self._use:
             while not self._use.is_stopped:
+                self.look()
                 batch = self._poll()
                 if batch is not None:
                     return batch
@@ -287,9 +288,17 @@ class Subscriber:
         return self._follower.next()
 
 
-def _release(follower: Follower, waiter: "_Waiter") -> None:
+def _nothing() -> None:
+    """Do nothing where no one asked to be called."""
+
+
+def _release(
+    follower: Follower, waiter: "_Waiter", others: Collection[Callable[[], object]]
+) -> None:
     follower.close()
     waiter.close()
+    for close in others:
+        close()
 
 
 def _deadline(timeout_s: float | None) -> float | None:

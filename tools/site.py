@@ -42,17 +42,19 @@ PYTHON: Final = {
         "rt.client.aio.connect", "rt.client.aio.AsyncClient", "rt.client.aio.AsyncPublisher",
     ),
     "Logging": ("rt.client.handler.StreamHandler",),
-    "What a subscriber is told": (
+    "Events": (
         "rt.events.CaughtUp", "rt.events.NewRun", "rt.events.NoMatch",
         "rt.events.SessionChange",
         "rt.events.SessionEvent", "rt.events.Gap", "rt.events.BeyondEnd", "rt.events.Poisoned",
-        "rt.events.Dropped", "rt.events.RangeLost",
+        "rt.events.Dropped", "rt.events.RangeLost", "rt.events.Lagging", "rt.events.Current",
+        "rt.events.Stalled", "rt.events.Flowing",
     ),
     "Errors": (
         "rt.errors.RtError", "rt.errors.Misuse", "rt.errors.Refused", "rt.errors.LimitReached",
         "rt.errors.SessionFull", "rt.errors.MessagesDropped", "rt.errors.Fenced",
         "rt.errors.ClaimLost", "rt.errors.FlushTimeout",
         "rt.errors.WriterFailed", "rt.errors.CorruptLog", "rt.errors.GapError",
+        "rt.errors.LagError",
         "rt.errors.PoisonError", "rt.errors.ReplacedLog", "rt.errors.PeerError",
         "rt.errors.Stopped",
     ),

@@ -4,7 +4,9 @@ from collections.abc import Callable, Collection
 from typing import TypedDict
 
 from rt.client.flight import FlightLimit
+from rt.client.readers.reader_lag import OnLag
 from rt.client.readers.subscription import Acknowledgement
+from rt.client.stall_events import OnStall
 from rt.events import Event
 from rt.log.notify.confirmations import Level
 from rt.log.read.start import Start
@@ -23,6 +25,7 @@ class PublisherArguments(TypedDict, total=False):
     batching: Batching | None
     flight: FlightLimit | None
     disk_limit: DiskLimit | None
+    on_event: OnStall | None
 
 
 class ChoiceArguments(TypedDict, total=False):
@@ -48,6 +51,8 @@ class SubscriberArguments(ReaderArguments, total=False):
     """What a plain subscriber takes."""
 
     share: str
+    lag_max_s: float | None
+    on_lag: OnLag
 
 
 class CursorArguments(SubscriberArguments, total=False):

@@ -5,7 +5,8 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
-from typing import Any, Self, TypeVar, Unpack, overload
+from functools import partial
+from typing import Any, Final, Self, TypeVar, Unpack, overload
 from weakref import WeakSet
 
 from replicator.pull.client import PullClient
@@ -20,10 +21,12 @@ from rt.client.publisher import ClientPublisher
 from rt.client.readers.checkpoint import Checkpoint, choice_parts, filter_name
 from rt.client.readers.cursor import LocalCursor
 from rt.client.readers.last_value import LastValue
+from rt.client.readers.reader_lag import OnLag, checked_lag
 from rt.client.readers.registered import Registered, RegisteredReader
 from rt.client.readers.settings import ConnectionSettings
 from rt.client.readers.stream_copy import StreamCopy
 from rt.client.readers.subscription import Acknowledgement, Subscription
+from rt.client.stall_events import OnStall, StallEvents
 from rt.config.settings import load
 from rt.errors import Misuse, Stopped
 from rt.events import Event
@@ -41,6 +44,7 @@ from rt.subscriber import OnGap, Subscriber
 
 Readers = Subscriber | Subscription | GroupSubscriber
 Kept = ClientPublisher | Subscription | GroupSubscriber | LastValue
+_STOP_S: Final = 1.0  # for a look that is under way
 Handed = TypeVar("Handed", bound=Readers | LastValue)
 
 
@@ -77,7 +81,7 @@ class Client:
         self._publishing, self._config = publishing, config
         self._copy = StreamCopy(reading, self._begun, pulls, known=reading.known_nodes(config))
         self._loop: EventLoop | None = None
-        self._push: PushClient | None = None  # from the first publisher on
+        self._push: tuple[PushClient, StallEvents] | None = None  # from the first publisher on
         self._lock = threading.Lock()
         # A program may open one for each request that it serves: closed ones are not kept.
         self._open: list[Kept] = []
@@ -99,6 +103,7 @@ class Client:
         batching: Batching | None = None,
         flight: FlightLimit | None = None,
         disk_limit: DiskLimit | None = None,
+        on_event: OnStall | None = None,
     ) -> ClientPublisher:
         """Open a session for publishing and ship it from this process.
 
@@ -111,19 +116,27 @@ class Client:
             batching: how messages become frames.
             flight: how much may be published and not merged yet; no limit unless given.
             disk_limit: how much the session's files may hold here; no limit unless given.
+            on_event: called by a thread of the client, which it must not hold up, with an
+                `rt.Stalled` after ten seconds in which no node took what waits, and with an
+                `rt.Flowing` when that is over.
 
         Raises:
             Misuse: a name or level is wrong, the session has a live publisher, or the certificate
                 is not a publisher's.
             Stopped: the client is closed.
         """
+        if on_event is not None and not callable(on_event):
+            raise Misuse(f"on_event is a function, not {type(on_event).__name__}")
         with self._lock:
             self._demand_open()
+            push, stalls = self._pusher()
             publisher = ClientPublisher(
-                self._publishing, self._pusher(), session, ask=self._ask, loop=self._loop_begun(),
+                self._publishing, push, session, ask=self._ask, loop=self._loop_begun(),
                 confirm=confirm, group=group, writer=writer, batching=batching,
-                flight=flight, disk_limit=disk_limit,
+                flight=flight, disk_limit=disk_limit, closed=stalls.forget,
             )  # fmt: skip
+            if on_event is not None:
+                stalls.hear(session, on_event)
             self._keep(publisher)
         return publisher
 
@@ -152,6 +165,8 @@ class Client:
         on_gap: OnGap = "raise",
         on_poison: OnGap = "raise",
         on_event: Callable[[Event], None] | None = None,
+        lag_max_s: float | None = None,
+        on_lag: OnLag = "raise",
         timeout_s: float = 30.0,
     ) -> Readers:
         """Read the merged stream.
@@ -174,6 +189,9 @@ class Client:
             on_gap: `raise`, `notify` or `skip`.
             on_poison: the same, for a frame that cannot be decoded.
             on_event: is called with each event.
+            lag_max_s: how long a reader that follows may be without the stream's end, which nodes
+                are asked for; at least 1. More is always noticed, less than half never.
+            on_lag: what to do then: `raise` a `LagError`, or `notify` through `on_event`.
             timeout_s: the longest wait for the copy, without `follow` or to find a `start`.
 
         Returns:
@@ -184,8 +202,10 @@ class Client:
             TimeoutError: the copy has not come that far, or a registered cursor is still held.
             Refused: a registered cursor is held by another, or it or a group is not granted.
             WriterFailed: the copy has ended, as its disk failed. Reading raises it, too.
+            LagError: when reading, if the end was not had for `lag_max_s`.
             Stopped: the client is closed.
         """
+        checked_lag(lag_max_s, on_lag, follow=follow, is_member=group is not None)
         begin, trouble = checked_start(start), OnTrouble(on_gap, on_poison, on_event)
         _demand_reader(cursor, group, ack, timeout_s)
         if group is not None:
@@ -193,20 +213,13 @@ class Client:
                 raise Misuse("a group divides the stream, and remembers its place; give it alone")
             choice = Choice.of(sessions, key_prefix, where)
             return self._join(group, begin, MemberReading(ack, follow, timeout_s, choice, trouble))
-        with ExitStack() as undo:
-            held = None if cursor is None else self._take(cursor, share)
-            if held is not None:
-                undo.callback(held.close)
-                begin = begin if held.is_new else held.state.position
-            begin, end = self._copy.begin(begin, timeout_s, follow=follow)
-            reader = self._copy.reader(
-                begin, end, follow=follow, sessions=sessions, key_prefix=key_prefix, where=where,
-                share=share, **trouble._asdict(),
-            )  # fmt: skip
-            undo.callback(reader.close)
-            handed_out = reader if held is None else Subscription(reader, held, ack)
-            undo.pop_all()
-        return self._opened(handed_out)
+        watch = partial(self._copy.watch_lag, lag_max_s, on_lag, on_event)
+        held = None if cursor is None else self._take(cursor, share)
+        reader = self._reader(
+            begin, timeout_s, held, ack, watch, follow=follow, sessions=sessions,
+            key_prefix=key_prefix, where=where, share=share, **trouble._asdict(),
+        )  # fmt: skip
+        return self._opened(reader)
 
     def last_value(
         self,
@@ -288,7 +301,8 @@ class Client:
         with ExitStack() as undo:  # one that fails does not leave the others open
             undo.callback(self._stop, loop)
             if push is not None:
-                undo.callback(push.stop)
+                undo.callback(push[0].stop)
+                undo.callback(push[1].stop, _STOP_S)
             for each in reversed(left):
                 if isinstance(each, ClientPublisher):
                     undo.callback(_close_by, each, deadline)
@@ -324,8 +338,8 @@ class Client:
             self._loop = EventLoop()
         return self._loop
 
-    def _pusher(self) -> PushClient:
-        """Return what ships the sessions of all publishers."""
+    def _pusher(self) -> tuple[PushClient, StallEvents]:
+        """Return what ships the sessions of all publishers, and what watches that."""
         if self._push is None:
             where = self._publishing
             contexts = where.contexts(CertificateRole.PUBLISHER)
@@ -334,7 +348,9 @@ class Client:
                 loop=self._loop_begun(), known=where.known_nodes(self._config),
             )  # fmt: skip
             push.start()
-            self._push = push
+            stalls = StallEvents(push)
+            stalls.start()
+            self._push = push, stalls
         return self._push
 
     def _take(self, cursor: str | Registered, share: str) -> LocalCursor | RegisteredReader:
@@ -342,6 +358,30 @@ class Client:
         if isinstance(cursor, str):
             return LocalCursor(self._copy.settings.root, self.stream, cursor, share=share)
         return RegisteredReader(self._leader(keep=True), cursor, share, self._begun())
+
+    def _reader(
+        self,
+        begin: Start,
+        timeout_s: float,
+        held: LocalCursor | RegisteredReader | None,
+        ack: Acknowledgement,
+        watch: Callable[[Subscriber], None],
+        *,
+        follow: bool,
+        **options: Any,
+    ) -> Subscriber | Subscription:
+        """Return a reader of the copy, watched, under a cursor if one is held."""
+        with ExitStack() as undo:
+            if held is not None:
+                undo.callback(held.close)
+                begin = begin if held.is_new else held.state.position
+            begin, end = self._copy.begin(begin, timeout_s, follow=follow)
+            reader = self._copy.reader(begin, end, follow=follow, **options)
+            undo.callback(reader.close)
+            watch(reader)
+            handed_out = reader if held is None else Subscription(reader, held, ack)
+            undo.pop_all()
+        return handed_out
 
     def _join(self, group: str | Group, begin: Start, wanted: MemberReading) -> GroupSubscriber:
         """Become a member of a group; errors as for `subscriber`."""

@@ -70,6 +70,7 @@ class ClientPublisher:
         batching: Batching | None = None,
         flight: FlightLimit | None = None,
         disk_limit: DiskLimit | None = None,
+        closed: Callable[[str], object] = lambda _session: None,
     ) -> None:
         """Open the session and begin to ship it.
 
@@ -85,13 +86,14 @@ class ClientPublisher:
             batching: how messages become frames.
             flight: how much may be published and not merged yet.
             disk_limit: how much the session's files may hold here.
+            closed: called with the session when it is closed.
 
         Raises:
             Misuse: a name or level is wrong, the session has a live publisher, or `writer` gives up
                 what was not shipped.
             CorruptLog: the session's log is damaged.
         """
-        self._ask = ask
+        self._ask, self._closed = ask, closed
         self._confirm = checked_level(confirm, "confirm")
         demand_kind("flight", flight, FlightLimit)
         demand_kind("writer", writer, WriterSettings)
@@ -285,6 +287,7 @@ class ClientPublisher:
             drained = self._drained = self._await_replicated(end, deadline)
             reason = self._publisher.shipping_note
         finally:
+            self._closed(self.name)
             self._push.leave(self.name)
         if not drained:
             _log.warning(

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from replicator.serve.client_record import REASONS
+from rt.client.push_watch import PushWatch
 from rt.net.authority.certificates import certificate_files
 from rt.tables.export import ExportSettings, parquet_opener
 from rt.tables.follow import TableFollower
@@ -18,7 +19,6 @@ from rt.web.programs.program import ShownProgram
 from rt.web.programs.pull_site import PullSite
 from rt.web.programs.pull_watch import PullWatch
 from rt.web.programs.push_site import PushSite
-from rt.web.programs.push_watch import PushWatch
 from rt.web.programs.table_site import TableSite
 from rt.web.serving.recent import RecentEvents
 from tests.archive_cluster import STREAM, ArchiveCluster

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from replicator.pull.client import PullClient
+from rt.client.push_watch import PushWatch
 from rt.net.authority.certificates import certificate_files
 from rt.node.agree.fork_watch import FoundFork
 from rt.node.settings.http import HttpSettings
@@ -20,7 +21,6 @@ from rt.web.programs.program import ShownProgram
 from rt.web.programs.pull_site import PullSite
 from rt.web.programs.pull_watch import PullWatch
 from rt.web.programs.push_site import PushSite
-from rt.web.programs.push_watch import PushWatch
 from rt.web.serving.recent import RecentEvents
 from rt.web.serving.server import WebServer
 from tests.archive_cluster import STREAM

@@ -15,6 +15,8 @@ import pytest
 from replicator.push.client import PushClient
 from replicator.push.progress import SessionStatus
 from rt.cli.common.link import ServiceSettings
+from rt.client.push_watch import PushWatch
+from rt.client.site_watch import SiteWatch
 from rt.config.settings import load
 from rt.net.authority.certificates import certificate_files
 from rt.node.observe.stall_clock import HopProgress
@@ -24,8 +26,6 @@ from rt.web.programs.program import ShownProgram
 from rt.web.programs.pull_site import PullSite
 from rt.web.programs.pull_watch import PullWatch
 from rt.web.programs.push_site import SERIES_MAX, PushSite
-from rt.web.programs.push_watch import PushWatch
-from rt.web.programs.watch import SiteWatch
 from rt.web.serving.recent import RecentEvents
 from rt.web.serving.server import WebServer
 from tests.archive_cluster import STREAM, ArchiveCluster

@@ -29,7 +29,11 @@ def taken(method):
         (Client.last_value, LastValueArguments, set()),
         (Client.subscriber, CursorArguments, {"cursor", "group"}),
         (Client.subscriber, SubscriberArguments, {"cursor", "group", "ack"}),
-        (Client.subscriber, MemberArguments, {"cursor", "group", "share"}),
+        (
+            Client.subscriber,
+            MemberArguments,
+            {"cursor", "group", "share", "lag_max_s", "on_lag"},
+        ),
     ],
 )
 def test_the_twin_and_the_overloads_name_every_argument_with_its_type(method, arguments, beside):

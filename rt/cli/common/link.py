@@ -33,7 +33,7 @@ from rt.web.serving.recent import RecentEvents
 from rt.web.serving.server import WebServer
 
 if TYPE_CHECKING:
-    from rt.web.programs.watch import SiteWatch
+    from rt.client.site_watch import SiteWatch
     from rt.web.serving.site import Site
 
 _log: Final = logging.getLogger("rt.cli")

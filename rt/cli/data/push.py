@@ -16,10 +16,10 @@ from rt.cli.common.options import Seconds, click_options, flag, json_option
 from rt.cli.common.web import pause_s
 from rt.cli.process.descriptors import raise_descriptor_limit
 from rt.cli.process.stop_signals import StopSignals
+from rt.client.push_watch import PushWatch
 from rt.errors import Misuse
 from rt.net.authority.certificates import certificate_files
 from rt.net.authority.identity import CertificateRole
-from rt.web.programs.push_watch import PushWatch
 from rt.web.serving.recent import RecentEvents
 
 if TYPE_CHECKING:

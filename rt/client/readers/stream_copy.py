@@ -11,8 +11,10 @@ from typing import Any, Final, NamedTuple
 from replicator.pull.client import PullClient
 from replicator.pull.end_asks import EndAsks
 from replicator.pull.end_wait import EndWait
+from rt.client.readers.reader_lag import OnLag, ReaderLag
 from rt.client.readers.settings import ConnectionSettings
 from rt.errors import Misuse, Stopped, WriterFailed
+from rt.events import Event
 from rt.log.files.archived import is_not_copied, place_after
 from rt.log.files.directory import LogDirectory
 from rt.log.read.start import Start, resolve
@@ -122,6 +124,29 @@ class StreamCopy:
         reader.idle = self.demand_alive if end is None else partial(self._demand_read, reader, end)
         return reader
 
+    def watch_lag(
+        self,
+        lag_max_s: float | None,
+        on_lag: OnLag,
+        on_event: Callable[[Event], None] | None,
+        reader: Subscriber,
+    ) -> None:
+        """Have a reader that follows report when it lags, if limited; as `ReaderLag`."""
+        if lag_max_s is None:
+            return
+        watch = ReaderLag(
+            lag_max_s, on_lag, on_event or (lambda _event: None), self.ask_end,
+            lambda: self._reason(self._pull),
+        )  # fmt: skip
+        idle = reader.idle
+
+        def read_all() -> None:
+            watch.read_all(reader.position)
+            idle()
+
+        reader.on_close.append(watch.close)
+        reader.look, reader.idle = lambda: watch.look(reader.position), read_all
+
     def wait_caught_up(self, timeout_s: float) -> None:
         """Wait until the copy has everything that was merged when this was called.
 
@@ -145,7 +170,7 @@ class StreamCopy:
             WriterFailed: the copy has ended.
             Stopped: the client is closed.
         """
-        with closing(self._ask_end()) as asked:
+        with closing(self.ask_end()) as asked:
             deadline_s = time.monotonic() + timeout_s
             while True:
                 is_there = asked.wait(max(0.0, min(_ALIVE_S, deadline_s - time.monotonic())))
@@ -158,7 +183,7 @@ class StreamCopy:
                     words = f"the copy is not up to date after {timeout_s:g} s: {asked.why_not()}"
                     raise TimeoutError(f"{words}; {self._reason(self._pull)}")
 
-    def _ask_end(self) -> EndWait:
+    def ask_end(self) -> EndWait:
         """Ask where the stream ends; errors as for `wait_end`."""
         pull = self._pull
         if self._is_closed:

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 from replicator.pull.client import PullClient
+from rt.client.site_watch import SiteWatch
 from rt.node.observe.sampler import PULL
 from rt.node.observe.stall_clock import STALLED_S, HopProgress
 from rt.text import printable
-from rt.web.programs.watch import SiteWatch
 
 
 class PullWatch(SiteWatch):

@@ -8,11 +8,11 @@ from prometheus_client.core import Metric
 
 from replicator.push.client import PushClient
 from replicator.push.progress import SessionStatus
+from rt.client.push_watch import PUSH, PushWatch
 from rt.text import printable, size_text
 from rt.traffic import Traffic
 from rt.web.nodes.verdict import BROKEN, DEGRADED, OK
 from rt.web.programs.program import ProgramSite, ShownProgram, tile
-from rt.web.programs.push_watch import PUSH, PushWatch
 from rt.web.serving.collector import counter, gauge
 from rt.web.serving.site import Fields, SiteHealth
 

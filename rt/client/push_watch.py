@@ -6,10 +6,10 @@ from typing import Final
 
 from replicator.push.client import PushClient
 from replicator.push.progress import SessionStatus
+from rt.client.site_watch import SiteWatch
 from rt.node.observe.stall_clock import STALLED_S, HopProgress, Waits
 from rt.position import Position
 from rt.text import printable
-from rt.web.programs.watch import SiteWatch
 
 PUSH: Final = "push"  # name of the hop
 

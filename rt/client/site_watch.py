@@ -9,11 +9,11 @@ from typing import Final
 
 from replicator.wire.backoff import Complaint
 from rt.errors import RtError, spoken
-from rt.node.observe.sampler_thread import LIVE_S
 from rt.node.observe.stall_clock import STALLED_S, HopProgress, Stalls
 
 _log: Final = logging.getLogger("rt.client")
 STUCK_S: Final = 30.0
+PAUSE_S: Final = 1.0
 _PART: Final = 100  # a check may take at most 1/100 of the time
 
 
@@ -26,7 +26,7 @@ class SiteWatch(ABC):
         event.
     """
 
-    def __init__(self, pause_s: float = LIVE_S, stalled_s: float = STALLED_S) -> None:
+    def __init__(self, pause_s: float = PAUSE_S, stalled_s: float = STALLED_S) -> None:
         """Prepare; `start` begins the checks.
 
         Args:
@@ -54,11 +54,11 @@ class SiteWatch(ABC):
         self.look()
         self._thread.start()
 
-    def stop(self) -> None:
-        """Stop checking."""
+    def stop(self, wait_s: float | None = None) -> None:
+        """Stop checking; wait this long for a check that is under way."""
         self._stopping.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(wait_s)
 
     def stuck(self) -> str:
         """Return a message if a check is more than 30 s late; "" if not."""
@@ -78,6 +78,10 @@ class SiteWatch(ABC):
             )
         elif before and not self.stalled:
             _log.info("it moves again", extra={"event": "moves"})
+        self.changed(before)
+
+    def changed(self, before: Mapping[str, float]) -> None:  # noqa: B027 - most report nothing else
+        """Report which hops have stalled, or move again, since the check that found `before`."""
 
     def _run(self) -> None:
         while not self._stopping.wait(self._period_s):
