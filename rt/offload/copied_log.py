@@ -6,7 +6,7 @@ import tempfile
 from rt.errors import CorruptLog, Misuse
 from rt.format.manifest import encode_entry
 from rt.log.files.directory import LogDirectory
-from rt.log.files.disk import File, OsFile
+from rt.log.files.disk import Disk, File, OsFile
 from rt.offload.offload import OffloadedFile, copy_of, names_of_copies, proven
 from rt.offload.store import Store
 from rt.position import Position
@@ -15,9 +15,9 @@ from rt.position import Position
 class CopiedLog(LogDirectory):
     """A log that checks a whole copy, in an unnamed file, before returning any byte of it."""
 
-    def __init__(self, path: str, store: Store) -> None:
+    def __init__(self, path: str, store: Store, disk: Disk | None = None) -> None:
         """Open nothing yet; `store` has the copies that `rt.offload.offload.offload` made."""
-        super().__init__(path)
+        super().__init__(path, disk)
         self._store = store
         self._names: set[str] = set()
         self._listed_at = -1  # the manifest's length when the store was listed

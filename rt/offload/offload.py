@@ -3,15 +3,15 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing, suppress
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
 import zstandard
 
 from rt.errors import CorruptLog, ManifestError, Misuse
-from rt.format.index import SUFFIX as INDEX_SUFFIX
 from rt.format.manifest import (
     FILE_NAME,
     Archived,
@@ -26,11 +26,13 @@ from rt.format.walk import Walk
 from rt.limits import MANIFEST_BYTES_MAX, READ_BYTES
 from rt.log.files.absent import no_log
 from rt.log.files.directory import LogDirectory
-from rt.log.files.disk import FILE_MODE, OsDisk, make_private_directory
+from rt.log.files.disk import DIRECTORY_MODE, OsDisk, make_private_directory, sync_directory
 from rt.log.files.indexing import rebuild_index
 from rt.log.files.listing import manifest_size
+from rt.log.files.lock import locked
 from rt.masking import demand_no_secret
 from rt.offload.offloaded import NOTE_BYTES_MAX, SUFFIX, Offloaded, gaps_of
+from rt.offload.private import create_private
 from rt.offload.store import Store
 from rt.position import START, Position, file_position
 
@@ -184,41 +186,48 @@ def restore(
     make_private_directory(directory)
     if os.listdir(directory):
         raise Misuse(f"{directory} is not empty; name a new directory")
-    with ExitStack() as undo:
-        for copy in there:
-            _make(os.path.join(directory, copy.file), proven(store, copy), undo)
-            done(copy.file, copy.bytes)
-        known = Manifest()
-        with store.read(FILE_NAME) as source:
-            known.feed(source.read(MANIFEST_BYTES_MAX))
-        lines = list(_lines(known, {copy.line.file for copy in there}))
-        for entry in lines:
-            if isinstance(entry, Archived):
-                _make(os.path.join(directory, entry.file.file_name), (), undo)
-        _make(os.path.join(directory, FILE_NAME), map(encode_entry, lines), undo)
-        _make_indexes(directory, [copy.line.file for copy in there], undo)
-        undo.pop_all()
+    parent, name = os.path.split(os.path.abspath(directory))
+    draft = os.path.join(parent, f".{name}.restoring")  # never seen by a reader
+    beside = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if not locked(beside):
+            raise Misuse(f"another restore is writing to {parent}; wait for it")
+        shutil.rmtree(draft, ignore_errors=True)  # of a restore that was killed
+        os.mkdir(draft, DIRECTORY_MODE)
+        try:
+            _fill(draft, store, there, done)
+            os.replace(draft, directory)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+        sync_directory(parent)
+    finally:
+        os.close(beside)
     return len(there)
 
 
-def _make_indexes(directory: str, files: Iterable[Position], undo: ExitStack) -> None:
-    """Index the restored files while they are still in the page cache."""
+def _fill(
+    directory: str, store: Store, there: Sequence[OffloadedFile], done: Callable[[str, int], None]
+) -> None:
+    for copy in there:
+        _make(os.path.join(directory, copy.file), proven(store, copy))
+        done(copy.file, copy.bytes)
+    known = Manifest()
+    with store.read(FILE_NAME) as source:
+        known.feed(source.read(MANIFEST_BYTES_MAX))
+    lines = list(_lines(known, {copy.line.file for copy in there}))
+    for entry in lines:
+        if isinstance(entry, Archived):
+            _make(os.path.join(directory, entry.file.file_name), ())
+    _make(os.path.join(directory, FILE_NAME), map(encode_entry, lines))
     with closing(LogDirectory(directory)) as log:
         log.refresh()
-        for file in files:
-            undo.callback(_remove, log.file_path(file) + INDEX_SUFFIX)
-            rebuild_index(log.disk, log, file)
+        for copy in there:  # indexed while it is still in the page cache
+            rebuild_index(log.disk, log, copy.line.file)
 
 
-def _remove(path: str) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(path)
-
-
-def _make(path: str, parts: Iterable[bytes], undo: ExitStack) -> None:
-    """Create a file; `undo` removes it if the restore fails."""
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE), "wb") as target:
-        undo.callback(os.unlink, path)
+def _make(path: str, parts: Iterable[bytes]) -> None:
+    with create_private(path) as target:
         target.writelines(parts)
         target.flush()
         os.fsync(target.fileno())

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from rt.errors import Misuse
 from rt.log.read.start import Start
 from rt.names import parse_glob
+from rt.offload.store import open_store
 from rt.position import START
 from rt.spark.reading.options import Edges, Keys, ReadOptions, Selection
 from rt.spark.reading.places import log_paths
@@ -22,6 +23,7 @@ def read_arrow(
     sessions: Collection[str] | None = None,
     keys: Collection[bytes | str] | bytes | str | None = None,
     on_gap: Literal["raise", "skip"] = "raise",
+    copies: str | os.PathLike[str] | None = None,
 ) -> Any:
     """Read a log as Arrow record batches of about 2 MiB, in order.
 
@@ -40,6 +42,8 @@ def read_arrow(
         keys: exact keys, or prefixes followed by `*`.
         on_gap: whether messages that were archived `raise` a `GapError`, or are skipped.
             `earliest` is the oldest message still there.
+        copies: directory or URL that the log was offloaded to. Archived files are read back from
+            there, each verified before any of its messages is returned.
 
     Returns:
         A `pyarrow.RecordBatchReader`, which can be read once. Reading it raises `CorruptLog` where
@@ -61,8 +65,9 @@ def read_arrow(
         [{'seq': 0, 'payload': b'AA1'}, {'seq': 1, 'payload': b'B6 2'}]
     """
     table = LogTable(
-        path, columns=columns, start=start, end=end, sessions=sessions, keys=keys, on_gap=on_gap
-    )
+        path, columns=columns, start=start, end=end, sessions=sessions, keys=keys, on_gap=on_gap,
+        copies=copies,
+    )  # fmt: skip
     return table.reader()
 
 
@@ -82,6 +87,7 @@ class LogTable:
         sessions: Collection[str] | None = None,
         keys: Collection[bytes | str] | bytes | str | None = None,
         on_gap: Literal["raise", "skip"] = "raise",
+        copies: str | os.PathLike[str] | None = None,
     ) -> None:
         """Look at the log; arguments and errors as of `read_arrow`."""
         if on_gap not in ("raise", "skip"):
@@ -95,12 +101,13 @@ class LogTable:
                 f"read_arrow needs {error.name}; install rt-transport with the extra 'arrow'"
             ) from None
         paths = log_paths((os.fspath(path),))
-        first, first_ns = parsed_edge(paths, start)
-        last, last_ns = parsed_edge(paths, end)
+        store = "" if copies is None else os.fspath(copies) or open_store("").address
+        first, first_ns = parsed_edge(paths, start, store)
+        last, last_ns = parsed_edge(paths, end, store)
         self._options = ReadOptions(
             paths, Edges(first, START if last == "earliest" else last, first_ns, last_ns),
             Selection(sessions=_parsed_sessions(sessions), keys=_parsed_keys(keys)),
-            fail_on_data_loss=on_gap == "raise",
+            fail_on_data_loss=on_gap == "raise", copies=store,
         )  # fmt: skip
         self.schema = arrow_schema([columns] if isinstance(columns, str) else columns or ())
         self.decoded: Collection[str] = self.schema.names

@@ -143,7 +143,7 @@ class Loading:
         return summarize(read_options({**self.options, "paths": json.dumps(self._given_paths())}))
 
     def _edge(self, name: str, given: Start | str, default: str) -> dict[str, object]:
-        place, time_ns = parsed_edge(self._given_paths(), given)
+        place, time_ns = parsed_edge(self._given_paths(), given, self.options.get("copies", ""))
         if time_ns is not None:
             return {f"{name}Timestamp": time_ns}
         if place == default:

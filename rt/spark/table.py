@@ -18,7 +18,7 @@ _KINDS: Final = {name: KINDS[name] for name in (*COLUMNS, "stream", "headers")}
 # Options that select no messages, and so need not apply to the table as well.
 _FOR_BOTH: Final = frozenset((
     "columns", "minpartitions", "partitionbytes", "checkbodies",
-    "leasenodes", "leasecerts", "leaseidentity", "leasetime", "leasebytes",
+    "copies", "leasenodes", "leasecerts", "leaseidentity", "leasetime", "leasebytes",
 ))  # fmt: skip
 
 

@@ -248,7 +248,7 @@ def _places(root: str, stream: str, nodes: int) -> list[cluster_files.Place]:
     Nodes that were removed from the cluster are left out.
     """
     configs = [name for name in os.listdir(root) if re.fullmatch(r"n\d+\.toml", name)]
-    if not configs:
+    if not configs or cluster_files.is_half_made(root):
         return cluster_files.init_local_cluster(root, stream, nodes)
     paths = [os.path.join(root, name) for name in sorted(configs, key=lambda name: int(name[1:-5]))]
     there = [load(NodeSettings, path, "node", environment={}) for path in paths]

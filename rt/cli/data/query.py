@@ -1,11 +1,13 @@
 """`rt query`: SQL over a log, by DuckDB."""
 
+import errno
 import json
 import os
 import sys
 import tempfile
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any, Final
 
@@ -58,10 +60,16 @@ _FORMATS: Final = ("table", "json", "csv")
     "--key", "keys", metavar="KEY", multiple=True,
     help="Only messages with this key, or whose key begins so: AA*. Repeat for more.",
 )  # fmt: skip
+@click.option(
+    "--copies",
+    metavar="DIR|URL",
+    help="Read archived files from this store of `rt archive offload`.",
+)  # fmt: skip
 @click.option("--allow-gaps", is_flag=True, help="Leave out what is archived in this range.")
 def query(
     settings: ReadSettings, *, sql: str, directory: str | None, output: str, parquet: str | None,
-    start: str, end: str, sessions: tuple[str, ...], keys: tuple[str, ...], allow_gaps: bool,
+    start: str, end: str, sessions: tuple[str, ...], keys: tuple[str, ...], copies: str | None,
+    allow_gaps: bool,
 ) -> None:  # fmt: skip
     """Query the table `log` by SQL: the log in DIR, or the copy of a stream.
 
@@ -69,6 +77,7 @@ def query(
     rt query "select session, count(*) from log group by 1" rt-data/flights/out
     rt query "select key, max(time) from log group by 1" --stream flights --from last:100000
     rt query "select decode(payload)->>'$.delay', seq from log" flights/out
+    rt query "select count(*) from log" flights/out --from 0.0.0 --copies /mnt/backup/flights
 
     Its columns are position, time, time_ns, merge_time, session, seq, number, key, payload,
     payload_size and headers; only those that the query needs are decoded. decode(payload) is its
@@ -83,7 +92,7 @@ def query(
     try:
         table = LogTable(
             place, columns=_COLUMNS, start=start, end=end, sessions=sessions or None,
-            keys=keys or None, on_gap="skip" if allow_gaps else "raise",
+            keys=keys or None, on_gap="skip" if allow_gaps else "raise", copies=copies,
         )  # fmt: skip
         import duckdb  # noqa: PLC0415 - optional, and heavy
     except ImportError as error:
@@ -171,16 +180,18 @@ def _show(reader: Any) -> None:
 def _to_parquet(reader: Any, path: str) -> int:
     from pyarrow.parquet import ParquetWriter  # noqa: PLC0415 - optional
 
-    count = 0
-    with open(path, "xb") as file:
-        try:
-            with ParquetWriter(file, reader.schema) as writer:
-                for batch in reader:
-                    writer.write_batch(batch)
-                    count += batch.num_rows
-        except BaseException:
-            os.unlink(path)  # no part of a result is left
-            raise
+    count, draft = 0, f"{path}.part"  # which a query that was killed leaves behind
+    if os.path.lexists(path):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+    try:
+        with open(draft, "wb") as file, ParquetWriter(file, reader.schema) as writer:
+            for batch in reader:
+                writer.write_batch(batch)
+                count += batch.num_rows
+        os.link(draft, path)  # unlike a rename, a link never replaces a file
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(draft)
     return count
 
 

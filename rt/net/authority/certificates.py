@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -24,7 +25,7 @@ from cryptography.x509.oid import NameOID
 from rt.errors import Misuse, spoken
 from rt.log.files.disk import make_private_directory, sync_directory
 from rt.names import parse_glob, parse_peer, shown
-from rt.net.authority.files import read_file, write_file
+from rt.net.authority.files import alone, read_file, write_file
 from rt.net.authority.granting import begin_grants, write_grant
 from rt.net.authority.identity import (
     CLUSTER_SCHEME,
@@ -53,6 +54,7 @@ _HOST: Final = re.compile(r"(?!-)[a-z0-9-]{1,63}(?:\.(?!-)[a-z0-9-]{1,63})*")
 _HOST_LENGTH_MAX: Final = 253
 _WARN_FRACTION: Final = 3  # of a certificate's lifetime: the last 10 of 30 days
 _OTHERS_MODE: Final = 0o077
+_DRAFT: Final = ".new"  # suffix of a key whose certificate is being written
 _FILE_BYTES_MAX: Final = 1 << 20  # a certificate with 1,000 names has 50 KiB
 
 
@@ -441,6 +443,7 @@ def _make_private_directory(directory: str) -> None:
 
 
 def _refuse_existing(files: CertificateFiles, *, force: bool, consequence: str) -> None:
+    _finish_pair(files)
     for path in (files.cert, files.key):
         if not force and os.path.lexists(path):
             raise Misuse(f"{path} exists already: use force to replace it, and {consequence}")
@@ -458,6 +461,28 @@ def _write_pair(
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    write_file(files.key, secret, force=force)
-    write_file(files.cert, certificate.public_bytes(serialization.Encoding.PEM), force=force)
-    sync_directory(os.path.dirname(files.cert))
+    draft, directory = files.key + _DRAFT, os.path.dirname(files.cert)
+    with alone(directory):
+        write_file(draft, secret, force=True, heir=files.key)
+        try:
+            text = certificate.public_bytes(serialization.Encoding.PEM)
+            write_file(files.cert, text, force=force)
+        except (Misuse, OSError):
+            os.unlink(draft)
+            raise
+        os.replace(draft, files.key)
+        sync_directory(directory)
+
+
+def _finish_pair(files: CertificateFiles) -> None:
+    """Put a key beside its certificate whose writer was killed; remove it if it has none."""
+    draft = files.key + _DRAFT
+    if not os.path.exists(draft):
+        return
+    with alone(os.path.dirname(draft)), suppress(FileNotFoundError):
+        key = serialization.load_pem_private_key(read_file(draft, _FILE_BYTES_MAX), None)
+        is_issued = os.path.exists(files.cert)
+        if is_issued and load_certificate(files.cert).public_key() == key.public_key():
+            os.replace(draft, files.key)
+        else:
+            os.unlink(draft)

@@ -32,17 +32,18 @@ def read_file(path: str, bytes_max: int) -> bytes:
     return data
 
 
-def write_file(path: str, content: bytes, *, force: bool) -> None:
+def write_file(path: str, content: bytes, *, force: bool, heir: str = "") -> None:
     """Create or replace a whole file; a reader sees the old or the new one, never a part.
 
-    A replacement keeps the old file's group and the group's permission to read.
+    A replacement keeps the old file's group and the group's permission to read; `heir` is the file
+    that it will replace, if that is another one than `path`.
     """
     temporary = f"{path}.{secrets.token_hex(4)}.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     try:
         with os.fdopen(fd, "wb") as file:
             if force:
-                _take_group(fd, path)
+                _take_group(fd, heir or path)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -4,10 +4,12 @@ import json
 import os
 import re
 import secrets
+import shutil
 import socket
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, repeat
 from random import choice
@@ -16,7 +18,7 @@ from typing import Any, Final
 from rt.config.settings import FILE_BYTES_MAX as SETTINGS_BYTES_MAX
 from rt.errors import Misuse, PeerError, Refused
 from rt.inspect.verify import LogState, open_log, verify_log
-from rt.log.files.disk import OsDisk
+from rt.log.files.disk import DIRECTORY_MODE, OsDisk, make_private_directory, sync_directory
 from rt.names import parse_peer, parse_stream, shown, stream_directory
 from rt.net.authority.certificates import (
     AUTHORITY,
@@ -50,6 +52,8 @@ from sequencer.journal.journal import REMOVED_NAME
 from sequencer.raft.consensus import MEMBERS_ALLOWED
 
 CLIENTS_NAME: Final = "clients.toml"
+CERTS_NAME: Final = "certs"
+_DRAFT: Final = ".making"  # where a cluster's files are written
 _NODES: Final = re.compile(r"^nodes = \[[^\]\n]*\]$", re.MULTILINE)  # as `_clients_toml` writes
 _PORTS: Final = 20  # ports tried, from the usual one on, before any other
 # Below those that Linux gives to outgoing connections: one of these would take the port of a node
@@ -100,33 +104,76 @@ def init_cluster(
     _check_addresses(addresses, layout.root)
     names = layout.node_names(len(addresses))
     _check_names([*publishers, *subscribers], names)
-    certs = os.path.join(directory, "certs")
+    certs = os.path.join(directory, CERTS_NAME)
     _demand_new(directory, certs)
-    if layout.authority:
-        copy_authority(layout.authority, certs)
-        if layout.grants:
-            known = read_file(layout.grants, SETTINGS_BYTES_MAX)
-            write_file(os.path.join(certs, GRANTS_NAME), known, force=True)
-    else:
-        init_authority(certs)
     places = [
         Place(name, address, os.path.join(directory, f"{name}.toml"))
         for name, address in zip(names, addresses, strict=True)
     ]
-    _write_nodes(directory, stream, places, layout, founded)
-    for name in publishers:
-        issue(certs, name, CertificateRole.PUBLISHER, sessions=sessions)
-    for name in subscribers:
-        issue(certs, name, CertificateRole.SUBSCRIBER, streams=(stream,), leases=leases)
-    issue(certs, "operator", CertificateRole.OPERATOR)
-    identities = {
-        "push": (*publishers, "publisher")[0], "archive": "operator",
-        "session": "operator",
-        "": (*subscribers, "operator")[0], "pull": (*subscribers, "subscriber")[0],
-    }  # fmt: skip
-    with open(os.path.join(directory, CLIENTS_NAME), "x", encoding="utf-8") as file:
-        file.write(_clients_toml(certs, stream, addresses, identities))
+    make_private_directory(directory)
+    with _drafted(directory) as draft:
+        pki = os.path.join(draft, CERTS_NAME)
+        if layout.authority:
+            copy_authority(layout.authority, pki)
+            if layout.grants:
+                known = read_file(layout.grants, SETTINGS_BYTES_MAX)
+                write_file(os.path.join(pki, GRANTS_NAME), known, force=True)
+        else:
+            init_authority(pki)
+        _write_nodes(draft, stream, places, layout, founded)
+        for name in publishers:
+            issue(pki, name, CertificateRole.PUBLISHER, sessions=sessions)
+        for name in subscribers:
+            issue(pki, name, CertificateRole.SUBSCRIBER, streams=(stream,), leases=leases)
+        issue(pki, "operator", CertificateRole.OPERATOR)
+        identities = {
+            "push": (*publishers, "publisher")[0], "archive": "operator",
+            "session": "operator",
+            "": (*subscribers, "operator")[0], "pull": (*subscribers, "subscriber")[0],
+        }  # fmt: skip
+        with open(os.path.join(draft, CLIENTS_NAME), "x", encoding="utf-8") as file:
+            file.write(_clients_toml(certs, stream, addresses, identities))
     return places
+
+
+def is_half_made(directory: str) -> bool:
+    """Whether `init_cluster` was killed here before there was a cluster."""
+    made = os.path.exists(os.path.join(directory, CERTS_NAME))
+    return not made and os.path.exists(os.path.join(directory, _DRAFT))
+
+
+@contextmanager
+def _drafted(directory: str) -> Iterator[str]:
+    """Yield a directory to write a cluster's files to; then move them out, certificates last.
+
+    There is a cluster from the moment its certificates are in place.
+    """
+    draft = os.path.join(directory, _DRAFT)
+    _remove_draft(directory, draft)
+    os.mkdir(draft, DIRECTORY_MODE)
+    try:
+        yield draft
+        for name in os.listdir(draft):
+            if name != CERTS_NAME:
+                os.link(os.path.join(draft, name), os.path.join(directory, name))
+        os.rename(os.path.join(draft, CERTS_NAME), os.path.join(directory, CERTS_NAME))
+        sync_directory(directory)
+        _remove_draft(directory, draft)
+    except BaseException:
+        _remove_draft(directory, draft)
+        with suppress(OSError):
+            os.rmdir(directory)  # if nothing else is there
+        raise
+
+
+def _remove_draft(directory: str, draft: str) -> None:
+    """Remove what was written before there was a cluster; other files of these names stay."""
+    is_made = not os.path.exists(os.path.join(draft, CERTS_NAME))
+    for name in OsDisk().names(draft) if not is_made else ():
+        path = os.path.join(directory, name)
+        if os.path.isfile(path) and os.path.samefile(path, os.path.join(draft, name)):
+            os.unlink(path)
+    shutil.rmtree(draft, ignore_errors=True)
 
 
 def founding_lines(
@@ -172,21 +219,23 @@ def founding_lines(
 
 
 def _write_nodes(
-    directory: str,
+    draft: str,
     stream: str,
     places: Sequence[Place],
     layout: ClusterLayout,
     founded: Sequence[str],
 ) -> None:
     """Write the certificate and the configuration of each node."""
-    certs, cluster_id = os.path.join(directory, "certs"), secrets.token_hex(16)
+    certs, cluster_id = os.path.join(draft, CERTS_NAME), secrets.token_hex(16)
+    directory = os.path.dirname(places[0].config)
     if len(places) > 1:  # a node alone has no id
         remember_cluster(certs, cluster_id)
     for place in places:
         hosts = tuple(dict.fromkeys((parse_address(place.address)[0], *LOCAL_HOSTS)))
         issue(certs, place.name, CertificateRole.NODE, hosts=hosts)
         text = _toml(directory, stream, place, places=places, cluster_id=cluster_id, layout=layout)
-        with open(place.config, "x", encoding="utf-8") as file:
+        path = os.path.join(draft, os.path.basename(place.config))
+        with open(path, "x", encoding="utf-8") as file:
             file.write(text)
             file.writelines(f"{line}\n" for line in founded)
 

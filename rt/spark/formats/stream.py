@@ -27,6 +27,7 @@ from rt.spark.reading.plan import (
     between,
     check_no_copies,
     check_not_all_archived,
+    check_one_has_copies,
     edge,
     is_selected,
 )
@@ -249,7 +250,10 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if paths == tuple(self._views):
             return
         known, strict = self._views, options.mode == FAILFAST
-        self._views = {path: known.get(path) or LogView(path, strict=strict) for path in paths}
+        self._views = {
+            each: known.get(each) or LogView(each, strict=strict, copies=options.copies)
+            for each in paths
+        }
         for path in known.keys() - self._views:
             known[path].close()
         for view in self._views.values():
@@ -258,6 +262,7 @@ class RtStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if len(wanted) > 1 and isinstance(options.edges.start, Position):
             raise Misuse(f"a position belongs to one log, and the load names {len(wanted)}")
         check_no_copies(wanted)
+        check_one_has_copies(wanted, options)
 
     @property
     def _names_several(self) -> bool:

@@ -132,6 +132,7 @@ class ReadOptions:
     # the columns of a load that names no schema, in order; () for the default columns
     columns: tuple[str, ...] = ()
     lease: "LeaseOptions | None" = None  # keeps the archiver from the files; None for no lease
+    copies: str = ""  # the store in which archived files are read; "" for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +270,12 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _store(text: str) -> str:
+    if not text:
+        raise ValueError("name the directory or URL of rt archive offload")
+    return text
+
+
 def _size(text: str) -> int:
     text = text.strip()
     # Spark writes 128m for 128 MiB, rt 128Mi
@@ -323,6 +330,7 @@ _OPTIONS: Final[Table] = {
     "mode": ("mode", lambda text: _choice(text, _MODES)),
     "checkBodies": ("check_bodies", lambda text: _choice(text, (AUTO, "true", "false"))),
     "columns": ("columns", split_columns),
+    "copies": ("copies", _store),
     "leaseNodes": ("lease.nodes", lambda text: tuple(_texts(text))),
     "leaseCerts": ("lease.certs", str),
     "leaseIdentity": ("lease.identity", parse_peer),

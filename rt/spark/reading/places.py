@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from rt.format.manifest import FILE_NAME
-from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import Disk, OsDisk
-from rt.spark.reading.storage import open_storage
+from rt.spark.reading.storage import open_directory, open_storage
 
 _DEPTH_MAX: Final = 3  # ROOT/STREAM/in/SESSION
 
@@ -22,6 +21,7 @@ class LogPlace:
     path: str  # the path or URI of its directory
     log_id: str  # a log that was deleted and created again has another id
     stream: str  # the stream whose messages it holds
+    copies: str = ""  # the store in which its archived files are read; "" for none
 
 
 def log_paths(paths: tuple[str, ...]) -> tuple[str, ...]:
@@ -73,8 +73,7 @@ def _walk(disk: Disk, path: str, depth: int) -> Iterator[str]:
 
 def _kind(path: str) -> tuple[str, bool]:
     """Return a log's stream, and whether it is the merged log."""
-    disk, inside = open_storage(path)
-    with closing(LogDirectory(inside, disk)) as log:
+    with closing(open_directory(path)) as log:
         log.refresh()
         identity = log.manifest.identity
         return identity.stream if identity else "", log.merged

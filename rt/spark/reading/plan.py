@@ -15,7 +15,6 @@ from rt.format.seek import walk_before
 from rt.format.walk import Walk
 from rt.limits import MIB
 from rt.log.files.absent import no_log
-from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import File
 from rt.log.files.indexing import entries
 from rt.log.read.gaps import gaps_between
@@ -33,7 +32,7 @@ from rt.log.read.start import (
 from rt.position import START, Position
 from rt.spark.reading.options import FAILFAST, ReadOptions, Selection
 from rt.spark.reading.places import LogPlace, log_paths
-from rt.spark.reading.storage import open_storage
+from rt.spark.reading.storage import open_directory
 
 _INDEX_BYTES_MAX: Final = 192 * MIB  # 24 bytes for each range of at least 128 bytes in a 1 GiB file
 
@@ -61,14 +60,14 @@ class _Tail(NamedTuple):
 class LogView:
     """A log directory while a load is planned; close it after use."""
 
-    def __init__(self, path: str, *, strict: bool = True) -> None:
+    def __init__(self, path: str, *, strict: bool = True, copies: str = "") -> None:
         """Open the log at a path or URI.
 
         If `strict`, damage at its end is an error; otherwise tasks handle it as the mode says.
+        Archived files are read from the store `copies`, unless that is "".
         """
-        disk, inside = open_storage(path)
-        self.path = path
-        self.log = LogDirectory(inside, disk)
+        self.path, self.copies = path, copies
+        self.log = open_directory(path, copies)
         self.strict = strict
         self._tails: dict[Position, _Tail] = {}
         self._bad_frames = BadFrames(self.log)
@@ -82,7 +81,8 @@ class LogView:
     def place(self) -> LogPlace:
         """Return where a task finds the log; with "" for what is not known yet."""
         identity = self.log.manifest.identity
-        return LogPlace(self.path, *((identity.id, identity.stream) if identity else ("", "")))
+        names = (identity.id, identity.stream) if identity else ("", "")
+        return LogPlace(self.path, *names, self.copies)
 
     def files(self) -> Iterator[tuple[Position, int]]:
         """Yield unarchived files and their ends, up to the first that still grows."""
@@ -158,9 +158,9 @@ class LogView:
 
 
 @contextmanager
-def open_log(path: str, *, strict: bool = True) -> Iterator[LogView]:
+def open_log(path: str, *, strict: bool = True, copies: str = "") -> Iterator[LogView]:
     """Open the log at `path` and look at it once; `Misuse` if there is none."""
-    with closing(LogView(path, strict=strict)) as view:
+    with closing(LogView(path, strict=strict, copies=copies)) as view:
         if not view.refresh():
             raise no_log(path)
         yield view
@@ -177,7 +177,8 @@ def take_snapshots(options: ReadOptions) -> tuple[LogSnapshot, ...]:
     with ExitStack() as stack:
         views = []
         for path in log_paths(options.paths):
-            view = stack.enter_context(open_log(path, strict=options.mode == FAILFAST))
+            strict = options.mode == FAILFAST
+            view = stack.enter_context(open_log(path, strict=strict, copies=options.copies))
             if is_selected(view, options.selection):
                 views.append(view)
         edges = options.edges
@@ -186,6 +187,7 @@ def take_snapshots(options: ReadOptions) -> tuple[LogSnapshot, ...]:
                 f"a position belongs to one log, and the load names {len(views)}; use times"
             )
         check_no_copies(views)
+        check_one_has_copies(views, options)
         return tuple(_snapshot(view, options) for view in views)
 
 
@@ -212,6 +214,12 @@ def check_no_copies(views: Sequence[LogView]) -> None:
                 )
 
 
+def check_one_has_copies(views: Sequence[LogView], options: ReadOptions) -> None:
+    """Raise `Misuse` if there are several logs, and copies, which are of one."""
+    if options.copies and len(views) > 1:
+        raise Misuse(f"{options.copies} holds copies of one log, and the load names {len(views)}")
+
+
 def _digests(view: LogView) -> set[tuple[Position, str]]:
     """Return the digests of a merged log's rolled files, which copies of it share."""
     lines = view.log.manifest.rolled.values()
@@ -232,7 +240,8 @@ def check_nothing_archived(snapshots: tuple[LogSnapshot, ...], options: ReadOpti
         Misuse: files were archived, and nothing says whether the load was made before that.
     """
     for snapshot in snapshots if options.edges.are_from_earliest else ():
-        with open_log(snapshot.place.path, strict=False) as view:
+        place = snapshot.place
+        with open_log(place.path, strict=False, copies=place.copies) as view:
             for gap in gaps_between(view.log, START, snapshot.start):
                 if gap.reason.startswith("not copied"):
                     continue  # this copy never had the file
@@ -305,7 +314,9 @@ def edge(
     return min(found, next((file for file, ns in times if ns >= time_ns), found))
 
 
-def parsed_edge(paths: tuple[str, ...], given: Start | str) -> tuple[Position | str, int | None]:
+def parsed_edge(
+    paths: tuple[str, ...], given: Start | str, copies: str = ""
+) -> tuple[Position | str, int | None]:
     """Parse a start or end given in Python: a position or a word, and a time in ns.
 
     Raises:
@@ -319,7 +330,7 @@ def parsed_edge(paths: tuple[str, ...], given: Start | str) -> tuple[Position | 
         if len(paths) > 1:
             words = f"last:{place.messages} counts in one log, and the load names {len(paths)}"
             raise Misuse(f"{words}; use times")
-        with open_log(paths[0]) as view:
+        with open_log(paths[0], copies=copies) as view:
             return resolve(view.log, place), None
     return place, None
 

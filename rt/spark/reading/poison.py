@@ -1,6 +1,5 @@
 """Poison: distinguishes a damaged frame from one whose publisher sealed wrong contents."""
 
-import os
 from contextlib import closing, suppress
 
 from rt.errors import CorruptLog, FrameError, PoisonError
@@ -9,10 +8,10 @@ from rt.format.checksum import crc32
 from rt.format.columns import check_columns
 from rt.format.frame import HEADER_BYTES, FrameKind, parse_header
 from rt.spark.reading.pieces import Damage
-from rt.spark.reading.storage import open_storage
+from rt.spark.reading.storage import open_directory
 
 
-def corrupt_log(directory: str, found: Damage) -> CorruptLog:
+def corrupt_log(directory: str, found: Damage, copies: str = "") -> CorruptLog:
     """Return the error for a frame that cannot be read, in the log at a path or URI.
 
     It is a `PoisonError` with session and positions if the publisher sealed the frame like this, so
@@ -20,9 +19,9 @@ def corrupt_log(directory: str, found: Damage) -> CorruptLog:
     """
     at, session = found.position, found.session
     path = f"{directory}/{at.file_name}"
-    disk, inside = open_storage(directory)
-    with suppress(FrameError, OSError):
-        with closing(disk.open_read(os.path.join(inside, at.file_name))) as file:
+    with suppress(FrameError, OSError), closing(open_directory(directory, copies)) as log:
+        log.refresh()
+        with closing(log.open_file(at.file)) as file:
             header = parse_header(file.pread(HEADER_BYTES, at.offset))
             body = file.pread(header.length, at.offset + HEADER_BYTES)
         is_whole = header.kind == FrameKind.MESSAGES and crc32(body) == header.body_crc

@@ -30,7 +30,7 @@ def splits(snapshots: Sequence[LogSnapshot], options: ReadOptions) -> list[tuple
     packed: list[tuple[Part, ...]] = []
     room = 0
     for log, snapshot in enumerate(snapshots):
-        with open_log(snapshot.place.path) as view:
+        with open_log(snapshot.place.path, copies=snapshot.place.copies) as view:
             for window in _windows(view, snapshot, options):
                 for part in _parts(view, window, size):
                     part = replace(part, log=log)

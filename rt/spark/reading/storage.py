@@ -6,7 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from rt.errors import Misuse
+from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import Disk, File, OsDisk, OsFile
+from rt.offload.copied_log import CopiedLog
+from rt.offload.store import open_store
 
 _SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]*)://?")
 # A request to an object store waits 60 ms; this much takes about as long to arrive.
@@ -46,6 +49,20 @@ def open_storage(path: str) -> tuple[Disk, str]:
         return OsDisk(), "/" + path.split(":", 1)[1].lstrip("/")
     system, inside = _file_system(path, match[1])
     return FsDisk(system), inside
+
+
+def open_directory(path: str, copies: str = "") -> LogDirectory:
+    """Return the log at a local path or URI; nothing of it is read yet.
+
+    Args:
+        path: its directory.
+        copies: the store in which its archived files are read; "" for none.
+
+    Raises:
+        Misuse: no installed package knows a scheme.
+    """
+    disk, inside = open_storage(path)
+    return CopiedLog(inside, open_store(copies), disk) if copies else LogDirectory(inside, disk)
 
 
 def read_into(file: File, parts: Sequence[bytearray | memoryview], offset: int) -> int:

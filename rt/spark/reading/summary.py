@@ -49,7 +49,7 @@ def summarize(options: ReadOptions) -> Summary:
     if not snapshots:
         return Summary()
     snapshot = snapshots[0]
-    with open_log(snapshot.place.path) as view:
+    with open_log(snapshot.place.path, copies=snapshot.place.copies) as view:
         found = runs(view, snapshot.start, snapshot.stop, selection)
         first = next(found, None)
         if first is None:

@@ -4,7 +4,7 @@ import gc
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
 from typing import Any, Final
@@ -25,7 +25,7 @@ from rt.spark.reading.plan import LogSnapshot
 from rt.spark.reading.poison import corrupt_log
 from rt.spark.reading.schema import CORRUPT
 from rt.spark.reading.splits import splits
-from rt.spark.reading.storage import open_storage
+from rt.spark.reading.storage import open_directory
 
 # Bytes decoded at once. Between two batches the JVM uses the processor and its caches, after which
 # the same Python takes three times as long; 4 MiB gained half of what this does.
@@ -70,8 +70,7 @@ class Task:
             yield from self._read_log(self.logs[number], tuple(of_log))
 
     def _read_log(self, place: LogPlace, parts: tuple[Part, ...]) -> Iterator[Any]:
-        disk, path = open_storage(place.path)
-        with closing(LogDirectory(path, disk)) as log:
+        with closing(open_directory(place.path, place.copies)) as log:
             log.refresh()
             identity = log.manifest.identity
             if identity is None or identity.id != place.log_id:
@@ -88,9 +87,14 @@ class Task:
         self, log: LogDirectory, place: LogPlace, parts: tuple[Part, ...], block: Block | None
     ) -> Iterator[Piece | Damage]:
         for part in parts:
+            is_copied = _is_copied(log, part)
             try:
                 file = log.open_file(part.file)
             except FileNotFoundError:
+                log.refresh()
+                if not is_copied and _is_copied(log, part):
+                    yield from self._finds(log, place, (part,), block)
+                    continue
                 self._check_loss(log, part, Position(part.file + part.begin), "the file is gone")
                 continue
             wants = self.options.selection.has_session
@@ -101,6 +105,11 @@ class Task:
                 ):  # fmt: skip
                     if isinstance(found, Piece):
                         found.log = place
+                    elif not is_copied and log.refresh() and _is_copied(log, part):
+                        # archived meanwhile: the rest is in its copy
+                        rest = replace(part, start=max(part.start, found.position))
+                        yield from self._finds(log, place, (rest,), block)
+                        break
                     elif self._was_lost(log, part, found):
                         break
                     yield found
@@ -127,11 +136,12 @@ class Task:
     def _was_lost(self, log: LogDirectory, part: Part, found: Damage) -> bool:
         """Whether the file was archived during reading; what was read of it so far is valid."""
         log.refresh()
-        if part.file in log.manifest.archived:
+        if log.is_gone(part.file):
             self._check_loss(log, part, found.position, found.reason)
             return True
         if self.options.mode == FAILFAST:
-            raise corrupt_log(self.logs[part.log].path, found)
+            place = self.logs[part.log]
+            raise corrupt_log(place.path, found, place.copies)
         return False
 
     def _check_loss(self, log: LogDirectory, part: Part, at: Position, reason: str) -> None:
@@ -174,7 +184,7 @@ class Task:
             damage = Damage(at, Position(at + header.size), session, str(error))
             if self.options.mode == FAILFAST:
                 directory = pieces[0].log.path if pieces[0].log else self.options.paths[0]
-                raise corrupt_log(directory, damage) from None
+                raise corrupt_log(directory, damage, self.options.copies) from None
             yield from self._told(damage)
             return
         yield from _cut(batch, pieces)
@@ -201,6 +211,10 @@ def read_here(snapshots: Sequence[LogSnapshot], options: ReadOptions, schema: An
     task = Task(tuple(each.place for each in snapshots), options, schema)
     for parts in splits(snapshots, options):
         yield from task.batches(parts)
+
+
+def _is_copied(log: LogDirectory, part: Part) -> bool:
+    return part.file in log.manifest.archived and not log.is_gone(part.file)
 
 
 @cache
