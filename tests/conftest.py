@@ -3,6 +3,7 @@
 import ast
 import faulthandler
 import functools
+import gc
 import os
 import signal
 import tempfile
@@ -68,6 +69,12 @@ def pytest_collection_modifyitems(items):
         if item.get_closest_marker("faults") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(FAULTS_TIMEOUT_S))
     items.sort(key=lambda item: _place(item.nodeid))
+
+
+def pytest_collection_finish():
+    """Leave what the collection made to no later collector of garbage, which would walk it all."""
+    gc.collect()
+    gc.freeze()
 
 
 def _place(nodeid):

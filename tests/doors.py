@@ -10,7 +10,7 @@ than is recorded.
 import ast
 import re
 
-from tests.layout import ROOT, python_files, tree
+from tests.layout import ROOT, nodes, python_files
 
 RECORD = ROOT / "tests" / "doors.txt"
 PRIVATE = re.compile(
@@ -21,7 +21,7 @@ PATCHES = {"setattr", "patch", "object"}  # methods of monkeypatch, and of unitt
 
 def count(path):
     """Return how many private names and patches a file has."""
-    return sum(_is_private(node) or _is_patch(node) for node in ast.walk(tree(path)))
+    return sum(_is_private(node) or _is_patch(node) for node in nodes(path))
 
 
 def _is_private(node):

@@ -67,10 +67,17 @@ def tree(path: str) -> ast.Module:
     return ast.parse(source(path))
 
 
+@functools.cache
+def nodes(path: str) -> tuple[ast.AST, ...]:
+    """Return all nodes of a file's syntax tree, which most rules look through."""
+    return tuple(ast.walk(tree(path)))
+
+
+@functools.cache
 def imports(path: str) -> set[str]:
     """Return the modules that a file imports, by their full names."""
     found: set[str] = set()
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found |= {each.name for each in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:
@@ -78,6 +85,7 @@ def imports(path: str) -> set[str]:
     return found
 
 
+@functools.cache
 def our_imports(path: str) -> set[str]:
     """Return the files of ours that a file imports."""
     names = {each for each in imports(path) if each.split(".")[0] in PACKAGES}
@@ -85,6 +93,7 @@ def our_imports(path: str) -> set[str]:
     return found - {path, LAZY}
 
 
+@functools.cache
 def path_of(module: str) -> str | None:
     """Return the file of a module; None if it is not ours."""
     stem = module.replace(".", "/")
@@ -102,12 +111,12 @@ def room(path: str) -> tuple[int, str]:
 def functions(path: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Return the functions of a file."""
     kinds = ast.FunctionDef | ast.AsyncFunctionDef
-    return [node for node in ast.walk(tree(path)) if isinstance(node, kinds)]
+    return [node for node in nodes(path) if isinstance(node, kinds)]
 
 
 def classes(path: str) -> list[ast.ClassDef]:
     """Return the classes of a file."""
-    return [node for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef)]
+    return [node for node in nodes(path) if isinstance(node, ast.ClassDef)]
 
 
 def fields(owner: ast.ClassDef) -> set[str]:

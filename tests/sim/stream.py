@@ -20,7 +20,7 @@ from sequencer.planning.carried import frames_of
 from sequencer.raft.consensus import Entry
 
 from .checkers import Violation
-from .disk import SimDisk
+from .disk import Directory, Inode, SimDisk
 from .owners import Owners
 from .publisher import SESSIONS, STREAM, Publisher, headers, payload, source_of
 
@@ -260,25 +260,27 @@ class Stream:
     ) -> None:
         """Check that a node's merged bytes between two places equal everyone's, rot left out."""
         begin_file, end_file = begin.file, end.file
+        names = _names(disk)
         for file, ours in self.files.items():
             if begin_file <= file <= end_file and file not in rotten:
                 first = begin.offset if file == begin_file else 0
                 last = end.offset if file == end_file else len(ours)
-                theirs = _bytes(disk, file)[first:last]
+                theirs = _bytes(names, file)[first:last]
                 last = first + len(theirs) if file < self._archived_to else last
                 if theirs != ours[first:last]:
                     raise Violation(f"{name} has other bytes in {file.file_name} {first}-{last}")
 
     def demand_emptied(self, name: str, disk: SimDisk, known: Manifest) -> None:
         """Check that archived files are empty everywhere."""
-        held = [file.file_name for file in known.archived if _bytes(disk, file)]
+        names = _names(disk)
+        held = [file.file_name for file in known.archived if _bytes(names, file)]
         if held:
             raise Violation(f"{name} still has bytes of {held}, which are archived")
 
     def _extend(self, disk: SimDisk, index: int, end: Position) -> None:
         start = self.end.file
         while start <= end.file:
-            theirs, ours = _bytes(disk, start), self.files.setdefault(start, bytearray())
+            theirs, ours = _bytes(_names(disk), start), self.files.setdefault(start, bytearray())
             new = theirs[len(ours) : end.offset if start == end.file else None]
             self._read(index, Position(start + len(ours)), bytes(new))
             ours += new
@@ -389,11 +391,17 @@ def _copy(ledger: Ledger) -> Ledger:
     )
 
 
-def _bytes(disk: SimDisk, file: Position) -> bytearray:
+def _names(disk: SimDisk) -> dict[str, Inode | Directory]:
+    """Return the files of the merged log, by name."""
     try:
-        return disk.inode(f"{OUT}/{file.file_name}").data
-    except FileNotFoundError:
-        return bytearray()
+        return disk.directory(OUT).names
+    except NotADirectoryError:
+        return {}
+
+
+def _bytes(names: dict[str, Inode | Directory], file: Position) -> bytearray:
+    inode = names.get(file.file_name)
+    return inode.data if isinstance(inode, Inode) else bytearray()
 
 
 def _messages(session: str, header: Header, data: bytes) -> list[tuple[int, bytes]]:

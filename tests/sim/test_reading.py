@@ -10,7 +10,8 @@ from .worlds import live, replay_command, seeds_of
 WORLDS = int(os.environ.get("READING_WORLDS", "100"))
 
 
-@pytest.mark.parametrize("seed", [15, 463, 2319])
+# 15 is among the hundred of test_simulation.py.
+@pytest.mark.parametrize("seed", [463, 2319])
 def test_seeds_that_found_something_find_it_no_more(seed: int) -> None:
     """463: an order was dropped while leadership moved, and stayed. 2319: a rejection."""
     _, violation, _ = live(seed)
