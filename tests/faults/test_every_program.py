@@ -143,9 +143,9 @@ class World:
         return name
 
     def _end(self, name, code):
-        words = self.running[name].words()
-        assert "Traceback" not in words, f"{name}: {words}"
-        assert code in {-signal.SIGKILL, DISK_FAILED}, f"{name} ended with {code}: {words}"
+        said = self.running[name].words()
+        assert "Traceback" not in said, f"{name}: {said}"
+        assert code in {-signal.SIGKILL, DISK_FAILED}, f"{name} ended with {code}: {said}"
 
     def settle(self):
         """Wait until all is everywhere; a program that ended may have done so on a full disk."""

@@ -72,7 +72,7 @@ class Site:
             words = shlex.split(line)
             if words[:3] == ["rt", "node", "--config"]:
                 self.node(*words[words.index("--config") + 1 :])
-            elif "--standby" in words:
+            elif words[:2] == ["rt", "pull"] and words[-1] == "--standby":
                 self.nodes["standby"] = start(
                     *words[1:], cwd=self.directory, env=self.environment,
                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
