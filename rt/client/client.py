@@ -30,7 +30,9 @@ from rt.client.stall_events import OnStall, StallEvents
 from rt.config.settings import load
 from rt.errors import Misuse, Stopped
 from rt.events import Event
+from rt.format.where import Where
 from rt.log.notify.confirmations import Level
+from rt.log.read.follower import SessionFilter
 from rt.log.read.start import Start, checked_start
 from rt.log.write.batcher import Batching
 from rt.log.write.checked import as_bytes, checked_count, checked_seconds, demand_kind
@@ -375,7 +377,8 @@ class Client:
             if held is not None:
                 undo.callback(held.close)
                 begin = begin if held.is_new else held.state.position
-            begin, end = self._copy.begin(begin, timeout_s, follow=follow)
+            choice = SessionFilter(options["sessions"], Where.parse(options["where"]))
+            begin, end = self._copy.begin(begin, timeout_s, follow=follow, wants=choice.chooses)
             reader = self._copy.reader(begin, end, follow=follow, **options)
             undo.callback(reader.close)
             watch(reader)

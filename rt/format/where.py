@@ -103,6 +103,11 @@ class Where:
         """Whether some messages of a session can match and others not."""
         return bool(self._keys or self._headers or self._fields)
 
+    @property
+    def is_of_sessions(self) -> bool:
+        """Whether any condition is on sessions."""
+        return bool(self._sessions)
+
     def wants_session(self, session: str) -> bool:
         """Whether messages of this session can match."""
         return all(glob_matches(each.glob, session) == each.is_wanted for each in self._sessions)

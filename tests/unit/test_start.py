@@ -181,6 +181,23 @@ def test_a_time_whose_messages_are_archived_begins_with_a_gap(tmp_path):
     directory.close()
 
 
+@pytest.mark.parametrize(
+    "choice", [{"sessions": ["jfk"]}, {"sessions": ["lga", "e*"]}, {"where": "session!=jfk"}]
+)
+def test_the_last_messages_are_counted_of_the_wanted_sessions(merged, choice):
+    """The last message of a session that is silent is not among the last of the stream."""
+    only = choice.get("sessions")
+    wanted = ["jfk"] if only == ["jfk"] else ["lga", "ewr"]
+    payloads = [row.payload for row in merged.expected if row.session in wanted]
+    root = merged.directory.removesuffix("/flights/out")
+    for count in (0, 1, 2, 7, len(payloads), len(payloads) + 5):
+        with Subscriber(
+            root, stream="flights", start=Last(count), follow=False, **choice
+        ) as subscriber:
+            found = [message.payload for message in subscriber]
+        assert found == payloads[max(0, len(payloads) - count) :], count
+
+
 @pytest.fixture
 def three_files(tmp_path):
     """Give a merged log of three rolled files of two messages each."""

@@ -17,7 +17,7 @@ from rt.errors import Misuse, Stopped, WriterFailed
 from rt.events import Event
 from rt.log.files.archived import is_not_copied, place_after
 from rt.log.files.directory import LogDirectory
-from rt.log.read.start import Start, resolve
+from rt.log.read.start import Last, Start, resolve
 from rt.names import merged_directory
 from rt.net.authority.identity import CertificateRole
 from rt.net.known_nodes import KnownNodes
@@ -78,7 +78,14 @@ class StreamCopy:
         """Return the TLS contexts of readers; errors as for `ConnectionSettings.contexts`."""
         return self.settings.contexts(*_READERS)
 
-    def begin(self, begin: Start, timeout_s: float, *, follow: bool) -> ReadingSpan:
+    def begin(
+        self,
+        begin: Start,
+        timeout_s: float,
+        *,
+        follow: bool,
+        wants: Callable[[str], bool] | None = None,
+    ) -> ReadingSpan:
         """Provide a copy in which a reader can begin; return where it begins, and where it may end.
 
         Args:
@@ -87,6 +94,8 @@ class StreamCopy:
             timeout_s: how long to wait for everything that was merged when this was called:
                 without `follow`, or if the start is counted from the end or is a time.
             follow: whether the reader waits for more at the end.
+            wants: which sessions the last messages are counted of; None for all. Wherever those of
+                one session may be, a new copy begins with the stream.
 
         Raises:
             TimeoutError: the copy has not come that far.
@@ -98,12 +107,12 @@ class StreamCopy:
             if self._is_closed:
                 raise self._stopped()
             self.demand_alive()
-            self._begin(begin)
+            self._begin("earliest" if isinstance(begin, Last) and wants else begin)
         is_known = isinstance(begin, Position) or begin == "earliest"
         end = None if follow and is_known else self.wait_end(timeout_s)
         with closing(LogDirectory(self.directory)) as log:
             log.refresh()
-            return ReadingSpan(_place(log, begin), None if follow else end)
+            return ReadingSpan(_place(log, begin, wants), None if follow else end)
 
     def earliest(self) -> Start:
         """Return where a reader that wants everything begins; a copy that lacks it has a gap."""
@@ -290,14 +299,14 @@ class StreamCopy:
         self._pull = pull
 
 
-def _place(log: LogDirectory, begin: Start) -> Start:
+def _place(log: LogDirectory, begin: Start, wants: Callable[[str], bool] | None = None) -> Start:
     """Return a start in a copy: a position, as far as the copy shows it.
 
     A copy that was begun after the stream's first file lacks the earliest messages: a reader that
     wants them starts before it, and meets the gap.
     """
     if begin != "earliest":
-        return resolve(log, begin) if log.is_there else begin
+        return resolve(log, begin, wants) if log.is_there else begin
     order, archived = log.manifest.order, log.manifest.archived
     begins_later = order and order[0] in archived and is_not_copied(archived[order[0]])
     return START if begins_later else begin

@@ -62,6 +62,12 @@ class SessionFilter:
             known = self._known[session] = named and self._where.wants_session(session)
         return known
 
+    @property
+    def chooses(self) -> Callable[[str], bool] | None:
+        """`wants`, if any session may be unwanted; else None."""
+        is_choice = self._globs is not None or self._where.is_of_sessions
+        return self.wants if is_choice else None
+
     def unmatched(self) -> tuple[tuple[str, ...], str] | None:
         """Return the names that no session so far matches, and the session most like the first.
 
@@ -161,6 +167,7 @@ class Follower:
         self.damage: CorruptLog | None = None  # once set, raised by every later call
         self._start = start
         self._sessions = sessions
+        self._wanted = sessions.chooses
         self._on_gap = on_gap
         self._on_poison = on_poison
         self._on_event = on_event
@@ -182,7 +189,7 @@ class Follower:
         if self._reader is not None:
             return self._reader.position
         with closing(self.log):
-            return resolve(self.log, self._start)
+            return resolve(self.log, self._start, self._wanted)
 
     def next(self) -> Batch | None:
         """Return the next wanted batch; None if there is none yet.
@@ -195,7 +202,7 @@ class Follower:
         if self.damage is not None:
             raise self.damage
         if self._reader is None:
-            self._begin = resolve(self.log, self._start)
+            self._begin = resolve(self.log, self._start, self._wanted)
             self._reader = Reader(self.log, self._begin)
         reader = self._reader
         while (found := self._poll(reader)) is not None:

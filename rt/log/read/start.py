@@ -2,6 +2,7 @@
 
 import re
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -24,9 +25,9 @@ _AT: Final = re.compile(r"at:([0-9]{1,19})")
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """Start with the last `messages` readable messages.
+    """Start with the last `messages` readable messages, of the sessions that are wanted.
 
-    They are counted by number, so numbers that a session skipped count too.
+    Without a choice of sessions they are counted by number, so skipped numbers count too.
     """
 
     messages: int
@@ -106,11 +107,18 @@ def checked_start(start: Start | str) -> Start:
     return start
 
 
-def resolve(log: LogDirectory, start: Start) -> Position:
+def resolve(
+    log: LogDirectory, start: Start, wants: Callable[[str], bool] | None = None
+) -> Position:
     """Return the position to read from; the first position if the log does not exist yet.
 
     A copy may lack the stream's beginning because its source did. `earliest` then returns that
     beginning, so that the reader meets the gap.
+
+    Args:
+        log: the log.
+        start: where to begin.
+        wants: which sessions the last messages are counted of; None for all.
 
     Raises:
         CorruptLog: Damage was found while searching for the position.
@@ -126,7 +134,47 @@ def resolve(log: LogDirectory, start: Start) -> Position:
     if start == "earliest":
         return due[0] if begins_as_wanted(log.manifest) else log.manifest.order[0]
     end, number = _last(log)
-    return end if start == "latest" else _at_number(log, due, max(0, number - start.messages))
+    if start == "latest":
+        return end
+    chooses = wants if log.merged else None
+    return _last_wanted(log, due, start.messages, number, chooses)
+
+
+def _last_wanted(
+    log: LogDirectory,
+    due: list[Position],
+    messages: int,
+    number: int,
+    wants: Callable[[str], bool] | None,
+) -> Position:
+    """Return where the last so many messages of the wanted sessions, or of all, begin.
+
+    Reads ever more of the log's end until it holds enough, so a session that is silent costs a
+    reading of the whole log.
+    """
+    if wants is None:
+        return _at_number(log, due, max(0, number - messages))
+    back = max(1, messages)
+    while True:
+        begin = _at_number(log, due, max(0, number - back))
+        places = deque[Position](maxlen=max(1, messages))
+        with closing(Reader(log, begin)) as reader:
+            while (found := reader.poll()) is not None:
+                if not isinstance(found, Batch):
+                    continue
+                if wants(found.session):
+                    first = found.first
+                    places.extend(Position(found.position + first + n) for n in range(len(found)))
+                else:
+                    reader.skip_range()
+            end = reader.position
+        if not messages:
+            return end
+        if len(places) == messages:
+            return places[0]
+        if back >= number:
+            return places[0] if places else begin
+        back *= 4
 
 
 def readable_at(log: LogDirectory, time_ns: int) -> Position:
