@@ -44,19 +44,21 @@ class CalmCluster(MergeCluster):
         self._shipped = 0
         super().__init__(seed)
         for publisher in self.publishers.values():
-            vars(publisher)["_roll"] = lambda **_: None  # reports are needed before the next file
-        assert self._until(500, lambda: any(each.is_idle() for each in self.nodes.values()))
+            vars(publisher)["roll_file"] = lambda **_: (
+                None
+            )  # reports are needed before the next file
+        assert self.until(500, lambda: any(each.is_idle() for each in self.nodes.values()))
         self.lead("n1")
-        self._until(_SETTLING_TICKS, lambda: False)
+        self.until(_SETTLING_TICKS, lambda: False)
 
-    def _draw_names(self, chance: Random) -> tuple[str, ...]:
+    def draw_names(self, chance: Random) -> tuple[str, ...]:
         return ("n1", "n2", "n3")
 
-    def _draw_settings(self) -> Settings:
+    def draw_settings(self) -> Settings:
         return Settings(heartbeat_ticks=5, election_ticks=25)
 
-    def _make_nemesis(self, chance: Random) -> Nemesis:
-        nemesis = super()._make_nemesis(chance)
+    def make_nemesis(self, chance: Random) -> Nemesis:
+        nemesis = super().make_nemesis(chance)
         self.file_bytes, self.snapshot_chance, self.is_hasty = 1 << 20, 0.0, False
         self.missing_us, self.patience = 100 * self.tick_us, 100
         nemesis.active = self.has_cuts = self.has_restores = False
@@ -67,7 +69,7 @@ class CalmCluster(MergeCluster):
         for session in SESSIONS:
             for name in self.names:
                 reached = name in self._reachable.get(session, self.names)
-                self._links[session, name] = 1.0 if reached else 0.0
+                self.links[session, name] = 1.0 if reached else 0.0
 
     def _client(self) -> None:
         """Publish nothing by itself."""
@@ -75,7 +77,7 @@ class CalmCluster(MergeCluster):
     def _ship(self) -> None:
         """Carry what is there at once; let relays look for more from time to time."""
         self.clock.after(_SHIP_US, self._ship)
-        for (session, name), quality in self._links.items():
+        for (session, name), quality in self.links.items():
             node, publisher = self.nodes[name], self.publishers[session]
             if quality and node.alive and publisher.end and not node.has_all_of(publisher):
                 node.guarded(node.ship, session)
@@ -91,7 +93,7 @@ class CalmCluster(MergeCluster):
         if not node.raft.leads:
             leader = next(each for each in self.nodes.values() if each.raft.leads)
             leader.guarded(self.transfer, leader, name)
-        assert self._until(500, lambda: node.raft.leads)
+        assert self.until(500, lambda: node.raft.leads)
 
     def merged_within_us(self, *sessions: str, ticks: int = 2_000) -> int:
         """Publish a frame in each session; return the time until the last of them is merged."""
@@ -107,6 +109,6 @@ class CalmCluster(MergeCluster):
             )
 
         while not is_merged():
-            assert self.clock.now_us < begin + ticks * self.tick_us, self._states()
+            assert self.clock.now_us < begin + ticks * self.tick_us, self.states()
             self.clock.step(1)
         return self.clock.now_us - begin

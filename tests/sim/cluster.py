@@ -56,9 +56,9 @@ class Cluster:
         self._chance = chance = Random(seed)
         self.clock = self._make_clock()
         self.tick_us = 10_000
-        self.names = self.founders = self._draw_names(chance)
+        self.names = self.founders = self.draw_names(chance)
         self.majority = majority_of(len(self.names))
-        self.settings = self._draw_settings()
+        self.settings = self.draw_settings()
         self.compact_every = chance.choice([3, 7, 20, 1000])
         self.cut_bytes = chance.choice([300, 2_000, 1 << 20])
         self.checker = self._make_checker()
@@ -69,7 +69,7 @@ class Cluster:
         self._trace = blake2b(digest_size=8)
         self.wire = self._make_wire(Random(chance.getrandbits(32)))
         self.nodes: dict[str, SimNode] = {}
-        self.nemesis = self._make_nemesis(Random(chance.getrandbits(32)))
+        self.nemesis = self.make_nemesis(Random(chance.getrandbits(32)))
         for name in self.names:
             self.nodes[name] = self._make_node(name, Random(chance.getrandbits(32)))
         self._floors: dict[int, int] = {}
@@ -78,25 +78,25 @@ class Cluster:
         self.clock.after(self._proposing_us, self._client)
         self.outsider = Outsider(self) if self.may_have_outsider and has_outsider(seed) else None
 
-    def _draw_names(self, chance: Random) -> tuple[str, ...]:
+    def draw_names(self, chance: Random) -> tuple[str, ...]:
         return tuple(f"n{number}" for number in range(1, chance.choice(SIZES) + 1))
 
     def _make_clock(self) -> Clock:
         return Clock()
 
     def _make_wire(self, chance: Random) -> Wire:
-        return Wire(self.clock, chance, self._deliver)
+        return Wire(self.clock, chance, self.deliver)
 
     def _make_checker(self) -> Checker:
         return Checker(self.majority)
 
-    def _make_nemesis(self, chance: Random) -> Nemesis:
+    def make_nemesis(self, chance: Random) -> Nemesis:
         return Nemesis(self, chance)
 
     def _make_node(self, name: str, chance: Random) -> SimNode:
         return SimNode(name, self, chance)
 
-    def _draw_settings(self) -> Settings:
+    def draw_settings(self) -> Settings:
         chance = self._chance
         return Settings(
             heartbeat_ticks=chance.choice([1, 1, 2]),
@@ -111,24 +111,24 @@ class Cluster:
 
     def run(self) -> str:
         """Run the faults, then demand progress; return the hash of the trace."""
-        self._until(self.fault_ticks, self._progress().look)
-        self._end_faults()
+        self.until(self.fault_ticks, self._progress().look)
+        self.end_faults()
         self.trace("faults end")
         ticks = self.heal_timeouts * self.settings.election_ticks
-        if not self._until(ticks, self._recovered):
-            raise Violation(f"no progress after the faults: {self._states()}")
+        if not self.until(ticks, self.recovered):
+            raise Violation(f"no progress after the faults: {self.states()}")
         return self._trace.hexdigest()
 
     def _progress(self) -> Progress:
         """Return the checker of progress during the faults."""
         return Progress(self)
 
-    def _end_faults(self) -> None:
+    def end_faults(self) -> None:
         self.nemesis.end()
         self._proposing_us = 30_000
         self._proposals_max = self._proposed + 3
 
-    def _until(self, ticks: int, done: Callable[[], bool]) -> bool:
+    def until(self, ticks: int, done: Callable[[], bool]) -> bool:
         end_us = self.clock.now_us + ticks * self.tick_us
         while self.clock.now_us < end_us:
             self.clock.step(EVENTS_AT_ONCE)
@@ -137,14 +137,14 @@ class Cluster:
                 return True
         return False
 
-    def _recovered(self) -> bool:
+    def recovered(self) -> bool:
         if self._proposed < self._proposals_max or not self.checker.acknowledged:
             return False
         there = [node for node in self.nodes.values() if node.name != self.buried]
         states = [(node.machine.index, node.settled()) for node in there]
         return all(state == (len(self.checker.decided), True) for state in states)
 
-    def _states(self) -> list[str]:
+    def states(self) -> list[str]:
         return [str(node.raft.status()) for node in self.nodes.values()]
 
     def trace(self, line: str) -> None:
@@ -159,13 +159,13 @@ class Cluster:
 
     # Reports from nodes
 
-    def _deliver(self, source: str, target: str, data: bytes) -> None:
+    def deliver(self, source: str, target: str, data: bytes) -> None:
         node = self._addressed(source, target)
         if not node.alive:
             return
         now = self.clock.now_us
         if now < node.paused_until_us:
-            self.clock.after(node.paused_until_us - now, self._deliver, source, target, data)
+            self.clock.after(node.paused_until_us - now, self.deliver, source, target, data)
             return
         self._trace.update(data)
         if self._log is not None:

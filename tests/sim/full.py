@@ -33,7 +33,7 @@ class FullNemesis(MergeNemesis):
         cluster.wire.delay_us = min(cluster.wire.delay_us, CALM_DELAY_US)
 
     def _fill_leader(self) -> None:
-        leader = self._leader()
+        leader = self.find_leader()
         if isinstance(leader, FullNode):
             leader.has_full_log = True
 
@@ -72,8 +72,8 @@ class FullNode(MergeNode):
         """Whether it can lead without stopping the merge."""
         return super().may_decide() and not self.has_full_log
 
-    def _make_member(self, opened: Opened, ledger: Ledger) -> Member:
-        member = super()._make_member(opened, ledger)
+    def make_member(self, opened: Opened, ledger: Ledger) -> Member:
+        member = super().make_member(opened, ledger)
         execute = member.executor.execute
 
         def watched(index: int, term: int, instruction: Instruction) -> None:
@@ -94,7 +94,7 @@ class FullCluster(MergeCluster):
     cutting_share = resetting_share = 0.0
     may_leave = may_fill_last = False
 
-    def _draw_names(self, chance: Random) -> tuple[str, ...]:
+    def draw_names(self, chance: Random) -> tuple[str, ...]:
         return ("n1", "n2", "n3", "n4", "n5")[: chance.choice([3, 3, 5])]
 
     def _make_node(self, name: str, chance: Random) -> FullNode:
@@ -102,7 +102,7 @@ class FullCluster(MergeCluster):
 
     def draw_links(self, chance: Random) -> None:
         """Let publishers reach all nodes, so that only nodes can delay the merge."""
-        self._links = {(session, name): 1.0 for session in SESSIONS for name in self.names}
+        self.links = {(session, name): 1.0 for session in SESSIONS for name in self.names}
 
     def _progress(self) -> Progress:
         return MergeProgress(self)

@@ -135,7 +135,7 @@ class SimMember(SimReader):
         self._burial: tuple[HeldClaim, DeadLetter] | None = None  # under way
         self._buried: list[tuple[HeldClaim, Position]] = []
         self.joined_at = START  # end of the stream when it joined
-        self._until: Position | None = None
+        self.until: Position | None = None
 
     @property
     def _group(self) -> Group:
@@ -176,7 +176,7 @@ class SimMember(SimReader):
         position = Position.parse(answer["position"])
         self._claims = MemberClaims(self._group, self.name, position, follow=self._follow)
         self._timed = TimedClaims(self._claims, self)
-        self._until = None if self._follow else Position.parse(answer["merged_end"])
+        self.until = None if self._follow else Position.parse(answer["merged_end"])
         self._reading = ClaimReading(
             self._group, self._timed, CHOICE, RAISING, is_stopped=lambda: self.is_over,
             has_grown=self._has_grown, now_s=lambda: self.now_s,
@@ -298,7 +298,7 @@ class SimMember(SimReader):
 
     def _begin(self, claims: MemberClaims) -> bool:
         claims.rest()
-        if is_over(self._timed, self._until):
+        if is_over(self._timed, self.until):
             self.world.ends(self, self.joined_at)
             claims.is_closing = True
             return False

@@ -20,8 +20,8 @@ class JoinedCluster(MergeCluster):
     retired: frozenset[str] = frozenset()
     checker: MemberChecker
 
-    def _draw_names(self, chance: Random) -> tuple[str, ...]:
-        self.founders = super()._draw_names(chance)
+    def draw_names(self, chance: Random) -> tuple[str, ...]:
+        self.founders = super().draw_names(chance)
         return self.founders
 
     def _make_checker(self) -> Checker:
@@ -33,9 +33,9 @@ class JoinedCluster(MergeCluster):
         if node.raft.leads:
             self.checker.changes(node.name, node.raft, ready)
 
-    def _deliver(self, source: str, target: str, data: bytes) -> None:
+    def deliver(self, source: str, target: str, data: bytes) -> None:
         if target in self.nodes:  # otherwise it has not joined yet, or has ended
-            super()._deliver(source, target, data)
+            super().deliver(source, target, data)
 
     def _join(self) -> None:
         if NEWCOMER in self.nodes:
@@ -43,5 +43,5 @@ class JoinedCluster(MergeCluster):
         self.names = (*self.names, NEWCOMER)
         self.nodes[NEWCOMER] = self._make_node(NEWCOMER, Random(self._chance.getrandbits(32)))
         for session in SESSIONS:
-            self._links[session, NEWCOMER] = 1.0
+            self.links[session, NEWCOMER] = 1.0
             self._reach[session] = [*self._reach[session], NEWCOMER]

@@ -130,8 +130,8 @@ class MemberNode(SimNode):
                 raise
             self._cluster.retire(self)
 
-    def _make_engine(self, opened: Opened) -> None:
-        super()._make_engine(opened)
+    def make_engine(self, opened: Opened) -> None:
+        super().make_engine(opened)
         self.lost = False  # an empty disk is no loss in a node that never had a state
         claim = Claim(0, StartChain(1, (1,)), Reach(), Reach())
         self.membership = Membership(
@@ -190,7 +190,7 @@ class MemberNemesis(Nemesis):
         self._cluster.clock.after(
             self._chance.randint(1, 2 * self._changing_us), self._change_members
         )
-        leader = self._leader()
+        leader = self.find_leader()
         if leader is not None:
             leader.guarded(self._change, leader)
 
@@ -230,7 +230,7 @@ class MemberCluster(Cluster):
         self.retired: set[str] = set()
         super().__init__(seed, log=log)
 
-    def _draw_names(self, chance: Random) -> tuple[str, ...]:
+    def draw_names(self, chance: Random) -> tuple[str, ...]:
         self.founders = tuple(f"n{number}" for number in range(1, chance.choice(FOUNDED) + 1))
         self.everyone: Final = (*self.founders, "n6", "n7", "n8")
         return self.founders
@@ -238,7 +238,7 @@ class MemberCluster(Cluster):
     def _make_checker(self) -> Checker:
         return MemberChecker(self.founders)
 
-    def _make_nemesis(self, chance: Random) -> Nemesis:
+    def make_nemesis(self, chance: Random) -> Nemesis:
         return MemberNemesis(self, chance)
 
     def _make_node(self, name: str, chance: Random) -> SimNode:
@@ -278,9 +278,9 @@ class MemberCluster(Cluster):
             self.checker.forgets(node.name)
             self.names = tuple(name for name in self.names if name != node.name)
 
-    def _deliver(self, source: str, target: str, data: bytes) -> None:
+    def deliver(self, source: str, target: str, data: bytes) -> None:
         if target in self.nodes:
-            super()._deliver(source, target, data)
+            super().deliver(source, target, data)
 
     def ready(self, node: SimNode, ready: Ready) -> None:
         """Observe that a node has taken its duties."""
@@ -290,14 +290,14 @@ class MemberCluster(Cluster):
 
     # The end
 
-    def _end_faults(self) -> None:
-        super()._end_faults()
-        leader = self.nemesis._leader()
+    def end_faults(self) -> None:
+        super().end_faults()
+        leader = self.nemesis.find_leader()
         members = leader.raft.members if leader else {}
         for name in members:
             self._join(name)
 
-    def _recovered(self) -> bool:
+    def recovered(self) -> bool:
         leader = next((n for n in self.nodes.values() if n.alive and n.raft.leads), None)
         if leader is None or self._proposed < self._proposals_max or not self.checker.acknowledged:
             return False
@@ -316,10 +316,10 @@ class MemberCluster(Cluster):
         hashed = super().run()
         self._proposals_max = 0
         quiet = QUIET_TIMEOUTS * self.settings.election_ticks
-        self._until(quiet, lambda: False)  # messages sent during the faults may still arrive
+        self.until(quiet, lambda: False)  # messages sent during the faults may still arrive
         term = max(node.raft.status().term for node in self.nodes.values() if node.raft.leads)
-        self._until(quiet, lambda: False)
+        self.until(quiet, lambda: False)
         leading = [n.raft.status().term for n in self.nodes.values() if n.alive and n.raft.leads]
         if leading != [term]:
-            raise Violation(f"the leader of term {term} fell without a fault: {self._states()}")
+            raise Violation(f"the leader of term {term} fell without a fault: {self.states()}")
         return hashed

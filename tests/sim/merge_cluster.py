@@ -57,7 +57,7 @@ class MergeNemesis(Nemesis):
         assert isinstance(self._cluster, MergeCluster)
         return self._cluster
 
-    def _more_deeds(self) -> list[Callable[[], None]]:
+    def more_deeds(self) -> list[Callable[[], None]]:
         return [
             self._fill_disk,
             self._kill_publisher,
@@ -129,7 +129,7 @@ class MergeNemesis(Nemesis):
         self._order(noted)
 
     def _order(self, make: Callable[[MergeNode], Instruction]) -> None:
-        leader = self._leader()
+        leader = self.find_leader()
         if isinstance(leader, MergeNode):
             leader.order(make(leader))
 
@@ -186,7 +186,7 @@ class MergeCluster(Cluster):
     stream_name = STREAM
     merged_identity = IDENTITY
 
-    def _make_nemesis(self, chance: Random) -> Nemesis:
+    def make_nemesis(self, chance: Random) -> Nemesis:
         self.checker.commands_are_unique = False  # two leaders may plan the same
         self._publishing_us = chance.choice([5_000, 15_000, 40_000])
         self.file_bytes = chance.choice([900, 2_500, 1 << 20])
@@ -207,7 +207,7 @@ class MergeCluster(Cluster):
         }
         self.stream.logs = {each.name: each.identity.id for each in self.publishers.values()}
         self.frail = chance.sample(self.names, len(self.names) - self.majority)
-        self._links: dict[tuple[str, str], float] = {}
+        self.links: dict[tuple[str, str], float] = {}
         self._link_chance = Random(chance.getrandbits(32))
         # ticks before other nodes are asked for a session
         self.patience = chance.choice([2, 8, 30])
@@ -288,10 +288,10 @@ class MergeCluster(Cluster):
         """Draw how well publishers reach nodes from now on."""
         for session in SESSIONS:
             for name in self.names:
-                self._links[session, name] = chance.choice([0.0, 0.1, 0.5, 1.0])
+                self.links[session, name] = chance.choice([0.0, 0.1, 0.5, 1.0])
 
-    def _end_faults(self) -> None:
-        super()._end_faults()
+    def end_faults(self) -> None:
+        super().end_faults()
         self.subscriber.connect_again()
         self.haste, self.copying_us = 30, min(self.copying_us, 1_000)
         self.snapshot_chance = 0.1
@@ -300,8 +300,8 @@ class MergeCluster(Cluster):
             leaders = [node for node in self.nodes.values() if node.alive and node.raft.leads]
             self._full = leaders[0] if leaders else self.nodes[self.names[0]]
             self._full.is_full = True
-        for session, name in self._links:
-            self._links[session, name] = 1.0 if name in self._reach[session] else 0.0
+        for session, name in self.links:
+            self.links[session, name] = 1.0 if name in self._reach[session] else 0.0
 
     def carry(self, source: str, target: str, data: bytes) -> None:
         """Send a message from node to node."""
@@ -393,7 +393,7 @@ class MergeCluster(Cluster):
         self.subscriber.step()
         self._visitor.step()
         now, chance = self.clock.now_us, self._link_chance
-        for (session, name), quality in self._links.items():
+        for (session, name), quality in self.links.items():
             node, publisher = self.nodes[name], self.publishers[session]
             if not node.alive or now < node.paused_until_us:
                 continue
@@ -414,7 +414,7 @@ class MergeCluster(Cluster):
 
     # Progress
 
-    def _recovered(self) -> bool:
+    def recovered(self) -> bool:
         if self._proposed < self._proposals_max or self._resets or not self.leaving.is_over:
             return False
         if self._full is not None:  # the others merge without the full one, which then gets room
@@ -480,7 +480,7 @@ class MergeCluster(Cluster):
         if any(_lines(first) != _lines(other) for other in others):
             raise Violation("the manifests of the merged logs differ")
 
-    def _states(self) -> list[str]:
+    def states(self) -> list[str]:
         states = [
             f"{p.name} {'alive' if p.alive else 'dead'} published {p.end}, "
             f"merged {self.stream.merged.get(p.name, START)}, "
@@ -512,7 +512,7 @@ class MergeCluster(Cluster):
             for each in instruction.slices if isinstance(instruction, Merge) else ():
                 self.stream.takes(node.name, node.disk, entry, each, node.member.executor.ledger)
 
-    def _deliver(self, source: str, target: str, data: bytes) -> None:
+    def deliver(self, source: str, target: str, data: bytes) -> None:
         node = self._addressed(source, target)
         if node.alive:
             self._trace.update(data)

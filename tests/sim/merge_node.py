@@ -207,7 +207,7 @@ class MergeNode(SimNode):
         world = self.world
         self.disk.fault = world.nemesis.disk_fault(self)
         opened = self._open_journal()
-        self._make_engine(opened)
+        self.make_engine(opened)
         for each in carried_slices(opened.state.entries):
             world.stream.carries(self.name, each)
         if self.lost or self.is_older_copy:
@@ -237,7 +237,7 @@ class MergeNode(SimNode):
         ledger = (
             decode_ledger(snapshot.data) if snapshot else Ledger(file_bytes_max=world.file_bytes)
         )
-        self.member = self._make_member(opened, ledger)
+        self.member = self.make_member(opened, ledger)
         self.member.execution.waiting_max = WAITING_MAX
         self.offset_ns = self._chance.randrange(-(10**9), 10**9)
         self.sweeper = SimSweeper(self)
@@ -276,7 +276,7 @@ class MergeNode(SimNode):
         is_alone = len(self.world.names) == 1
         return self.member.executor.ledger.merged_to(session) if is_alone else START
 
-    def _make_member(self, opened: Opened, ledger: Ledger) -> Member:
+    def make_member(self, opened: Opened, ledger: Ledger) -> Member:
         logs = SessionLogs(self.disk, "in", self.inboxes.appender_of)
         claim = begin_start(self.disk, PATH, opened.state, self._chance.randrange(1, NONCE_END))
         others = [name for name in self.world.names if name != self.name]

@@ -39,7 +39,7 @@ class MergeProgress(Progress):
         world, now_us = self._world, self._world.clock.now_us
         since_us = now_us - self.merge_patience_us
         able = self._able(since_us)
-        fit = [node for node in world.nodes.values() if self._is_fit(node)]
+        fit = [node for node in world.nodes.values() if self.is_fit(node)]
         for session in SESSIONS:
             merged = world.stream.merged.get(session, START)
             held = [node.member.holdings.own.get(session, START) > merged for node in fit]
@@ -71,5 +71,5 @@ class MergeProgress(Progress):
             if there < end and since <= since_us:
                 raise Violation(f"{name} of {able} is at {there}, and {end} was merged long ago")
 
-    def _is_fit(self, node: "SimNode") -> bool:
-        return super()._is_fit(node) and not getattr(node, "rotted", False)
+    def is_fit(self, node: "SimNode") -> bool:
+        return super().is_fit(node) and not getattr(node, "rotted", False)

@@ -36,7 +36,7 @@ class Nemesis:
             self._swizzle,
             self._crash_all,
             self._replay,
-            *self._more_deeds(),
+            *self.more_deeds(),
         ]
         self._deeds = [deed for deed in deeds if chance.random() < 0.5] or deeds
         cluster.wire.loss = self._rarely(0.3)
@@ -45,7 +45,7 @@ class Nemesis:
         self._pause_us = chance.choice([2, 5, 12]) * cluster.tick_us
         cluster.clock.after(self._pause_us, self._act)
 
-    def _more_deeds(self) -> list[Callable[[], None]]:
+    def more_deeds(self) -> list[Callable[[], None]]:
         """Return additional faults for this kind of world."""
         return []
 
@@ -133,14 +133,14 @@ class Nemesis:
     def _victim(self) -> "SimNode":
         return self._cluster.nodes[self._chance.choice(self._cluster.names)]
 
-    def _leader(self) -> "SimNode | None":
+    def find_leader(self) -> "SimNode | None":
         leading = [n for n in self._cluster.nodes.values() if n.alive and n.raft.leads]
         return self._chance.choice(leading) if leading else None
 
     def _partition(self) -> None:
         names = list(self._cluster.names)
         self._chance.shuffle(names)
-        leader = self._leader()
+        leader = self.find_leader()
         if leader is not None and self._chance.random() < 0.5:
             names.remove(leader.name)
             names.insert(0, leader.name)
@@ -167,7 +167,7 @@ class Nemesis:
         self._kill(self._victim(), power=self._chance.random() < 0.7)
 
     def _crash_leader(self) -> None:
-        leader = self._leader()
+        leader = self.find_leader()
         if leader is not None:
             self._kill(leader, power=self._chance.random() < 0.7)
 
@@ -187,7 +187,7 @@ class Nemesis:
         self._victim().disk_delay_us = self._chance.choice([100, 500, 3_000, 30_000])
 
     def _transfer(self) -> None:
-        leader = self._leader()
+        leader = self.find_leader()
         if leader is not None:
             leader.guarded(self._cluster.transfer, leader, self._chance.choice(self._cluster.names))
 

@@ -60,7 +60,7 @@ class SimNode:
             self.die("at a failed sync", power=False)
             self._cluster.nemesis.restart_later(self)
             return
-        self._make_engine(opened)
+        self.make_engine(opened)
         state = opened.state
         self.machine: Machine = self._cluster.new_machine()
         if state.snapshot is not None:
@@ -69,7 +69,7 @@ class SimNode:
         self._cluster.clock.after(self._tick_us(), self._tick, self.life)
         self.pump()
 
-    def _make_engine(self, opened: Opened) -> None:
+    def make_engine(self, opened: Opened) -> None:
         self.journal, state = opened.journal, opened.state
         if opened.damage and not (self.lost or self.lacks_state):
             raise Violation(f"{self.name} lost its state by itself: {opened.damage}")

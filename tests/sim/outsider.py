@@ -81,7 +81,7 @@ class Outsider:
 
     def _leave_garbage(self) -> None:
         """Get an entry that no node can read agreed on, as an older version would have allowed."""
-        leader = self._cluster.nemesis._leader()
+        leader = self._cluster.nemesis.find_leader()
         garbage = self._chance.choice([b"", b"\xff", b"\x04", b"nothing", bytes(40)])
         if leader is not None:
             leader.guarded(leader.propose, garbage + b"\xff" * self._chance.randrange(3))

@@ -56,7 +56,7 @@ class Progress:
         if self._is_calm:
             cluster, cut = self._cluster, self._cluster.wire.cut
             for node in cluster.nodes.values():
-                self._note((node.name, node.life), self._is_fit(node))
+                self._note((node.name, node.life), self.is_fit(node))
             for one, other in combinations(cluster.names, 2):
                 self._note((one, other), (one, other) not in cut and (other, one) not in cut)
             self._note_fallen()
@@ -101,7 +101,7 @@ class Progress:
         is_same = leader.raft.status().term == node.raft.status().term
         return is_same and (name, leader.name) not in cut and (leader.name, name) not in cut
 
-    def _is_fit(self, node: "SimNode") -> bool:
+    def is_fit(self, node: "SimNode") -> bool:
         """Whether a node can work: it is up, awake, not far too slow, and has not lost its vote."""
         slowest, fastest = CALM_RATES
         return (

@@ -133,13 +133,13 @@ class Publisher:
         log.sync()
         self._sequence += count
         if log.end.offset > FILE_BYTES or self._chance.random() < 0.04:
-            self._roll(is_new_run=self._chance.random() < 0.2)
+            self.roll_file(is_new_run=self._chance.random() < 0.2)
 
     def _time_ns(self, number: int) -> int:
         """Return when a message is published: no life repeats the times of another."""
         return 1_000 * number + self.lives
 
-    def _roll(self, *, is_new_run: bool = False) -> None:
+    def roll_file(self, *, is_new_run: bool = False) -> None:
         following = self._log.end.next_run() if is_new_run else self._log.end.next_file()
         self._log.roll(self._time_ns(self._sequence))
         self._next_file = following
@@ -174,7 +174,7 @@ class Publisher:
         del self._frames[place:]
         self._log.cut(end)
         if end.offset and self._chance.random() < 0.5:
-            self._roll(is_new_run=True)
+            self.roll_file(is_new_run=True)
 
     def back_up(self) -> None:
         """Copy its directory, to be restored one day."""
@@ -191,7 +191,7 @@ class Publisher:
         log.recover(cut=False)
         self._sequence = log.next_number
         if log.is_open:
-            self._roll(is_new_run=True)
+            self.roll_file(is_new_run=True)
         else:
             self._next_file = log.end.next_run() if log.manifest.order else START
         self._frames.clear()

@@ -59,8 +59,8 @@ class PulledCluster(ReadCluster):
     nemesis_type = PulledNemesis
     cutting_share, resetting_share, leaving_share = 0.1, 0.3, 0.4
 
-    def _draw_settings(self) -> Settings:
-        drawn = super()._draw_settings()
+    def draw_settings(self) -> Settings:
+        drawn = super().draw_settings()
         self.is_calm = self.seed // 64 % 4 > 0
         if not self.is_calm:
             return drawn
@@ -72,8 +72,8 @@ class PulledCluster(ReadCluster):
     def _progress(self) -> Progress:
         return MergeProgress(self)
 
-    def _make_nemesis(self, chance: Random) -> Nemesis:
-        nemesis = super()._make_nemesis(chance)
+    def make_nemesis(self, chance: Random) -> Nemesis:
+        nemesis = super().make_nemesis(chance)
         self._reading = reading = Random(f"{self.seed} readers")
         self.mirrors: dict[str, Mirror] = {}
         self._cut_off = set()
@@ -181,13 +181,13 @@ class PulledCluster(ReadCluster):
                     f"{late_us / 1000:.0f} ms ago"
                 )
 
-    def _end_faults(self) -> None:
-        super()._end_faults()
+    def end_faults(self) -> None:
+        super().end_faults()
         self._cut_off.clear()
         self._stops = [each.done for each in self.stoppers]
 
-    def _recovered(self) -> bool:
-        if not super()._recovered():
+    def recovered(self) -> bool:
+        if not super().recovered():
             return False
         copies = [*self.followers, *self.mirrors.values()]
         has_stopped = all(
@@ -199,11 +199,11 @@ class PulledCluster(ReadCluster):
             self.stream.compare(each.name, each.disk, START, self.stream.end)
         return True
 
-    def _states(self) -> list[str]:
+    def states(self) -> list[str]:
         copies = [*self.followers, *self.mirrors.values()]
         return [
             f"the stream ends at {self.stream.end}",
             *[f"{each.name} of {each.sources} at {each.place}" for each in copies],
             *[f"{each.name} of {list(each.sources)}: {each.state()}" for each in self.stoppers],
-            *super()._states(),
+            *super().states(),
         ]

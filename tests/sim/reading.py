@@ -48,7 +48,7 @@ class ReadingNemesis(MergeNemesis):
 
     world: "ReadingCluster"
 
-    def _more_deeds(self) -> list[Callable[[], None]]:
+    def more_deeds(self) -> list[Callable[[], None]]:
         readers = [self._disturb_reader] * 4
         return [*readers, *[self._stall] * 4, self._crash_leader, self._crash_all, self._lease,
                 *[self._roll] * 3, *[self._retain] * 3, self._change_links, self._kill_publisher,
@@ -69,7 +69,7 @@ class ReadingNemesis(MergeNemesis):
         if node.alive:
             for_s = self._chance.uniform(*STALL_S)
             node.duties._merge_again_s = node.now_s() + for_s
-            if self._chance.random() < 0.8 and (leader := self._leader()) is not None:
+            if self._chance.random() < 0.8 and (leader := self.find_leader()) is not None:
                 leader.guarded(self._cluster.transfer, leader, node.name)
 
     def _disturb_reader(self) -> None:
@@ -127,8 +127,8 @@ class ReadingCluster(ReadCluster):
     nemesis_type = ReadingNemesis
     cutting_share, resetting_share, leaving_share = 0.0, 0.25, 0.3
 
-    def _make_nemesis(self, chance: Random) -> Nemesis:
-        nemesis = super()._make_nemesis(chance)
+    def make_nemesis(self, chance: Random) -> Nemesis:
+        nemesis = super().make_nemesis(chance)
         self._cut_off, self._sources = set(), {}
         self._visitor.is_on = False  # there are enough copies
         self.frail, self._one_is_full = [], False
@@ -178,8 +178,8 @@ class ReadingCluster(ReadCluster):
         for machine in self.machines:
             machine.step()
 
-    def _end_faults(self) -> None:
-        super()._end_faults()
+    def end_faults(self) -> None:
+        super().end_faults()
         self._cut_off.clear()
 
     def _renew(self) -> None:
@@ -342,8 +342,8 @@ class ReadingCluster(ReadCluster):
 
     # Progress
 
-    def _recovered(self) -> bool:
-        if not super()._recovered():
+    def recovered(self) -> bool:
+        if not super().recovered():
             return False
         if self._last is None:
             self._last = self._add_member(follow=False)
@@ -362,7 +362,7 @@ class ReadingCluster(ReadCluster):
         if left:
             raise Violation(f"{len(left)} messages were never handled, the first at {left[0]}")
 
-    def _states(self) -> list[str]:
+    def states(self) -> list[str]:
         readers = [f"{each.name} over {each.is_over}" for each in self.readers]
-        return [*super()._states(), *readers, f"{self._latest}",
+        return [*super().states(), *readers, f"{self._latest}",
                 *[f"{each.name} is at {each.place}" for each in self.machines]]  # fmt: skip

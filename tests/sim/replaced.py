@@ -30,7 +30,7 @@ class ReplacedNemesis(MergeNemesis):
         """Do nothing: how many copies may be lost at once depends on the members of the moment."""
 
     def _change_members(self) -> None:
-        leader = self._leader()
+        leader = self.find_leader()
         if leader is not None:
             leader.guarded(self.world.change, leader)
 
@@ -56,8 +56,8 @@ class ReplacedCluster(JoinedCluster):
 
     nemesis_type = ReplacedNemesis
 
-    def _draw_names(self, chance: Random) -> tuple[str, ...]:
-        drawn = super()._draw_names(chance)
+    def draw_names(self, chance: Random) -> tuple[str, ...]:
+        drawn = super().draw_names(chance)
         self.founders = drawn if len(drawn) > 1 else ("n1", "n2", "n3")
         ours = Random(f"{self.seed} replaced")
         self.leaver = ours.choice(self.founders)
@@ -119,10 +119,10 @@ class ReplacedCluster(JoinedCluster):
         node.alive = False
         self.names = tuple(name for name in self.names if name != node.name)
         for session in SESSIONS:
-            self._links.pop((session, node.name))
+            self.links.pop((session, node.name))
             left = [name for name in self._reach[session] if name != node.name]
             self._reach[session] = left or [*self.names]
-            self._links |= {} if left else {(session, name): 1.0 for name in self.names}
+            self.links |= {} if left else {(session, name): 1.0 for name in self.names}
         self.trace(f"{node.name} has ended for good")
 
     def draw_links(self, chance: Random) -> None:
@@ -130,10 +130,10 @@ class ReplacedCluster(JoinedCluster):
         super().draw_links(chance)
         for session in SESSIONS:  # it may have joined, or ended
             for name in {*self.founders, NEWCOMER} - {*self.names}:
-                self._links.pop((session, name), None)
+                self.links.pop((session, name), None)
 
     def _is_replaced(self) -> bool:
-        leader = self.nemesis._leader()
+        leader = self.nemesis.find_leader()
         if leader is None:
             return False
         seat, last = leader.raft.members.get(NEWCOMER), leader.raft.last_change
@@ -145,5 +145,5 @@ class ReplacedCluster(JoinedCluster):
             self.retire(left)  # it was away and was not told, so an operator switches it off
         return left is None
 
-    def _recovered(self) -> bool:
-        return self._is_replaced() and super()._recovered()
+    def recovered(self) -> bool:
+        return self._is_replaced() and super().recovered()

@@ -102,15 +102,15 @@ class RestingCluster(MergeCluster):
         self._bursts_us = self._chance.choice(PAUSES_US)
         self.clock.after(self.tick_us, self._look)
 
-    def _draw_names(self, chance: Random) -> tuple[str, ...]:
+    def draw_names(self, chance: Random) -> tuple[str, ...]:
         return tuple(f"n{number}" for number in range(1, chance.choice((3, 3, 5)) + 1))
 
-    def _draw_settings(self) -> Settings:
+    def draw_settings(self) -> Settings:
         chance = self._chance
         return Settings(heartbeat_ticks=chance.choice([1, 2]), election_ticks=chance.choice([5, 8]))
 
-    def _make_nemesis(self, chance: Random) -> Nemesis:
-        nemesis = super()._make_nemesis(chance)
+    def make_nemesis(self, chance: Random) -> Nemesis:
+        nemesis = super().make_nemesis(chance)
         self.snapshot_chance, self.is_hasty = 0.3, False
         self.missing_us = max(self.missing_us, 8 * self.tick_us)
         self._reach = dict.fromkeys(self.publishers, self.names)

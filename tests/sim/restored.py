@@ -91,9 +91,9 @@ class RestoredCluster(MergeCluster):
 
     nemesis_type = RestoredNemesis
 
-    def _draw_names(self, chance: Random) -> tuple[str, ...]:
-        drawn = super()._draw_names(chance)
+    def draw_names(self, chance: Random) -> tuple[str, ...]:
+        drawn = super().draw_names(chance)
         return drawn if len(drawn) > 1 else ("n1", "n2", "n3")
 
-    def _recovered(self) -> bool:
-        return not any(node.is_older_copy for node in self.nodes.values()) and super()._recovered()
+    def recovered(self) -> bool:
+        return not any(node.is_older_copy for node in self.nodes.values()) and super().recovered()

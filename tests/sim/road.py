@@ -354,9 +354,9 @@ class Road:
             self.now_s += TICK_S
             for node in self.nodes.values():
                 node.tick()
-            self._deliver()
+            self.deliver()
 
-    def _deliver(self) -> None:
+    def deliver(self) -> None:
         while self.sent:
             sender, to, data = self.sent.popleft()
             self.nodes[to].hear(sender, data)
@@ -371,7 +371,7 @@ class Road:
             self._watch = watch
             for node in self.nodes.values():
                 node.take()
-            self._deliver()
+            self.deliver()
             for node in self.nodes.values():
                 node.answer()
             self._watch = None
@@ -381,7 +381,7 @@ class Road:
                 self._pass(0)
                 for node in self.nodes.values():
                     node.tick()
-                self._deliver()
+                self.deliver()
 
 
 Watch = Callable[[RoadNode], AbstractContextManager[None]]

@@ -27,8 +27,8 @@ class RottenNemesis(MergeNemesis):
 
     world: "RottenCluster"
 
-    def _more_deeds(self) -> list[Callable[[], None]]:
-        return [*super()._more_deeds(), *[self._rot_rolled] * 16]
+    def more_deeds(self) -> list[Callable[[], None]]:
+        return [*super().more_deeds(), *[self._rot_rolled] * 16]
 
     def _rot_rolled(self) -> None:
         """Damage one file, on one node or on as many as allowed."""
@@ -138,13 +138,13 @@ class RottenCluster(MergeCluster):
     nemesis_type = RottenNemesis
     repairs = 0
 
-    def _draw_names(self, chance: Random) -> tuple[str, ...]:
-        super()._draw_names(chance)
+    def draw_names(self, chance: Random) -> tuple[str, ...]:
+        super().draw_names(chance)
         return ("n1", "n2", "n3", "n4", "n5")[: chance.choice([3, 5, 5])]
 
     def _make_node(self, name: str, chance: Random) -> RottenNode:
         return RottenNode(name, self, chance)
 
-    def _recovered(self) -> bool:
+    def recovered(self) -> bool:
         nodes = [node for node in self.nodes.values() if isinstance(node, RottenNode)]
-        return all(node.is_whole for node in nodes) and super()._recovered()
+        return all(node.is_whole for node in nodes) and super().recovered()

@@ -83,7 +83,7 @@ class Side(MergeCluster):
         told = None if log is None else partial(_told, log, stream)
         super().__init__(world.seed * len(STREAMS) + STREAMS.index(stream), log=told)
 
-    def _draw_names(self, chance: Random) -> tuple[str, ...]:
+    def draw_names(self, chance: Random) -> tuple[str, ...]:
         del chance
         return tuple(self.machines)
 
@@ -108,22 +108,14 @@ class Side(MergeCluster):
         """Send a message on the connection of this stream."""
         self.wire.send(source, target, self._alpn + b"\n" + data)
 
-    def deliver(self, source: str, target: str, data: bytes) -> None:
-        """Hand a message to a node."""
-        self._deliver(source, target, data)
-
     def begin(self) -> Callable[[], bool]:
         """Return what looks for progress during the faults."""
         return self._progress().look
 
-    def end_faults(self) -> None:
-        """Stop causing faults."""
-        self._end_faults()
-
     def recovered(self) -> bool:
         """Whether everything is merged everywhere; also checks that no policy is another's."""
         self.demand_own_policies()
-        return self._recovered()
+        return super().recovered()
 
     def demand_own_policies(self) -> None:
         """Check that the policy that a node has executed was asked for in this stream."""
@@ -136,7 +128,7 @@ class Side(MergeCluster):
 
     def states(self) -> list[str]:
         """Return what each node has."""
-        return [f"{self.stream_name} {state}" for state in self._states()]
+        return [f"{self.stream_name} {state}" for state in super().states()]
 
     def hash(self) -> bytes:
         """Return the hash of the trace."""
@@ -192,7 +184,7 @@ class SharedCluster:
         chance = Random(f"{seed} shared")
         self.clock = Clock()
         self.is_calm = seed // 64 % 2 == 0
-        self.wire = Wire(self.clock, Random(chance.getrandbits(32)), self._deliver)
+        self.wire = Wire(self.clock, Random(chance.getrandbits(32)), self.deliver)
         has_a_disk_each = chance.random() < 0.5
         names = ("n1", "n2", "n3", "n4", "n5")[: chance.choice([3, 3, 3, 5])]
         self.machines = {
@@ -202,7 +194,7 @@ class SharedCluster:
         self.sides = [Side(self, stream, log) for stream in STREAMS]
         Operator(self, Random(chance.getrandbits(32)))
 
-    def _deliver(self, source: str, target: str, data: bytes) -> None:
+    def deliver(self, source: str, target: str, data: bytes) -> None:
         """Hand a message to the stream that its connection is about, if it is served."""
         alpn, _, message = data.partition(b"\n")
         take = self.machines[target].speaking(alpn.decode())
@@ -214,11 +206,11 @@ class SharedCluster:
         first = self.sides[0]
         looks = [side.begin() for side in self.sides]
         ticks = max(side.fault_ticks for side in self.sides) * (3 if self.is_calm else 1)
-        self._until(ticks * first.tick_us, lambda: sum(look() for look in looks) > 0)
+        self.until(ticks * first.tick_us, lambda: sum(look() for look in looks) > 0)
         for side in self.sides:
             side.end_faults()
         timeouts = [side.heal_timeouts * side.settings.election_ticks for side in self.sides]
-        if not self._until(
+        if not self.until(
             max(timeouts) * first.tick_us,
             lambda: sum(side.recovered() for side in self.sides) == len(self.sides),
         ):
@@ -226,7 +218,7 @@ class SharedCluster:
             raise Violation(f"no progress after the faults: {states}")
         return blake2b(b"".join(side.hash() for side in self.sides), digest_size=8).hexdigest()
 
-    def _until(self, time_us: int, done: Callable[[], bool]) -> bool:
+    def until(self, time_us: int, done: Callable[[], bool]) -> bool:
         end_us = self.clock.now_us + time_us
         while self.clock.now_us < end_us:
             self.clock.step(50)

@@ -28,9 +28,9 @@ class SteadyCluster(Cluster):
 
     fault_ticks = 300
 
-    def _make_nemesis(self, chance: Random) -> Nemesis:
+    def make_nemesis(self, chance: Random) -> Nemesis:
         return SteadyNemesis(self, chance)
 
-    def _draw_settings(self) -> Settings:
-        drawn = super()._draw_settings()
+    def draw_settings(self) -> Settings:
+        drawn = super().draw_settings()
         return replace(drawn, batch_bytes_max=max(drawn.batch_bytes_max, CALM_BATCH_BYTES))

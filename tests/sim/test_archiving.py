@@ -99,7 +99,7 @@ def test_a_copy_with_the_whole_last_file_learns_when_it_is_archived() -> None:
     """Seed 346: the line was skipped until the next connection was made."""
     disk, publisher = SimDisk(Random(1)), Publisher("jfk", Random(1))
     publisher.publish()
-    publisher._roll()
+    publisher.roll_file()
     copy = PulledLog(
         Appender(disk, "in/jfk", publisher.identity), lambda _line: False, lambda _end: None
     )
@@ -190,7 +190,7 @@ def test_an_idle_log_that_was_rolled_gets_its_snapshot() -> None:
 def test_the_copy_that_follows_one_set_aside_is_archived_too() -> None:
     """Its files are merged already, and a silent session is not merged further."""
     disk, publisher, executor = merged_node()
-    publisher._roll()
+    publisher.roll_file()
     executor.ledger.index = 7
     sweeper = NodeSweeper(Sweep(disk, inputs := _Inputs(), fold_s=0))
     sweeper.saved(executor.ledger.encode())

@@ -19,7 +19,7 @@ def is_merged(world: CalmCluster, session: str) -> bool:
 def cut_off(world: CalmCluster, session: str, *names: str) -> None:
     """Cut a publisher off from these nodes."""
     for name in names:
-        world._links[session, name] = 0.0
+        world.links[session, name] = 0.0
         world.nodes[name].lose_publisher(session)
 
 
@@ -51,7 +51,7 @@ def test_a_session_that_only_the_leader_gets_is_passed_on_and_delays_no_other() 
     world.publishers["jfk"].publish()
     for _ in range(MESSAGES):
         assert world.merged_within_us("lga", "red") < SOON_US
-    assert world._until(500, lambda: is_merged(world, "jfk"))
+    assert world.until(500, lambda: is_merged(world, "jfk"))
 
 
 def test_a_session_that_the_leader_does_not_get_is_merged_and_delays_no_other() -> None:
@@ -60,7 +60,7 @@ def test_a_session_that_the_leader_does_not_get_is_merged_and_delays_no_other() 
     world.publishers["jfk"].publish()
     for _ in range(MESSAGES):
         assert world.merged_within_us("lga", "red") < SOON_US
-    assert world._until(500, lambda: is_merged(world, "jfk"))
+    assert world.until(500, lambda: is_merged(world, "jfk"))
 
 
 def test_a_publisher_that_is_cut_off_from_two_nodes_delays_no_other() -> None:
@@ -72,14 +72,14 @@ def test_a_publisher_that_is_cut_off_from_two_nodes_delays_no_other() -> None:
     world.publishers["jfk"].publish()
     for _ in range(MESSAGES):
         assert world.merged_within_us("lga", "red") < SOON_US
-    assert world._until(500, lambda: is_merged(world, "jfk"))
+    assert world.until(500, lambda: is_merged(world, "jfk"))
 
 
 def test_what_only_the_leader_had_and_lost_is_awaited_by_no_other_session() -> None:
     """No node agreed on it, so none needs it."""
     world = CalmCluster(1, {"jfk": ["n1"]})
     world.publishers["jfk"].publish()
-    assert world._until(5, lambda: bool(world.nodes["n1"].member.holdings.own.get("jfk")))
+    assert world.until(5, lambda: bool(world.nodes["n1"].member.holdings.own.get("jfk")))
     cut_off(world, "jfk", "n1")
     lose_copy(world.nodes["n1"], "jfk")
     for _ in range(MESSAGES):
@@ -100,4 +100,4 @@ def test_a_node_that_is_away_returns_to_what_a_majority_of_the_others_had() -> N
     first.die("before its snapshot", power=False)
     world.wire.heal()
     first.start()
-    assert world._until(500, lambda: third.raft.status().commit > merged)
+    assert world.until(500, lambda: third.raft.status().commit > merged)

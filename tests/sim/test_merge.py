@@ -204,7 +204,7 @@ def test_a_copy_that_has_all_of_a_file_keeps_it_though_the_source_has_archived_i
     disk = SimDisk(Random(1))
     publisher = Publisher("jfk", Random(1))
     publisher.publish()
-    publisher._roll()
+    publisher.roll_file()
     copy = PulledLog(
         Appender(disk, "in/jfk", publisher.identity), lambda _line: True, lambda _end: None
     )

@@ -20,7 +20,7 @@ class Wire:
     """
 
     def __init__(self, clock: Clock, chance: Random, deliver: Deliver) -> None:
-        self._clock, self._chance, self._deliver = clock, chance, deliver
+        self._clock, self._chance, self.deliver = clock, chance, deliver
         self.loss = 0.0
         self.repeat = 0.0
         self.delay_us = 2_000
@@ -48,7 +48,7 @@ class Wire:
 
     def _arrive(self, source: str, target: str, data: bytes) -> None:
         if (source, target) not in self.cut and source != self.gone:
-            self._deliver(source, target, data)
+            self.deliver(source, target, data)
 
     def replay(self, count: int) -> None:
         """Deliver some messages again, however old they are."""

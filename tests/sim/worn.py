@@ -51,7 +51,7 @@ class WornNemesis(RestoredNemesis, RottenNemesis):
         )
 
     def _change_members(self) -> None:
-        leader = self._leader()
+        leader = self.find_leader()
         if leader is not None:
             leader.guarded(self.world.change, leader, self._chance)
 
@@ -86,11 +86,11 @@ class WornCluster(JoinedCluster, RestoredCluster, RottenCluster):
             return
         self.trace(f"{leader.name} changes the members: {[*leader.raft.members]}")
 
-    def _recovered(self) -> bool:
-        leader = self.nemesis._leader()
+    def recovered(self) -> bool:
+        leader = self.nemesis.find_leader()
         seat = None if leader is None else leader.raft.members.get(NEWCOMER)
         is_begun = seat is not None or NEWCOMER in self.nodes
         if leader is not None and is_begun and (seat is None or not seat.votes):
             leader.guarded(self.change, leader, self._chance)  # what was begun may have been undone
             return False
-        return super()._recovered()
+        return super().recovered()
