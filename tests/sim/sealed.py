@@ -23,7 +23,7 @@ class SealingNemesis(MergeNemesis):
         self._deeds += [self._seal] * 6
 
     def _seal(self) -> None:
-        leader = self._leader()
+        leader = self.find_leader()
         if leader is not None:
             leader.guarded(self.world.seal, leader)
 
