@@ -34,7 +34,7 @@ RANKS: list[tuple[str, ...]] = [
     ("rt/spark/formats/",),
     ("rt/spark/",),
     ("rt/web/",),
-    ("rt/gateway/",),
+    ("rt/gateway/", "rt/bridge/"),
     ("rt/cli/",),
     ("rt/demo/",),
     ("rt/__init__.py", "rt/__main__.py"),

@@ -27,7 +27,7 @@ PROGRAM: Final = "rt"
 COMPLETE_VARIABLE: Final = "_RT_COMPLETE"
 _PLUGIN: Final = "check"  # the command with the exit codes of monitoring plugins
 # long-running commands, which report their waits themselves
-_LASTING: Final = ("gateway", "node", "pull", "push", "up")
+_LASTING: Final = ("bridge", "gateway", "node", "pull", "push", "up")
 _log: Final = logging.getLogger("rt.cli")
 
 # section: {name: (module:object, its line in the list of commands)}. A module is imported when its
@@ -40,6 +40,7 @@ SECTIONS: Final[dict[str, dict[str, tuple[str, str]]]] = {
         "push": ("rt.cli.data.push:push", "Ship sessions to the nodes."),
         "gateway": ("rt.cli.data.gateway:gateway", "Serve a stream over HTTP, to any language."),
         "pull": ("rt.cli.data.pull:pull", "Copy the merged log from a node."),
+        "bridge": ("rt.cli.data.bridge:bridge", "Publish in a cluster what another merged."),
         "subscribe": ("rt.cli.data.subscribe:subscribe", "Read a stream."),
         "query": ("rt.cli.data.query:query", "Query a log by SQL."),
         "export": ("rt.cli.logs.export:export", "Convert a log to Parquet."),

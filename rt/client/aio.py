@@ -56,6 +56,10 @@ class AsyncPublisher:
         """The sequence number that the next message gets."""
         return self._publisher.next_sequence
 
+    def skip_to(self, sequence: int) -> None:
+        """Give the next message the number `sequence`; as `rt.Publisher.skip_to`."""
+        self._publisher.skip_to(sequence)
+
     async def publish(
         self,
         payload: Bytes,

@@ -189,6 +189,10 @@ class ClientPublisher:
             self.await_headers()
         return self._publisher.publish_many(payloads, keys, times_ns, headers=headers)
 
+    def skip_to(self, sequence: int) -> None:
+        """Give the next message the number `sequence`; as `rt.Publisher.skip_to`."""
+        self._publisher.skip_to(sequence)
+
     def publish_future(
         self,
         payload: Bytes,

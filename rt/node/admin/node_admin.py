@@ -443,7 +443,10 @@ class NodeAdmin:
         view = self._sequencer.view
         if request.get("latest") is not True and self._served is not None:
             return {"end": str(self._served())}
-        return {"end": str(view.end), "number": view.number, "digest": view.digest.hex()}
+        log = self._member.executor.appender.identity.id
+        return {
+            "end": str(view.end), "number": view.number, "digest": view.digest.hex(), "log": log,
+        }  # fmt: skip
 
     def _roll(self, _request: Fields, _identity: PeerIdentity) -> Fields:
         # Another node may have confirmed messages that are not executed here yet.

@@ -1,0 +1,182 @@
+"""Bridge: publishes in one cluster what another one has merged, each message once."""
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, Self
+
+from rt.bridge.forwarded import headers_of, is_forwarded, path_of
+from rt.client.client import Client
+from rt.client.flight import FlightLimit
+from rt.errors import LimitReached, Misuse
+from rt.events import CaughtUp, Event, NewRun
+from rt.format.message import Message
+from rt.limits import MIB
+from rt.log.files.directory import LogDirectory
+from rt.log.read.start import Start, at_number
+from rt.subscriber import OnGap, Subscriber
+
+_log: Final = logging.getLogger(__name__)
+_CHUNK: Final = 1000  # messages that are published together
+_POLL_S: Final = 0.2
+_IN_FLIGHT_BYTES: Final = 64 * MIB  # more is read once the target has merged that
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeChoice:
+    """BridgeChoice: what a bridge forwards, and under which name.
+
+    Attributes:
+        session: the bridge's session in the target.
+        group: the group of bridges that forward the same; "" for none.
+        sessions: names or globs of the sessions to forward; None for all.
+        key_prefix: only messages whose key begins so.
+        chained: whether what came by a bridge goes on.
+        start: where a new bridge begins.
+        on_gap: what to do where the source's log is gone.
+    """
+
+    session: str
+    group: str = ""
+    sessions: Sequence[str] | None = None
+    key_prefix: bytes = b""
+    chained: bool = False
+    start: Start | str = "earliest"
+    on_gap: OnGap = "raise"
+
+
+class Bridge:
+    """Bridge: reads a source's merged log, and publishes in a session of its own in a target.
+
+    A message has the source's message number as its sequence number. So the session's own log says
+    where to go on after any crash, and the target merges each number of a session, or of a
+    group of bridges, once.
+
+    Threads: one calls `run`; any may call `stop`.
+    """
+
+    def __init__(
+        self, source: Client, copy: str, target: Client, target_log: str, choice: BridgeChoice
+    ) -> None:
+        """Open the session.
+
+        Args:
+            source: a client that may read.
+            copy: the directory of its copy of the merged log.
+            target: a client that may publish the session.
+            target_log: the id of the target's merged log.
+            choice: what is forwarded.
+
+        Raises:
+            Misuse: a name is not valid, or the session has a live publisher.
+        """
+        self._source, self._copy, self._choice = source, copy, choice
+        self._target_log, self._source_log = target_log, ""
+        self._stopped = threading.Event()
+        self.forwarded = 0  # messages since the start
+        limit = FlightLimit(bytes=_IN_FLIGHT_BYTES, on_full="error")
+        self._publisher = target.publisher(choice.session, group=choice.group, flight=limit)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._publisher.close()
+
+    @property
+    def next_number(self) -> int:
+        """The first message number of the source that was not forwarded yet."""
+        return self._publisher.next_sequence
+
+    def stop(self) -> None:
+        """Have `run` return after what it has read."""
+        self._stopped.set()
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until the target has merged all of it; `FlushTimeout` if that takes too long."""
+        self._publisher.flush("merged", timeout_s)
+
+    def run(self, *, follow: bool = True, timeout_s: float = 30.0) -> None:
+        """Forward until stopped, or without `follow` up to what the source had merged before.
+
+        Raises:
+            RtError, OSError: as of `Client.subscriber` and `Publisher.publish_many`.
+        """
+        choice = self._choice
+        with self._source.subscriber(
+            start=self._start(), follow=follow, sessions=choice.sessions,
+            key_prefix=choice.key_prefix, on_gap=choice.on_gap, on_event=_say, timeout_s=timeout_s,
+        ) as reader:  # fmt: skip
+            for chunk in self._chunks(reader, follow=follow):
+                self._forward(chunk)
+
+    def _start(self) -> Start | str:
+        """Return where to begin: after what the session has, as far as a copy shows it."""
+        number = self.next_number
+        if not number:
+            return self._choice.start
+        with closing(LogDirectory(self._copy)) as log:
+            log.refresh()
+            # an earlier start is only slower: known numbers are passed over
+            return at_number(log, number) if log.is_there else "earliest"
+
+    def _chunks(self, reader: Subscriber, *, follow: bool) -> Iterator[list[Message]]:
+        """Yield what is there, in order, until stopped or, without `follow`, all was read."""
+        while not self._stopped.is_set():
+            chunk = [*islice(reader.messages(_POLL_S if follow else None), 1)]
+            if chunk:
+                yield [*chunk, *islice(reader.messages(0), _CHUNK)]
+            elif not follow:
+                return
+
+    def _forward(self, chunk: list[Message]) -> None:
+        """Publish the messages of a chunk that go on, run by run of consecutive numbers."""
+        run = list[Message]()
+        for message in chunk:
+            goes_on = message.number >= self.next_number + len(run) and is_forwarded(
+                path_of(message.headers), self._target_log, chained=self._choice.chained
+            )
+            if not goes_on:
+                continue
+            if run and message.number != run[-1].number + 1:
+                self._publish(run)
+                run = []
+            run.append(message)
+        if run:
+            self._publish(run)
+
+    def _publish(self, run: list[Message]) -> None:
+        """Publish messages under their numbers, once the target has merged enough of the others."""
+        stream, log = self._source.stream, self._log_id()
+        headers = [headers_of(each, stream, log) for each in run]
+        self._publisher.skip_to(run[0].number)
+        while not self._stopped.is_set():
+            try:
+                self._publisher.publish_many(
+                    [each.payload for each in run], [each.key for each in run],
+                    [each.time_ns for each in run], headers=headers,
+                )  # fmt: skip
+            except LimitReached:
+                self._stopped.wait(_POLL_S)
+            else:
+                self.forwarded += len(run)
+                return
+
+    def _log_id(self) -> str:
+        """Return the id of the source's log, of which a message was read."""
+        if not self._source_log:
+            with closing(LogDirectory(self._copy)) as log:
+                log.refresh()
+                identity = log.manifest.identity
+            if identity is not None and identity.id == self._target_log:
+                raise Misuse("the source and the target of a bridge are one log")
+            self._source_log = identity.id if identity is not None else ""
+        return self._source_log
+
+
+def _say(event: Event) -> None:
+    if not isinstance(event, CaughtUp | NewRun):
+        _log.warning("%s", event)

@@ -1,0 +1,49 @@
+"""Forwarded: the headers that say where a bridged message came from, and by which logs."""
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from rt.format.message import Message
+
+ORIGIN: Final = "rt-origin"
+PATH: Final = "rt-path"
+PATH_MAX: Final = 16  # logs that a message may have passed
+
+
+def path_of(headers: Mapping[str, bytes]) -> list[str]:
+    """Return the ids of the logs that a message came by; empty if no bridge has brought it.
+
+    >>> path_of({"rt-path": b"ab,cd"})
+    ['ab', 'cd']
+    """
+    path = headers.get(PATH, b"")
+    return path.decode("ascii", "replace").split(",") if path else []
+
+
+def is_forwarded(path: list[str], target: str, *, chained: bool) -> bool:
+    """Whether a message that came by these logs goes on to the log `target`.
+
+    >>> is_forwarded([], "cd", chained=False), is_forwarded(["ab"], "cd", chained=False)
+    (True, False)
+    >>> is_forwarded(["ab"], "cd", chained=True), is_forwarded(["cd"], "cd", chained=True)
+    (True, False)
+    """
+    return not path or (chained and target not in path and len(path) < PATH_MAX)
+
+
+def headers_of(message: Message, stream: str, log: str) -> dict[str, bytes]:
+    """Return the headers with which a message goes on: its own, its origin and its path.
+
+    Args:
+        message: as it was read from the log `log`.
+        stream: the stream of that log.
+        log: the log's id.
+    """
+    origin = {
+        "stream": stream, "session": message.session, "sequence": message.sequence,
+        "time_ns": message.time_ns,
+    }  # fmt: skip
+    path = ",".join([*path_of(message.headers), log])
+    first = json.dumps(origin, separators=(",", ":")).encode()
+    return {ORIGIN: first, **message.headers, PATH: path.encode()}

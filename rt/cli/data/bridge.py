@@ -1,0 +1,154 @@
+"""`rt bridge`: publishes in one cluster what another one has merged."""
+
+import os
+import threading
+from contextlib import ExitStack
+from typing import Final
+
+import click
+
+from rt.bridge.bridge import Bridge, BridgeChoice
+from rt.cli.common.console import note, print_json
+from rt.cli.common.link import wait_until
+from rt.cli.common.options import Seconds, flag, json_option
+from rt.cli.process.descriptors import raise_descriptor_limit
+from rt.cli.process.service_manager import ServiceManager
+from rt.cli.process.stop_signals import StopSignals
+from rt.client.client import connect
+from rt.client.readers.settings import ConnectionSettings
+from rt.config.settings import load
+from rt.errors import PeerError, RtError, spoken
+from rt.log.read.start import parse_start
+from rt.names import merged_directory, parse_session
+from rt.net.admin import reading_answers
+from rt.net.authority.certificates import is_cluster_id
+
+_STOP_S: Final = 10.0
+
+
+@click.command()
+@click.option(
+    "--from", "source", metavar="FILE", required=True, type=click.Path(exists=True, dir_okay=False),
+    help="The configuration of the cluster to read, as rt cluster init writes clients.toml.",
+)  # fmt: skip
+@click.option(
+    "--to", "target", metavar="FILE", required=True, type=click.Path(exists=True, dir_okay=False),
+    help="The configuration of the cluster to publish in; its [push] names the publisher.",
+)  # fmt: skip
+@click.option(
+    "--root", default="rt-bridge", show_default=True,
+    help="Directory for the copy of the source's log and for the bridge's session; keep it.",
+)  # fmt: skip
+@click.option(
+    "--session", required=True, metavar="NAME",
+    help="The bridge's session in the target; each bridge into a cluster has one of its own.",
+)  # fmt: skip
+@click.option(
+    "--group", default="", metavar="NAME",
+    help="Bridges of one name forward the same, for when one fails; each message is merged once.",
+)  # fmt: skip
+@click.option(
+    "--sessions", multiple=True, metavar="GLOB",
+    help="Forward only these sessions; repeat for more.",
+)  # fmt: skip
+@click.option("--keys", default="", metavar="PREFIX", help="Forward only keys that begin so.")
+@flag("--chain", help="Forward also what came by a bridge, unless it has been in the target.")
+@click.option(
+    "--start", default="earliest", show_default=True, metavar="START",
+    help="Where a new bridge begins; one that ran before goes on where it was.",
+)  # fmt: skip
+@flag("--skip-gaps", help="Go on after messages that were archived before they were read.")
+@flag("--once", help="Stop once everything is forwarded that was merged before the start.")
+@click.option(
+    "--timeout", "timeout_s", type=Seconds(), default=60.0, show_default=True, metavar="S",
+    help="Give up if the target does not answer, or with --once the copy is not complete.",
+)  # fmt: skip
+@json_option("how much was forwarded")
+def bridge(
+    *, source: str, target: str, root: str, session: str, group: str, sessions: tuple[str, ...],
+    keys: str, chain: bool, start: str, skip_gaps: bool, once: bool, timeout_s: float,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Publish in one cluster what another one has merged, each message once.
+
+    Each site publishes and confirms in its own cluster, and reads everything: run a bridge in both
+    directions, or between every two of several sites. What a bridge has brought is not forwarded
+    again, so nothing circles; --chain is for sites in a line.
+
+    A message keeps key, time and headers; the header rt-origin has its stream, session,
+    sequence number and time, and rt-path the logs that it has passed.
+
+    A bridge can be killed at any moment: its session's own log says where to go on. rt status of
+    both sites shows how far it is: as a reader of the source, and as a session of the target.
+
+    \b
+    rt bridge --from ams/clients.toml --to fra/clients.toml --session from-ams
+    rt bridge --from ams/clients.toml --to fra/clients.toml --session gates \\
+      --sessions 'gate-*' --keys AA
+    rt bridge --from ams/clients.toml --to fra/clients.toml --session from-ams-1 --group ams
+    """  # noqa: D301 - click reads the backspace character
+    raise_descriptor_limit()
+    with ExitStack() as undo:
+        reader = undo.enter_context(connect(source, root=os.path.join(root, "from")))
+        name = str(parse_session(session))
+        publisher = undo.enter_context(connect(target, root=os.path.join(root, "to")))
+        choice = BridgeChoice(
+            name, group, sessions or None, keys.encode(), chain, parse_start(start),
+            "notify" if skip_gaps else "raise",
+        )  # fmt: skip
+        copy = merged_directory(os.path.join(root, "from"), reader.stream)
+        log = _log_of(target, is_needed=chain)
+        made = Bridge(reader, copy, publisher, log, choice)
+        undo.enter_context(made)
+        note(f"forwarding {reader.stream} to {publisher.stream}, from number {made.next_number:,}")
+        _run(made, follow=not once, timeout_s=timeout_s)
+        if once:
+            made.flush(timeout_s)
+        if as_json:
+            print_json({"forwarded": made.forwarded, "next": made.next_number})
+        else:
+            click.echo(f"forwarded {made.forwarded:,} messages, up to number {made.next_number:,}")
+
+
+def _run(made: Bridge, *, follow: bool, timeout_s: float) -> None:
+    """Forward until a signal comes, or the bridge has ended; raise what ended it."""
+    failures = list[Exception]()
+
+    def work() -> None:
+        try:
+            made.run(follow=follow, timeout_s=timeout_s)
+        except (RtError, OSError, TimeoutError) as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work, name="bridge", daemon=True)
+    signals = StopSignals()
+    with signals:
+        thread.start()
+        manager = ServiceManager()
+        turn = manager.attend(signals, lambda: None, lambda: "")
+        wait_until(signals, lambda: not thread.is_alive(), None, ends=not follow, turn=turn)
+        manager.stopping()
+        made.stop()
+        thread.join(_STOP_S)
+    if failures:
+        raise failures[0]
+
+
+def _log_of(config: str, *, is_needed: bool) -> str:
+    """Return the id of the target's log; "" if no node answers and it is not needed.
+
+    Raises:
+        RtError: no node answers, and it is needed.
+    """
+    settings = load(ConnectionSettings, config, "pull")
+    try:
+        with reading_answers():
+            log = str(settings.ask_latest({"do": "end"}).get("log", ""))
+    except (RtError, OSError) as error:
+        if is_needed:
+            raise
+        note(f"the target does not answer yet: {spoken(error)}")
+        return ""
+    if log and not is_cluster_id(log):
+        raise PeerError("a node's answer cannot be read: the id of its log is malformed")
+    return log

@@ -1,0 +1,185 @@
+"""Bridges between clusters: each message once, in each session's order, and nothing circles."""
+
+import json
+import os
+import shutil
+import signal
+from contextlib import ExitStack
+from itertools import permutations
+
+import pytest
+
+import rt
+from rt.bridge.forwarded import PATH_MAX, headers_of, is_forwarded, path_of
+from rt.format.message import Message, Origin
+from tests.archive_cluster import STREAM, ArchiveCluster
+from tests.commands import run, start
+from tests.replicator_host import eventually
+
+
+@pytest.fixture
+def zones(tmp_path):
+    """Give a function that starts a cluster of one node, of a name."""
+    with ExitStack() as undo:
+        yield lambda name: undo.enter_context(ArchiveCluster(tmp_path / name))
+
+
+def config(zone):
+    """Return the path of a cluster's configuration for clients."""
+    return os.path.join(zone.root, "clients.toml")
+
+
+def forward(source, target, root, *options, session="bridge", code=0):
+    """Forward what is there, by the command; return what it printed as JSON."""
+    done = run(
+        "bridge", "--from", config(source), "--to", config(target), "--root", root, "--once",
+        "--json", "--session", session, *options,
+    )  # fmt: skip
+    assert done.exit_code == code, done.output
+    return json.loads(done.stdout) if not code else done.stderr
+
+
+def published(zone, session, *payloads):
+    """Publish in a session of a cluster, and wait until it is merged."""
+    root = os.path.join(zone.root, "clients")
+    with rt.connect(config(zone), root=root) as client, client.publisher(session) as publisher:
+        publisher.publish_many([*payloads], keys=[each[:2] for each in payloads])
+        publisher.flush("merged", timeout_s=60)
+
+
+def messages(zone, tmp_path):
+    """Return what a cluster has merged."""
+    root = str(tmp_path / f"read {os.path.basename(zone.root)}")
+    with (
+        rt.connect(config(zone), root=root) as client,
+        client.subscriber(follow=False, timeout_s=60) as reader,
+    ):
+        return [*reader]
+
+
+def test_every_site_reads_everything_once_and_nothing_circles(zones, tmp_path):
+    """Three clusters, a bridge between every two, each run twice."""
+    sites = {name: zones(name) for name in ("ams", "fra", "lhr")}
+    for name, site in sites.items():
+        published(site, name, *(b"%s %d" % (name.encode(), each) for each in range(20)))
+    for _ in range(2):
+        for (one, source), (other, target) in permutations(sites.items(), 2):
+            forward(source, target, str(tmp_path / f"{one} {other}"), session=f"from-{one}")
+    for name, site in sites.items():
+        found = messages(site, tmp_path)
+        assert len(found) == 60
+        for origin in sites:
+            texts = [each.payload for each in found if each.payload.startswith(origin.encode())]
+            assert texts == [b"%s %d" % (origin.encode(), each) for each in range(20)]
+        for each in found:
+            said = json.loads(each.headers.get("rt-origin", b"{}"))
+            is_own = each.payload.startswith(name.encode())
+            assert bool(said) is not is_own
+            if said:
+                assert (said["stream"], said["session"]) == (STREAM, each.payload[:3].decode())
+                assert said["sequence"] == int(each.payload[4:])
+                assert each.key == each.payload[:2]
+
+
+def test_a_chain_of_sites_forwards_what_came_by_a_bridge_and_never_back(zones, tmp_path):
+    """Without --chain it would end at the second; the path keeps it from circling."""
+    first, second, third = zones("first"), zones("second"), zones("third")
+    published(first, "jfk", b"a", b"b")
+    forward(first, second, str(tmp_path / "12"))
+    assert forward(second, third, str(tmp_path / "23"))["forwarded"] == 0
+    assert forward(second, third, str(tmp_path / "23c"), "--chain", session="c")["forwarded"] == 2
+    assert forward(second, first, str(tmp_path / "21"), "--chain", session="d")["forwarded"] == 0
+    assert forward(third, first, str(tmp_path / "31"), "--chain", session="e")["forwarded"] == 0
+    [one, _] = messages(third, tmp_path)
+    assert json.loads(one.headers["rt-origin"])["session"] == "jfk"
+    assert len(path_of(one.headers)) == 2
+
+
+def test_two_bridges_of_a_group_deliver_once_and_one_goes_on_alone(zones, tmp_path):
+    """The second is for when the first one's machine is lost, with all that it knew."""
+    source, target = zones("source"), zones("target")
+    roots = [str(tmp_path / each) for each in ("one", "two")]
+    published(source, "jfk", *(b"%d" % each for each in range(50)))
+    for root in roots:
+        forward(source, target, root, "--group", "pair", session=os.path.basename(root))
+    shutil.rmtree(roots[0])
+    published(source, "lga", *(b"%d" % each for each in range(50, 80)))
+    forward(source, target, roots[1], "--group", "pair", session="two")
+    assert [each.payload for each in messages(target, tmp_path)] == [b"%d" % n for n in range(80)]
+
+
+def test_a_bridge_forwards_what_it_is_told(zones, tmp_path):
+    """By session and by the beginning of a key."""
+    source, target = zones("source"), zones("target")
+    published(source, "eu-1", b"AA1", b"BB1")
+    published(source, "us-1", b"AA2")
+    done = forward(source, target, str(tmp_path / "b"), "--sessions", "eu-*", "--keys", "AA")
+    assert done == {"forwarded": 1, "next": 1}
+    assert [each.payload for each in messages(target, tmp_path)] == [b"AA1"]
+
+
+def test_a_killed_bridge_goes_on_where_it_was(zones, tmp_path):
+    """At any moment, many times, while messages come."""
+    source, target = zones("source"), zones("target")
+    rounds, each_round, found = 5, 600, []
+    words = (
+        "bridge", "--from", config(source), "--to", config(target), "--root", tmp_path / "b",
+        "--session", "bridge",
+    )  # fmt: skip
+    with (
+        rt.connect(config(source), root=str(tmp_path / "p")) as client,
+        client.publisher("jfk") as publisher,
+        rt.connect(config(target), root=str(tmp_path / "r")) as reading,
+        reading.subscriber(timeout_s=60) as reader,
+    ):
+        for number in range(rounds):
+            first = number * each_round
+            with start(*words) as process:
+                publisher.publish_many([b"%d" % n for n in range(first, first + each_round)])
+                while len(found) < first + 100:
+                    found += [each.payload for each in reader.messages(0.1)]
+                process.send_signal(signal.SIGKILL)
+        publisher.flush("merged", timeout_s=60)
+        forward(source, target, str(tmp_path / "b"))
+        count = rounds * each_round
+        while len(found) < count:
+            found += [each.payload for each in reader.messages(0.1)]
+    assert found == [b"%d" % each for each in range(count)]
+    assert len(messages(target, tmp_path)) == count
+
+
+def test_a_bridge_ends_by_a_signal_and_says_how_far_it_was(zones, tmp_path):
+    """A service is stopped by SIGTERM, with exit code 0."""
+    source, target = zones("source"), zones("target")
+    published(source, "jfk", b"a")
+    words = (
+        "bridge", "--from", config(source), "--to", config(target), "--root", tmp_path / "b",
+        "--session", "bridge",
+    )  # fmt: skip
+    with start(*words, "--json") as process:
+        assert eventually(lambda: bool(target.ledger("n1").number), 60)
+        process.send_signal(signal.SIGTERM)
+        said, _ = process.communicate(timeout=60)
+    assert (process.returncode, json.loads(said)["next"]) == (0, 1)
+
+
+def test_one_log_is_not_bridged_with_itself(zones, tmp_path):
+    """It would never end."""
+    source = zones("source")
+    published(source, "jfk", b"a")
+    said = forward(source, source, str(tmp_path / "b"), code=2)
+    assert "the source and the target of a bridge are one log" in said
+
+
+def test_the_path_of_a_message_is_bounded():
+    """Headers of a peer are hostile: a path may be anything."""
+    assert path_of({}) == []
+    assert path_of({"rt-path": b"\xff,a"})[1] == "a"
+    assert not is_forwarded(["a"] * PATH_MAX, "b", chained=True)
+    message = Message(b"x", b"k", 5, 6, 7, 8, Origin("jfk", 1, {"a": b"1"}))
+    headers = headers_of(message, "flights", "ab")
+    assert headers["rt-path"] == b"ab"
+    assert headers["a"] == b"1"
+    again = headers_of(message._replace(origin=Origin("b", 1, headers)), "other", "cd")
+    assert again["rt-path"] == b"ab,cd"
+    assert again["rt-origin"] == headers["rt-origin"]
