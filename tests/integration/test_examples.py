@@ -82,6 +82,21 @@ def started(name, *arguments):
     return Process(command, stdout=subprocess.PIPE, text=True)
 
 
+def test_a_flow_is_buffered_on_disk_and_goes_on_after_a_kill(tmp_path):
+    """A consumer that dies has every item that it had not handled, in order."""
+    with started("flow.py", tmp_path, "ticks", 5000) as flow:
+        first = [flow.stdout.readline().split()[1] for _ in range(100)]
+        flow.kill()
+        first += [line.split()[1] for line in flow.stdout if line.endswith("\n")]
+    code, out, err = example("flow.py", tmp_path, "ticks", 0)
+    assert code == 0, err
+    rest = [line.split()[1] for line in out.splitlines()]
+    handled = int(rest[0]) if rest else len(first)
+    assert handled in {len(first), len(first) - 1}, "at most the last one comes twice"
+    assert [*first[:handled], *rest] == [str(each) for each in range(handled + len(rest))]
+    assert handled + len(rest) >= 100
+
+
 def test_a_fix_session_goes_on_with_the_next_number_however_often_it_is_killed(tmp_path):
     """A number that is used twice, or never, ends a FIX session."""
     sent = []
@@ -130,7 +145,7 @@ def test_a_fix_session_resends_what_it_sent_since_the_last_reset(tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    ["publish.py", "subscribe.py", "exactly_once.py", "workers.py", "fix_store.py"],
+    ["publish.py", "subscribe.py", "exactly_once.py", "workers.py", "fix_store.py", "flow.py"],
 )  # fmt: skip
 @pytest.mark.parametrize("arguments", [(), ("root", "../jfk")])
 def test_wrong_use_of_an_example_is_a_sentence(tmp_path, name, arguments):
