@@ -75,6 +75,12 @@ class StandbyRecord:
             return float("inf")
         return max(0.0, (now_ns - self.complete_as_of_ns) / 1e9)
 
+    def state_age_s(self, now_ns: int) -> float:
+        """Return how many seconds old the carried state is; infinite without one."""
+        if not self.state_at_ns:
+            return float("inf")
+        return max(0.0, (now_ns - self.state_at_ns) / 1e9)
+
 
 def state_path(root: str, stream: str) -> str:
     """Return the path of the state that is carried beside a copy."""

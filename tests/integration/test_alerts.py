@@ -11,6 +11,7 @@ import yaml
 
 from replicator.serve.client_record import REASONS
 from rt.client.push_watch import PushWatch
+from rt.client.standby import StateCarrier
 from rt.net.authority.certificates import certificate_files
 from rt.tables.export import ExportSettings, parquet_opener
 from rt.tables.follow import TableFollower
@@ -55,11 +56,14 @@ def exposed(tmp_path_factory):
         following = TableFollower(cluster.out("n1"), opener, settings, 1.0)
         following.turn()
         following.close()
+        carrier = StateCarrier(cluster.root, STREAM, cluster.ask, lambda: pull.status().position)
         view = StreamView(STREAM, node.lookout.sample, lambda: rows)
         families = [
             *node_metrics([view], node.settings, {"own": 1.0, "ca": 2.0}),
             *pushing.metrics(),
-            *PullSite(pull, cluster.out("sub"), program, PullWatch(pull, 1.0)).metrics(),
+            *PullSite(
+                pull, cluster.out("sub"), program, PullWatch(pull, 1.0), carrier=carrier
+            ).metrics(),
             *TableSite(following, "table", RecentEvents()).metrics(),
         ]  # fmt: skip
     finally:

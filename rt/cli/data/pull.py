@@ -130,7 +130,7 @@ def pull(
         if mirror is not None:
             _say(mirror, settings.identity, as_json=as_json)
         client.start()
-        site_of = partial(_site, client, settings, look, scrubber)
+        site_of = partial(_site, client, settings, look, scrubber, carrier=carrier)
         attended = link.attended(
             settings, contexts, signals, look, site_of, known=known, follow=client.follow
         )
@@ -200,7 +200,7 @@ def _scrubber(
 
 def _site(
     client: PullClient, settings: link.ServiceSettings, watch: PullWatch, scrubber: Scrubber | None,
-    events: RecentEvents,
+    events: RecentEvents, *, carrier: StateCarrier | None,
 ) -> "Site":  # fmt: skip
     from rt.web.programs.program import ShownProgram  # noqa: PLC0415 - imports what is optional
     from rt.web.programs.pull_site import PullSite  # noqa: PLC0415
@@ -208,7 +208,12 @@ def _site(
     files = certificate_files(settings.certs, settings.identity)
     program = ShownProgram("pull", settings.stream, files, events, time.time_ns())
     return PullSite(
-        client, merged_directory(settings.root, settings.stream), program, watch, scrubber
+        client,
+        merged_directory(settings.root, settings.stream),
+        program,
+        watch,
+        scrubber,
+        carrier=carrier,
     )
 
 

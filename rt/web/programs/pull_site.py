@@ -9,6 +9,7 @@ from prometheus_client.core import Metric
 from replicator.pull.client import PullClient
 from replicator.repair.scrub import ScrubState
 from replicator.repair.scrubber import Scrubber
+from rt.client.standby import StateCarrier
 from rt.node.observe.sampler import PULL
 from rt.text import counted, printable, size_text
 from rt.web.nodes.files import MergedFiles, planned
@@ -29,13 +30,13 @@ class PullSite(ProgramSite):
 
     def __init__(
         self, client: PullClient, directory: str, program: ShownProgram, watch: PullWatch,
-        scrubber: Scrubber | None = None,
+        scrubber: Scrubber | None = None, *, carrier: StateCarrier | None = None,
     ) -> None:  # fmt: skip
-        """Show a client that copies into `directory`, with its watch and its scrubber."""
+        """Show a client that copies into `directory`, with its watch, scrubber and standby."""
         super().__init__(program.kind, lambda: program.stream)
         self._watch = watch
         self._client = client
-        self._scrubber = scrubber
+        self._scrubber, self._carrier = scrubber, carrier
         self._program = program
         self._files = MergedFiles(directory)
 
@@ -62,6 +63,14 @@ class PullSite(ProgramSite):
         yield gauge("rt_log_bytes", "Bytes of the merged log that are here.",
                     {key: sum(row.bytes for row in live)}, label)  # fmt: skip
         yield from scrub_metrics(self._scrub, stream)
+        if self._carrier is not None:
+            record, now_ns = self._carrier.record, time.time_ns()
+            yield gauge("rt_standby_behind_seconds", "The standby has what was merged by then.",
+                        {key: record.behind_s(now_ns)}, label)  # fmt: skip
+            yield gauge("rt_standby_behind_messages", "What it lacked when it last asked.",
+                        {key: record.behind}, label)  # fmt: skip
+            yield gauge("rt_standby_state_age_seconds", "How old the carried state is.",
+                        {key: record.state_age_s(now_ns)}, label)  # fmt: skip
 
     @property
     def _scrub(self) -> ScrubState:
@@ -103,6 +112,8 @@ class PullSite(ProgramSite):
                 DEGRADED,
                 f"Not repaired yet in the copy: {counted(damaged, 'damaged file')}.",
             )
+        elif self._carrier is not None and (error := self._carrier.record.error):
+            level, words = DEGRADED, f"The cluster's state is not carried: {error}."
         elif not status.caught_up:
             level, words = DEGRADED, f"The copy is catching up with {status.node}."
         else:
