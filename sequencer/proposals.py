@@ -10,7 +10,7 @@ from rt.latencies import Latencies
 from rt.position import Position
 from sequencer.execution.execution import Committed, Execution
 from sequencer.ledger.instruction import Instruction, Merge, decode_instruction, demand_readable
-from sequencer.ledger.seal import may_follow
+from sequencer.ledger.seal import SEALED_NOTE, may_follow
 from sequencer.planning.group_join_check import Stuck
 from sequencer.planning.holdings import Holdings
 from sequencer.planning.planner import Planner
@@ -133,8 +133,8 @@ class Proposals:
         if self._execution.done_index < self._planner.ready_index:
             return  # entries it had when elected may drop copies that it would plan from
         instruction = self._next_instruction()
-        ledger = self._execution.executor.ledger
-        if instruction is None or not may_follow(ledger.notes, instruction):
+        notes = self._execution.executor.ledger.notes
+        if instruction is None or (SEALED_NOTE in notes and not may_follow(notes, instruction)):
             return
         try:
             command = demand_readable(instruction)

@@ -55,8 +55,8 @@ class LogFeeds:
 
     Threads:
         `open` and `forget` are called by connections, and change one entry of `_feeds`; `grown`,
-        `begin`, `go_on` and `refuse` are called by the one thread that appends, and copy it.
-        `end`, `_left` and `_refusal` are written by that thread alone; `end` only grows.
+        `begin`, `go_on`, `turn_away` and `refuse` are called by the one thread that appends, and
+        copy it. `end`, `_left`, `_moved` and `_refusal` are written by it alone; `end` only grows.
         `damaged` has a lock of its own; the functions given at the start are never replaced.
     """
 
@@ -66,19 +66,17 @@ class LogFeeds:
         closed: Callable[[], Refused | None] = lambda: None,
         is_whole: Callable[[], bool] = lambda: True,
         recent: Callable[[], RecentFrames | None] = lambda: None,
-        moved: Callable[[], Refused | None] = lambda: None,
     ) -> None:
         """Prepare to serve the merged log in a directory; any thread may call the others.
 
         `closed` returns why new connections are refused now, or None; `is_whole` whether nothing
-        is missing up to the log's end; `recent` what was merged last and is in memory; `moved` why
-        all but nodes are turned away, or None.
+        is missing up to the log's end; `recent` what was merged last and is in memory.
         """
         self.directory = directory
         self.is_whole = is_whole
         self.recent = recent
         self._closed = closed
-        self._moved = moved
+        self._moved: Refused | None = None  # why all but nodes are turned away
         self.damaged = DamagedFiles()
         self.end: Position = START
         self._refusal: Refused | None = None
@@ -110,8 +108,13 @@ class LogFeeds:
         """Raise `Refused` if nothing will be served again to a node, which `relays`, or another."""
         if self._refusal is not None:
             raise self._refusal
-        if not relays and (why := self._moved()) is not None:
-            raise why
+        if self._moved is not None and not relays:
+            raise self._moved
+
+    def turn_away(self, why: Refused | None) -> None:
+        """Turn all but nodes away while there is a reason; None serves them again."""
+        self._moved, self._left = why, self._feeds.copy()
+        self.go_on()
 
     def refuse(self, why: Refused) -> None:
         """Turn all connections away from now on."""

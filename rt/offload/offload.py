@@ -26,7 +26,7 @@ from rt.format.walk import Walk
 from rt.limits import MANIFEST_BYTES_MAX, READ_BYTES
 from rt.log.files.absent import no_log
 from rt.log.files.directory import LogDirectory
-from rt.log.files.disk import DIRECTORY_MODE, OsDisk, make_private_directory, sync_directory
+from rt.log.files.disk import OsDisk, make_private_directory, sync_directory
 from rt.log.files.indexing import rebuild_index
 from rt.log.files.listing import manifest_size
 from rt.log.files.lock import locked
@@ -193,7 +193,7 @@ def restore(
         if not locked(beside):
             raise Misuse(f"another restore is writing to {parent}; wait for it")
         shutil.rmtree(draft, ignore_errors=True)  # of a restore that was killed
-        os.mkdir(draft, DIRECTORY_MODE)
+        make_private_directory(draft)
         try:
             _fill(draft, store, there, done)
             os.replace(draft, directory)

@@ -110,8 +110,9 @@ class Planner:
 
     def _slice(self, ledger: Ledger, name: str, durable: Position, limit: int) -> Slice | None:
         self.stuck.pop(name, None)
-        if (seal := seal_of(ledger.notes)) is not None:
-            words = f"session {name!r} is not merged: {seal.refusal}"
+        if SEALED_NOTE in ledger.notes:
+            seal = seal_of(ledger.notes)
+            words = f"session {name!r} is not merged: {seal and seal.refusal}"
             self.stuck[name] = Stuck(words, is_refused=True, code=SEALED_NOTE)
             return None
         log = self._logs[name]

@@ -76,7 +76,7 @@ def test_a_sealed_cluster_is_continued_by_another_and_nothing_is_lost_or_doubled
         jfk.publish(b"after the seal")
         red.publish(b"feed 50")
         assert eventually(lambda: "sealed" in str(push.status()), 60), push.status()
-        assert eventually(lambda: str(pull.status().position) == sealed["end"], 60)
+        assert eventually(lambda: str(pull.status().durable_place) == sealed["end"], 60)
         state = state_since(old, sealed["index"], tmp_path / "state.json")
         copy = old.out("sub")
         lines = founding_lines(copy, STREAM, [], state, keeps_id=True)

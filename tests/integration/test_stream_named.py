@@ -42,6 +42,8 @@ ASKING = {
     "cluster move": ["n1", "--address", "localhost:1", "--timeout", "1"],
     "cluster remove": ["n1", "--timeout", "1"],
     "cluster replace": ["n1", "n2", "--address", "localhost:1", "--timeout", "1"],
+    "cluster seal": [],
+    "cluster unseal": [],
     "cursor registered forget": ["etl"],
     "cursor registered list": [],
     "cursor registered reset": ["etl", "--to", "earliest"],
@@ -63,14 +65,15 @@ ASKING = {
     "session reset": ["jfk"],
     "session show": ["jfk"],
     "session take": ["jfk"],
+    "standby promote": ["{root}/new", "--drained", "--root", "{root}", "--timeout", "1"],
     "status": [],
     "trace": ["jfk:1"],
 }
 # These read or write files, and ask no node about the stream.
 LOCAL = {
     "bundle", "certs issue", "cluster init", "cursor forget", "cursor list", "cursor reset",
-    "cursor show", "node adopt-state", "node found", "publish", "query", "restore", "subscribe",
-    "up",
+    "cursor show", "node adopt-state", "node found", "publish", "query", "restore",
+    "standby status", "subscribe", "up",
 }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ def sealing(make: Callable[[], list[Patch]]) -> Callable[[], list[Patch]]:
 @sealing
 def merges_after_the_seal() -> list[Patch]:
     """A sealed cluster merges what publishers have sent."""
-    return [(planner, "seal_of", lambda notes: None), (proposals, "may_follow", lambda *_: True)]
+    return [(module, "SEALED_NOTE", "never") for module in (planner, proposals)]
 
 
 @sealing

@@ -28,6 +28,7 @@ class Dependencies:
         refuse: turns pullers away for good, with this reason.
         pulse: sends and receives idle heartbeats.
         is_full: whether the disk has too little room to accept anything new.
+        turn_away: turns all pullers but nodes away while there is a reason.
     """
 
     sessions: Inboxes
@@ -40,3 +41,4 @@ class Dependencies:
     refuse: Callable[[Refused], None]
     pulse: IdleHeartbeat
     is_full: Callable[[], bool]
+    turn_away: Callable[[Refused | None], None] = lambda _why: None

@@ -3,6 +3,7 @@
 import logging
 import os
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -30,6 +31,7 @@ from rt.node.ingest.missing_sessions import MissingSessions
 from rt.node.settings.node import NodeSettings
 from rt.position import START
 from sequencer.ledger.instruction import Instruction
+from sequencer.ledger.seal import SEALED_NOTE, moved_away
 from sequencer.member import WANT, Member
 from sequencer.planning.group_join_check import Stuck
 from sequencer.planning.holdings import decode_report
@@ -142,6 +144,7 @@ class Duties:
         self._paused = ""  # why the merged log could not be written at the last attempt
         self._served = START
         self._forks = ForkWatch(member, ports.refuse)
+        self._seal: str | None = None
         self._lines = RepeatedLines(_log)
         status = member.engine.status()
         self._shown = TickView(status, self._look_at(_undecided(status, status.last)))
@@ -281,10 +284,18 @@ class Duties:
             self._report_stuck(session, stuck, is_new=session not in before.stuck)
         self._shown = TickView(status, waiting, tuple(member.proposals.agreed_ns))
         self._forks.look(now_s, member.engine.fork)
+        self._look_at_seal(member.executor.ledger.notes)
         self._lines.flush()
         self._wanting.turn(now_s, waiting.missing)
         self._ports.snapshots.turn(now_s)
         self._executor.rest()
+
+    def _look_at_seal(self, notes: Mapping[str, str]) -> None:
+        """Turn readers away once another cluster continues the log, and until it does not."""
+        text = notes.get(SEALED_NOTE)
+        if text != self._seal:
+            self._seal = text
+            self._ports.turn_away(moved_away(notes))
 
     def _report_stuck(self, session: str, stuck: Stuck, *, is_new: bool) -> None:
         """Log why a session is not merged; refuse its publisher if it never can be."""

@@ -18,7 +18,7 @@ from typing import Any, Final
 from rt.config.settings import FILE_BYTES_MAX as SETTINGS_BYTES_MAX
 from rt.errors import Misuse, PeerError, Refused
 from rt.inspect.verify import LogState, open_log, verify_log
-from rt.log.files.disk import DIRECTORY_MODE, OsDisk, make_private_directory, sync_directory
+from rt.log.files.disk import OsDisk, make_private_directory, sync_directory
 from rt.names import parse_peer, parse_stream, shown, stream_directory
 from rt.net.authority.certificates import (
     AUTHORITY,
@@ -150,7 +150,7 @@ def _drafted(directory: str) -> Iterator[str]:
     """
     draft = os.path.join(directory, _DRAFT)
     _remove_draft(directory, draft)
-    os.mkdir(draft, DIRECTORY_MODE)
+    make_private_directory(draft)
     try:
         yield draft
         for name in os.listdir(draft):

@@ -39,7 +39,6 @@ from rt.node.settings.node import NodeSettings
 from rt.position import START, Position
 from sequencer.execution.execution import Readers
 from sequencer.journal.journal import Opened
-from sequencer.ledger.seal import moved_away
 from sequencer.membership import Dial
 from sequencer.peers.notes import is_commit_note, is_plain_success
 
@@ -136,6 +135,7 @@ class NodePipeline:
         ports = Dependencies(
             self.inboxes, self._snapshots, self.retention, self.watch, links.copy_log,
             links.pass_on, self._serve, self.feeds.refuse, links.pulse, lambda: guard.is_closed,
+            self.feeds.turn_away,
         )  # fmt: skip
         duties = Duties(self.member, ports, timing_of(settings))
         self.sequencer = NodeSequencer(duties, demand_note)
@@ -145,7 +145,6 @@ class NodePipeline:
         return LogFeeds(
             merged, lambda: self.sequencer.view.refusal, lambda: self.sequencer.view.is_whole,
             lambda: self.member.executor.appender.recent,
-            moved=lambda: moved_away(self.sequencer.view.notes),
         )  # fmt: skip
 
     def start(self) -> list[str]:
