@@ -21,6 +21,7 @@ from rt.subscriber import OnGap, Subscriber
 
 _log: Final = logging.getLogger(__name__)
 _CHUNK: Final = 1000  # messages that are published together
+_CHUNK_BYTES: Final = 8 * MIB
 _POLL_S: Final = 0.2
 _IN_FLIGHT_BYTES: Final = 64 * MIB  # more is read once the target has merged that
 
@@ -128,7 +129,13 @@ class Bridge:
         while not self._stopped.is_set():
             chunk = [*islice(reader.messages(_POLL_S if follow else None), 1)]
             if chunk:
-                yield [*chunk, *islice(reader.messages(0), _CHUNK)]
+                size = len(chunk[0].payload)
+                for message in reader.messages(0):
+                    chunk.append(message)
+                    size += len(message.payload)
+                    if len(chunk) >= _CHUNK or size >= _CHUNK_BYTES:
+                        break
+                yield chunk
             elif not follow:
                 return
 
@@ -150,6 +157,8 @@ class Bridge:
 
     def _publish(self, run: list[Message]) -> None:
         """Publish messages under their numbers, once the target has merged enough of the others."""
+        if self._stopped.is_set():
+            return
         stream, log = self._source.stream, self._log_id()
         headers = [headers_of(each, stream, log) for each in run]
         self._publisher.skip_to(run[0].number)
@@ -161,6 +170,10 @@ class Bridge:
                 )  # fmt: skip
             except LimitReached:
                 self._stopped.wait(_POLL_S)
+            except Misuse as error:
+                first, last = run[0].number, run[-1].number
+                words = f"the messages from number {first} to {last} cannot be forwarded: {error}"
+                raise Misuse(words) from error
             else:
                 self.forwarded += len(run)
                 return

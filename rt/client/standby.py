@@ -28,6 +28,7 @@ RECORD_NAME: Final = "standby.json"
 EVERY_S: Final = 5.0
 _COSTS: Final = 20.0  # asking takes at most this fraction of the time
 _SAMPLES: Final = 4096
+_STOP_S: Final = 5.0
 _RECORD_BYTES_MAX: Final = 64 << 10
 
 _log: Final = logging.getLogger(__name__)
@@ -167,7 +168,8 @@ class StateCarrier:
     def stop(self) -> None:
         """End after the question that is under way."""
         self._stopped.set()
-        self._thread.join(self._every_s)
+        if self._thread.is_alive():
+            self._thread.join(_STOP_S)
 
     def turn(self) -> None:
         """Ask, and write what was learned; an error is written into the record."""

@@ -17,7 +17,7 @@ from rt.cli.process.stop_signals import StopSignals
 from rt.client.client import connect
 from rt.client.readers.settings import ConnectionSettings
 from rt.config.settings import load
-from rt.errors import PeerError, RtError, spoken
+from rt.errors import PeerError, RtError
 from rt.log.read.start import parse_start
 from rt.names import merged_directory, parse_session
 from rt.net.admin import reading_answers
@@ -97,7 +97,7 @@ def bridge(
             "notify" if skip_gaps else "raise",
         )  # fmt: skip
         copy = merged_directory(os.path.join(root, "from"), reader.stream)
-        log = _log_of(target, is_needed=chain)
+        log = _log_of(target)
         made = Bridge(reader, copy, publisher, log, choice)
         undo.enter_context(made)
         note(f"forwarding {reader.stream} to {publisher.stream}, from number {made.next_number:,}")
@@ -134,21 +134,11 @@ def _run(made: Bridge, *, follow: bool, timeout_s: float) -> None:
         raise failures[0]
 
 
-def _log_of(config: str, *, is_needed: bool) -> str:
-    """Return the id of the target's log; "" if no node answers and it is not needed.
-
-    Raises:
-        RtError: no node answers, and it is needed.
-    """
+def _log_of(config: str) -> str:
+    """Return the id of the target's log; errors as for `ConnectionSettings.ask`."""
     settings = load(ConnectionSettings, config, "pull")
-    try:
-        with reading_answers():
-            log = str(settings.ask_latest({"do": "end"}).get("log", ""))
-    except (RtError, OSError) as error:
-        if is_needed:
-            raise
-        note(f"the target does not answer yet: {spoken(error)}")
-        return ""
+    with reading_answers():
+        log = str(settings.ask_latest({"do": "end"}).get("log", ""))
     if log and not is_cluster_id(log):
         raise PeerError("a node's answer cannot be read: the id of its log is malformed")
     return log
