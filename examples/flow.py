@@ -5,8 +5,9 @@ here one operator of ReactiveX puts a log between them:
 
     source.pipe(buffered(ROOT, SESSION)).subscribe(consumer)
 
-The source never waits, and what the consumer has not handled is still there after a crash: run it
-again, and it goes on with the first item that was not handled. At most the last one comes twice.
+The source never waits, and what the consumer has not handled is still there when the program was
+killed: run it again, and it goes on with the first item that was not handled. At most the last one
+comes twice.
 This sends ITEMS numbers as fast as it can, and prints each as the consumer handles it.
 """
 
@@ -65,7 +66,11 @@ def hand_on(
         while True:
             was_ended = ended.is_set()  # before the look, which then finds everything
             for message in reader.messages(POLL_S):
-                consumer.on_next(message)
+                try:
+                    consumer.on_next(message)
+                except Exception as error:  # noqa: BLE001 - whatever a consumer raises
+                    consumer.on_error(error)
+                    return
                 with open(place + ".new", "w", encoding="ascii") as file:
                     file.write(str(message.next_position))
                 os.replace(place + ".new", place)
@@ -86,9 +91,20 @@ def handled(place: str) -> Position:
 def main(root: str, session: str, items: str = "1000") -> None:
     """Send as fast as possible, and print slowly."""
     source: Observable[bytes] = reactivex.from_iterable(b"%d" % each for each in range(int(items)))
+    ended, failures = threading.Event(), list[Exception]()
+
+    def fail(error: Exception) -> None:
+        failures.append(error)
+        ended.set()
+
     source.pipe(buffered(root, session)).subscribe(
-        lambda message: print(message.sequence, message.payload.decode(), flush=True)
+        lambda message: print(message.sequence, message.payload.decode(), flush=True),
+        fail,
+        ended.set,
     )
+    ended.wait()
+    if failures:
+        raise failures[0]
 
 
 if __name__ == "__main__":

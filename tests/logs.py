@@ -8,9 +8,10 @@ import zstandard
 from rt.events import SessionChange
 from rt.format.columns import encode_columns
 from rt.format.frame import HEADERS_COLUMN, KEYS_COLUMN, Encoded, encode_frame, session_tag
-from rt.format.manifest import MERGED, LogIdentity
+from rt.format.manifest import MERGED, Archived, LogIdentity
 from rt.format.ranges import EMPTY_DIGEST, Range
 from rt.format.session_event import event_frame
+from rt.log.files.archived import empty_files
 from rt.log.files.disk import Disk, OsDisk
 from rt.log.write.appender import Appender
 from rt.position import START, Position
@@ -151,6 +152,12 @@ class MergedLog:
         """End the file; the next range begins another."""
         self.next_file = self.appender.end.next_file()
         self.appender.roll(TIME_NS + 1_000_000 * self.index)
+
+    def archive(self, *files: Position) -> None:
+        """Archive files, line and bytes, as a node does."""
+        for file in files:
+            self.appender.archive(Archived(file, 7, "limit"))
+        empty_files(self.disk, self.directory, files)
 
     def _expect(self, session, found, merge_time_ns) -> None:
         for place, (sequence, key, payload, time_ns) in enumerate(found):

@@ -1,9 +1,10 @@
 """Bridge: publishes in one cluster what another one has merged, each message once."""
 
 import logging
+import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Self
@@ -16,13 +17,16 @@ from rt.events import CaughtUp, Event, NewRun
 from rt.format.message import Message
 from rt.limits import MIB
 from rt.log.files.directory import LogDirectory
-from rt.log.read.start import Start, at_number
+from rt.log.files.disk import read_small
+from rt.log.read.start import Start, at_number, parse_start
+from rt.net.authority.files import write_file
 from rt.subscriber import OnGap, Subscriber
 
 _log: Final = logging.getLogger(__name__)
 _CHUNK: Final = 1000  # messages that are published together
 _CHUNK_BYTES: Final = 8 * MIB
 _POLL_S: Final = 0.2
+_BEGIN_BYTES_MAX: Final = 64
 _IN_FLIGHT_BYTES: Final = 64 * MIB  # more is read once the target has merged that
 
 
@@ -75,9 +79,10 @@ class Bridge:
             Misuse: a name is not valid, or the session has a live publisher.
         """
         self._source, self._copy, self._choice = source, copy, choice
+        self._begin_path = os.path.join(os.path.dirname(copy), f"{choice.session}.begin")
         self._target_log, self._source_log = target_log, ""
         self._stopped = threading.Event()
-        self.forwarded = 0  # messages since the start
+        self.forwarded = self.passed_over = 0  # messages since the start
         limit = FlightLimit(bytes=_IN_FLIGHT_BYTES, on_full="error")
         self._publisher = target.publisher(choice.session, group=choice.group, flight=limit)
 
@@ -111,13 +116,20 @@ class Bridge:
             start=self._start(), follow=follow, sessions=choice.sessions,
             key_prefix=choice.key_prefix, on_gap=choice.on_gap, on_event=_say, timeout_s=timeout_s,
         ) as reader:  # fmt: skip
+            if not os.path.exists(self._begin_path):
+                write_file(self._begin_path, str(reader.position).encode(), force=True)
             for chunk in self._chunks(reader, follow=follow):
                 self._forward(chunk)
 
     def _start(self) -> Start | str:
-        """Return where to begin: after what the session has, as far as a copy shows it."""
+        """Return where to begin: after what the session has, as far as a copy shows it.
+
+        A session that has nothing yet says nothing: then it is where the first run began.
+        """
         number = self.next_number
         if not number:
+            with suppress(FileNotFoundError):
+                return parse_start(read_small(self._begin_path, _BEGIN_BYTES_MAX).decode())
             return self._choice.start
         with closing(LogDirectory(self._copy)) as log:
             log.refresh()
@@ -143,10 +155,11 @@ class Bridge:
         """Publish the messages of a chunk that go on, run by run of consecutive numbers."""
         run = list[Message]()
         for message in chunk:
-            goes_on = message.number >= self.next_number + len(run) and is_forwarded(
-                path_of(message.headers), self._target_log, chained=self._choice.chained
-            )
-            if not goes_on:
+            if message.number < self.next_number + len(run):
+                continue  # it was forwarded before
+            path = path_of(message.headers)
+            if not is_forwarded(path, self._target_log, chained=self._choice.chained):
+                self.passed_over += 1
                 continue
             if run and message.number != run[-1].number + 1:
                 self._publish(run)

@@ -44,6 +44,8 @@ def headers_of(message: Message, stream: str, log: str) -> dict[str, bytes]:
         "stream": stream, "session": message.session, "sequence": message.sequence,
         "time_ns": message.time_ns,
     }  # fmt: skip
-    path = ",".join([*path_of(message.headers), log])
-    first = json.dumps(origin, separators=(",", ":")).encode()
-    return {ORIGIN: first, **message.headers, PATH: path.encode()}
+    path = path_of(message.headers)
+    headers = {**message.headers, PATH: ",".join([*path, log]).encode()}
+    if not path:  # the first bridge says it, whatever a publisher has written there
+        headers[ORIGIN] = json.dumps(origin, separators=(",", ":")).encode()
+    return headers

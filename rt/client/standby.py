@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Final, NamedTuple, Self
 
 from rt.errors import FrameError, Misuse, RtError, spoken
@@ -26,8 +26,9 @@ from rt.text import printable
 STATE_NAME: Final = "standby.state"
 RECORD_NAME: Final = "standby.json"
 EVERY_S: Final = 5.0
-_COSTS: Final = 20.0  # asking takes at most this fraction of the time
-_SAMPLES: Final = 4096
+_COSTS: Final = 20.0  # the cluster makes an answer in at most a twentieth of the time
+_PAUSE_MAX_S: Final = 60.0
+_SAMPLES: Final = 512  # if more are waited for, the oldest no longer count
 _STOP_S: Final = 5.0
 _RECORD_BYTES_MAX: Final = 64 << 10
 
@@ -42,7 +43,7 @@ class _Sample(NamedTuple):
     number: int
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class StandbyRecord:
     """StandbyRecord: how far a standby is, as it was written last.
 
@@ -83,11 +84,6 @@ class StandbyRecord:
         return max(0.0, (now_ns - self.state_at_ns) / 1e9)
 
 
-def state_path(root: str, stream: str) -> str:
-    """Return the path of the state that is carried beside a copy."""
-    return os.path.join(stream_directory(root, stream), STATE_NAME)
-
-
 def read_record(root: str, stream: str) -> StandbyRecord:
     """Return what a standby wrote last.
 
@@ -97,22 +93,36 @@ def read_record(root: str, stream: str) -> StandbyRecord:
     path = os.path.join(stream_directory(root, stream), RECORD_NAME)
     try:
         with open(path, "rb") as file:
-            fields = json.loads(file.read(_RECORD_BYTES_MAX))
-        return StandbyRecord(**fields)
+            record = StandbyRecord(**json.loads(file.read(_RECORD_BYTES_MAX)))
+        for each in fields(StandbyRecord):
+            if type(getattr(record, each.name)) is not type(each.default):
+                raise TypeError(f"{each.name} is of another type")
+        for place in (record.end, record.proven_to, record.cluster_end):
+            Position.parse(place)
+        return record
     except FileNotFoundError:
         raise Misuse(f"{path} does not exist; rt pull --standby writes it") from None
     except (ValueError, TypeError, RecursionError) as error:
         raise Misuse(f"{path} cannot be read: {error}") from None
 
 
-@dataclass(slots=True)
-class _Asked:
-    """What is known of the cluster."""
+class _Pending(NamedTuple):
+    """A state that may be newer than the copy, and when it was asked for."""
 
-    samples: deque[_Sample] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
-    pending: CarriedState | None = None  # newer than the copy
-    pending_at_ns: int = 0
-    pending_end: Position = START
+    carried: CarriedState
+    at_ns: int
+    end: Position
+
+
+def pause_s(every_s: float, *, cost_s: float, failed: bool) -> float:
+    """Return how long to wait before the cluster is asked again.
+
+    Args:
+        every_s: the least wait.
+        cost_s: how long the last answers took.
+        failed: whether they did not come.
+    """
+    return every_s if failed else max(every_s, min(_COSTS * cost_s, _PAUSE_MAX_S))
 
 
 class StateCarrier:
@@ -121,7 +131,7 @@ class StateCarrier:
     A state is written only once the copy has come to its end and has the same digest there: with
     an older copy it would be of no use.
 
-    Threads: one of its own calls `turn`; `record` is replaced as a whole, and anyone may read it.
+    Threads: one of its own calls `turn`; `record` is replaced as a whole, and any may read it.
     """
 
     def __init__(
@@ -147,7 +157,9 @@ class StateCarrier:
         self._top, self._stream = stream_directory(root, stream), stream
         self._ask, self._position = ask, position
         self._every_s, self._now_ns = every_s, now_ns
-        self._asked = _Asked()
+        self._samples: deque[_Sample] = deque(maxlen=_SAMPLES)  # of what the copy does not have yet
+        self._had = _Sample(0, START, 0)  # the latest that it has
+        self._pending: _Pending | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="standby", daemon=True)
         self.record = StandbyRecord()
@@ -190,69 +202,81 @@ class StateCarrier:
             begun_s = time.monotonic()
             self.turn()
             cost_s = time.monotonic() - begun_s
-            self._stopped.wait(max(self._every_s, _COSTS * cost_s))
+            self._stopped.wait(
+                pause_s(self._every_s, cost_s=cost_s, failed=bool(self.record.error))
+            )
 
     def _look(self) -> None:
-        asked, asked_ns = self._asked, self._now_ns()
+        asked_ns = self._now_ns()
         with reading_answers():
             answer = self._ask({"do": END, "latest": True})
-            end, number = Position.parse(str(answer["end"])), int(answer["number"])
-        asked.samples.append(_Sample(asked_ns, end, number))
-        if asked.pending is None:
+            sample = _Sample(asked_ns, Position.parse(str(answer["end"])), int(answer["number"]))
+        self._samples.append(sample)
+        if self._pending is None:
             asked_ns = self._now_ns()
             given = carried_state(self._ask({"do": "standby-state"}))
             if given.stream != self._stream:
                 raise Misuse(f"the state is of stream {given.stream}, not of {self._stream}")
             state = given.state()
             if state.index != self.record.state_index:
-                asked.pending, asked.pending_at_ns, asked.pending_end = given, asked_ns, state.end
-        if asked.pending is not None and self._position() >= asked.pending_end:
-            self._keep(asked.pending)
+                self._pending = _Pending(given, asked_ns, state.end)
+        if self._pending is not None and self._position() >= self._pending.end:
+            pending, self._pending = self._pending, None
+            self._keep(pending)
 
-    def _keep(self, carried: CarriedState) -> None:
+    def _keep(self, pending: _Pending) -> None:
         """Write a state whose end the copy has reached, if they agree."""
-        state = carried.state()
+        carried, state = pending.carried, pending.carried.state()
         with closing(LogDirectory(os.path.join(self._top, MERGED_NAME))) as log:
             log.refresh()
             identity, proof = log.manifest.identity, proof_at(log, state.end)
-        self._asked.pending = None
-        is_empty = state.end == START
         if identity is not None and identity.id != carried.log:
+            self._count_nothing()
             raise Misuse(f"the copy is of the log {identity.id}, the state of {carried.log}")
-        if proof is None and not is_empty:
+        if proof is None and state.end != START:
             return  # archived meanwhile; the next state is newer
         if proof is not None and proof.digest != state.digest:
+            self._count_nothing()
             words = f"the copy differs from the cluster's log at {state.end}"
             raise Misuse(f"{words}; rt verify the copy, and copy it again if it is whole")
         write_file(os.path.join(self._top, STATE_NAME), carried.encode(), force=True)
         sync_directory(self._top)
-        self.record.state_index, self.record.state_at_ns = state.index, self._asked.pending_at_ns
-        self.record.proven_to, self.record.proven_digest = str(state.end), state.digest.hex()
+        self.record = replace(
+            self.record, state_index=state.index, state_at_ns=pending.at_ns,
+            proven_to=str(state.end), proven_digest=state.digest.hex(),
+        )  # fmt: skip
+
+    def _count_nothing(self) -> None:
+        """Forget how far the copy was: it is not of the cluster's log."""
+        self._samples.clear()
+        self._had = _Sample(0, START, 0)
+        self.record = replace(self.record, complete_as_of_ns=0)
 
     def _write(self, error: str) -> None:
-        record, here, samples = self.record, self._position(), self._asked.samples
-        record.at_ns, record.end, record.error = self._now_ns(), str(here), error
-        had = [each for each in samples if each.end <= here]
-        if had:
-            record.complete_as_of_ns = max(record.complete_as_of_ns, had[-1].at_ns)
-        if samples:
-            last = samples[-1]
-            record.cluster_end = str(last.end)
-            known = had[-1].number if had else 0
-            record.behind = 0 if last.end <= here else last.number - known
-        data = json.dumps(asdict(record), indent=1).encode() + b"\n"
+        here, samples = self._position(), self._samples
+        last = samples[-1] if samples else self._had
+        while samples and samples[0].end <= here:
+            self._had = samples.popleft()
+        record = self.record
+        self.record = replace(
+            record, at_ns=self._now_ns(), end=str(here), error=error,
+            complete_as_of_ns=max(record.complete_as_of_ns, self._had.at_ns),
+            cluster_end=str(last.end) if last.at_ns else record.cluster_end,
+            behind=last.number - self._had.number,
+        )  # fmt: skip
+        data = json.dumps(asdict(self.record), indent=1).encode() + b"\n"
         path = os.path.join(self._top, RECORD_NAME)
         replace_small(path, path + ".tmp", data)
 
 
-def carried_here(root: str, stream: str) -> tuple[str, CarriedState]:
-    """Return the path of the state carried beside a copy, and the state.
+def carried_here(root: str, stream: str) -> CarriedState:
+    """Return the state carried beside a copy.
 
     Raises:
         Misuse: there is none, or it cannot be read.
     """
-    path = state_path(root, stream)
+    path = os.path.join(stream_directory(root, stream), STATE_NAME)
     try:
-        return path, read_carried(path)
+        return read_carried(path)
     except FileNotFoundError:
         raise Misuse(f"{path} does not exist; rt pull --standby writes it") from None

@@ -36,6 +36,20 @@ class Founded:
     dropped: frozenset[str]
     is_partial: bool
 
+    def with_those_of(self, text: str | None) -> "Founded":
+        """Return the limits that hold where an earlier founding's note holds too.
+
+        Raises:
+            Misuse: the note is malformed.
+        """
+        if text is None:
+            return self
+        before = _founded(text)
+        return Founded(
+            self.log, max(self.time_ns, before.time_ns), self.groups & before.groups,
+            self.dropped | before.dropped, self.is_partial or before.is_partial,
+        )  # fmt: skip
+
     def text(self) -> str:
         """Return the note."""
         return json.dumps(

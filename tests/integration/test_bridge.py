@@ -86,7 +86,8 @@ def test_a_chain_of_sites_forwards_what_came_by_a_bridge_and_never_back(zones, t
     first, second, third = zones("first"), zones("second"), zones("third")
     published(first, "jfk", b"a", b"b")
     forward(first, second, str(tmp_path / "12"))
-    assert forward(second, third, str(tmp_path / "23"))["forwarded"] == 0
+    unchained = forward(second, third, str(tmp_path / "23"))
+    assert (unchained["forwarded"], unchained["passed_over"]) == (0, 2)
     assert forward(second, third, str(tmp_path / "23c"), "--chain", session="c")["forwarded"] == 2
     assert forward(second, first, str(tmp_path / "21"), "--chain", session="d")["forwarded"] == 0
     assert forward(third, first, str(tmp_path / "31"), "--chain", session="e")["forwarded"] == 0
@@ -114,7 +115,7 @@ def test_a_bridge_forwards_what_it_is_told(zones, tmp_path):
     published(source, "eu-1", b"AA1", b"BB1")
     published(source, "us-1", b"AA2")
     done = forward(source, target, str(tmp_path / "b"), "--sessions", "eu-*", "--keys", "AA")
-    assert done == {"forwarded": 1, "next": 1}
+    assert done == {"forwarded": 1, "passed_over": 0, "next": 1}
     assert [each.payload for each in messages(target, tmp_path)] == [b"AA1"]
 
 
@@ -163,6 +164,34 @@ def test_a_bridge_ends_by_a_signal_and_says_how_far_it_was(zones, tmp_path):
     assert (process.returncode, json.loads(said)["next"]) == (0, 1)
 
 
+def test_a_bridge_that_began_at_the_latest_goes_on_there(zones, tmp_path):
+    """Nothing was forwarded yet, so its session is empty; what came since was passed over."""
+    source, target = zones("source"), zones("target")
+    published(source, "jfk", b"before")
+    options = (source, target, str(tmp_path / "b"), "--start", "latest")
+    assert forward(*options)["forwarded"] == 0
+    published(source, "jfk", b"between")
+    assert forward(*options)["forwarded"] == 1
+    assert [each.payload for each in messages(target, tmp_path)] == [b"between"]
+
+
+def test_a_bridge_that_is_stopped_before_it_has_everything_does_not_end_with_0(zones, tmp_path):
+    """A script that goes on after --once would go on without the rest."""
+    source, target = zones("source"), zones("target")
+    published(source, "jfk", b"a")
+    source.stop("n1")
+    words = (
+        "bridge", "--from", config(source), "--to", config(target), "--root", tmp_path / "b",
+        "--session", "bridge", "--once", "--timeout", "60",
+    )  # fmt: skip
+    with start(*words) as process:
+        assert b"forwarding to flights" in process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1, said
+    assert b"stopped before everything was forwarded" in said
+
+
 def test_one_log_is_not_bridged_with_itself(zones, tmp_path):
     """It would never end."""
     source = zones("source")
@@ -180,6 +209,8 @@ def test_the_path_of_a_message_is_bounded():
     headers = headers_of(message, "flights", "ab")
     assert headers["rt-path"] == b"ab"
     assert headers["a"] == b"1"
+    forged = headers_of(message._replace(origin=Origin("jfk", 1, {"rt-origin": b"x"})), "s", "ab")
+    assert json.loads(forged["rt-origin"])["session"] == "jfk"
     again = headers_of(message._replace(origin=Origin("b", 1, headers)), "other", "cd")
     assert again["rt-path"] == b"ab,cd"
     assert again["rt-origin"] == headers["rt-origin"]

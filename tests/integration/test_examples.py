@@ -97,6 +97,18 @@ def test_a_flow_is_buffered_on_disk_and_goes_on_after_a_kill(tmp_path):
     assert handled + len(rest) >= 100
 
 
+def test_a_flow_whose_consumer_fails_does_not_end_with_0(tmp_path):
+    """Its items are still there; that nothing was printed must not look like success."""
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, os.path.join(EXAMPLES, "flow.py"), str(tmp_path), "ticks", "10"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert done.returncode == 1
+    assert b"flow: " in done.stderr
+    code, out, _ = example("flow.py", tmp_path, "ticks", 0)
+    assert code == 0
+    assert len(out.splitlines()) == 10
+
+
 def test_a_fix_session_goes_on_with_the_next_number_however_often_it_is_killed(tmp_path):
     """A number that is used twice, or never, ends a FIX session."""
     sent = []

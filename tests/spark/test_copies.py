@@ -9,9 +9,7 @@ import pytest
 import rt
 import rt.spark
 from rt.errors import CorruptLog, GapError, Misuse
-from rt.format.manifest import Archived
-from rt.log.files.archived import empty_files
-from rt.log.files.disk import OsDisk
+from rt.format.manifest import encode_entry
 from rt.offload.offload import offload
 from rt.offload.store import open_store
 from rt.position import Position
@@ -34,13 +32,6 @@ def log(tmp_path):
         yield log
 
 
-def archive(log, *files):
-    """Archive files: line and bytes, as a node does."""
-    for file in files:
-        log.appender.archive(Archived(FILES[file], 7, "limit"))
-    empty_files(OsDisk(), log.appender.directory, [FILES[file] for file in files])
-
-
 def read(log, tmp_path, **options):
     """Return positions and payloads."""
     options = {"copies": tmp_path / "backup", **options}
@@ -51,7 +42,7 @@ def read(log, tmp_path, **options):
 def test_archived_files_are_read_as_if_they_were_there(log, tmp_path):
     """From any start, with the same positions; even if their names are gone."""
     before = read(log, tmp_path)
-    archive(log, 0, 1)
+    log.archive(*FILES[:2])
     os.unlink(os.path.join(log.directory, FILES[0].file_name))
     assert read(log, tmp_path) == before
     assert len(before) == 400
@@ -69,7 +60,7 @@ def test_a_file_that_is_archived_after_the_load_is_read_in_its_copy(log, tmp_pat
     reader = rt.read_arrow(
         log.directory, columns=["position", "payload"], copies=tmp_path / "backup"
     )
-    archive(log, 0, 1, 2)
+    log.archive(*FILES[:3])
     rows = reader.read_all().to_pylist()
     assert [(row["position"], row["payload"]) for row in rows] == before
 
@@ -77,7 +68,7 @@ def test_a_file_that_is_archived_after_the_load_is_read_in_its_copy(log, tmp_pat
 def test_what_has_no_copy_is_a_gap_and_a_damaged_copy_an_error(log, tmp_path):
     """Each in one sentence that names the file or the place."""
     before, backup = read(log, tmp_path), tmp_path / "backup"
-    archive(log, 0, 1)
+    log.archive(*FILES[:2])
     with pytest.raises(Misuse, match="nowhere holds no copies"):
         read(log, tmp_path, copies=tmp_path / "nowhere")
     with pytest.raises(Misuse, match="is empty; name a directory"):
@@ -97,21 +88,22 @@ def test_what_has_no_copy_is_a_gap_and_a_damaged_copy_an_error(log, tmp_path):
     assert read(log, tmp_path, start="0.0.0", on_gap="skip") == before[:100] + before[200:]
 
 
-def test_copies_are_of_one_log(log, tmp_path):
+def test_copies_are_of_one_log(log, tmp_path, tmp_path_factory):
     """The names of another log's files are the same."""
+    copies = tmp_path_factory.mktemp("apart") / "backup"  # or they are a third log
+    shutil.move(tmp_path / "backup", copies)
     with MergedLog(str(tmp_path / "trains" / "out")) as other:
         other.merge("jfk", [b"other"])
-        for line in (tmp_path / "trains" / "out" / "manifest",):
-            text = line.read_text(encoding="utf-8")
-            assert text
-        with pytest.raises(Misuse):
-            rt.read_arrow(str(tmp_path), copies=tmp_path / "backup").read_all()
+        manifest = tmp_path / "trains" / "out" / "manifest"
+        manifest.write_bytes(encode_entry(other.appender.identity._replace(id="1" * 32)))
+        with pytest.raises(Misuse, match="holds copies of one log, and the load names 2"):
+            rt.read_arrow(str(tmp_path), copies=copies).read_all()
 
 
 def test_a_query_reads_copies(log, tmp_path):
     """`rt query --copies`."""
     pytest.importorskip("duckdb")
-    archive(log, 0, 1)
+    log.archive(*FILES[:2])
     line = ["query", "select count(*) n from log", log.directory, "--output", "json"]
     line += ["--from", "0.0.0"]
     assert run(*line).exit_code == 1
@@ -124,7 +116,7 @@ def test_a_query_reads_copies(log, tmp_path):
 
 def test_a_load_of_spark_takes_the_option_copies(log, tmp_path):
     """`rt.spark.read(path).option(copies=...)`: what a task reads, without a JVM."""
-    archive(log, 0, 1, 2)
+    log.archive(*FILES[:3])
     loading = rt.spark.read(log.directory).option(copies=tmp_path / "backup")
     assert loading.between("0.0.0").summary().messages == 400
     assert loading.between("last:150").summary().messages == 150
@@ -135,6 +127,6 @@ def test_a_load_of_spark_takes_the_option_copies(log, tmp_path):
 @pytest.mark.spark
 def test_spark_reads_copies(log, tmp_path, spark):
     """A batch of real workers."""
-    archive(log, 0, 1)
+    log.archive(*FILES[:2])
     frame = rt.spark.read(log.directory).option(copies=tmp_path / "backup").between("0.0.0").load()
     assert frame.count() == 400

@@ -10,9 +10,7 @@ from logs import MergedLog
 
 from rt.cli.common import exits
 from rt.errors import CorruptLog, GapError, Misuse
-from rt.format.manifest import Archived, decode_entry, encode_entry
-from rt.log.files.archived import empty_files
-from rt.log.files.disk import OsDisk
+from rt.format.manifest import decode_entry, encode_entry
 from rt.log.read.start import AtTime, Last
 from rt.offload.offload import offload
 from rt.offload.store import open_store
@@ -44,13 +42,6 @@ def log(tmp_path):
         yield log
 
 
-def archive(log, *files):
-    """Archive files: line and bytes, as a node does."""
-    for file in files:
-        log.appender.archive(Archived(FILES[file], 7, "limit"))
-    empty_files(OsDisk(), log.appender.directory, [FILES[file] for file in files])
-
-
 def reader(tmp_path, **options):
     """Return a subscriber that may read copies."""
     options = {"follow": False, "copies": str(tmp_path / "backup"), **options}
@@ -78,7 +69,7 @@ def test_archived_files_are_read_back_as_if_they_were_there(log, tmp_path):
     """With all positions; without the option there is a gap, as always."""
     with reader(tmp_path) as subscriber:
         before = list(subscriber)
-    archive(log, 0, 1)
+    log.archive(*FILES[:2])
     with reader(tmp_path) as subscriber:
         assert list(subscriber) == before
     assert payloads(tmp_path) == ALL
@@ -91,7 +82,7 @@ def test_a_reader_may_begin_anywhere_in_what_was_archived(log, tmp_path):
     """A position it kept for a year, a time, or so many messages from the end."""
     with reader(tmp_path) as subscriber:
         messages = list(subscriber)
-    archive(log, 0, 1, 2)
+    log.archive(*FILES[:3])
     for place in range(0, 300, 37):
         assert payloads(tmp_path, start=messages[place].position) == ALL[place:]
     assert payloads(tmp_path, start=Last(250)) == ALL[150:]
@@ -101,7 +92,7 @@ def test_a_reader_may_begin_anywhere_in_what_was_archived(log, tmp_path):
 
 def test_a_file_whose_name_is_gone_is_read_back_too(log, tmp_path):
     """Empty files are folded into the manifest after a while."""
-    archive(log, 0, 1)
+    log.archive(*FILES[:2])
     for file in FILES[:2]:
         os.unlink(os.path.join(log.appender.directory, file.file_name))
     assert payloads(tmp_path) == ALL
@@ -113,7 +104,7 @@ def test_a_file_that_is_archived_while_it_is_read_is_read_on(log, tmp_path, take
     with reader(tmp_path) as subscriber:
         messages = iter(subscriber)
         found = [next(messages).payload for _ in range(taken)]
-        archive(log, 0)
+        log.archive(FILES[0])
         found += [message.payload for message in messages]
     assert found == ALL
 
@@ -122,7 +113,7 @@ def test_what_was_not_copied_is_still_a_gap(log, tmp_path):
     """A reader must not run over a hole because it was allowed to look elsewhere."""
     for name in ("log.0.1.zst", "log.0.1.json"):
         os.unlink(tmp_path / "backup" / name)
-    archive(log, 0, 1)
+    log.archive(*FILES[:2])
     with reader(tmp_path) as subscriber, pytest.raises(GapError) as caught:
         list(subscriber)
     assert (caught.value.gap.end, caught.value.gap.files) == (FILES[2], ("log.0.1",))
@@ -134,7 +125,7 @@ def test_not_a_byte_of_a_damaged_copy_is_given_out(log, tmp_path):
 
     A bit or two of a zstd frame mean nothing; then the bytes are those that were copied.
     """
-    archive(log, 0, 1)
+    log.archive(*FILES[:2])
     path = tmp_path / "backup" / "log.0.1.zst"
     whole, harmless = path.read_bytes(), 0
     for place in range(0, len(whole), 5):
@@ -151,7 +142,7 @@ def test_not_a_byte_of_a_damaged_copy_is_given_out(log, tmp_path):
 @pytest.mark.parametrize("damage", ["missing", "longer", "facts", "another file", "another log"])
 def test_a_copy_that_does_not_match_its_facts_is_refused(log, tmp_path, damage):
     """The facts beside a copy can be damaged like any other file."""
-    archive(log, 0)
+    log.archive(FILES[0])
     facts, data = tmp_path / "backup" / "log.0.0.json", tmp_path / "backup" / "log.0.0.zst"
     fields = json.loads(facts.read_text())
     if damage == "missing":
@@ -172,14 +163,14 @@ def test_a_copy_that_does_not_match_its_facts_is_refused(log, tmp_path, damage):
 
 def test_a_place_without_copies_is_named(log, tmp_path):
     """A slip in its name would look like a gap."""
-    archive(log, 0)
+    log.archive(FILES[0])
     with pytest.raises(Misuse, match="nowhere holds no copies"):
         payloads(tmp_path, copies=str(tmp_path / "nowhere"))
 
 
 def test_a_follower_reads_back_and_continues_live(log, tmp_path):
     """It was away for a month, and wants it all."""
-    archive(log, 0, 1, 2)
+    log.archive(*FILES[:3])
     with reader(tmp_path, follow=True) as subscriber:
         messages = iter(subscriber)
         assert [next(messages).payload for _ in range(400)] == ALL
@@ -189,7 +180,7 @@ def test_a_follower_reads_back_and_continues_live(log, tmp_path):
 
 def test_copies_are_read_on_the_command_line(log, tmp_path):
     """`rt subscribe --copies`."""
-    archive(log, 0, 1)
+    log.archive(*FILES[:2])
     base = ["subscribe", "--root", tmp_path / "rt", "--stream", "flights", "--no-follow"]
     base += ["--from", "0.0.0"]
     assert run(*base).exit_code == exits.FOUND_WRONG

@@ -3,12 +3,13 @@
 import json
 import os
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from logs import MergedLog
 
 from rt import Misuse, Refused
-from rt.client.standby import RECORD_NAME, STATE_NAME, StateCarrier, read_record
+from rt.client.standby import RECORD_NAME, STATE_NAME, StateCarrier, pause_s, read_record
 from rt.errors import PeerError
 from rt.format.manifest import Archived
 from rt.log.files.directory import LogDirectory
@@ -16,7 +17,7 @@ from rt.log.read.proof import Proof, proof_at
 from rt.node.founding.carried_state import CarriedState, carried_state, read_carried
 from rt.node.founding.from_copy import read_founding
 from rt.position import FILE_BYTES_MAX, START, Position
-from sequencer.ledger.founded import CERTIFICATES_NOTE, FOUNDED_NOTE, obstacle
+from sequencer.ledger.founded import CERTIFICATES_NOTE, FOUNDED_NOTE, Founded, obstacle
 from sequencer.ledger.instruction import Note, Roll
 from sequencer.ledger.ledger import Ledger
 from sequencer.ledger.seal import (
@@ -146,6 +147,40 @@ def test_a_copy_that_differs_is_said_and_its_state_is_not_kept(cluster):
     assert not record.state_index
 
 
+def test_a_copy_that_was_whole_and_differs_now_has_nothing_that_counts(cluster):
+    """It went on to be zero seconds behind, with exit code 0, until its state was a minute old."""
+    carrier = cluster.carrier()
+    carrier.turn()
+    before = carrier.record
+    assert before.behind_s(cluster.now_ns) < 10
+    cluster.merge("jfk", b"d")
+    state = cluster.states[-1].state()
+    state.digest = bytes(16)
+    cluster.states[-1] = replace(cluster.states[-1], ledger=state.encode())
+    carrier.turn()
+    assert carrier.record.behind_s(cluster.now_ns) == float("inf")
+    assert before.behind_s(cluster.now_ns) < 10, "other threads read a record that does not change"
+
+
+def test_a_long_lag_does_not_lose_count(cluster):
+    """An hour behind, and the page must not say that everything is missing."""
+    carrier = cluster.carrier()
+    carrier.turn()
+    cluster.merge("jfk", b"d")
+    cluster.lag = 1
+    for _ in range(520):
+        carrier.turn()
+    assert read_record(cluster.root, STREAM).behind == 1
+
+
+def test_a_cluster_that_cannot_be_asked_is_asked_again_soon():
+    """Three addresses that do not answer take 30 s; twenty times that was a wait of ten minutes."""
+    assert pause_s(5.0, cost_s=30.0, failed=True) == 5.0
+    assert pause_s(5.0, cost_s=0.01, failed=False) == 5.0
+    assert pause_s(5.0, cost_s=1.0, failed=False) == 20.0
+    assert pause_s(5.0, cost_s=30.0, failed=False) == 60.0
+
+
 def test_a_state_of_another_log_is_not_kept(cluster):
     """As after a mistake in the addresses."""
     cluster.states[-1] = CarriedState(STREAM, "1" * 32, 1, {}, ("n1",), cluster.states[-1].ledger)
@@ -174,7 +209,7 @@ def test_a_record_that_is_missing_or_malformed_is_said_in_a_sentence(tmp_path):
     with pytest.raises(Misuse, match="rt pull --standby writes it"):
         read_record(str(tmp_path), STREAM)
     os.makedirs(tmp_path / STREAM)
-    for text in ("", "[]", '{"strange": 1}', "[" * 9999):
+    for text in ("", "[]", '{"strange": 1}', "[" * 9999, '{"at_ns": "x"}', '{"end": "x"}'):
         (tmp_path / STREAM / RECORD_NAME).write_text(text)
         with pytest.raises(Misuse, match="cannot be read"):
             read_record(str(tmp_path), STREAM)
@@ -224,6 +259,20 @@ def test_a_session_that_began_after_the_state_holds_up_the_groups_until_it_is_na
         assert not obstacle(ledger, "blue", "feed", 0)
     ledger = read_founding(cluster.out, ["feed=red"], FILE_BYTES_MAX, carried).ledger
     assert ledger.watermarks == {"group feed": 4, "jfk": 2}
+
+
+def test_what_the_old_cluster_did_not_know_is_not_known_to_the_new_one_either(cluster):
+    """It was founded from a log itself, and a session of then could be merged twice."""
+    limits = Founded("1" * 32, 2000, frozenset({"feed"}), frozenset({"lga"}), is_partial=True)
+    cluster.states.clear()
+    cluster.save(**{FOUNDED_NOTE: limits.text()})
+    cluster.merge("ewr", b"d")
+    carried = cluster.states[0]
+    for groups, why in (([], "--group feed=x"), (["feed=ewr"], "")):
+        ledger = read_founding(cluster.out, groups, FILE_BYTES_MAX, carried).ledger
+        assert "rt session reset lga" in obstacle(ledger, "lga", "", 1000)
+        assert "may have messages that were merged before" in obstacle(ledger, "old", "", 1000)
+        assert why in obstacle(ledger, "x", "feed", 3000)
 
 
 def test_a_state_that_does_not_fit_the_log_is_refused(cluster):

@@ -2,7 +2,8 @@
 
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Final
 
@@ -76,7 +77,7 @@ _OPTIONS: Final = (
 
 
 def cluster_options(count: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return the options of a new cluster's files, which `made_cluster` takes.
+    """Return the options of a new cluster's files, which `ClusterOptions` takes.
 
     Args:
         count: the option for the number of nodes.
@@ -130,32 +131,62 @@ def init(
     """  # noqa: D301 - click reads the backspace character
     if (groups or state) and not source:
         raise Misuse("--group and --state say what is in the log of --from; name that too")
-    made_cluster(directory, stream=stream, source=source, state=state, groups=groups, **given)
+    options = ClusterOptions(directory, stream, source, state, groups, **given)
+    show_cluster(options, write_cluster(options))
 
 
-def made_cluster(
-    directory: str, *, stream: str, addresses: tuple[str, ...], count: int,
-    publishers: tuple[str, ...], subscribers: tuple[str, ...], source: str, groups: tuple[str, ...],
-    names: tuple[str, ...], node_root: str, node_certs: str, authority: str, as_json: bool,
-    state: str = "", keeps_id: bool = False, grants: str = "",
-) -> list[Place]:  # fmt: skip
-    """Write a cluster's files, and print what to do with them; return its nodes.
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """ClusterOptions: the options of `rt cluster init`, which `rt standby promote` takes too.
 
-    Args are the options of `rt cluster init`, and:
+    Attributes:
         keeps_id: whether the log of `source` keeps its id; see `founding_lines`.
-        grants: a file of grants to begin with.
+        grants: a file of grants to begin with; "" for none.
     """
-    founded = founding_lines(source, stream, groups, state, keeps_id=keeps_id) if source else ()
-    places = init_cluster(
-        directory, stream, addresses or free_addresses(count),
-        publishers=publishers, subscribers=subscribers, founded=founded,
-        layout=ClusterLayout(names, node_root, node_certs, authority, grants),
+
+    directory: str
+    stream: str
+    source: str
+    state: str
+    groups: tuple[str, ...]
+    addresses: tuple[str, ...]
+    count: int
+    publishers: tuple[str, ...]
+    subscribers: tuple[str, ...]
+    names: tuple[str, ...]
+    node_root: str
+    node_certs: str
+    authority: str
+    as_json: bool
+    keeps_id: bool = False
+    grants: str = ""
+
+
+def write_cluster(options: ClusterOptions) -> list[Place]:
+    """Write a cluster's files; return its nodes."""
+    source, stream = options.source, options.stream
+    founded = (
+        founding_lines(source, stream, options.groups, options.state, keeps_id=options.keeps_id)
+        if source else ()
     )  # fmt: skip
+    layout = ClusterLayout(
+        options.names, options.node_root, options.node_certs, options.authority, options.grants
+    )
+    return init_cluster(
+        options.directory, stream, options.addresses or free_addresses(options.count),
+        publishers=options.publishers, subscribers=options.subscribers, founded=founded,
+        layout=layout,
+    )  # fmt: skip
+
+
+def show_cluster(options: ClusterOptions, places: Sequence[Place]) -> None:
+    """Print what to do with the files of a new cluster."""
+    directory, node_certs, source = options.directory, options.node_certs, options.source
     certs, clients = os.path.join(directory, "certs"), os.path.join(directory, CLIENTS_NAME)
-    if as_json:
+    if options.as_json:
         made = [{"name": p.name, "address": p.address, "config": p.config} for p in places]
-        print_json({"stream": stream, "certs": certs, "clients": clients, "nodes": made})
-        return places
+        print_json({"stream": options.stream, "certs": certs, "clients": clients, "nodes": made})
+        return
     say(f"{certs} holds the certificates and the authority; keep its ca.key on this machine.")
     say("Found each node on its machine, once and never again, and start it:", "")
     for place in places:
@@ -166,20 +197,22 @@ def made_cluster(
         files = f"ca.pem, grants.toml, {place.name}.pem and {place.name}.key"
         say(f"    needs {files} of {certs}{where}")
     if source:
-        also = f" and {state}, which must be the same on each" if state else ""
+        also = f" and {options.state}, which must be the same on each" if options.state else ""
         say("", f"Each node copies {source}{also} when it is founded;")
-        say(f"elsewhere, set founded_from{' and founded_state' if state else ''}.")
-    if node_root and node_certs:
+        say(f"elsewhere, set founded_from{' and founded_state' if options.state else ''}.")
+    if options.node_root and node_certs:
         say("", f"The nodes' files hold paths of their machines. For clients: {clients}", "")
     else:
         say("", f"The .toml files hold paths of this machine. For clients: {clients}", "")
-    if publishers and subscribers:
-        show_client_commands(clients, publishers[0])
-        return places
+    if options.publishers and options.subscribers:
+        show_client_commands(clients, options.publishers[0])
+        return
+    if options.grants:
+        say("The grants are those of before, and clients keep their certificates.")
+        return
     say("No client was named, so none may connect yet. Issue a certificate to each:", "")
     for role in ("publisher", "subscriber"):
         say(f"  rt certs issue NAME --role {role} --dir {shlex.quote(certs)}")
-    return places
 
 
 def show_client_commands(config: str, session: str = "one") -> None:

@@ -3,19 +3,25 @@
 import math
 import os
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Any, Final
 
 import click
 
-from rt.cli.cluster.cluster import cluster_options, made_cluster
+from rt.cli.cluster.cluster import (
+    ClusterOptions,
+    cluster_options,
+    show_cluster,
+    write_cluster,
+)
 from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.console import note, print_json, say
 from rt.cli.common.link import LINK_LISTED, LongWait, link_options
 from rt.cli.common.options import Seconds, flag, json_option
 from rt.client.readers.settings import ConnectionSettings
 from rt.client.standby import STATE_NAME, StandbyRecord, carried_here, read_record
-from rt.errors import Misuse
+from rt.errors import Misuse, RtError, spoken
 from rt.log.files.archived import place_after
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import make_private_directory
@@ -25,7 +31,7 @@ from rt.names import merged_directory
 from rt.net.admin import reading_answers
 from rt.net.authority.files import write_file
 from rt.net.authority.grants import GRANTS_NAME
-from rt.node.founding.carried_state import CarriedState
+from rt.node.founding.cluster_files import CLIENTS_NAME, Place
 from rt.position import Position
 from rt.text import printable, time_text
 from sequencer.ledger.seal import MOVED_TO_MAX
@@ -67,19 +73,25 @@ def status(settings: ConnectionSettings, *, max_s: float, as_json: bool) -> None
     record, now_ns = read_record(settings.root, settings.stream), time.time_ns()
     wrong = _wrong(record, max_s, now_ns)
     if as_json:
-        behind_s = record.behind_s(now_ns)
-        print_json({
-            "end": record.end, "cluster_end": record.cluster_end, "messages_behind": record.behind,
-            "seconds_behind": None if math.isinf(behind_s) else round(behind_s, 3),
-            "proven_to": record.proven_to, "digest": record.proven_digest,
-            "state_age_s": round((now_ns - record.state_at_ns) / 1e9, 3)
-            if record.state_at_ns else None,
-            "error": record.error, "ok": not wrong,
-        })  # fmt: skip
+        print_json({**_facts(record, now_ns), "ok": not wrong})
     else:
-        _say(record, now_ns)
+        say(*_lines(record, now_ns))
     if wrong:
         raise click.ClickException(wrong)
+
+
+def _facts(record: StandbyRecord, now_ns: int) -> dict[str, Any]:
+    """Return how far a standby is, for a script."""
+    return {
+        "end": record.end, "cluster_end": record.cluster_end, "messages_behind": record.behind,
+        "seconds_behind": _rounded(record.behind_s(now_ns)),
+        "proven_to": record.proven_to, "digest": record.proven_digest,
+        "state_age_s": _rounded(record.state_age_s(now_ns)), "error": record.error,
+    }  # fmt: skip
+
+
+def _rounded(seconds: float) -> float | None:
+    return None if math.isinf(seconds) else round(seconds, 3)
 
 
 def _wrong(record: StandbyRecord, max_s: float, now_ns: int) -> str:
@@ -94,23 +106,25 @@ def _wrong(record: StandbyRecord, max_s: float, now_ns: int) -> str:
         if math.isinf(behind_s):
             return f"how far the copy is behind is not known{because}"
         return f"the copy may lack what was merged in the last {behind_s:.1f} s{because}"
-    if (now_ns - record.state_at_ns) / 1e9 > max_s:
+    if record.state_age_s(now_ns) > max_s:
         return f"the state was carried at {time_text(record.state_at_ns)}, and not since{because}"
     return ""
 
 
-def _say(record: StandbyRecord, now_ns: int) -> None:
+def _lines(record: StandbyRecord, now_ns: int) -> list[str]:
+    """Return how far a standby is, for a reader."""
     behind_s = record.behind_s(now_ns)
     unknown = math.isinf(behind_s)
     as_of = "an unknown part of it" if unknown else f"everything merged {behind_s:.1f} s ago"
-    say(
+    lines = [
         f"the copy ends at {record.end}, the cluster's log at {record.cluster_end}",
         f"  it has {as_of}; {record.behind:,} messages behind when last asked",
         f"  equal to the cluster's by digest up to {record.proven_to}",
-    )
+    ]
     if record.state_at_ns:
-        age_s = (now_ns - record.state_at_ns) / 1e9
-        say(f"  the state is {age_s:.1f} s old, of instruction {record.state_index}")
+        age_s = record.state_age_s(now_ns)
+        lines.append(f"  the state is {age_s:.1f} s old, of instruction {record.state_index}")
+    return lines
 
 
 @standby.command()
@@ -148,43 +162,68 @@ def promote(
     if drained == is_now:
         raise click.UsageError("give --drained if the cluster runs, or --now if it is lost")
     if is_dry:
-        _say_missing(settings, drained=drained)
+        _say_missing(settings, drained=drained, as_json=given["as_json"])
         return
+    if os.path.exists(os.path.join(directory, CLIENTS_NAME)):
+        words = f"{directory} holds the files of a cluster; name another directory"
+        raise Misuse(f"{words}, or go on with rt cluster seal --moved-to, and start those nodes")
     if drained:
         _drain(settings, timeout_s)
     else:
-        _say_missing(settings, drained=False)
-    _, carried = carried_here(settings.root, settings.stream)
-    log, path = (
-        merged_directory(settings.root, settings.stream),
-        os.path.join(directory, STATE_NAME),
-    )
+        note(_missing(read_record(settings.root, settings.stream)))
+    carried = carried_here(settings.root, settings.stream)
+    path = os.path.join(directory, STATE_NAME)
     make_private_directory(directory)
     # a copy of the state, since rt pull --standby goes on to replace its own
     write_file(path, carried.encode(), force=True)
-    count = len(given["addresses"]) or given["count"]
-    given["names"] = given["names"] or carried.fresh_names(count)
     grants = os.path.join(given["authority"], GRANTS_NAME) if given["authority"] else ""
-    places = made_cluster(
-        directory, stream=settings.stream, source=log, state=path, keeps_id=drained,
-        grants=grants if os.path.exists(grants) else "", **given,
+    given["names"] = given["names"] or carried.fresh_names(
+        len(given["addresses"]) or given["count"]
+    )
+    options = ClusterOptions(
+        directory, settings.stream, merged_directory(settings.root, settings.stream), path,
+        keeps_id=drained, grants=grants if os.path.exists(grants) else "", **given,
     )  # fmt: skip
-    if drained:  # before the new nodes run: what the old ones say of the log is not the latest then
-        moved_to = ",".join(each.address for each in places)[:MOVED_TO_MAX]
+    places = write_cluster(options)
+    if drained:
+        _move(settings, places)
+    show_cluster(options, places)
+
+
+def _move(settings: ConnectionSettings, places: Sequence[Place]) -> None:
+    """Have the old cluster turn everyone away before the new nodes run.
+
+    Its word on where the log ends would not be the latest from then on.
+    """
+    moved_to = ",".join(each.address for each in places)[:MOVED_TO_MAX]
+    try:
         settings.ask({"do": "seal", "moved_to": moved_to})
-        note(f"the old cluster tells everyone that the log continues at {moved_to}")
+    except (RtError, OSError) as error:
+        raise click.ClickException(
+            f"the files are written, and the old cluster could not be told ({spoken(error)}); do "
+            f"not start the new nodes before this is done: rt cluster seal --moved-to {moved_to}"
+        ) from None
+    note(f"the old cluster tells everyone that the log continues at {moved_to}")
 
 
-def _say_missing(settings: ConnectionSettings, *, drained: bool) -> None:
+def _say_missing(settings: ConnectionSettings, *, drained: bool, as_json: bool) -> None:
     """Say what a promotion would begin with, and what may be missing."""
     record, now_ns = read_record(settings.root, settings.stream), time.time_ns()
-    _say(record, now_ns)
     carried_here(settings.root, settings.stream)
+    if as_json:
+        print_json(_facts(record, now_ns))
+        return
+    say(*_lines(record, now_ns))
     if drained:
         say("with --drained, nothing is missing: the cluster is sealed, and the copy completed")
-        return
+    else:
+        say(_missing(record))
+
+
+def _missing(record: StandbyRecord) -> str:
+    """Return what may be missing after a promotion without the cluster."""
     since = time_text(record.complete_as_of_ns) if record.complete_as_of_ns else "an unknown time"
-    say(f"what was merged after {since} may be missing", "  unless its publishers still have it")
+    return f"what was merged after {since} may be missing, unless its publishers still have it"
 
 
 def _drain(settings: ConnectionSettings, timeout_s: float) -> None:
@@ -228,11 +267,7 @@ def _drain(settings: ConnectionSettings, timeout_s: float) -> None:
 def _is_complete(root: str, stream: str, end: Position, index: int) -> bool:
     """Whether the copy and the carried state have come to the end of a sealed log."""
     try:
-        _, carried = carried_here(root, stream)
+        carried, record = carried_here(root, stream), read_record(root, stream)
     except Misuse:
         return False
-    return _state_index(carried) >= index and Position.parse(read_record(root, stream).end) >= end
-
-
-def _state_index(carried: CarriedState) -> int:
-    return carried.state().index
+    return carried.state().index >= index and Position.parse(record.end) >= end

@@ -9,7 +9,7 @@ import click
 
 from rt.bridge.bridge import Bridge, BridgeChoice
 from rt.cli.common.console import note, print_json
-from rt.cli.common.link import wait_until
+from rt.cli.common.link import interrupting, wait_until
 from rt.cli.common.options import Seconds, flag, json_option
 from rt.cli.process.descriptors import raise_descriptor_limit
 from rt.cli.process.service_manager import ServiceManager
@@ -100,38 +100,49 @@ def bridge(
         log = _log_of(target)
         made = Bridge(reader, copy, publisher, log, choice)
         undo.enter_context(made)
-        note(f"forwarding {reader.stream} to {publisher.stream}, from number {made.next_number:,}")
-        _run(made, follow=not once, timeout_s=timeout_s)
-        if once:
-            made.flush(timeout_s)
+        _run(made, publisher.stream, once=once, timeout_s=timeout_s)
         if as_json:
-            print_json({"forwarded": made.forwarded, "next": made.next_number})
-        else:
-            click.echo(f"forwarded {made.forwarded:,} messages, up to number {made.next_number:,}")
+            counts = {"forwarded": made.forwarded, "passed_over": made.passed_over}
+            print_json({**counts, "next": made.next_number})
+            return
+        click.echo(
+            f"forwarded {made.forwarded:,} messages, up to number {made.next_number:,}; "
+            f"{made.passed_over:,} that bridges had brought were passed over"
+        )
 
 
-def _run(made: Bridge, *, follow: bool, timeout_s: float) -> None:
+def _run(made: Bridge, stream: str, *, once: bool, timeout_s: float) -> None:
     """Forward until a signal comes, or the bridge has ended; raise what ended it."""
-    failures = list[Exception]()
+    ended = list[Exception | None]()  # what ended it; still empty after an internal error
 
     def work() -> None:
         try:
-            made.run(follow=follow, timeout_s=timeout_s)
-        except (RtError, OSError, TimeoutError) as error:
-            failures.append(error)
+            made.run(follow=not once, timeout_s=timeout_s)
+            if once:
+                made.flush(timeout_s)
+        except (RtError, OSError) as error:
+            ended.append(error)
+        else:
+            ended.append(None)
 
     thread = threading.Thread(target=work, name="bridge", daemon=True)
     signals = StopSignals()
     with signals:
+        note(f"forwarding to {stream}, from number {made.next_number:,}")
         thread.start()
         manager = ServiceManager()
         turn = manager.attend(signals, lambda: None, lambda: "")
-        wait_until(signals, lambda: not thread.is_alive(), None, ends=not follow, turn=turn)
+        is_done = wait_until(signals, lambda: not thread.is_alive(), None, ends=once, turn=turn)
         manager.stopping()
         made.stop()
-        thread.join(_STOP_S)
-    if failures:
-        raise failures[0]
+        if once and not is_done:
+            with interrupting(signals):
+                raise click.ClickException("stopped before everything was forwarded")
+    thread.join(_STOP_S)  # longer only if it waits for a peer; what it has is in the session's log
+    if not thread.is_alive() and not ended:
+        raise RtError("the bridge ended by an internal error, which is printed above")
+    if ended and (error := ended[0]) is not None:
+        raise error
 
 
 def _log_of(config: str) -> str:

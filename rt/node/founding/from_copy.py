@@ -131,7 +131,8 @@ def _name_groups(
     if unknown:
         groups = frozenset(named) - {NO_GROUP}
         founded = Founded(carried.log, before.time_ns, groups, frozenset(), is_partial=False)
-        ledger.note(FOUNDED_NOTE, founded.text())
+        known_limits = ledger.notes.get(FOUNDED_NOTE)  # if the old cluster was founded from a log
+        ledger.note(FOUNDED_NOTE, founded.with_those_of(known_limits).text())
 
 
 def parse_groups(texts: Sequence[str]) -> dict[str, frozenset[str]]:
