@@ -180,7 +180,9 @@ def _show(reader: Any) -> None:
 def _to_parquet(reader: Any, path: str) -> int:
     from pyarrow.parquet import ParquetWriter  # noqa: PLC0415 - optional
 
-    count, draft = 0, f"{path}.part"  # which a query that was killed leaves behind
+    directory, name = os.path.split(path)
+    # which a query that was killed leaves behind; no user has a file of this name
+    count, draft = 0, os.path.join(directory, f".{name}.rt-part")
     if os.path.lexists(path):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
     try:
