@@ -7,7 +7,6 @@ import ssl
 import threading
 import time
 import weakref
-from contextlib import suppress
 
 import pytest
 
@@ -80,11 +79,15 @@ def site(tmp_path):
 def demand_ended(sock, caplog, why):
     """Wait until the connection has ended, and for the log to say that this is why."""
     sock.settimeout(PATIENCE_S)
-    with suppress(ConnectionError, ssl.SSLError):  # and not a TimeoutError
-        while sock.recv(65536):
-            pass
+    received, began_s = [], time.monotonic()
+    try:
+        while data := sock.recv(65536):
+            received.append(data)
+    except (ConnectionError, ssl.SSLError) as error:  # and not a TimeoutError
+        received.append(error)
     lines = [each.getMessage() for each in caplog.records]
-    assert any("was ended: " in line and why in line for line in lines), lines
+    met = (lines, received, f"{time.monotonic() - began_s:.3f} s")
+    assert any("was ended: " in line and why in line for line in lines), met
 
 
 def client_files(site, role, **options):
