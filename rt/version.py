@@ -2,5 +2,5 @@
 
 from typing import Final
 
-__version__: Final = "0.1.0"
+__version__: Final = "0.2.0"
 SOFTWARE: Final = f"rt {__version__}"  # sent to peers

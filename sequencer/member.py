@@ -241,7 +241,7 @@ class Member:
         if engine.leader != self._leader or self.holdings.unreported:
             self._report_changes()
         while True:
-            if proposals.waiting.due or proposals.orders:
+            if proposals.waiting.due or proposals.orders or proposals.founding is not None:
                 proposals.propose()
             ready = engine.ready()
             if ready is not None:

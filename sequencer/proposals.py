@@ -57,6 +57,8 @@ class Proposals:
         self.waiting = WaitingSessions(holdings)
         # Whether a session of which nothing is merged yet may be merged; `SessionWatch` decides.
         self.may_begin: Callable[[str], bool] = lambda _session: True
+        # Returns the first instruction of a new cluster; None once one was executed.
+        self.founding: Callable[[], Instruction] | None = None
         self.orders: deque[Instruction] = deque()
         self._order_was_last = False
         self._undecided: tuple[Entry, Instruction] | None = None
@@ -132,8 +134,12 @@ class Proposals:
             return
         if self._execution.done_index < self._planner.ready_index:
             return  # entries it had when elected may drop copies that it would plan from
-        instruction = self._next_instruction()
-        notes = self._execution.executor.ledger.notes
+        ledger = self._execution.executor.ledger
+        if self.founding is not None and ledger.is_new:
+            instruction: Instruction | None = self.founding()
+        else:
+            instruction = self._next_instruction()
+        notes = ledger.notes
         if instruction is None or (SEALED_NOTE in notes and not may_follow(notes, instruction)):
             return
         try:
@@ -177,6 +183,8 @@ class Proposals:
 
     def executed(self, index: int) -> None:
         """Record that everything up to `index` was executed here."""
+        if self.founding is not None and not self._execution.executor.ledger.is_new:
+            self.founding = None
         if self._undecided is not None and self._undecided[0].index <= index:
             self._undecided = None
 

@@ -38,6 +38,7 @@ class ServedStream:
             `NAME/STREAM` asks about that stream, and `NAME` about the only one.
         is_own: whether publishers without a grant for a named stream may push to it.
         door: returns why a node is not admitted; if None, the host's members are admitted.
+        outdated: returns why a node may not speak a protocol, by its ALPN name; "" if it may.
         quotas: the quotas of its publishers.
     """
 
@@ -48,6 +49,7 @@ class ServedStream:
     questions: Mapping[str, Handler] = field(default_factory=lambda: MappingProxyType({}))
     is_own: bool = True
     door: NodeObjection | None = None
+    outdated: Callable[[str], str] = lambda _alpn: ""
     quotas: Quotas = field(init=False)
 
     def __post_init__(self) -> None:
@@ -56,7 +58,8 @@ class ServedStream:
     def objection(self, peer: PeerIdentity, alpn: str = "", *, is_live: bool = False) -> str:
         """Return why a node is not admitted, or ""; arguments as for `Streams.objection`."""
         if self.door is not None:
-            return self.door(peer, greets=alpn in self.greets, is_live=is_live)
+            why = self.door(peer, greets=alpn in self.greets, is_live=is_live)
+            return why or self.outdated(alpn)
         is_known = self.host.is_member(peer.name)
         return "" if is_known else f"{peer.name!r} is not a node of this cluster"
 

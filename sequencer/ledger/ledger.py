@@ -72,6 +72,11 @@ class Ledger:
     archived_to: Position = START
     notes: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was merged and nothing else agreed on yet."""
+        return self.end == START and not self.notes
+
     def merged_to(self, session: str) -> Position:
         """A session's merged end; `START` if nothing is merged."""
         return self.sessions.get(session, START)

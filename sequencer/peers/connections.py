@@ -387,6 +387,7 @@ class Peers:
         gone: Callable[[str], None],
         objection: NodeObjection,
         removed: Callable[[str, bool], None] = lambda _member, _is_removed: None,
+        outdated: Callable[[str], str] = lambda _alpn: "",
     ) -> None:
         """Dial every other member.
 
@@ -401,12 +402,14 @@ class Peers:
             objection: why a node is not heard.
             removed: called with a member that was dialled, and whether it refuses this node because
                 it was removed, by another thread.
+            outdated: why nothing is sent to a node, by the ALPN name that it speaks; "" if it is.
         """
         self.loop = loop
         self.spoken: dict[str, int] = {}
         self.holders: dict[str, PeerIdentity] = {}
         self._name, self._context, self._heard = name, context, heard
         self._gone, self._asked, self._removed = gone, objection, removed
+        self._outdated = outdated
         self._out: dict[str, PeerOut] = {}
         self._in: dict[str, PeerIn] = {}
         self._versions: dict[str, PeerVersion] = {}
@@ -441,7 +444,9 @@ class Peers:
                     out.dialer.addresses = tuple(places)
                     out.nudge()
             elif member != self._name:
-                dialer = PeerDialer(member, places, self._context, self._is_other)
+                dialer = PeerDialer(
+                    member, places, self._context, self._is_other, outdated=self._outdated
+                )
                 told = partial(self._told, member)
                 out = every[member] = PeerOut(self.loop, member, dialer, self._about, told=told)
                 out.nudge()

@@ -147,6 +147,7 @@ class PeerDialer:
             this node's cluster and nothing else.
         objection: why the node that answers is not that member, by its certificate; "" if it is.
         turns: shared by all that dial the same addresses.
+        outdated: why it is not spoken to, by the ALPN name that it chose; "" if it is.
     """
 
     def __init__(
@@ -156,9 +157,11 @@ class PeerDialer:
         context: Callable[[], ssl.SSLContext],
         objection: Callable[[PeerIdentity], str] = lambda _peer: "",
         turns: Turns = TURNS,
+        *,
+        outdated: Callable[[str], str] = lambda _alpn: "",
     ) -> None:
         self._name, self._context, self._objection = name, context, objection
-        self._turns = turns
+        self._turns, self._outdated = turns, outdated
         self.addresses = tuple(addresses)  # replaced whole, by any thread
         self.is_due = False  # whether to dial again without a pause
         self.verdict = ""  # why the member itself refused the last connection; set when dialling
@@ -200,13 +203,17 @@ class PeerDialer:
         if why := self._objection(identity):
             sock.close()
             raise PeerError(f"the {self._name} at {address[0]}:{address[1]} is refused: {why}")
-        if sock.selected_alpn_protocol() is None:
+        alpn = sock.selected_alpn_protocol()
+        if alpn is None:
             sock.close()
             spoken_here = " or ".join(map(str, PEER_VERSIONS))
             raise PeerError(
                 f"the {self._name} at {address[0]}:{address[1]} is of another cluster, or of "
                 f"another version: it does not speak {spoken_here} of the nodes' protocol"
             )
+        if why := self._outdated(alpn):
+            sock.close()
+            raise PeerError(f"the {self._name} at {address[0]}:{address[1]} is refused: {why}")
         self._turn -= 1
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)

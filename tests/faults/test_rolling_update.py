@@ -1,7 +1,7 @@
 """A rolling update: nodes of an earlier commit and of this one form one cluster, both ways."""
 
-import glob
 import io
+import json
 import os
 import subprocess
 import sys
@@ -19,7 +19,7 @@ from rt.node.founding.cluster_files import ask_status, init_local_cluster
 from rt.node.settings.node import parse_address
 from rt.publisher import Publisher
 from rt.subscriber import Subscriber
-from sequencer.raft.snapshots import decode_snapshot
+from sequencer.ledger.format_level import NEWEST
 from tests.commands import PATIENCE_S, clean_environment, run
 from tests.layout import ROOT
 from tests.replicator_host import eventually
@@ -30,6 +30,8 @@ pytestmark = pytest.mark.faults
 BEFORE = "328eb57dc7ec55cfba63b679735345443ced60c7"
 # The last commit whose nodes cannot read headers: version 9.
 WITHOUT_HEADERS = "c4a47fc8b5388919e30a64c6ab9c8d3f0b8559eb"
+# Of rt 0.1.0: level 10 of the formats, and no levels to be agreed on.
+RELEASE_0_1 = "557101feede4a0006cbae8c99dc29d2fd2f1ec19"
 PACKAGES = ("rt", "replicator", "sequencer", "archiver")
 STREAM = "flights"
 
@@ -44,6 +46,12 @@ def before(tmp_path_factory):
 def without_headers(tmp_path_factory):
     """The packages as they were when no node could read headers."""
     return extracted(WITHOUT_HEADERS, tmp_path_factory.mktemp("without"))
+
+
+@pytest.fixture(scope="module")
+def release_0_1(tmp_path_factory):
+    """The packages of rt 0.1.0."""
+    return extracted(RELEASE_0_1, tmp_path_factory.mktemp("release"))
 
 
 def extracted(commit, directory):
@@ -80,11 +88,17 @@ class Cluster:
 
     def found(self, name, code):
         """Found a node with the packages of a directory, and start it."""
+        config = self.places[name].config
         if code == str(ROOT):
-            assert run("node", "found", "--config", self.places[name].config).exit_code == 0
-            self.start(name, code)
+            assert run("node", "found", "--config", config).exit_code == 0
+        elif os.path.exists(os.path.join(code, "rt/cli/cluster/found.py")):
+            command = [sys.executable, "-m", "rt", "node", "found", "--config", config]
+            environment = clean_environment() | {"PYTHONPATH": code}
+            subprocess.run(command, cwd=code, env=environment, check=True, capture_output=True)
         else:
             self.start(name, code, "--found")
+            return
+        self.start(name, code)
 
     def start(self, name, code, *options):
         """Start a node with the packages of a directory."""
@@ -117,6 +131,23 @@ class Cluster:
             return ask_status(parse_address(self.places[name].address), self.asking)
         except (OSError, PeerError):
             return {}
+
+    def level(self):
+        """The level of the cluster's formats."""
+        config = f"{self.root}/clients.toml"
+        shown = run("cluster", "upgrade", "status", "--json", "--config", config)
+        assert shown.exit_code == 0, shown.output
+        return json.loads(shown.stdout)
+
+    def finalize(self):
+        """Let the cluster use all that this version can read."""
+
+        def is_final():
+            config = f"{self.root}/clients.toml"
+            shown = run("cluster", "upgrade", "finalize", "--json", "--config", config)
+            return shown.exit_code == 0 and json.loads(shown.stdout)["level"] == NEWEST
+
+        assert eventually(is_final, PATIENCE_S), self.level()
 
     def publish(self):
         """Publish a hundred messages, have them merged, and wait until all nodes have them."""
@@ -151,13 +182,9 @@ def test_each_node_in_turn_is_updated_and_taken_back_while_messages_flow(before,
             assert strangers(versions) == []
             assert bool(different_versions(versions)) == (name != "n3")
         assert "it runs an older version of rt" in cluster.log("n1")
-        assert eventually(lambda: protocols(cluster, "n1") == {10}, PATIENCE_S)
-        for name in cluster.places:  # what the earlier version cannot read is switched off
-            cluster.stop(name)
-            cluster.start(name, now, "--no-carry")
-            cluster.publish()
-        wait_for_snapshots(cluster)
-        for name in ("n3", "n2", "n1"):  # and the way back
+        assert eventually(lambda: protocols(cluster, "n1") == {NEWEST}, PATIENCE_S)
+        cluster.publish()
+        for name in ("n3", "n2", "n1"):  # and the way back: nothing was written that it cannot read
             cluster.stop(name)
             cluster.start(name, before)
             cluster.publish()
@@ -171,9 +198,13 @@ def test_headers_wait_for_the_last_node_and_none_are_taken_before(without_header
     with ExitStack() as undo:
         cluster = Cluster(tmp_path, undo)
         for name in cluster.places:
-            cluster.found(name, now if name != "n3" else without_headers)
+            cluster.found(name, without_headers)
         cluster.publish()
-        with pytest.raises(Refused, match=r"node \S+ runs rt .* cannot read headers") as caught:
+        for name in ("n1", "n2"):
+            cluster.stop(name)
+            cluster.start(name, now)
+            cluster.publish()
+        with pytest.raises(Refused, match=r"node n3 runs rt .* reads up to level 9") as caught:
             cluster.publisher.publish(b"no", headers={"a": b"1"})
         assert caught.value.code == NO_HEADERS
         assert "update rt on every node" in str(caught.value)
@@ -191,6 +222,8 @@ def test_headers_wait_for_the_last_node_and_none_are_taken_before(without_header
         cluster.publish()
         cluster.stop("n3")
         cluster.start("n3", now)
+        cluster.publish()
+        cluster.finalize()
         early.flush("merged", timeout_s=PATIENCE_S)
 
         def publish():
@@ -211,19 +244,42 @@ def test_headers_wait_for_the_last_node_and_none_are_taken_before(without_header
         assert found == [{"a": b"1"}, {"b": b"2"}, {"b": b"3"}]
 
 
-def wait_for_snapshots(cluster):
-    """Wait until each node has saved what it has executed: it reads no older instruction again."""
-
-    def saved(name):
-        [path] = glob.glob(f"{cluster.root}/**/{name}/**/state/snapshot", recursive=True)
-        with open(path, "rb") as file:
-            return decode_snapshot(file.read()).index
-
-    def is_saved():
-        executed = {name: cluster.status(name).get("executed") for name in cluster.places}
-        return all(executed[name] and saved(name) >= executed[name] for name in executed)
-
-    assert eventually(is_saved, PATIENCE_S)
+def test_an_update_is_undone_until_it_is_finalized_and_not_after_that(release_0_1, tmp_path):
+    """Nodes of the release before read all that was written, however long the update takes."""
+    now = str(ROOT)
+    with ExitStack() as undo:
+        cluster = Cluster(tmp_path, undo)
+        for name in cluster.places:
+            cluster.found(name, release_0_1)
+        cluster.publish()
+        for code in (now, release_0_1, now):  # there, back again, and there for good
+            for name in cluster.places:
+                cluster.stop(name)
+                cluster.start(name, code)
+                cluster.publish()
+                if code == now:
+                    sealed = run("cluster", "seal", "--config", f"{tmp_path}/clients.toml")
+                    assert sealed.exit_code != 0, name
+        level = cluster.level()
+        assert (level["level"], level["agreed"]) == (10, None)
+        cluster.finalize()
+        assert cluster.level()["agreed"]["level"] == NEWEST
+        cluster.publish()
+        cluster.stop("n3")
+        cluster.start("n3", release_0_1)
+        refused = "it reads up to level 10 of the cluster's formats, and the cluster has level 11"
+        assert eventually(lambda: refused in cluster.log("n3"), PATIENCE_S)
+        for name in ("n1", "n2"):
+            assert eventually(lambda name=name: refused in cluster.log(name), PATIENCE_S)
+        cluster.publisher.publish(b"two nodes are enough")
+        cluster.publisher.flush("merged", timeout_s=PATIENCE_S)
+        cluster.count += 1
+        cluster.stop("n3")
+        cluster.start("n3", now)
+        cluster.publish()
+        for command in ("seal", "unseal"):
+            shown = run("cluster", command, "--config", f"{tmp_path}/clients.toml")
+            assert shown.exit_code == 0, shown.output
 
 
 def protocols(cluster, name):

@@ -12,8 +12,9 @@ from rt.node.agree.duties import Duties
 from rt.node.agree.view import NodeView, TickView, Waiting
 from rt.node.host.pipeline import can_wait
 from rt.position import START
+from sequencer.ledger.format_level import CARRYING, LEVEL_NOTE, FormatLevel
+from sequencer.ledger.instruction import Note
 from sequencer.ledger.ledger import Ledger
-from sequencer.peers.versions import CARRYING
 from sequencer.raft.codec import MessageCodec
 from sequencer.raft.consensus import EngineRole, Entry
 from sequencer.raft.messages import AppendEntries, AppendReply
@@ -106,8 +107,8 @@ def test_a_puller_is_complete_only_where_the_node_is(is_behind, waiting, role, i
     assert (view.is_whole, view.refusal is None) == (is_whole, is_open)
 
 
-def test_nothing_is_carried_while_a_member_may_not_read_it(tmp_path):
-    """A member of an older version would end at the first instruction with bytes."""
+def test_nothing_is_carried_before_the_level_of_the_cluster_allows_it(tmp_path):
+    """A member that went back to an older version would end at the first instruction with bytes."""
     with ArchiveCluster(tmp_path, nodes=3) as cluster:
 
         def leader():
@@ -115,12 +116,13 @@ def test_nothing_is_carried_while_a_member_may_not_read_it(tmp_path):
             return led[0] if led else None
 
         assert eventually(lambda: leader() and leader().pipeline.sequencer.view.carries)
-        spoken = leader().peers.spoken
-        other = next(iter(spoken))
-        spoken[other] = CARRYING - 1
-        assert eventually(lambda: not leader().pipeline.sequencer.view.carries)
-        spoken[other] = CARRYING
-        assert eventually(lambda: leader().pipeline.sequencer.view.carries)
+        for level in (CARRYING - 1, CARRYING):
+            sequencer = leader().pipeline.sequencer
+            sequencer.order(Note(1, LEVEL_NOTE, FormatLevel(level, "a test", 1).text()))
+            does_carry = level >= CARRYING
+            assert eventually(
+                lambda does=does_carry: leader().pipeline.sequencer.view.carries is does
+            )
 
 
 @pytest.mark.parametrize("is_half_done", [False, True])

@@ -23,7 +23,7 @@ from rt.node.retain.retention import LEASE_NOTE, POLICY_NOTE
 from rt.version import SOFTWARE
 from sequencer.ledger.founded import CERTIFICATES_NOTE
 from sequencer.ledger.instruction import Note, encode_instruction
-from sequencer.peers.versions import INTRODUCED, PEER_VERSIONS, alpn_of
+from sequencer.peers.versions import PEER_VERSIONS, alpn_of
 from sequencer.raft.codec import MessageCodec
 from sequencer.raft.consensus import Entry
 from sequencer.raft.messages import AppendEntries, TimeoutNow
@@ -219,7 +219,7 @@ def test_nothing_that_a_learner_says_in_the_consensus_has_any_effect(doors):
     leader = doors.cluster.nodes[doors.target()]
     term = leader.status()["term"]
     codec = MessageCodec(leader.settings.founding_name, (), 77)
-    with doors.connect("learner", f"peer {INTRODUCED}") as sock:
+    with doors.connect("learner", f"peer {PEER_VERSIONS[0]}") as sock:
         sock.sendall(frame(SOFTWARE.encode()))
         for each in (term, term + 1, 1 << 40):
             for message in every_kind(each):

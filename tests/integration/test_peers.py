@@ -337,12 +337,14 @@ def served(peers_of, version, data):
 def test_a_node_introduces_itself_and_its_version_is_known_while_it_is_connected(caplog, peers_of):
     """An operator who updates one node after another wants to see which are done."""
     caplog.set_level("INFO")
-    ours = served(peers_of, 10, [SOFTWARE.encode(), b"vote"])
-    assert ours == ({"n2": PeerVersion(10, SOFTWARE)}, [b"vote"], True)
+    newest = PEER_VERSIONS[0]
+    ours = served(peers_of, newest, [SOFTWARE.encode(), b"vote"])
+    assert ours == ({"n2": PeerVersion(newest, SOFTWARE)}, [b"vote"], True)
     assert "runs" not in caplog.text
-    newer = served(peers_of, 10, [b"rt 99.1", b"vote"])
-    assert newer == ({"n2": PeerVersion(10, "rt 99.1")}, [b"vote"], True)
-    assert f"node n2: it runs rt 99.1, this node {SOFTWARE}; they speak version 10" in caplog.text
+    newer = served(peers_of, newest, [b"rt 99.1", b"vote"])
+    assert newer == ({"n2": PeerVersion(newest, "rt 99.1")}, [b"vote"], True)
+    words = f"node n2: it runs rt 99.1, this node {SOFTWARE}; they speak version {newest}"
+    assert words in caplog.text
 
 
 def test_a_node_of_the_version_before_is_heard_and_named_as_older(caplog, peers_of):
@@ -382,13 +384,13 @@ def test_a_node_of_another_cluster_with_the_same_names_and_authority_is_given_up
             sock = dial(settings.cluster_id, (version,))
             assert version_of(sock.selected_alpn_protocol()) == version
             sock.close()
-        sock = dial(settings.cluster_id, (11, *PEER_VERSIONS))
+        sock = dial(settings.cluster_id, (PEER_VERSIONS[0] + 1, *PEER_VERSIONS))
         assert version_of(sock.selected_alpn_protocol()) == PEER_VERSIONS[0]
         sock.close()
         with pytest.raises(
-            PeerError, match="it does not speak 10 or 9 or 8 or 7 of the nodes' protocol"
+            PeerError, match="it does not speak 11 or 10 or 9 or 8 or 7 of the nodes' protocol"
         ):
-            dial(settings.cluster_id, (12, 11))
+            dial(settings.cluster_id, (13, 12))
     finally:
         node.stop()
 

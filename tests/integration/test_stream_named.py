@@ -20,10 +20,10 @@ from rt.net.persistent_connection import PersistentConnection
 from rt.net.question import STATUS_ALPN
 from rt.net.tls import Contexts, client_context, connect, offering, server_context
 from rt.node.founding.cluster_files import ask_status, init_local_cluster
-from rt.node.host.headers_gate import HEADERS_NOTE
 from rt.node.host.node import Node
 from rt.node.settings.node import NodeSettings
 from rt.publisher import Publisher
+from sequencer.ledger.format_level import LEVEL_NOTE
 from tests.commands import run
 
 OWN, OTHER = "flights", "trains"
@@ -44,6 +44,8 @@ ASKING = {
     "cluster replace": ["n1", "n2", "--address", "localhost:1", "--timeout", "1"],
     "cluster seal": [],
     "cluster unseal": [],
+    "cluster upgrade finalize": [],
+    "cluster upgrade status": [],
     "cursor registered forget": ["etl"],
     "cursor registered list": [],
     "cursor registered reset": ["etl", "--to", "earliest"],
@@ -94,9 +96,9 @@ class Site:
 
     @property
     def notes(self):
-        """What was decided; that messages may have headers is, by the node itself, at any time."""
+        """What was decided, except the level, on which a new cluster agrees by itself."""
         notes = self.node.pipeline.sequencer.view.notes
-        return {name: text for name, text in notes.items() if name != HEADERS_NOTE}
+        return {name: text for name, text in notes.items() if name != LEVEL_NOTE}
 
     def verbs(self):
         """Return what a node does, from its answer to what it does not."""

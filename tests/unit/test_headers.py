@@ -2,7 +2,6 @@
 
 import json
 import pickle
-from types import SimpleNamespace
 
 import pytest
 
@@ -15,11 +14,9 @@ from rt.inspect.dump import frame_line
 from rt.log.notify.headers_note import HeadersNote
 from rt.log.write.batcher import Batching
 from rt.log.write.writer import WriterSettings
-from rt.node.host.headers_gate import HEADERS_NOTE, HeadersGate
 from rt.position import START
 from rt.publisher import Publisher
 from rt.subscriber import Subscriber
-from sequencer.peers.versions import HEADERS, PeerVersion
 from tests.commands import run
 
 STREAM = "flights"
@@ -163,63 +160,6 @@ def test_arrow_has_headers_as_maps(tmp_path, compression):
         batches = [batch.to_arrow() for batch in reader.batches()]
     shown = [dict(each) for batch in batches for each in batch.column("headers").to_pylist()]
     assert shown == [SOME, {}, {}, {}, {"a": b""}]
-
-
-# The gate
-
-
-class Node:
-    """What a gate knows, and what it has proposed."""
-
-    def __init__(self, spoken, others=("n2", "n3"), notes=None):
-        self.proposed, self.view = [], SimpleNamespace(notes=notes or {})
-        software = {name: PeerVersion(each, "rt 0.9") for name, each in spoken.items()}
-        self.peers = SimpleNamespace(spoken=spoken, versions=lambda: software)
-        sequencer = SimpleNamespace(view=self.view, order=self.proposed.append)
-        self.gate = HeadersGate(lambda: others, self.peers, sequencer)
-
-
-@pytest.mark.parametrize(
-    ("spoken", "named"),
-    [
-        ({}, ["n2 has not been heard", "n3 has not been heard"]),
-        ({"n2": HEADERS, "n3": 9}, ["node n3 runs rt 0.9, which cannot read headers"]),
-    ],
-)
-def test_a_node_names_every_other_that_has_to_be_updated(spoken, named):
-    """One node that cannot read headers would stop for good at the first message that has some."""
-    node = Node(spoken)
-    why = node.gate.why_not()
-    assert all(each in why for each in named)
-    assert "update rt on every node" in why
-    node.gate.agree()
-    assert not node.proposed
-
-
-def test_it_is_agreed_on_once_all_can_read_headers_and_then_a_node_may_be_down():
-    """A node that is down since was able to, and delays no publisher."""
-    node = Node({"n2": HEADERS, "n3": HEADERS + 1})
-    assert "about to agree" in node.gate.why_not()
-    [note] = node.proposed
-    node.gate.agree()
-    assert node.proposed == [note], "once a second is enough"
-    node.view.notes = {note.name: note.text}
-    assert node.gate.why_not() == ""
-    node.peers.spoken = {"n2": HEADERS}
-    assert node.gate.why_not() == ""
-
-
-def test_a_node_that_went_back_to_an_older_version_closes_the_gate():
-    """It is allowed as long as no message has headers."""
-    node = Node({"n2": HEADERS, "n3": 9}, notes={HEADERS_NOTE: "1"})
-    assert "n3 runs rt 0.9" in node.gate.why_not()
-
-
-def test_a_node_alone_agrees_with_itself():
-    """There is none that could be older."""
-    node = Node({}, others=())
-    assert "about to agree" in node.gate.why_not()
-    assert len(node.proposed) == 1
 
 
 def test_one_yes_of_any_node_is_noted_and_stays(tmp_path):

@@ -11,6 +11,7 @@ import click
 
 from rt.cli.cluster.members import add, move, remove, replace_node
 from rt.cli.cluster.seal import seal, unseal
+from rt.cli.cluster.upgrade import upgrade
 from rt.cli.common.command_group import CommandGroup
 from rt.cli.common.console import print_json, say
 from rt.cli.common.options import json_option
@@ -36,10 +37,11 @@ def cluster() -> None:
     rt cluster replace n3 n4 --address d:7420 --config flights/clients.toml
     rt cluster move n3 --address e:7420 --config flights/clients.toml
     rt cluster seal --config flights/clients.toml
+    rt cluster upgrade status --config flights/clients.toml
     """  # noqa: D301 - click reads the backspace character
 
 
-for command in (add, remove, replace_node, move, seal, unseal):
+for command in (add, remove, replace_node, move, seal, unseal, upgrade):
     cluster.add_command(command)
 
 

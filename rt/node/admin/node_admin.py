@@ -38,12 +38,14 @@ from rt.net.exchange import (
 from rt.node.admin.answers import AnswerMeter, OnceASecond, SharedAnswers, encoded
 from rt.node.admin.asked_stream import demand_stream
 from rt.node.admin.audit import AuditLog
+from rt.node.admin.level_admin import LevelAdmin
 from rt.node.admin.member_admin import MemberAdmin
 from rt.node.admin.quota_admin import QuotaAdmin
 from rt.node.admin.session_admin import SessionAdmin
 from rt.node.admin.standby_admin import StandbyAdmin
 from rt.node.admin.verb import CHANGE, Verb
 from rt.node.agree.latest import confirmed, decided, latest
+from rt.node.agree.level_gate import LevelGate
 from rt.node.agree.sequencer import NodeSequencer
 from rt.node.agree.steps import Ask, Need, Order, Steps, Until, perform, wait_until
 from rt.node.agree.view import NodeView
@@ -123,6 +125,7 @@ class NodeAdmin:
         is_own: bool = True,
         votes: Callable[[str], bool] = lambda _name: True,
         served: Callable[[], Position] | None = None,
+        gate: LevelGate | None = None,
         times: AdminTimes = AdminTimes(),
         wait: Callable[[Until], None] = wait_until,
     ) -> None:
@@ -140,6 +143,7 @@ class NodeAdmin:
             is_own: whether publishers without a grant for a named stream may push here.
             votes: whether a node is a member that votes.
             served: returns the end of the log served to pullers here; None for the agreed end.
+            gate: knows the level of the cluster's formats; None to answer nothing about it.
             times: how long peers may take.
             wait: waits until a condition holds; raises `Refused` if it takes too long.
         """
@@ -172,6 +176,8 @@ class NodeAdmin:
             **self._group_verbs(),
             **QuotaAdmin(self._view, self._change_note).verbs,
         }
+        if gate is not None:
+            self.verbs |= LevelAdmin(gate, self._change_note).verbs
         if copies is not None:
             self.verbs |= SessionAdmin(
                 sequencer, member, copies, decide=self._decide, settle=self._await_settled,

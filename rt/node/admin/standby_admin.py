@@ -10,6 +10,7 @@ from rt.node.admin.verb import CHANGE, Verb
 from rt.node.agree.sequencer import NodeSequencer
 from rt.node.founding.carried_state import CarriedState
 from rt.node.ingest.inboxes import Inboxes
+from sequencer.ledger.format_level import SEALING, demand_level
 from sequencer.ledger.seal import SEALED_NOTE, Seal, seal_of
 from sequencer.member import Member
 
@@ -65,6 +66,7 @@ class StandbyAdmin:
         A leader proposes one instruction at a time, and another one only after all that it found
         was executed. So nothing follows the seal in the log.
         """
+        demand_level(self._sequencer.view.notes, SEALING)
         moved_to = str(request.get("moved_to", ""))
 
         def changed(text: str, now_ns: int) -> str | None:

@@ -23,6 +23,7 @@ from rt.log.files.listing import log_files
 from rt.names import parse_group, parse_session
 from rt.node.founding.carried_state import CarriedState
 from rt.position import START, Position
+from sequencer.ledger.format_level import LEVEL_NOTE, NEWEST, FormatLevel
 from sequencer.ledger.founded import CERTIFICATES_NOTE, FOUNDED_NOTE, Founded, grouped
 from sequencer.ledger.ledger import Ledger
 from sequencer.ledger.life import Life
@@ -107,6 +108,8 @@ def read_founding(
         identity.id, ledger.time_ns, frozenset(named), frozenset(reading.dropped), bool(gone)
     )
     ledger.note(FOUNDED_NOTE, founded.text())
+    level = FormatLevel(NEWEST, "the founding of the cluster", ledger.time_ns)
+    ledger.note(LEVEL_NOTE, level.text())
     return Founding(log, ledger, reading.term)
 
 

@@ -36,9 +36,9 @@ from rt.node.agree.catch_up import CatchUp
 from rt.node.agree.idle_heartbeat import StreamHeartbeat
 from rt.node.agree.leadership import Leadership, OnRole
 from rt.node.agree.leadership_handover import hand_over
+from rt.node.agree.level_gate import LevelGate
 from rt.node.host.door import NodeDoor, demand_own
 from rt.node.host.ending import Ending
-from rt.node.host.headers_gate import HeadersGate
 from rt.node.host.pipeline import Links, NodePipeline
 from rt.node.host.port import NodePort
 from rt.node.host.scrubbing import node_scrubber
@@ -56,9 +56,10 @@ from rt.node.settings.limits import NodeLimits
 from rt.node.settings.node import NodeSettings
 from rt.position import Position
 from sequencer.journal.journal import Opened
+from sequencer.ledger.format_level import demand_readable_level
 from sequencer.ledger.seal import seal_of
 from sequencer.peers.connections import Peers
-from sequencer.peers.versions import CARRYING, alpns_of
+from sequencer.peers.versions import alpns_of
 
 _log: Final = logging.getLogger("rt.node")
 STUCK_S: Final = 30.0  # a loop that has not run for so long needs a restart
@@ -151,7 +152,6 @@ class Node:
             ),
             places.follow,
             pulse,
-            lambda name: self.peers is not None and self.peers.spoken.get(name, 0) >= CARRYING,
         )
         self.peers: Peers | None = None  # before there is a pipeline that they call
         self.pipeline = NodePipeline(
@@ -163,10 +163,14 @@ class Node:
         )
         self.relay = NodeRelay(settings.stream, places, self.pipeline.inboxes, contexts)
         self._lost = opened.damage
+        demand_readable_level(sequencer.view.notes, directory.path)
+        self._levels = LevelGate(
+            settings.name, lambda: member.membership.doors.members - {settings.name},
+            lambda: self.peers, lambda: sequencer.view,
+        )  # fmt: skip
         self.peers = self._make_peers(pulse, port.loop)
-        self._headers = HeadersGate(
-            lambda: member.membership.doors.members - {settings.name}, self.peers, sequencer
-        )
+        if member.executor.ledger.is_new:
+            member.proposals.founding = self._levels.first_note
         self.scrubber = node_scrubber(settings, directory, self.pipeline, places, contexts)
         self.port, self._pulse, self._is_whole = port, pulse, is_whole
         self._served = self._make_served(about)
@@ -174,11 +178,9 @@ class Node:
         self.lookout = SamplerThread(NodeSampler(self._watched()), self._agree_on_members)
 
     def _agree_on_members(self) -> None:
-        """Have it agreed that all members' certificates name the cluster, and all read headers."""
-        if self.pipeline.sequencer.view.leads:
-            if self.peers is not None:
-                self._door.bind(self.peers.holders, self.pipeline.sequencer.order)
-            self._headers.agree()
+        """Have it agreed that all members' certificates name the cluster, once they do."""
+        if self.pipeline.sequencer.view.leads and self.peers is not None:
+            self._door.bind(self.peers.holders, self.pipeline.sequencer.order)
 
     def _watched(self) -> Watched:
         pipeline, member = self.pipeline, self.pipeline.member
@@ -201,6 +203,7 @@ class Node:
             loop, settings.name, self._places.now, contexts.current, self.pipeline.hear,
             gone=self.pipeline.sequencer.gone, objection=self._door.objection,
             removed=self.pipeline.sequencer.told_removed,
+            outdated=self._levels.objection,
         )  # fmt: skip
         pulse.follow(self._places.now)
 
@@ -221,7 +224,7 @@ class Node:
         return ServedStream(
             self, record, others, peers,
             {STATUS_ALPN: self._serve_status, ADMIN_ALPN: self._admin(is_own=is_own).serve},
-            is_own=is_own, door=self._door.objection,
+            is_own=is_own, door=self._door.objection, outdated=self._levels.objection,
         )  # fmt: skip
 
     def _admin(self, *, is_own: bool) -> NodeAdmin:
@@ -231,6 +234,7 @@ class Node:
             AuditLog(self.directory.audit), copies=pipeline.inboxes, is_own=is_own,
             admission=lambda: self.port.server.admission,
             votes=self._door.votes, served=lambda: pipeline.feeds.end,
+            gate=self._levels,
         )  # fmt: skip
 
     def start(self) -> list[str]:
@@ -286,7 +290,7 @@ class Node:
 
     def why_no_headers(self) -> str:
         """Why publishers may not write headers yet (`replicator.host.Host`)."""
-        return self._headers.why_not()
+        return self._levels.why_no_headers()
 
     @property
     def is_first(self) -> bool:

@@ -8,12 +8,12 @@ from archiver.policy import parse_policy
 from rt.errors import Misuse
 from rt.names import shown
 from rt.net.authority.certificates import is_cluster_id
-from rt.node.host.headers_gate import HEADERS_NOTE, HEADERS_TEXT
 from rt.node.notes.reading_group import GROUP_NOTE, parse_reading_group
 from rt.node.notes.registered_cursor import CURSOR_NOTE, parse_registered
 from rt.node.retain.retention import LEASE_NOTE, OFFLOAD_NOTE, POLICY_NOTE, offload_lease
 from rt.node.sessions.policy import SESSIONS_NOTE, parse_session_policy
 from rt.node.sessions.quotas import QUOTAS_NOTE, parse_quotas
+from sequencer.ledger.format_level import LEVEL_NOTE, parse_level
 from sequencer.ledger.founded import CERTIFICATES_NOTE
 from sequencer.ledger.instruction import Instruction, Note
 from sequencer.ledger.seal import SEALED_NOTE, parse_seal
@@ -24,11 +24,6 @@ def _parse_cluster(text: str) -> None:
         raise Misuse(f"not the id of a cluster: {shown(text)}")
 
 
-def _parse_headers(text: str) -> None:
-    if text != HEADERS_TEXT:
-        raise Misuse(f"not a version of headers: {shown(text)}")
-
-
 # Each raises `Misuse` for text that no node could read. A name that ends in a space is a prefix.
 _PARSERS: Final[dict[str, Callable[[str], Any]]] = {
     POLICY_NOTE: parse_policy,
@@ -36,7 +31,7 @@ _PARSERS: Final[dict[str, Callable[[str], Any]]] = {
     SESSIONS_NOTE: parse_session_policy,
     QUOTAS_NOTE: parse_quotas,
     CERTIFICATES_NOTE: _parse_cluster,
-    HEADERS_NOTE: _parse_headers,
+    LEVEL_NOTE: parse_level,
     LEASE_NOTE: parse_lease,
     CURSOR_NOTE: parse_registered,
     GROUP_NOTE: parse_reading_group,

@@ -39,6 +39,7 @@ from rt.node.settings.node import NodeSettings
 from rt.position import START, Position
 from sequencer.execution.execution import Readers
 from sequencer.journal.journal import Opened
+from sequencer.ledger.format_level import CARRYING, level_of
 from sequencer.membership import Dial
 from sequencer.peers.notes import is_commit_note, is_plain_success
 
@@ -54,7 +55,6 @@ class Links:
         send: sends a node a message of the sequencer, which may be lost: `send(node, data)`.
         pass_on, copy_log, pulse: as in `Dependencies`.
         dial: takes the addresses of all other nodes, by name, whenever they change.
-        reads_carried: whether a node is known to read instructions that carry bytes.
     """
 
     send: Callable[[str, bytes], None]
@@ -62,7 +62,6 @@ class Links:
     copy_log: CopyLog
     dial: Dial
     pulse: IdleHeartbeat
-    reads_carried: Callable[[str], bool]
 
 
 class NodePipeline:
@@ -119,7 +118,7 @@ class NodePipeline:
             send=links.send, dial=links.dial, received=self.inboxes.received,
             copy=self.inboxes.appender_of, memory=memory,
             may_carry=lambda: settings.agreement.carry
-            and all(map(links.reads_carried, self.member.holdings.others)),
+            and level_of(self.member.executor.ledger.notes) >= CARRYING,
             readers=Readers(self._serve_merged, lambda: self.feeds.has_readers),
         )  # fmt: skip
         self.sweeper = NodeSweeper(Sweep(disk, self.inboxes, fold_s=storage.fold_s))

@@ -1,0 +1,126 @@
+"""LevelGate: what the other nodes can read, and so to which level a cluster may be raised."""
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from rt.errors import Misuse, Refused
+from rt.node.agree.view import NodeView
+from rt.version import SOFTWARE
+from sequencer.ledger.format_level import (
+    CODE,
+    HEADERS,
+    LEVEL_NOTE,
+    NEWEST,
+    OLDEST,
+    FormatLevel,
+    level_of,
+    parse_level,
+)
+from sequencer.ledger.instruction import Note, note_digest
+from sequencer.peers.connections import Peers
+from sequencer.peers.versions import version_of
+
+_OLD: Final = "an older version of rt"
+
+
+class LevelGate:
+    """LevelGate: a cluster's level, and what each node reads.
+
+    Threads: any thread may call any method.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        others: Callable[[], Collection[str]],
+        peers: Callable[[], Peers | None],
+        view: Callable[[], NodeView],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            name: this node.
+            others: returns the other members.
+            peers: returns what knows what they speak; None without any.
+            view: returns the node's latest view, with the agreed notes.
+        """
+        self._name, self._others, self._peers, self._view = name, others, peers, view
+
+    @property
+    def level(self) -> int:
+        """The cluster's level."""
+        return level_of(self._view().notes)
+
+    @property
+    def agreed(self) -> FormatLevel | None:
+        """What was agreed on; None in a cluster that has not raised its level yet."""
+        text = self._view().notes.get(LEVEL_NOTE)
+        try:
+            return None if text is None else parse_level(text)
+        except Misuse:
+            return None
+
+    def nodes(self) -> dict[str, tuple[int, str]]:
+        """Return by member the level that it reads, 0 if unknown, and its software."""
+        peers, spoken = self._peers(), self._spoken
+        versions = peers.versions() if peers else {}
+        found = {self._name: (NEWEST, SOFTWARE)}
+        for name in self._others():
+            version = versions.get(name)
+            software = (version.software or _OLD) if version else ""
+            found[name] = (spoken.get(name, 0), software)
+        return dict(sorted(found.items()))
+
+    def obstacles(self) -> list[str]:
+        """Return why the level cannot be raised to `NEWEST` now; empty if it can."""
+        found = []
+        for name, (level, software) in self.nodes().items():
+            if not level:
+                found.append(f"node {name} has not been heard since node {self._name} was started")
+            elif level < NEWEST:
+                runs = software or _OLD
+                found.append(f"node {name} runs {runs}, which reads up to level {level}")
+        return found
+
+    def raised(self, by: str, now_ns: int) -> str | None:
+        """Return the text of the note that raises the level to `NEWEST`; None if it has that.
+
+        Raises:
+            Refused: a node could not read it.
+        """
+        if self.level >= NEWEST:
+            return None
+        if obstacles := self.obstacles():
+            raise Refused(CODE, f"{'; '.join(obstacles)}; update rt on every node, and start all")
+        return FormatLevel(NEWEST, by, now_ns).text()
+
+    def first_note(self) -> Note:
+        """Return the first instruction of a new cluster: the level that all nodes heard read."""
+        level = max(OLDEST, min([NEWEST, *self._spoken.values()]))
+        now_ns = time.time_ns()
+        text = FormatLevel(level, "the founding of the cluster", now_ns).text()
+        return Note(now_ns, LEVEL_NOTE, text, note_digest(""))
+
+    def objection(self, alpn: str) -> str:
+        """Return why a node that speaks this protocol is refused; "" if it is not."""
+        level, spoken = self.level, version_of(alpn)
+        if spoken is None or spoken >= level:  # None: not the protocol between nodes
+            return ""
+        return (
+            f"it reads up to level {spoken} of the cluster's formats, and the cluster has "
+            f"level {level}; start it with rt of the other nodes' version"
+        )
+
+    def why_no_headers(self) -> str:
+        """Return what must be done before messages may have headers; "" if they may."""
+        if self.level >= HEADERS:
+            return ""
+        obstacles = self.obstacles() or ["all nodes can read them"]
+        return f"{'; '.join(obstacles)}; update rt on every node, then: rt cluster upgrade finalize"
+
+    @property
+    def _spoken(self) -> Mapping[str, int]:
+        """The protocol version of each member's last connection."""
+        peers = self._peers()
+        return peers.spoken if peers else {}
