@@ -113,7 +113,7 @@ def demand_readable_level(notes: Mapping[str, str], where: str) -> None:
 
     Args:
         notes: the ledger's.
-        where: the node's directory, for the words.
+        where: the node's directory, for the message.
     """
     level = level_of(notes)
     if level > NEWEST:

@@ -143,14 +143,12 @@ class NodeAdmin:
             is_own: whether publishers without a grant for a named stream may push here.
             votes: whether a node is a member that votes.
             served: returns the end of the log served to pullers here; None for the agreed end.
-            gate: knows the level of the cluster's formats; None to answer nothing about it.
+            gate: knows the level of formats; None to answer nothing about it.
             times: how long peers may take.
             wait: waits until a condition holds; raises `Refused` if it takes too long.
         """
         self._votes, self._served, self._times, self._wait = votes, served, times, wait
-        self._audit = audit
-        self._settings = settings
-        self._sequencer = sequencer
+        self._audit, self._settings, self._sequencer = audit, settings, sequencer
         self._view: Callable[[], NodeView] = lambda: sequencer.view
         self._member = member
         self._archiver = archiver

@@ -163,14 +163,8 @@ class Node:
         )
         self.relay = NodeRelay(settings.stream, places, self.pipeline.inboxes, contexts)
         self._lost = opened.damage
-        demand_readable_level(sequencer.view.notes, directory.path)
-        self._levels = LevelGate(
-            settings.name, lambda: member.membership.doors.members - {settings.name},
-            lambda: self.peers, lambda: sequencer.view,
-        )  # fmt: skip
+        self._levels = self._make_levels()
         self.peers = self._make_peers(pulse, port.loop)
-        if member.executor.ledger.is_new:
-            member.proposals.founding = self._levels.first_note
         self.scrubber = node_scrubber(settings, directory, self.pipeline, places, contexts)
         self.port, self._pulse, self._is_whole = port, pulse, is_whole
         self._served = self._make_served(about)
@@ -190,6 +184,22 @@ class Node:
             self._leadership, {"agreement": member.proposals.agreement, **self.directory.syncs},
             lambda: self.scrubber.state, self.port.late.check,
         )  # fmt: skip
+
+    def _make_levels(self) -> LevelGate:
+        """Return the gate of formats; a new cluster begins by agreeing on their level.
+
+        Raises:
+            Misuse: this version of rt may not be able to read what the cluster writes.
+        """
+        member, sequencer, name = self.pipeline.member, self.pipeline.sequencer, self.settings.name
+        demand_readable_level(sequencer.view.notes, self.directory.path)
+        levels = LevelGate(
+            name, lambda: member.membership.doors.members - {name}, lambda: self.peers,
+            lambda: sequencer.view,
+        )  # fmt: skip
+        if member.executor.ledger.is_new:
+            member.proposals.founding = levels.first_note
+        return levels
 
     def _make_peers(self, pulse: StreamHeartbeat, loop: EventLoop) -> Peers | None:
         settings = self.settings

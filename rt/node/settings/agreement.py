@@ -59,10 +59,7 @@ class AgreementSettings:
     )
     carry: bool = field(
         default=True,
-        metadata={
-            "help": "Agree on small updates before they are synced, by sending them along. To go "
-            "back to a version that cannot read that, switch it off on every node first."
-        },
+        metadata={"help": "Agree on small updates before they are synced, by sending them along."},
     )
     on_role: str = field(
         default="",
