@@ -82,6 +82,14 @@ def test_each_fault_is_found_and_says_what_to_do(changed, about, words):
         assert any(each == about and words in said for each, said in wrong), wrong
 
 
+def test_an_update_that_is_not_final_is_named():
+    """New features wait for it, and an operator may not think of it weeks later."""
+    every = {"speaks": {"nodes": [7, 9], "wire": [2, 3]}}
+    for level, expected in ((7, ["versions"]), (9, []), (0, [])):
+        wrong = found(*(asked(name, level=level, **every) for name in PLACES))
+        assert [about for about, said in wrong if "level 9" in said] == expected, wrong
+
+
 def test_a_node_that_is_not_listed_is_named():
     """The one address that was listed is the one that is down."""
     [(about, said)] = found(asked("n1"))

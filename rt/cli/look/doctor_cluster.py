@@ -123,6 +123,12 @@ def _versions(answers: Sequence[NodeAnswer]) -> Iterator[Diagnosis]:
     if version.software != __version__:
         yield warning(about, f"this is rt {__version__}, and the nodes run {version.text}",
                       "use the nodes' version")  # fmt: skip
+        return
+    level, reads = min(get(each.answer, "level", int) for each in answers), version.nodes[-1]
+    if 0 < level < reads:
+        yield warning(about, f"the nodes' update is not final: all read level {reads} of the "
+                      f"cluster's formats, and only {level} is used",
+                      "once it is not to be undone: rt cluster upgrade finalize")  # fmt: skip
     else:
         yield fine(about, f"rt {__version__} everywhere; {ssl.OPENSSL_VERSION} here")
 

@@ -21,6 +21,7 @@ from rt.node.retain.retention import policy_of_notes
 from rt.node.settings.node import NodeSettings
 from rt.position import Position
 from rt.version import __version__
+from sequencer.ledger.format_level import level_of
 from sequencer.ledger.seal import seal_of
 from sequencer.ledger.session_facts import Ownership
 from sequencer.peers.connections import Peers
@@ -71,6 +72,7 @@ def node_status(
         **_peers(peers, engine.members),
         "refusal": engine.refusal,
         "sealed": _sealed(view),
+        "level": level_of(view.notes),
         "now_ns": time.time_ns(),
         "sessions": _sessions(inboxes, sample, waiting.stuck, opened, why_refused),
         "archived_to": str(view.archived_to),
