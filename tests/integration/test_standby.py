@@ -239,6 +239,11 @@ def test_a_standby_that_lags_is_promoted_and_publishers_send_again_what_it_lacks
     new, done = promoted(old, tmp_path, "--now")
     with new:
         assert "may be missing" in done.stderr
+        lost = [old.out("n1"), os.path.join(old.clients, "sub", STREAM, "out")]
+        compared = json.loads(run("standby", "compare", *lost, "--json").stdout)
+        assert (compared["beyond"], compared["lost"], compared["missing"]) == (
+            1000, 1000, {"jfk": [[1000, 2000]]},
+        )  # fmt: skip
         new.push()
         publisher.publish(b"after")
         publisher.flush("merged", timeout_s=60)
@@ -250,4 +255,6 @@ def test_a_standby_that_lags_is_promoted_and_publishers_send_again_what_it_lacks
         found = max(node.merged_end for node in new.nodes.values())
         assert eventually(lambda: pulled.status().position >= found, 60), pulled.status()
         texts = [each.rstrip(b".") for each in payloads(str(tmp_path / "reader"))]
+        again = run("standby", "compare", lost[0], str(tmp_path / "reader" / STREAM / "out"))
+        assert again.exit_code == 0, again.output
     assert texts == [*first, *late, b"after"]

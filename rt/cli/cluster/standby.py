@@ -22,6 +22,8 @@ from rt.cli.common.options import Seconds, flag, json_option
 from rt.client.readers.settings import ConnectionSettings
 from rt.client.standby import STATE_NAME, StandbyRecord, carried_here, read_record
 from rt.errors import Misuse, RtError, spoken
+from rt.inspect.divergence import divergence
+from rt.log.files.absent import no_log
 from rt.log.files.archived import place_after
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import make_private_directory
@@ -32,8 +34,9 @@ from rt.net.admin import reading_answers
 from rt.net.authority.files import write_file
 from rt.net.authority.grants import GRANTS_NAME
 from rt.node.founding.cluster_files import CLIENTS_NAME, Place
+from rt.node.founding.from_copy import parse_groups
 from rt.position import Position
-from rt.text import printable, time_text
+from rt.text import counted, printable, time_text
 from sequencer.ledger.seal import MOVED_TO_MAX
 
 _POLL_S: Final = 0.2
@@ -41,7 +44,7 @@ _POLL_S: Final = 0.2
 
 @click.group(cls=CommandGroup)
 def standby() -> None:
-    """Show how far a standby is, and promote it to a cluster that continues the log.
+    """Show how far a standby is, promote it to a cluster, and compare what the lost one had.
 
     A standby is a copy that rt pull --standby keeps, with the cluster's state beside it: policy,
     leases, cursors, groups and owners of sessions.
@@ -50,6 +53,7 @@ def standby() -> None:
     rt standby status --root copy --stream flights --max 30
     rt standby promote new --root copy --stream flights --now --dry-run
     rt standby promote new --root copy --stream flights --drained --config old/clients.toml
+    rt standby compare n1/flights/out copy/flights/out
     """  # noqa: D301 - click reads the backspace character
 
 
@@ -271,3 +275,60 @@ def _is_complete(root: str, stream: str, end: Position, index: int) -> bool:
     except Misuse:
         return False
     return carried.state().index >= index and Position.parse(record.end) >= end
+
+
+@standby.command()
+@click.argument("old", metavar="OLD")
+@click.argument("new", metavar="NEW")
+@click.option(
+    "--group", "groups", metavar="GROUP=SESSION,SESSION", multiple=True,
+    help="Sessions that are redundant publishers of one group; repeat for more.",
+)  # fmt: skip
+@json_option("where the logs part, and what is missing")
+@click.pass_context
+def compare(
+    context: click.Context, *, old: str, new: str, groups: tuple[str, ...], as_json: bool
+) -> None:
+    """Show what a lost cluster had merged that the cluster after it does not have.
+
+    OLD is the merged log of a node of the cluster that was given up by promote --now; that node
+    must not run. NEW is a copy of the log that goes on, complete (rt pull --once). Up to where
+    they part they are equal, by digest. Of what OLD has beyond, publishers may have sent all or
+    some again: the rest is named by session and sequence number. Nothing is changed.
+
+    The exit code is 1 if messages are missing.
+
+    \b
+    rt standby compare n1/flights/out copy/flights/out
+    rt standby compare n1/flights/out copy/flights/out --group feed=a,b --json
+    """  # noqa: D301 - click reads the backspace character
+    named = {each: group for group, every in parse_groups(groups).items() for each in every}
+    with closing(_merged_log(old)) as first, closing(_merged_log(new)) as second:
+        found = divergence(first, second, named)
+    if as_json:
+        print_json({
+            "cut": str(found.cut), "number": found.proof.number, "digest": found.proof.digest.hex(),
+            "beyond": found.beyond, "lost": found.lost, "missing": found.missing,
+        })  # fmt: skip
+    else:
+        say(
+            f"equal up to {found.cut}, number {found.proof.number:,}",
+            f"  digest {found.proof.digest.hex()}",
+            f"{old} has {counted(found.beyond, 'message')} after it; {new} lacks {found.lost:,}",
+        )
+        for name, spans in found.missing.items():
+            texts = [f"{first:,} to {end - 1:,}" for first, end in spans]
+            say(f"missing   {name}: sequence numbers {', '.join(texts)}")
+    if found.lost:
+        context.exit(1)
+
+
+def _merged_log(path: str) -> LogDirectory:
+    """Open a merged log; `Misuse` if it is none."""
+    log = LogDirectory(path)
+    log.refresh()
+    if log.manifest.identity is None:
+        raise no_log(path)
+    if not log.merged:
+        raise Misuse(f"{path}: a session's log; name a merged one, such as n1/flights/out")
+    return log

@@ -1,0 +1,156 @@
+"""Divergence: where two merged logs with a common beginning part, and what only the first has.
+
+After `rt standby promote --now` a cluster goes on from a copy. What the lost cluster had merged
+beyond the end of the copy may have come again from its publishers, in another order, or be missing.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+from rt.errors import Misuse
+from rt.events import Gap
+from rt.format.message import Batch
+from rt.format.ranges import EMPTY_DIGEST
+from rt.format.scan import next_header
+from rt.format.walk import Walk
+from rt.log.files.directory import LogDirectory
+from rt.log.read.proof import Proof
+from rt.log.read.reader import Reader
+from rt.position import START, Position
+
+_NOTHING: Final = Proof(0, EMPTY_DIGEST)
+
+Spans = list[tuple[int, int]]  # of sequence numbers: first, and the one after the last
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Divergence: what two merged logs do not share.
+
+    Attributes:
+        cut: both are equal up to here.
+        proof: the number of the next message there, and the running digest.
+        beyond: messages of the first log after it.
+        missing: those that the second log does not have after it: spans of sequence numbers by
+            session, or by group.
+    """
+
+    cut: Position
+    proof: Proof
+    beyond: int
+    missing: Mapping[str, Spans]
+
+    @property
+    def lost(self) -> int:
+        """The number of messages that only the first log has."""
+        return sum(end - first for spans in self.missing.values() for first, end in spans)
+
+
+def divergence(
+    first: LogDirectory, second: LogDirectory, groups: Mapping[str, str] | None = None
+) -> Divergence:
+    """Compare two merged logs; files are read from where they part, and before that their lines.
+
+    Args:
+        first: the log of the cluster that was given up; no node may write it.
+        second: a copy of the log that goes on.
+        groups: by session, its group of redundant publishers: a message that came from one of them
+            is there. A session that was reset after the logs part is compared by its numbers only.
+
+    Raises:
+        Misuse: they have nothing in common, or a file that has to be read was archived.
+        CorruptLog: one of them is damaged.
+    """
+    cut, proof = _last_equal(first, second)
+    if cut == START:
+        raise Misuse(f"{first.path} and {second.path} do not begin alike: no common beginning")
+    ours, theirs = _after(first, cut, groups or {}), _after(second, cut, groups or {})
+    missing = {name: _without(spans, theirs.get(name, [])) for name, spans in ours.items()}
+    return Divergence(
+        cut, proof, sum(end - begin for spans in ours.values() for begin, end in spans),
+        {name: spans for name, spans in sorted(missing.items()) if spans},
+    )  # fmt: skip
+
+
+def _last_equal(first: LogDirectory, second: LogDirectory) -> tuple[Position, Proof]:
+    """Return the last boundary up to which both logs are equal, by their digests."""
+    at, proof = START, _NOTHING
+    for start in first.manifest.order:
+        one, other = first.manifest.rolled[start], second.manifest.rolled.get(start)
+        if other is None or not one.digest or (one.digest, one.next) != (other.digest, other.next):
+            at = start
+            break
+        at, proof = start.next_file(), Proof(one.next, bytes.fromhex(one.digest))
+    for log in (first, second):
+        if log.is_gone(at):
+            raise _archived(log, at)
+    for mine, theirs in zip(_boundaries(first, at), _boundaries(second, at), strict=False):
+        if mine != theirs:
+            break
+        at, proof = mine
+    return at, proof
+
+
+def _boundaries(log: LogDirectory, start: Position) -> Iterator[tuple[Position, Proof]]:
+    """Yield where each range of a file ends, and the proof there."""
+    if not log.has_file(start):
+        return
+    with closing(log.open_file(start)) as file:
+        walk = Walk(start, merged=True)
+        while next_header(file.pread, walk, file.size()):
+            done = walk.range
+            if walk.at_boundary and done is not None:
+                yield walk.position, Proof(done.number + done.messages, done.digest)
+
+
+def _after(log: LogDirectory, cut: Position, groups: Mapping[str, str]) -> dict[str, Spans]:
+    """Return the sequence numbers of the messages after a position, by session or group."""
+    found: dict[str, Spans] = {}
+    with closing(Reader(log, cut)) as reader:
+        while (item := reader.poll()) is not None:
+            if isinstance(item, Gap):
+                raise _archived(log, cut)
+            if isinstance(item, Batch):
+                begin = item.header.sequence + item.first
+                name = groups.get(item.session, item.session)
+                found.setdefault(name, []).append((begin, begin + len(item)))
+    return {name: _joined(spans) for name, spans in found.items()}
+
+
+def _archived(log: LogDirectory, position: Position) -> Misuse:
+    return Misuse(f"{log.path}: what follows {position} was archived; restore it first")
+
+
+def _joined(spans: Spans) -> Spans:
+    """Return spans in order, with those that touch or overlap made one.
+
+    >>> _joined([(5, 7), (1, 3), (3, 5), (9, 10)])
+    [(1, 7), (9, 10)]
+    """
+    found: Spans = []
+    for first, end in sorted(spans):
+        if found and first <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((first, end))
+    return found
+
+
+def _without(spans: Spans, others: Spans) -> Spans:
+    """Return what is left of joined spans without other joined spans.
+
+    >>> _without([(1, 10), (20, 30)], [(0, 2), (4, 6), (25, 40)])
+    [(2, 4), (6, 10), (20, 25)]
+    """
+    found: Spans = []
+    for first, end in spans:
+        for other, other_end in others:
+            if other < end and other_end > first:
+                if other > first:
+                    found.append((first, other))
+                first = max(first, other_end)
+        if first < end:
+            found.append((first, end))
+    return found
