@@ -96,6 +96,11 @@ def level_of(notes: Mapping[str, str]) -> int:
     return _known(text)
 
 
+def may_carry(notes: Mapping[str, str]) -> bool:
+    """Whether a cluster with these notes may carry small updates in its instructions."""
+    return level_of(notes) >= CARRYING
+
+
 def demand_level(notes: Mapping[str, str], level: int) -> None:
     """Raise `Refused` unless a cluster with these notes may use what a level allows."""
     known = level_of(notes)

@@ -250,6 +250,17 @@ class MergeCluster(Cluster):
         """Whether copies of a session may legitimately differ, as its log was lost, or left."""
         return session in self.stream.begun_again or self.publishers[session].lives > 0
 
+    def may_carry(self, _node: MergeNode) -> bool:
+        """Whether a node's instructions may carry small updates."""
+        return self.carries
+
+    def founding(self) -> Callable[[], Instruction] | None:
+        """Return what makes the first instruction of the cluster, if it needs any."""
+        return None
+
+    def demand_allowed(self, ledger: Ledger, instruction: Instruction) -> None:
+        """Check that the cluster's level allows an instruction; there are no levels here."""
+
     def demand_pressed(self, archive: Archive) -> None:
         """Check that the disk rule archives only because most disks were full."""
         has_been_full = sum(node.has_been_full for node in self.nodes.values())

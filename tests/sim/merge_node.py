@@ -288,7 +288,7 @@ class MergeNode(SimNode):
             self.name, self.world.names, engine=WatchedEngine(self),
             journal=WatchedJournal(self, opened.journal), greeting=greeting,
             executor=WatchedExecutor(self, ledger, logs),
-            planner=Planner(logs, self.inboxes.received, lambda: self.world.carries),
+            planner=Planner(logs, self.inboxes.received, lambda: self.world.may_carry(self)),
             send=self._send, now_ns=self._now_ns,
             readers=Readers(
                 lambda: self._serve(self.member.executor.ledger.end),
@@ -297,6 +297,8 @@ class MergeNode(SimNode):
             hand_over_ticks=HAND_OVER_TICKS,
         )  # fmt: skip
         member.node = self
+        if ledger.is_new:
+            member.proposals.founding = self.world.founding()
         return member
 
     def compare_all(self) -> None:

@@ -21,6 +21,7 @@ from . import (
     mutants_archive,
     mutants_frames,
     mutants_full,
+    mutants_level,
     mutants_loop,
     mutants_members,
     mutants_merge,
@@ -37,6 +38,7 @@ from . import (
     mutants_state,
 )
 from .mutants_full import FILLING
+from .mutants_level import LEVELLING
 from .mutants_loop import LOOPING
 from .mutants_members import CHANGING
 from .mutants_merge import MERGING
@@ -52,6 +54,7 @@ from .mutation import MUTANTS, switched_on
 __all__ = [
     "CHANGING",
     "FILLING",
+    "LEVELLING",
     "LOOPING",
     "MERGING",
     "MUTANTS",
@@ -65,6 +68,7 @@ __all__ = [
     "mutants_archive",
     "mutants_frames",
     "mutants_full",
+    "mutants_level",
     "mutants_loop",
     "mutants_members",
     "mutants_merge",

@@ -144,6 +144,7 @@ class WatchedExecutor(Executor):
             node.world.stream.archives(self.ledger, self.appender.manifest, instruction)
             node.world.demand_pressed(instruction)
             node.world.demand_released(self.ledger, instruction)
+        node.world.demand_allowed(self.ledger, instruction)
         seal, before = self.ledger.notes.get(SEALED_NOTE), self._sealed_part()
         try:
             super().execute(index, term, instruction)

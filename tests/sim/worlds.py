@@ -8,12 +8,14 @@ from pathlib import Path
 from . import memo
 from .cluster import Cluster
 from .full import FullCluster
+from .levelled import LevelledCluster
 from .loop_world import LoopWorld
 from .member_cluster import MemberCluster
 from .merge_cluster import MergeCluster
 from .mutants import (
     CHANGING,
     FILLING,
+    LEVELLING,
     LOOPING,
     MERGING,
     PULLING,
@@ -43,8 +45,8 @@ HUNT_WORLDS = 2_000
 # `_replace` before Python 3.13, beside errors that no code raises which fits the product
 _NOT_OURS = (*[each.__name__ for each in OUTDATED], "ValueError: Got unexpected field names")
 _RARE = {  # by seed % 64
-    11: "sealed", 15: "full", 19: "reading", 23: "restored", 31: "worn", 43: "pulled",
-    47: "resting", 51: "shared", 55: "rotten", 59: "loop", 63: "replaced",
+    11: "sealed", 15: "full", 19: "reading", 23: "restored", 31: "worn", 35: "levelled",
+    43: "pulled", 47: "resting", 51: "shared", 55: "rotten", 59: "loop", 63: "replaced",
 }  # fmt: skip
 _FIRST_TRIED = {  # seeds that notice mistakes which a hunt would hardly find
     "deaf-leader-leads-on": 743,
@@ -70,6 +72,7 @@ WORLDS: dict[str, type[Cluster | SharedCluster | LoopWorld]] = {
     "pulled": PulledCluster,
     "shared": SharedCluster,
     "sealed": SealedCluster,
+    "levelled": LevelledCluster,
     "loop": LoopWorld,
     "engine": Cluster,
 }
@@ -85,9 +88,9 @@ def world(
     minority's merged logs are out of room for long, a node is restored from a backup, rolled files
     rot, all of this together, publishers pause for so long that nodes become idle, a node replaces
     one that publishers use, readers share a group and cursors, readers that follow and that stop
-    copy from nodes and mirrors, two streams share the nodes, the cluster is sealed now and then, or
-    an event loop alone is driven by everything that may come between two of its calls. In some of
-    those with publishers, messages have headers.
+    copy from nodes and mirrors, two streams share the nodes, the cluster is sealed now and then,
+    the level of its formats is raised, or an event loop alone is driven by everything that may come
+    between two of its calls. In some of those with publishers, messages have headers.
     """
     made = WORLDS[_kind(seed)](seed, log=log)
     if isinstance(made, MergeCluster) and seed % 5 == 3 and seed not in _without_headers():
@@ -160,6 +163,7 @@ def hunt(mutant: str, worlds: int = HUNT_WORLDS) -> tuple[int, str] | None:
         "pulled": PULLING,
         "shared": SHARING,
         "sealed": SEALING,
+        "levelled": LEVELLING,
         "loop": LOOPING,
     }
     kind = next((kind for kind, mutants in kinds.items() if mutant in mutants), "all")

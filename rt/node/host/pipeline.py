@@ -39,7 +39,7 @@ from rt.node.settings.node import NodeSettings
 from rt.position import START, Position
 from sequencer.execution.execution import Readers
 from sequencer.journal.journal import Opened
-from sequencer.ledger.format_level import CARRYING, level_of
+from sequencer.ledger.format_level import may_carry
 from sequencer.membership import Dial
 from sequencer.peers.notes import is_commit_note, is_plain_success
 
@@ -118,7 +118,7 @@ class NodePipeline:
             send=links.send, dial=links.dial, received=self.inboxes.received,
             copy=self.inboxes.appender_of, memory=memory,
             may_carry=lambda: settings.agreement.carry
-            and level_of(self.member.executor.ledger.notes) >= CARRYING,
+            and may_carry(self.member.executor.ledger.notes),
             readers=Readers(self._serve_merged, lambda: self.feeds.has_readers),
         )  # fmt: skip
         self.sweeper = NodeSweeper(Sweep(disk, self.inboxes, fold_s=storage.fold_s))
