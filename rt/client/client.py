@@ -208,7 +208,7 @@ class Client:
             Stopped: the client is closed.
         """
         checked_lag(lag_max_s, on_lag, follow=follow, is_member=group is not None)
-        begin, trouble = checked_start(start), OnTrouble(on_gap, on_poison, on_event)
+        begin, trouble = checked_start(start, sessions), OnTrouble(on_gap, on_poison, on_event)
         _demand_reader(cursor, group, ack, timeout_s)
         if group is not None:
             if cursor is not None or share:

@@ -129,6 +129,18 @@ def test_a_reader_starts_anywhere_in_a_stream_that_was_never_copied(long_stream,
     with connect(long_stream, tmp_path / "cursor") as client:
         reader = client.subscriber(cursor="tail", start=middle.position, follow=False)
         assert next(iter(reader)) == middle
+    root, number = tmp_path / "sequence", f"sequence:{middle.sequence}"
+    with connect(long_stream, root) as client:
+        reader = client.subscriber(sessions="history", start=number, follow=False)
+        assert list(reader) == every[700:]
+        with pytest.raises(Misuse, match="is a number of one session; choose exactly one"):
+            client.subscriber(start=number)
+        with pytest.raises(Misuse, match="nodes do not look for sequence numbers"):
+            client.subscriber(group="etl", sessions="history", start=number)
+    reading = ("subscribe", "--root", root, "--stream", STREAM, "--from", number, "--no-follow")
+    shown = run(*reading, "--session", "history", "--output", "json")
+    assert len(shown.stdout.splitlines()) == len(every) - 700
+    assert run(*reading).exit_code == 2
 
 
 def test_the_command_pulls_from_a_place_and_says_what_it_lacks(long_stream, tmp_path):
