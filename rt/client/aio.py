@@ -209,6 +209,10 @@ class AsyncClient:
         """Wait until the local copy has everything that was merged when this was called."""
         await asyncio.to_thread(self._client.wait_caught_up, timeout_s)
 
+    async def reload(self) -> list[str]:
+        """Read the configuration again; as `Client.reload`."""
+        return await asyncio.to_thread(self._client.reload)
+
     async def close(self, timeout_s: float = 10.0) -> None:
         """Close everything that was opened."""
         await asyncio.to_thread(self._client.close, timeout_s)

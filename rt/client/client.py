@@ -1,10 +1,12 @@
 """Client: one program's connection to a stream, with its publishers and subscribers."""
 
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Self, TypeVar, Unpack, overload
 from weakref import WeakSet
@@ -27,7 +29,7 @@ from rt.client.readers.settings import ConnectionSettings
 from rt.client.readers.stream_copy import StreamCopy
 from rt.client.readers.subscription import Acknowledgement, Subscription
 from rt.client.stall_events import OnStall, StallEvents
-from rt.config.settings import load
+from rt.config.settings import changed, load
 from rt.errors import Misuse, Stopped
 from rt.events import Event
 from rt.format.where import Where
@@ -40,10 +42,14 @@ from rt.log.write.disk_room import DiskLimit
 from rt.log.write.writer import WriterSettings
 from rt.net.admin import AdminClient
 from rt.net.authority.identity import CertificateRole
+from rt.net.known_nodes import KnownNodes
 from rt.net.loop.event_loop import EventLoop
 from rt.position import Position
 from rt.subscriber import OnGap, Subscriber
 
+_log: Final = logging.getLogger("rt.client")
+_TABLES: Final = ("push", "pull")
+Loads = Callable[[], Sequence[ConnectionSettings]]  # of the two tables
 Readers = Subscriber | Subscription | GroupSubscriber
 Kept = ClientPublisher | Subscription | GroupSubscriber | LastValue
 _STOP_S: Final = 1.0  # for a look that is under way
@@ -61,8 +67,9 @@ class Client:
     for all readers. It begins with the first of them.
 
     Threads:
-        Any thread may call any method. `_lock` guards `_open`, `_plain`, `_push`, `_loop` and
-        `_is_closed`; `_copy`, and what is handed out, have rules of their own.
+        Any thread may call any method. `_lock` guards `_publishing`, `_open`, `_plain`, `_push`,
+        `_pushed_to`, `_loop` and `_is_closed`; `_copy`, and what is handed out, have rules of their
+        own.
     """
 
     def __init__(
@@ -71,6 +78,8 @@ class Client:
         reading: ConnectionSettings,
         pulls: Callable[..., PullClient] = PullClient,
         config: str = "",
+        *,
+        loads: Loads | None = None,
     ) -> None:
         """Use `connect` instead.
 
@@ -79,8 +88,10 @@ class Client:
             reading: settings for subscribers; of the same stream and directory.
             pulls: as of `StreamCopy`.
             config: path of the configuration, or "".
+            loads: reads both settings again; None if that is not possible.
         """
-        self._publishing, self._config = publishing, config
+        self._publishing, self._config, self._loads = publishing, config, loads
+        self._pushed_to: KnownNodes | None = None  # from the first publisher on
         self._copy = StreamCopy(reading, self._begun, pulls, known=reading.known_nodes(config))
         self._loop: EventLoop | None = None
         self._push: tuple[PushClient, StallEvents] | None = None  # from the first publisher on
@@ -288,6 +299,46 @@ class Client:
         """
         self._copy.wait_caught_up(checked_seconds(timeout_s, "timeout_s"))
 
+    def reload(self) -> list[str]:
+        """Read the configuration again, as `rt push` and `rt pull` do on SIGHUP.
+
+        Publishers and readers that are open go on with its `nodes`. Certificates need no reload: a
+        file that changes is used for the next connection; here it is checked.
+
+        Returns:
+            The settings that have changed and are not in use, such as `["pull.identity"]`, which a
+            warning names too: they need another client.
+
+        Raises:
+            Misuse: something cannot be used, and nothing was changed; or `connect` did not make
+                this client.
+            OSError: the file cannot be read, and nothing was changed.
+            Stopped: the client is closed.
+        """
+        if self._loads is None:
+            raise Misuse("only a client of rt.connect can read its configuration again")
+        now = self._loads()
+        with self._lock:
+            self._demand_open()
+            if self._push is not None:
+                self._publishing.contexts(CertificateRole.PUBLISHER)
+            if self._copy.has_begun:
+                self._copy.contexts()
+            before = (self._publishing, self._copy.settings)
+            self._publishing = replace(self._publishing, nodes=now[0].nodes)
+            if self._push is not None and self._pushed_to is not None:
+                self._pushed_to.configure(self._publishing.addresses())
+                self._push[0].follow()
+        self._copy.configure(now[1].nodes)  # has a lock, under which it asks for ours
+        left = [
+            f"{table}.{name}"
+            for table, old, new in zip(_TABLES, before, now, strict=True)
+            for name in changed(old, new) if name != "nodes"
+        ]  # fmt: skip
+        if left:
+            _log.warning("changed and not in use until another client is made: %s", ", ".join(left))
+        return left
+
     def close(self, timeout_s: float = 10.0) -> None:
         """Close everything that was opened, within this time as far as shipping goes. Idempotent.
 
@@ -345,9 +396,10 @@ class Client:
         if self._push is None:
             where = self._publishing
             contexts = where.contexts(CertificateRole.PUBLISHER)
+            known = self._pushed_to = where.known_nodes(self._config)
             push = PushClient(
                 where.root, where.stream, where.addresses(), contexts, None,
-                loop=self._loop_begun(), known=where.known_nodes(self._config),
+                loop=self._loop_begun(), known=known,
             )  # fmt: skip
             push.start()
             stalls = StallEvents(push)
@@ -421,7 +473,10 @@ class Client:
         return self._leader().ask(request)
 
     def _leader(self, *, keep: bool = False) -> AdminClient:
-        return AdminClient(self._copy.known.addresses, self._copy.contexts(), keep=keep)
+        copy = self._copy
+        return AdminClient(
+            copy.known.addresses, copy.contexts(), keep=keep, known=lambda: copy.known.addresses
+        )
 
     def _demand_open(self) -> None:
         if self._is_closed:
@@ -489,8 +544,12 @@ def connect(
         "certs": None if certs is None else os.fspath(certs),
         "identity": identity,
     }
-    publishing, reading = (
-        load(ConnectionSettings, path, table if path else None, options=options)
-        for table in ("push", "pull")
-    )
-    return Client(publishing, reading, config=os.fspath(path or ""))
+
+    def loads() -> list[ConnectionSettings]:
+        return [
+            load(ConnectionSettings, path, table if path else None, options=options)
+            for table in _TABLES
+        ]
+
+    publishing, reading = loads()
+    return Client(publishing, reading, config=os.fspath(path or ""), loads=loads)

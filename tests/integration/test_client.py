@@ -6,10 +6,12 @@ import logging
 import os
 import threading
 from concurrent.futures import CancelledError
+from contextlib import ExitStack
 
 import pytest
 from archive_cluster import FILE_BYTES, STREAM, ArchiveCluster, connect, held_bytes
 from commands import run
+from cut_network import CutNetwork
 from faulty import FaultyDisk
 
 import rt
@@ -160,6 +162,62 @@ def test_the_command_pulls_from_a_place_and_says_what_it_lacks(long_stream, tmp_
     again = run("pull", "--config", clients, "--root", tmp_path, "--from", "yesterday", "--once")
     assert again.exit_code == 2
     assert "not a start: 'yesterday'" in again.output
+
+
+def test_a_client_goes_on_with_the_nodes_of_a_configuration_that_was_read_again(cluster, tmp_path):
+    """A gateway moves; a program with a thousand open sessions should not have to."""
+    port = cluster.addresses[0][1]
+    with open(os.path.join(cluster.root, "clients.toml")) as file:
+        text = file.read()
+    config = tmp_path / "clients.toml"
+    with CutNetwork(port) as old, CutNetwork(port) as new, ExitStack() as undo:
+        config.write_text(text.replace(f":{port}", f":{old.port}"))
+        client = undo.enter_context(rt.connect(config, root=str(tmp_path / "root")))
+        assert client.reload() == []
+        publisher = client.publisher("moved")
+        publisher.publish(b"before", confirm="merged", timeout_s=PATIENCE_S)
+        reader = client.subscriber(sessions=["moved"])
+        assert next(iter(reader)).payload == b"before"
+        cursor = client.subscriber(cursor=rt.Registered("moves"), sessions=["moved"])
+        assert next(iter(cursor)).payload == b"before"
+        old.cut()
+        publisher.publish(b"between")
+        config.write_text(text.replace(f":{port}", f":{new.port}"))
+        assert client.reload() == []
+        publisher.publish(b"after", confirm="merged", timeout_s=PATIENCE_S)
+        for each in (reader, cursor):
+            assert [next(iter(each)).payload for _ in range(2)] == [b"between", b"after"]
+        assert f":{new.port}" in repr(client)
+        cursor.ack(sync=True)
+
+
+def test_a_configuration_that_cannot_be_read_again_changes_nothing(cluster, tmp_path, caplog):
+    """A typing error must not stop what runs; what needs another client is named."""
+    with open(os.path.join(cluster.root, "clients.toml")) as file:
+        text = file.read()
+    config = tmp_path / "clients.toml"
+    config.write_text(text)
+    with rt.connect(config, root=str(tmp_path / "root")) as client:
+        publisher = client.publisher("typed")
+        config.write_text("nodes = 5\n" + text)
+        with pytest.raises(Misuse, match="nodes"):
+            client.reload()
+        config.write_text(text.replace('identity = "subscriber"', 'identity = "operator"'))
+        assert client.reload() == ["pull.identity"]
+        assert "changed and not in use until another client is made: pull.id" in caplog.text
+        config.unlink()
+        with pytest.raises(FileNotFoundError):
+            client.reload()
+        publisher.publish(b"still", confirm="merged", timeout_s=PATIENCE_S)
+    config.write_text(text)
+    with pytest.raises(Stopped):
+        client.reload()
+
+    async def main():
+        async with aio.connect(config, root=str(tmp_path / "twin")) as twin:
+            return await twin.reload()
+
+    assert asyncio.run(main()) == []
 
 
 def test_publish_waits_for_the_level_it_is_asked_for(connected):

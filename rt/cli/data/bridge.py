@@ -143,7 +143,7 @@ def _shown(
     tables = zip(configs, ("pull", "push"), strict=True)
     source, target = (load(ConnectionSettings, config, table) for config, table in tables)
     files = [certificate_files(each.certs, each.identity) for each in (source, target)]
-    asking = AdminClient(source.addresses(), source.contexts(), keep=True)
+    asking = AdminClient(source.known_nodes(configs[0]).addresses, source.contexts(), keep=True)
     watch = BridgeWatch(made, asking.ask)
 
     def site_of(events: RecentEvents) -> "Site":

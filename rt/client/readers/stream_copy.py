@@ -3,8 +3,9 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -42,7 +43,8 @@ class ReadingSpan(NamedTuple):
 class StreamCopy:
     """Fills `root/<stream>/out` from the nodes, unless another process does so already.
 
-    Threads: any may call. `_lock` guards `_pull`, `_is_shared` and `_is_closed`.
+    Threads: any may call. `_lock` guards `_pull`, `_is_shared` and `_is_closed`; `settings` is
+        replaced as a whole.
     """
 
     def __init__(
@@ -73,6 +75,19 @@ class StreamCopy:
     def directory(self) -> str:
         """Return the copy's directory."""
         return merged_directory(self.settings.root, self.settings.stream)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a reader was asked for."""
+        return self._pull is not None or self._is_shared
+
+    def configure(self, nodes: Sequence[str]) -> None:
+        """Go on with the nodes of a configuration that was read again; any thread may call it."""
+        with self._lock:
+            self.settings = replace(self.settings, nodes=tuple(nodes))
+            self.known.configure(self.settings.addresses())
+            if self._pull is not None:
+                self._pull.follow()
 
     def contexts(self) -> Contexts:
         """Return the TLS contexts of readers; errors as for `ConnectionSettings.contexts`."""
