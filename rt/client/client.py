@@ -20,6 +20,7 @@ from rt.client.groups.group import Group
 from rt.client.groups.group_subscriber import GroupSubscriber, MemberReading
 from rt.client.groups.joining import join
 from rt.client.publisher import ClientPublisher
+from rt.client.publisher_defaults import PublisherDefaults
 from rt.client.readers.checkpoint import Checkpoint, choice_parts, filter_name
 from rt.client.readers.cursor import LocalCursor
 from rt.client.readers.last_value import LastValue
@@ -49,7 +50,7 @@ from rt.subscriber import OnGap, Subscriber
 
 _log: Final = logging.getLogger("rt.client")
 _TABLES: Final = ("push", "pull")
-Loads = Callable[[], Sequence[ConnectionSettings]]  # of the two tables
+Loads = Callable[[], tuple[ConnectionSettings, ConnectionSettings, PublisherDefaults]]
 Readers = Subscriber | Subscription | GroupSubscriber
 Kept = ClientPublisher | Subscription | GroupSubscriber | LastValue
 _STOP_S: Final = 1.0  # for a look that is under way
@@ -68,8 +69,8 @@ class Client:
 
     Threads:
         Any thread may call any method. `_lock` guards `_publishing`, `_open`, `_plain`, `_push`,
-        `_pushed_to`, `_loop` and `_is_closed`; `_copy`, and what is handed out, have rules of their
-        own.
+        `_pushed_to`, `_defaults`, `_loop` and `_is_closed`; `_copy`, and what is handed out, have
+        rules of their own.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Client:
         pulls: Callable[..., PullClient] = PullClient,
         config: str = "",
         *,
+        defaults: PublisherDefaults | None = None,
         loads: Loads | None = None,
     ) -> None:
         """Use `connect` instead.
@@ -88,9 +90,11 @@ class Client:
             reading: settings for subscribers; of the same stream and directory.
             pulls: as of `StreamCopy`.
             config: path of the configuration, or "".
-            loads: reads both settings again; None if that is not possible.
+            defaults: what publishers wait for unless a program says otherwise; None for `merged`.
+            loads: reads all settings again; None if that is not possible.
         """
         self._publishing, self._config, self._loads = publishing, config, loads
+        self._defaults = defaults or PublisherDefaults()
         self._pushed_to: KnownNodes | None = None  # from the first publisher on
         self._copy = StreamCopy(reading, self._begun, pulls, known=reading.known_nodes(config))
         self._loop: EventLoop | None = None
@@ -110,7 +114,7 @@ class Client:
         self,
         session: str,
         *,
-        confirm: str | Level = Level.MERGED,
+        confirm: str | Level | None = None,
         group: str = "",
         writer: WriterSettings | None = None,
         batching: Batching | None = None,
@@ -123,7 +127,8 @@ class Client:
         Args:
             session: its name; one live publisher at a time.
             confirm: what `publish_future` waits for unless told otherwise: `written`, `synced`,
-                `received`, `replicated` or `merged`.
+                `received`, `replicated` or `merged`; `merged` unless the configuration says
+                otherwise in its table `[publisher]`.
             group: as of `rt.Publisher`.
             writer: durability, sizes, compression.
             batching: how messages become frames.
@@ -143,10 +148,12 @@ class Client:
         with self._lock:
             self._demand_open()
             push, stalls = self._pusher()
+            defaults = self._defaults
             publisher = ClientPublisher(
                 self._publishing, push, session, ask=self._ask, loop=self._loop_begun(),
-                confirm=confirm, group=group, writer=writer, batching=batching,
-                flight=flight, disk_limit=disk_limit, closed=stalls.forget,
+                confirm=defaults.confirm if confirm is None else confirm,
+                timeout_s=defaults.confirm_timeout_s, group=group, writer=writer,
+                batching=batching, flight=flight, disk_limit=disk_limit, closed=stalls.forget,
             )  # fmt: skip
             if on_event is not None:
                 stalls.hear(session, on_event)
@@ -302,7 +309,8 @@ class Client:
     def reload(self) -> list[str]:
         """Read the configuration again, as `rt push` and `rt pull` do on SIGHUP.
 
-        Publishers and readers that are open go on with its `nodes`. Certificates need no reload: a
+        Publishers and readers that are open go on with its `nodes`, and publishers that are opened
+        later wait for what its table `[publisher]` says. Certificates need no reload: a
         file that changes is used for the next connection; here it is checked.
 
         Returns:
@@ -317,7 +325,7 @@ class Client:
         """
         if self._loads is None:
             raise Misuse("only a client of rt.connect can read its configuration again")
-        now = self._loads()
+        *now, defaults = self._loads()
         with self._lock:
             self._demand_open()
             if self._push is not None:
@@ -326,6 +334,7 @@ class Client:
                 self._copy.contexts()
             before = (self._publishing, self._copy.settings)
             self._publishing = replace(self._publishing, nodes=now[0].nodes)
+            self._defaults = defaults
             if self._push is not None and self._pushed_to is not None:
                 self._pushed_to.configure(self._publishing.addresses())
                 self._push[0].follow()
@@ -515,6 +524,7 @@ def connect(
 
     Each setting comes from its argument, else from `RT_...` in the environment, else from the file:
     tables `[push]` for publishers and `[pull]` for subscribers, as `rt cluster init` writes them.
+    What publishers wait for, where a program does not say, may be in a table `[publisher]`.
 
     Args:
         config: a TOML file such as `clients.toml`; `RT_CONFIG` names one otherwise.
@@ -545,11 +555,12 @@ def connect(
         "identity": identity,
     }
 
-    def loads() -> list[ConnectionSettings]:
-        return [
+    def loads() -> tuple[ConnectionSettings, ConnectionSettings, PublisherDefaults]:
+        publishing, reading = (
             load(ConnectionSettings, path, table if path else None, options=options)
             for table in _TABLES
-        ]
+        )
+        return publishing, reading, load(PublisherDefaults, path, "publisher" if path else None)
 
-    publishing, reading = loads()
-    return Client(publishing, reading, config=os.fspath(path or ""), loads=loads)
+    publishing, reading, defaults = loads()
+    return Client(publishing, reading, config=os.fspath(path or ""), defaults=defaults, loads=loads)

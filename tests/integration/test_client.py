@@ -281,6 +281,34 @@ def test_a_cancelled_future_takes_nothing_back_and_disturbs_no_other(connected):
     assert payloads_of(connected, "cancelled", 2) == [b"1", b"2"]
 
 
+def test_publishers_wait_for_what_the_configuration_says(cluster, tmp_path):
+    """One team runs the stream, and others write programs; each may still choose."""
+    with open(os.path.join(cluster.root, "clients.toml")) as file:
+        text = file.read()
+    config = tmp_path / "clients.toml"
+    config.write_text(text + '[publisher]\nconfirm = "received"\nconfirm_timeout_s = "90s"\n')
+    with rt.connect(config, root=str(tmp_path / "root")) as client:
+        publisher = client.publisher("quick")
+        assert publisher.timeout_s == 90
+        receipt = publisher.publish_future(b"x").result(PATIENCE_S)
+        assert receipt.level.name == "RECEIVED"
+        assert publisher.flush().level.name == "RECEIVED"
+        own = client.publisher("sure", confirm="merged")
+        assert own.publish_future(b"x").result(PATIENCE_S).level.name == "MERGED"
+        config.write_text(text + '[publisher]\nconfirm = "synced"\nconfirm_timeout_s = 0.001\n')
+        assert client.reload() == []
+        later = client.publisher("later")
+        assert later.publish_future(b"x").result(PATIENCE_S).level.name == "SYNCED"
+        with pytest.raises(FlushTimeout, match=r"within 0\.001 s"):
+            later.publish(b"x", confirm="merged")
+        assert publisher.timeout_s == 90, "what is open stays as it is"
+    run("status", "--config", config)
+    for wrong in ('confirm = "sent"', "confirm_timeout_s = -1", "timeout = 3"):
+        config.write_text(f"{text}[publisher]\n{wrong}\n")
+        with pytest.raises(Misuse, match="publisher"):
+            rt.connect(config, root=str(tmp_path / "root"))
+
+
 def test_nothing_is_confirmed_by_nodes_that_are_not_there(cluster, tmp_path):
     """The error names the level that was reached; the message stays."""
     client = rt.connect(
