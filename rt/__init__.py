@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     )
     from rt.format.message import Batch, Message
     from rt.log.notify.confirmations import Confirmations, Confirmed, Level
-    from rt.log.read.start import AtTime, Last
+    from rt.log.read.start import AtSequence, AtTime, Last
     from rt.log.write.batcher import Batching
     from rt.log.write.disk_room import DiskLimit
     from rt.log.write.writer import Fsync, WriterSettings
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from rt.version import __version__
 
 __all__ = [
+    "AtSequence",
     "AtTime",
     "Batch",
     "Batching",
@@ -119,6 +120,7 @@ __all__ = [
 ]
 # The module of each name, imported on first use so that a command need not load them all.
 _MODULES: Final = {
+    "AtSequence": "rt.log.read.start",
     "AtTime": "rt.log.read.start",
     "Batch": "rt.format.message",
     "Batching": "rt.log.write.batcher",

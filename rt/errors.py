@@ -229,16 +229,17 @@ class LimitReached(RtError):  # noqa: N818
 class SessionFull(RtError, OSError):  # noqa: N818
     """A session's files hold as much as its limit allows; nothing was accepted."""
 
-    def __init__(self, session: str, held: int, limit: int) -> None:
-        super().__init__(session, held, limit)
+    def __init__(self, session: str, held: int, limit: int, unit: str = "bytes") -> None:
+        super().__init__(session, held, limit, unit)
         self.session = session
         self.held = held
         self.limit = limit
+        self.unit = unit  # of both: "bytes" or "messages"
 
     def __str__(self) -> str:
         return (
-            f"the files of session {self.session!r} hold {self.held} of {self.limit} bytes; room "
-            "returns as the nodes merge them and the pusher archives them"
+            f"the files of session {self.session!r} hold {self.held} of {self.limit} {self.unit}; "
+            "room returns as the nodes merge them and the pusher archives them"
         )
 
 

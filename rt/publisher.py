@@ -27,7 +27,7 @@ from rt.log.write.checked import (
     checked_times,
     demand_kind,
 )
-from rt.log.write.disk_room import DiskLimit, DiskRoom
+from rt.log.write.disk_room import DiskLimit, DiskRoom, SessionFill
 from rt.log.write.dropping import dropped_spans
 from rt.log.write.frame_gate import FrameGate, Room
 from rt.log.write.pending import Beside, PendingFrame, frame_cuts
@@ -455,15 +455,17 @@ class Publisher:
             self._writer.close()
             raise
         gate = FrameGate(self._pending, self._lock, self._is_closed)
-        gate.disk = DiskRoom(limit, self.name, self._held_bytes, self._make_room)
+        gate.disk = DiskRoom(limit, self.name, self._held, self._make_room)
+        if limit.messages is not None:
+            self._pending.limit()
         return gate
 
     def _is_closed(self) -> bool:
         return self._size_max == _CLOSED
 
-    def _held_bytes(self) -> int:
-        """Return the bytes in the session's files, including those about to be written to them."""
-        return self._writer.held_bytes + self._pending.waiting
+    def _held(self) -> SessionFill:
+        waiting, messages = self._pending.waiting, self._next_sequence - self._writer.first_held
+        return SessionFill(self._writer.held_bytes + waiting, messages)
 
     def _make_room(self) -> bool:
         """Drop the oldest file, if the limit says so; return whether one was dropped.

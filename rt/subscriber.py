@@ -78,8 +78,8 @@ class Subscriber:
             root: directory that holds the streams.
             stream: name of the stream.
             session: read this session's own log, where it is published, instead of the merged log.
-            start: `"earliest"`, `"latest"`, a `Position` (such as a message's `next_position`), an
-                aware `datetime` or `AtTime`, `Last(n)` messages, or any of these as text: `last:3`.
+            start: `"earliest"`, `"latest"`, a `Position`, an aware `datetime`, `AtTime`, `Last(n)`,
+                of one session `AtSequence(n)`, or any of these as text: `last:3`, `sequence:41`.
             follow: whether to wait for more at the end of the log, or to end there.
             sessions: names or globs (`jfk`, `eu-*`) of the wanted sessions; frames of others are
                 not decoded.
@@ -107,9 +107,9 @@ class Subscriber:
             raise Misuse(f"key_prefix is bytes, not {type(key_prefix).__name__}; encode it first")
         self.directory = _directory(os.fspath(root), stream, session)
         self._where = Where.parse(where, bytes(key_prefix), share)
+        begin = checked_start(start, sessions if session is None else [session])
         self._follower = Follower(
-            _opened(self.directory, copies), checked_start(start),
-            SessionFilter(sessions, self._where),
+            _opened(self.directory, copies), begin, SessionFilter(sessions, self._where),
             on_gap=on_gap, on_poison=on_poison, on_event=on_event or (lambda _event: None),
             follow=follow,
         )  # fmt: skip

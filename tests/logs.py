@@ -148,10 +148,10 @@ class MergedLog:
             Range(self.index, 1, merge_time_ns, session, place, size, self.number, 0, 0), [frame]
         )
 
-    def roll(self) -> None:
-        """End the file; the next range begins another."""
+    def roll(self, sessions: str = "") -> None:
+        """End the file, whose manifest line names `sessions`; the next range begins another."""
         self.next_file = self.appender.end.next_file()
-        self.appender.roll(TIME_NS + 1_000_000 * self.index)
+        self.appender.roll(TIME_NS + 1_000_000 * self.index, sessions=sessions)
 
     def archive(self, *files: Position) -> None:
         """Archive files, line and bytes, as a node does."""

@@ -28,6 +28,7 @@ PYTHON: Final = {
         "rt.log.write.syncer.Fsync", "rt.log.write.syncer.WriterSettings",
         "rt.log.write.disk_room.DiskLimit",
         "rt.subscriber.Subscriber", "rt.log.read.start.AtTime", "rt.log.read.start.Last",
+        "rt.log.read.start.AtSequence",
         "rt.position.Position", "rt.format.message.Message", "rt.format.message.Batch",
     ),
     "Connected": (

@@ -3,6 +3,8 @@
 import logging
 import os
 import threading
+import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import read_small
 from rt.log.read.start import Start, at_number, parse_start
 from rt.net.authority.files import write_file
+from rt.position import START, Position
 from rt.subscriber import OnGap, Subscriber
 
 _log: Final = logging.getLogger(__name__)
@@ -28,6 +31,8 @@ _CHUNK_BYTES: Final = 8 * MIB
 _POLL_S: Final = 0.2
 _BEGIN_BYTES_MAX: Final = 64
 _IN_FLIGHT_BYTES: Final = 64 * MIB  # more is read once the target has merged that
+_MARK_S: Final = 1.0  # a mark ends a frame
+_MARKS: Final = 512  # if more wait for the target, the oldest no longer count
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,8 @@ class Bridge:
     where to go on after any crash, and the target merges each number of a session, or of a
     group of bridges, once.
 
-    Threads: one calls `run`; any may call `stop`.
+    Threads: one calls `run`, which appends to `_marks` and replaces the counts; any may read those,
+        and call `stop`. One more may call `arrived`.
     """
 
     def __init__(
@@ -83,6 +89,9 @@ class Bridge:
         self._target_log, self._source_log = target_log, ""
         self._stopped = threading.Event()
         self.forwarded = self.passed_over = 0  # messages since the start
+        # The session's end, and how far the source was read then.
+        self._marks: deque[tuple[Position, Position]] = deque(maxlen=_MARKS)
+        self._mark_s, self._arrived = 0.0, START
         limit = FlightLimit(bytes=_IN_FLIGHT_BYTES, on_full="error")
         self._publisher = target.publisher(choice.session, group=choice.group, flight=limit)
 
@@ -96,6 +105,13 @@ class Bridge:
     def next_number(self) -> int:
         """The first message number of the source that was not forwarded yet."""
         return self._publisher.next_sequence
+
+    def arrived(self) -> Position:
+        """Return up to where the target has merged the source's log, as far as it is forwarded."""
+        merged = self._publisher.confirmed().merged
+        while self._marks and self._marks[0][0] <= merged:
+            self._arrived = self._marks.popleft()[1]
+        return self._arrived
 
     def stop(self) -> None:
         """Have `run` return after what it has read."""
@@ -120,6 +136,7 @@ class Bridge:
                 write_file(self._begin_path, str(reader.position).encode(), force=True)
             for chunk in self._chunks(reader, follow=follow):
                 self._forward(chunk)
+                self._mark(reader.position)
 
     def _start(self) -> Start | str:
         """Return where to begin: after what the session has, as far as a copy shows it.
@@ -137,7 +154,10 @@ class Bridge:
             return at_number(log, number) if log.is_there else "earliest"
 
     def _chunks(self, reader: Subscriber, *, follow: bool) -> Iterator[list[Message]]:
-        """Yield what is there, in order, until stopped or, without `follow`, all was read."""
+        """Yield what is there, in order, until stopped or, without `follow`, all was read.
+
+        A chunk is empty if nothing came for a while.
+        """
         while not self._stopped.is_set():
             chunk = [*islice(reader.messages(_POLL_S if follow else None), 1)]
             if chunk:
@@ -147,9 +167,9 @@ class Bridge:
                     size += len(message.payload)
                     if len(chunk) >= _CHUNK or size >= _CHUNK_BYTES:
                         break
-                yield chunk
             elif not follow:
                 return
+            yield chunk
 
     def _forward(self, chunk: list[Message]) -> None:
         """Publish the messages of a chunk that go on, run by run of consecutive numbers."""
@@ -167,6 +187,13 @@ class Bridge:
             run.append(message)
         if run:
             self._publish(run)
+
+    def _mark(self, place: Position) -> None:
+        """Note that everything before `place` is published, unless that was noted just now."""
+        now_s = time.monotonic()
+        if now_s >= self._mark_s and not self._stopped.is_set():
+            self._mark_s = now_s + _MARK_S
+            self._marks.append((self._publisher.flush("written").position, place))
 
     def _publish(self, run: list[Message]) -> None:
         """Publish messages under their numbers, once the target has merged enough of the others."""

@@ -68,7 +68,7 @@ class AsyncPublisher:
         *,
         headers: Headers | None = None,
         confirm: str | Level | None = None,
-        timeout_s: float = 30.0,
+        timeout_s: float | None = None,
     ) -> int:
         """Publish one message and return its sequence number; with `confirm`, wait for that level.
 
@@ -80,6 +80,7 @@ class AsyncPublisher:
             await self.await_headers()
         if confirm is None:
             return self._publisher.publish(payload, key, time_ns, headers=headers)
+        timeout_s = self._publisher.timeout_s if timeout_s is None else timeout_s
         timeout_s = checked_seconds(timeout_s, "timeout_s")
         sequence = self._publisher.next_sequence
         receipt = self._publisher.publish_future(
@@ -127,7 +128,9 @@ class AsyncPublisher:
         """
         await asyncio.to_thread(self._publisher.await_headers)
 
-    async def flush(self, level: str | Level | None = None, timeout_s: float = 30.0) -> Confirmed:
+    async def flush(
+        self, level: str | Level | None = None, timeout_s: float | None = None
+    ) -> Confirmed:
         """Wait until everything published so far has reached `level`."""
         return await asyncio.to_thread(self._publisher.flush, level, timeout_s)
 
@@ -208,6 +211,10 @@ class AsyncClient:
     async def wait_caught_up(self, timeout_s: float = 30.0) -> None:
         """Wait until the local copy has everything that was merged when this was called."""
         await asyncio.to_thread(self._client.wait_caught_up, timeout_s)
+
+    async def reload(self) -> list[str]:
+        """Read the configuration again; as `Client.reload`."""
+        return await asyncio.to_thread(self._client.reload)
 
     async def close(self, timeout_s: float = 10.0) -> None:
         """Close everything that was opened."""

@@ -19,7 +19,7 @@ from rt.subscriber import OnGap
 class PublisherArguments(TypedDict, total=False):
     """What `Client.publisher` takes beside the session."""
 
-    confirm: str | Level
+    confirm: str | Level | None
     group: str
     writer: WriterSettings | None
     batching: Batching | None

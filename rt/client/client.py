@@ -1,10 +1,12 @@
 """Client: one program's connection to a stream, with its publishers and subscribers."""
 
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Self, TypeVar, Unpack, overload
 from weakref import WeakSet
@@ -18,6 +20,7 @@ from rt.client.groups.group import Group
 from rt.client.groups.group_subscriber import GroupSubscriber, MemberReading
 from rt.client.groups.joining import join
 from rt.client.publisher import ClientPublisher
+from rt.client.publisher_defaults import PublisherDefaults
 from rt.client.readers.checkpoint import Checkpoint, choice_parts, filter_name
 from rt.client.readers.cursor import LocalCursor
 from rt.client.readers.last_value import LastValue
@@ -27,7 +30,7 @@ from rt.client.readers.settings import ConnectionSettings
 from rt.client.readers.stream_copy import StreamCopy
 from rt.client.readers.subscription import Acknowledgement, Subscription
 from rt.client.stall_events import OnStall, StallEvents
-from rt.config.settings import load
+from rt.config.settings import changed, load
 from rt.errors import Misuse, Stopped
 from rt.events import Event
 from rt.format.where import Where
@@ -40,10 +43,14 @@ from rt.log.write.disk_room import DiskLimit
 from rt.log.write.writer import WriterSettings
 from rt.net.admin import AdminClient
 from rt.net.authority.identity import CertificateRole
+from rt.net.known_nodes import KnownNodes
 from rt.net.loop.event_loop import EventLoop
 from rt.position import Position
 from rt.subscriber import OnGap, Subscriber
 
+_log: Final = logging.getLogger("rt.client")
+_TABLES: Final = ("push", "pull")
+Loads = Callable[[], tuple[ConnectionSettings, ConnectionSettings, PublisherDefaults]]
 Readers = Subscriber | Subscription | GroupSubscriber
 Kept = ClientPublisher | Subscription | GroupSubscriber | LastValue
 _STOP_S: Final = 1.0  # for a look that is under way
@@ -61,8 +68,9 @@ class Client:
     for all readers. It begins with the first of them.
 
     Threads:
-        Any thread may call any method. `_lock` guards `_open`, `_plain`, `_push`, `_loop` and
-        `_is_closed`; `_copy`, and what is handed out, have rules of their own.
+        Any thread may call any method. `_lock` guards `_publishing`, `_open`, `_plain`, `_push`,
+        `_pushed_to`, `_defaults`, `_loop` and `_is_closed`; `_copy`, and what is handed out, have
+        rules of their own.
     """
 
     def __init__(
@@ -71,6 +79,9 @@ class Client:
         reading: ConnectionSettings,
         pulls: Callable[..., PullClient] = PullClient,
         config: str = "",
+        *,
+        defaults: PublisherDefaults | None = None,
+        loads: Loads | None = None,
     ) -> None:
         """Use `connect` instead.
 
@@ -79,8 +90,12 @@ class Client:
             reading: settings for subscribers; of the same stream and directory.
             pulls: as of `StreamCopy`.
             config: path of the configuration, or "".
+            defaults: what publishers wait for unless a program says otherwise; None for `merged`.
+            loads: reads all settings again; None if that is not possible.
         """
-        self._publishing, self._config = publishing, config
+        self._publishing, self._config, self._loads = publishing, config, loads
+        self._defaults = defaults or PublisherDefaults()
+        self._pushed_to: KnownNodes | None = None  # from the first publisher on
         self._copy = StreamCopy(reading, self._begun, pulls, known=reading.known_nodes(config))
         self._loop: EventLoop | None = None
         self._push: tuple[PushClient, StallEvents] | None = None  # from the first publisher on
@@ -99,7 +114,7 @@ class Client:
         self,
         session: str,
         *,
-        confirm: str | Level = Level.MERGED,
+        confirm: str | Level | None = None,
         group: str = "",
         writer: WriterSettings | None = None,
         batching: Batching | None = None,
@@ -112,7 +127,8 @@ class Client:
         Args:
             session: its name; one live publisher at a time.
             confirm: what `publish_future` waits for unless told otherwise: `written`, `synced`,
-                `received`, `replicated` or `merged`.
+                `received`, `replicated` or `merged`; `merged` unless the configuration says
+                otherwise in its table `[publisher]`.
             group: as of `rt.Publisher`.
             writer: durability, sizes, compression.
             batching: how messages become frames.
@@ -132,10 +148,12 @@ class Client:
         with self._lock:
             self._demand_open()
             push, stalls = self._pusher()
+            defaults = self._defaults
             publisher = ClientPublisher(
                 self._publishing, push, session, ask=self._ask, loop=self._loop_begun(),
-                confirm=confirm, group=group, writer=writer, batching=batching,
-                flight=flight, disk_limit=disk_limit, closed=stalls.forget,
+                confirm=defaults.confirm if confirm is None else confirm,
+                timeout_s=defaults.confirm_timeout_s, group=group, writer=writer,
+                batching=batching, flight=flight, disk_limit=disk_limit, closed=stalls.forget,
             )  # fmt: skip
             if on_event is not None:
                 stalls.hear(session, on_event)
@@ -208,7 +226,7 @@ class Client:
             Stopped: the client is closed.
         """
         checked_lag(lag_max_s, on_lag, follow=follow, is_member=group is not None)
-        begin, trouble = checked_start(start), OnTrouble(on_gap, on_poison, on_event)
+        begin, trouble = checked_start(start, sessions), OnTrouble(on_gap, on_poison, on_event)
         _demand_reader(cursor, group, ack, timeout_s)
         if group is not None:
             if cursor is not None or share:
@@ -288,6 +306,48 @@ class Client:
         """
         self._copy.wait_caught_up(checked_seconds(timeout_s, "timeout_s"))
 
+    def reload(self) -> list[str]:
+        """Read the configuration again, as `rt push` and `rt pull` do on SIGHUP.
+
+        Publishers and readers that are open go on with its `nodes`, and publishers that are opened
+        later wait for what its table `[publisher]` says. Certificates need no reload: a
+        file that changes is used for the next connection; here it is checked.
+
+        Returns:
+            The settings that have changed and are not in use, such as `["pull.identity"]`, which a
+            warning names too: they need another client.
+
+        Raises:
+            Misuse: something cannot be used, and nothing was changed; or `connect` did not make
+                this client.
+            OSError: the file cannot be read, and nothing was changed.
+            Stopped: the client is closed.
+        """
+        if self._loads is None:
+            raise Misuse("only a client of rt.connect can read its configuration again")
+        *now, defaults = self._loads()
+        with self._lock:
+            self._demand_open()
+            if self._push is not None:
+                self._publishing.contexts(CertificateRole.PUBLISHER)
+            if self._copy.has_begun:
+                self._copy.contexts()
+            before = (self._publishing, self._copy.settings)
+            self._publishing = replace(self._publishing, nodes=now[0].nodes)
+            self._defaults = defaults
+            if self._push is not None and self._pushed_to is not None:
+                self._pushed_to.configure(self._publishing.addresses())
+                self._push[0].follow()
+        self._copy.configure(now[1].nodes)  # has a lock, under which it asks for ours
+        left = [
+            f"{table}.{name}"
+            for table, old, new in zip(_TABLES, before, now, strict=True)
+            for name in changed(old, new) if name != "nodes"
+        ]  # fmt: skip
+        if left:
+            _log.warning("changed and not in use until another client is made: %s", ", ".join(left))
+        return left
+
     def close(self, timeout_s: float = 10.0) -> None:
         """Close everything that was opened, within this time as far as shipping goes. Idempotent.
 
@@ -345,9 +405,10 @@ class Client:
         if self._push is None:
             where = self._publishing
             contexts = where.contexts(CertificateRole.PUBLISHER)
+            known = self._pushed_to = where.known_nodes(self._config)
             push = PushClient(
                 where.root, where.stream, where.addresses(), contexts, None,
-                loop=self._loop_begun(), known=where.known_nodes(self._config),
+                loop=self._loop_begun(), known=known,
             )  # fmt: skip
             push.start()
             stalls = StallEvents(push)
@@ -421,7 +482,10 @@ class Client:
         return self._leader().ask(request)
 
     def _leader(self, *, keep: bool = False) -> AdminClient:
-        return AdminClient(self._copy.known.addresses, self._copy.contexts(), keep=keep)
+        copy = self._copy
+        return AdminClient(
+            copy.known.addresses, copy.contexts(), keep=keep, known=lambda: copy.known.addresses
+        )
 
     def _demand_open(self) -> None:
         if self._is_closed:
@@ -460,6 +524,7 @@ def connect(
 
     Each setting comes from its argument, else from `RT_...` in the environment, else from the file:
     tables `[push]` for publishers and `[pull]` for subscribers, as `rt cluster init` writes them.
+    What publishers wait for, where a program does not say, may be in a table `[publisher]`.
 
     Args:
         config: a TOML file such as `clients.toml`; `RT_CONFIG` names one otherwise.
@@ -489,8 +554,13 @@ def connect(
         "certs": None if certs is None else os.fspath(certs),
         "identity": identity,
     }
-    publishing, reading = (
-        load(ConnectionSettings, path, table if path else None, options=options)
-        for table in ("push", "pull")
-    )
-    return Client(publishing, reading, config=os.fspath(path or ""))
+
+    def loads() -> tuple[ConnectionSettings, ConnectionSettings, PublisherDefaults]:
+        publishing, reading = (
+            load(ConnectionSettings, path, table if path else None, options=options)
+            for table in _TABLES
+        )
+        return publishing, reading, load(PublisherDefaults, path, "publisher" if path else None)
+
+    publishing, reading, defaults = loads()
+    return Client(publishing, reading, config=os.fspath(path or ""), defaults=defaults, loads=loads)

@@ -65,6 +65,7 @@ class ClientPublisher:
         ask: Ask,
         loop: EventLoop,
         confirm: str | Level = Level.MERGED,
+        timeout_s: float = 30.0,
         group: str = "",
         writer: WriterSettings | None = None,
         batching: Batching | None = None,
@@ -81,6 +82,7 @@ class ClientPublisher:
             ask: makes a request of the nodes as a subscriber.
             loop: the client's, which completes futures.
             confirm: what `publish_future` waits for unless told otherwise.
+            timeout_s: how long `publish` and `flush` wait unless told otherwise.
             group: as of `rt.Publisher`.
             writer: durability, sizes, compression.
             batching: how messages become frames.
@@ -94,7 +96,7 @@ class ClientPublisher:
             CorruptLog: the session's log is damaged.
         """
         self._ask, self._closed = ask, closed
-        self._confirm = checked_level(confirm, "confirm")
+        self._confirm, self.timeout_s = checked_level(confirm, "confirm"), timeout_s
         demand_kind("flight", flight, FlightLimit)
         demand_kind("writer", writer, WriterSettings)
         if writer is not None and (writer.keep_s or writer.keep_bytes):
@@ -146,7 +148,7 @@ class ClientPublisher:
         *,
         headers: Headers | None = None,
         confirm: str | Level | None = None,
-        timeout_s: float = 30.0,
+        timeout_s: float | None = None,
     ) -> int:
         """Publish one message and return its sequence number.
 
@@ -157,7 +159,7 @@ class ClientPublisher:
             headers: bytes by name; see `rt.Publisher.publish`. The first call with headers may wait
                 5 seconds for the nodes to say that all of them can read headers.
             confirm: a level to wait for; without it the call returns at once.
-            timeout_s: how long to wait.
+            timeout_s: how long to wait; 30 s unless the configuration says otherwise.
 
         Raises:
             FlushTimeout: `confirm` was not reached in time; the message stays and will be shipped.
@@ -167,10 +169,11 @@ class ClientPublisher:
             RtError: as `rt.Publisher.publish`.
         """
         level = None if confirm is None else checked_level(confirm, "confirm")
-        timeout_s = timeout_s if level is None else checked_seconds(timeout_s, "timeout_s")
+        if level is None:
+            return self._publish(payload, key, time_ns, headers)
+        timeout_s = checked_seconds(self.timeout_s if timeout_s is None else timeout_s, "timeout_s")
         sequence = self._publish(payload, key, time_ns, headers)
-        if level is not None:
-            self._await(self._receipts.future(level, sequence), timeout_s)
+        self._await(self._receipts.future(level, sequence), timeout_s)
         return sequence
 
     def publish_many(
@@ -228,11 +231,15 @@ class ClientPublisher:
         sequence = self._publish(payload, key, time_ns, headers)
         return self._receipts.future(level, sequence)
 
-    def flush(self, level: str | Level | None = None, timeout_s: float = 30.0) -> Confirmed:
-        """Wait until everything published so far has reached `level`; as `rt.Publisher.flush`."""
+    def flush(self, level: str | Level | None = None, timeout_s: float | None = None) -> Confirmed:
+        """Wait until everything published so far has reached `level`; as `rt.Publisher.flush`.
+
+        The defaults are the publisher's own: its `confirm`, and the time that the configuration
+        names, or 30 s.
+        """
         wanted = self._confirm if level is None else checked_level(level, "level")
         try:
-            return self._publisher.flush(wanted, timeout_s)
+            return self._publisher.flush(wanted, self.timeout_s if timeout_s is None else timeout_s)
         except FlushTimeout as error:
             raise shipped(error) from None
 

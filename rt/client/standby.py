@@ -5,18 +5,17 @@ import logging
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Final, NamedTuple, Self
 
+from rt.client.end_samples import EndSamples
 from rt.errors import FrameError, Misuse, RtError, spoken
 from rt.log.files.directory import LogDirectory
 from rt.log.files.disk import replace_small, sync_directory
 from rt.log.read.proof import proof_at
 from rt.names import MERGED_NAME, stream_directory
-from rt.net.admin import END, reading_answers
 from rt.net.authority.files import write_file
 from rt.net.exchange import Fields
 from rt.node.founding.carried_state import CarriedState, carried_state, read_carried
@@ -28,19 +27,10 @@ RECORD_NAME: Final = "standby.json"
 EVERY_S: Final = 5.0
 _COSTS: Final = 20.0  # the cluster makes an answer in at most a twentieth of the time
 _PAUSE_MAX_S: Final = 60.0
-_SAMPLES: Final = 512  # if more are waited for, the oldest no longer count
 _STOP_S: Final = 5.0
 _RECORD_BYTES_MAX: Final = 64 << 10
 
 _log: Final = logging.getLogger(__name__)
-
-
-class _Sample(NamedTuple):
-    """The cluster's end at a time."""
-
-    at_ns: int
-    end: Position
-    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +147,7 @@ class StateCarrier:
         self._top, self._stream = stream_directory(root, stream), stream
         self._ask, self._position = ask, position
         self._every_s, self._now_ns = every_s, now_ns
-        self._samples: deque[_Sample] = deque(maxlen=_SAMPLES)  # of what the copy does not have yet
-        self._had = _Sample(0, START, 0)  # the latest that it has
+        self._samples = EndSamples()
         self._pending: _Pending | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="standby", daemon=True)
@@ -207,11 +196,7 @@ class StateCarrier:
             )
 
     def _look(self) -> None:
-        asked_ns = self._now_ns()
-        with reading_answers():
-            answer = self._ask({"do": END, "latest": True})
-            sample = _Sample(asked_ns, Position.parse(str(answer["end"])), int(answer["number"]))
-        self._samples.append(sample)
+        self._samples.take(self._ask, self._now_ns)
         if self._pending is None:
             asked_ns = self._now_ns()
             given = carried_state(self._ask({"do": "standby-state"}))
@@ -249,20 +234,17 @@ class StateCarrier:
     def _count_nothing(self) -> None:
         """Forget how far the copy was: it is not of the cluster's log."""
         self._samples.clear()
-        self._had = _Sample(0, START, 0)
         self.record = replace(self.record, complete_as_of_ns=0)
 
     def _write(self, error: str) -> None:
-        here, samples = self._position(), self._samples
-        last = samples[-1] if samples else self._had
-        while samples and samples[0].end <= here:
-            self._had = samples.popleft()
-        record = self.record
+        here, samples, record = self._position(), self._samples, self.record
+        samples.reach(here)
+        last = samples.last
         self.record = replace(
             record, at_ns=self._now_ns(), end=str(here), error=error,
-            complete_as_of_ns=max(record.complete_as_of_ns, self._had.at_ns),
+            complete_as_of_ns=max(record.complete_as_of_ns, samples.reached.at_ns),
             cluster_end=str(last.end) if last.at_ns else record.cluster_end,
-            behind=last.number - self._had.number,
+            behind=samples.behind,
         )  # fmt: skip
         data = json.dumps(asdict(self.record), indent=1).encode() + b"\n"
         path = os.path.join(self._top, RECORD_NAME)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 ENVIRONMENT_PREFIX: Final = "RT_"
 # Several programs may share a file: one table for each, and one for `rt archive policy set`.
 TABLES: Final = (
-    "archive", "gateway", "node", "policy", "publish", "pull", "push", "session", "status",
-    "subscribe", "verify",
+    "archive", "bridge", "export", "gateway", "node", "policy", "publish", "publisher", "pull",
+    "push", "session", "status", "subscribe", "verify",
 )  # fmt: skip
 FILE_BYTES_MAX: Final = 1 << 20  # a thousand settings of a thousand bytes
 

@@ -69,6 +69,11 @@ class Rolled(NamedTuple):
         """How many numbers the file covers, including numbers that a session skipped."""
         return self.next - self.first
 
+    def may_hold(self, session: str) -> bool:
+        """Whether the file may hold messages of a session; older lines name none."""
+        names = self.sessions.split(",")
+        return session in names or not names[-1] or names[-1].startswith("+")
+
     def describes(self, other: "Rolled") -> bool:
         """Whether both lines describe the same content, regardless of when each was rolled."""
         return self._replace(at_ns=0) == other._replace(at_ns=0)

@@ -160,6 +160,7 @@ class AdminClient:
         *,
         keep: bool = False,
         asking: Asking = ask,
+        known: Callable[[], Sequence[Address]] = tuple,
     ) -> None:
         """Prepare; the first request connects.
 
@@ -168,8 +169,9 @@ class AdminClient:
             contexts: Our certificate and the authorities we trust.
             keep: Whether to use one connection for all requests, until `close`.
             asking: sends a request to one node, unless a connection is kept.
+            known: returns addresses that may have become known since; they are asked too.
         """
-        self._asking = asking
+        self._asking, self._known = asking, known
         self._addresses = list(addresses)
         self._contexts = contexts
         self._place = 0  # index of the node to ask first
@@ -181,6 +183,7 @@ class AdminClient:
         A node that is not the leader names the members, so a leader is found even if the
         configuration does not have its address yet.
         """
+        self._add(self._known())
         reasons, codes, left = [], set(), len(self._addresses)
         while left:
             address = self._addresses[self._place]
@@ -210,8 +213,11 @@ class AdminClient:
 
     def _learn(self, address: Address) -> int:
         """Add the member addresses that a node names; return how many were new."""
+        return self._add(member_addresses(address, self._contexts, self._asking))
+
+    def _add(self, addresses: Sequence[Address]) -> int:
         before = len(self._addresses)
-        for each in member_addresses(address, self._contexts, self._asking):
+        for each in addresses:
             if each not in self._addresses and len(self._addresses) < _ADDRESSES_MAX:
                 self._addresses.append(each)
         return len(self._addresses) - before

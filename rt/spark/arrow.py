@@ -102,8 +102,8 @@ class LogTable:
             ) from None
         paths = log_paths((os.fspath(path),))
         store = "" if copies is None else os.fspath(copies) or open_store("").address
-        first, first_ns = parsed_edge(paths, start, store)
-        last, last_ns = parsed_edge(paths, end, store)
+        first, first_ns = parsed_edge(paths, start, store, sessions)
+        last, last_ns = parsed_edge(paths, end, store, sessions)
         self._options = ReadOptions(
             paths, Edges(first, START if last == "earliest" else last, first_ns, last_ns),
             Selection(sessions=_parsed_sessions(sessions), keys=_parsed_keys(keys)),

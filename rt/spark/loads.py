@@ -38,8 +38,8 @@ class Loading:
 
         Args:
             start: where to begin: a position (`Position`, "0.0.4096"), a time when it was
-                merged (in a session: published; an aware `datetime`, ISO 8601), `last:100`, or
-                `earliest`.
+                merged (in a session: published; an aware `datetime`, ISO 8601), `last:100`,
+                `sequence:41` if one session was chosen before, or `earliest`.
             end: where to stop, in the same forms, exclusive, or `latest`.
 
         Raises:
@@ -143,7 +143,11 @@ class Loading:
         return summarize(read_options({**self.options, "paths": json.dumps(self._given_paths())}))
 
     def _edge(self, name: str, given: Start | str, default: str) -> dict[str, object]:
-        place, time_ns = parsed_edge(self._given_paths(), given, self.options.get("copies", ""))
+        options = self.options
+        sessions = [options["sessions"]] if "sessions" in options else None
+        place, time_ns = parsed_edge(
+            self._given_paths(), given, options.get("copies", ""), sessions
+        )
         if time_ns is not None:
             return {f"{name}Timestamp": time_ns}
         if place == default:

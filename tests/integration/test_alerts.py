@@ -5,11 +5,14 @@ import re
 import shutil
 import subprocess
 import time
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from replicator.serve.client_record import REASONS
+from rt.bridge.bridge_site import BridgeSite
+from rt.bridge.bridge_watch import BridgeWatch
 from rt.client.push_watch import PushWatch
 from rt.client.standby import StateCarrier
 from rt.net.authority.certificates import certificate_files
@@ -57,6 +60,8 @@ def exposed(tmp_path_factory):
         following.turn()
         following.close()
         carrier = StateCarrier(cluster.root, STREAM, cluster.ask, lambda: pull.status().position)
+        bridge = SimpleNamespace(next_number=0, forwarded=0, passed_over=0)
+        watch_of_bridge = BridgeWatch(bridge, cluster.ask)
         view = StreamView(STREAM, node.lookout.sample, lambda: rows)
         families = [
             *node_metrics([view], node.settings, {"own": 1.0, "ca": 2.0}),
@@ -64,6 +69,7 @@ def exposed(tmp_path_factory):
             *PullSite(
                 pull, cluster.out("sub"), program, PullWatch(pull, 1.0), carrier=carrier
             ).metrics(),
+            *BridgeSite(watch_of_bridge, (STREAM, STREAM), [files], RecentEvents()).metrics(),
             *TableSite(following, "table", RecentEvents()).metrics(),
         ]  # fmt: skip
     finally:

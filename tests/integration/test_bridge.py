@@ -2,19 +2,27 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 from contextlib import ExitStack
 from itertools import permutations
+from types import SimpleNamespace
 
 import pytest
 
 import rt
+from rt.bridge.bridge_site import BridgeSite
+from rt.bridge.bridge_watch import BridgeWatch
 from rt.bridge.forwarded import PATH_MAX, headers_of, is_forwarded, path_of
 from rt.format.message import Message, Origin
+from rt.node.founding.cluster_files import init_local_cluster
+from rt.position import START
+from rt.web.serving.recent import RecentEvents
 from tests.archive_cluster import STREAM, ArchiveCluster
 from tests.commands import run, start
 from tests.replicator_host import eventually
+from tests.web_site import Port
 
 
 @pytest.fixture
@@ -147,6 +155,102 @@ def test_a_killed_bridge_goes_on_where_it_was(zones, tmp_path):
             found += [each.payload for each in reader.messages(0.1)]
     assert found == [b"%d" % each for each in range(count)]
     assert len(messages(target, tmp_path)) == count
+
+
+@pytest.mark.process
+def test_a_source_that_is_killed_and_started_again_loses_and_doubles_nothing(zones, tmp_path):
+    """The whole site, many times, in the middle of what it merges and sends."""
+    target, rounds, each_round, found = zones("target"), 4, 1500, []
+    [place] = init_local_cluster(str(tmp_path / "source"), STREAM, 1)
+    source = os.path.join(tmp_path, "source", "clients.toml")
+    words = (
+        "bridge", "--from", source, "--to", config(target), "--root", tmp_path / "b",
+        "--session", "bridge", "--json",
+    )  # fmt: skip
+    with ExitStack() as undo:
+        nodes = [undo.enter_context(start("node", "--config", place.config))]
+        process = undo.enter_context(start(*words))
+        client = undo.enter_context(rt.connect(source, root=str(tmp_path / "p")))
+        publisher = undo.enter_context(client.publisher("jfk"))
+        reading = undo.enter_context(rt.connect(config(target), root=str(tmp_path / "r")))
+        reader = undo.enter_context(reading.subscriber(timeout_s=60))
+        for number in range(rounds):
+            first = number * each_round
+            for part in range(first, first + each_round, 100):
+                publisher.publish_many([b"%d" % n for n in range(part, part + 100)])
+            while len(found) < first + 100:
+                found += [each.payload for each in reader.messages(0.02)]
+            nodes[-1].kill()
+            nodes[-1].wait()
+            nodes.append(undo.enter_context(start("node", "--config", place.config)))
+        publisher.flush("merged", timeout_s=60)
+        count = rounds * each_round
+        while len(found) < count:
+            found += [each.payload for each in reader.messages(0.1)]
+        process.send_signal(signal.SIGTERM)
+        said, _ = process.communicate(timeout=60)
+        nodes[-1].terminate()
+    assert found == [b"%d" % each for each in range(count)]
+    assert len(messages(target, tmp_path)) == count
+    assert (process.returncode, json.loads(said)["next"]) == (0, count)
+
+
+@pytest.mark.process
+def test_a_bridge_shows_over_http_how_far_it_is_behind(zones, tmp_path):
+    """It is the only one that knows both sites."""
+    source, target = zones("source"), zones("target")
+    published(source, "jfk", b"a", b"b")
+    words = (
+        "bridge", "--from", config(source), "--to", config(target), "--root", tmp_path / "b",
+        "--session", "bridge", "--http", "127.0.0.1:0",
+    )  # fmt: skip
+    with start(*words) as process:
+        line = process.stderr.readline().decode()
+        assert line.startswith("rt: metrics, health and a page at http://127.0.0.1:")
+        seen = Port(line.split()[-1])
+
+        def value(name):
+            found = re.search(rf'^rt_bridge_{name}{{stream="flights"}} (.+)$',
+                              seen.ask("/metrics")[2], re.MULTILINE)  # fmt: skip
+            return float(found[1])
+
+        assert eventually(lambda: value("behind_seconds") < 30, 60)
+        assert value("forwarded_messages_total") == 2
+        assert (value("passed_over_messages_total"), value("behind_messages")) == (0, 0)
+        assert seen.ask("/readyz")[0] == 200
+        target.stop("n1")
+        published(source, "lga", b"c", b"d", b"e")
+        assert eventually(lambda: value("behind_messages") == 3, 60)
+        target.start("n1")
+        assert eventually(lambda: value("behind_messages") == 0, 60)
+        assert value("forwarded_messages_total") == 5
+        [shown], page = seen.json("/status"), seen.json("/overview")
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert (shown["next"], shown["behind_messages"], shown["error"]) == (5, 0, "")
+    assert (page["kind"], page["verdict"]["text"]) == ("bridge", "It forwards to flights.")
+
+
+def test_a_bridge_that_cannot_ask_its_source_is_not_ready(tmp_path):
+    """A page that shows the last answer as if it were of now is worse than none."""
+    bridge = SimpleNamespace(next_number=7, forwarded=0, passed_over=0, arrived=lambda: START)
+    answers = [{"end": str(START), "number": 9}]
+
+    def ask(_request):
+        if not answers:
+            raise OSError("no route to host")
+        return answers.pop()
+
+    watch = BridgeWatch(bridge, ask)
+    site = BridgeSite(watch, ("here", "there"), [], RecentEvents())
+    assert site.health().unready == ("behind: It is not known how far it is",)
+    watch.turn()
+    assert (watch.lag.behind, watch.lag.error) == (0, "")
+    assert site.health().unready == ()
+    watch.turn()
+    assert "no route to host" in watch.lag.error
+    assert watch.lag.behind_s(watch.lag.complete_as_of_ns + 61 * 10**9) == 61
 
 
 def test_a_bridge_ends_by_a_signal_and_says_how_far_it_was(zones, tmp_path):

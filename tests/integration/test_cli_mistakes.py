@@ -134,7 +134,7 @@ def test_restore_refuses_an_invalid_stream_name(here, stream):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('[nodes]\nroot = "x"\n', "node.toml: unknown table 'nodes'; use archive, gateway, node"),
+        ('[nodes]\nroot = "x"\n', "node.toml: unknown table 'nodes'; use archive, bridge, export"),
         ('root = "x"\n', "node.toml: 'root' is in no table; write it below [node]"),
         ("[node]\n[policy]\ntime = 60\n", "set it with rt archive policy set --file"),
     ],

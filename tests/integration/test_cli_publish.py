@@ -162,6 +162,8 @@ def test_line_without_an_end_is_refused_before_it_fills_the_memory(tmp_path):
         (["--session", "jfk", "--rate", "fast"], "not a rate: 'fast'"),
         (["--session", "jfk", "--rate", "0"], "not a rate: '0'"),
         (["--session", "jfk", "--key-field", "k"], "give --format ndjson"),
+        (["--session", "jfk", "--flight", "-1"], "flight is -1; use a number of messages, or 0"),
+        (["--session", "jfk", "--flight", "9", "--keep-bytes", "1Mi"], "leave out one"),
         (["--session", "jfk", "--config", "nowhere.toml"], "nowhere.toml"),
         ([], "session is not set: give --session, RT_SESSION"),
     ],
@@ -224,6 +226,39 @@ def test_level_that_is_reached_is_reported_with_its_place_in_the_merged_log(tmp_
     thread.join()
     assert result.exit_code == 0, result.stderr
     assert "merged up to 1.0.88 at 0.0.4096" in result.stderr
+
+
+@pytest.mark.process
+def test_a_flight_limit_holds_publishing_back_until_the_nodes_have_merged(tmp_path):
+    """A pipe that is faster than the cluster would otherwise fill the publisher's disk."""
+    lines = b"".join(b"%d\n" % number for number in range(1000))
+    options = "--root", tmp_path, "--session", "jfk", "--flight", "80", "--flush", "merged"
+    directory = tmp_path / "stream" / "jfk"
+    with start("publish", *options, written(tmp_path, lines)) as process:
+        said = process.stderr.readline().decode()
+        assert (
+            said == "rt: waiting: 80 messages published and not merged yet (is rt push running?)\n"
+        )
+        assert len(payloads(tmp_path)) == 80
+        far = Position.of(9, 0, 0)
+        ConfirmationsFile(str(directory)).write(Confirmations(far, far, far, far))
+        code, _, err = finish(process)
+    assert code == 0, err
+    assert payloads(tmp_path) == lines.split()
+
+
+@pytest.mark.process
+def test_a_signal_ends_the_wait_for_room_and_everything_read_is_published(tmp_path):
+    """A service manager would kill the command, and what its pipe had said would be lost."""
+    options = "--root", tmp_path, "--session", "jfk", "--flight", "1"
+    with start("publish", *options, stdin=subprocess.PIPE) as process:
+        process.stdin.write(b"a\nb\nc\n")
+        process.stdin.flush()
+        assert process.stderr.readline().startswith(b"rt: waiting: 1 message published and")
+        process.send_signal(signal.SIGTERM)
+        code, _, err = finish(process)
+    assert code == 0, err
+    assert payloads(tmp_path) == [b"a", b"b", b"c"]
 
 
 @pytest.fixture

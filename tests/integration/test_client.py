@@ -6,10 +6,12 @@ import logging
 import os
 import threading
 from concurrent.futures import CancelledError
+from contextlib import ExitStack
 
 import pytest
 from archive_cluster import FILE_BYTES, STREAM, ArchiveCluster, connect, held_bytes
 from commands import run
+from cut_network import CutNetwork
 from faulty import FaultyDisk
 
 import rt
@@ -129,6 +131,18 @@ def test_a_reader_starts_anywhere_in_a_stream_that_was_never_copied(long_stream,
     with connect(long_stream, tmp_path / "cursor") as client:
         reader = client.subscriber(cursor="tail", start=middle.position, follow=False)
         assert next(iter(reader)) == middle
+    root, number = tmp_path / "sequence", f"sequence:{middle.sequence}"
+    with connect(long_stream, root) as client:
+        reader = client.subscriber(sessions="history", start=number, follow=False)
+        assert list(reader) == every[700:]
+        with pytest.raises(Misuse, match="is a number of one session; choose exactly one"):
+            client.subscriber(start=number)
+        with pytest.raises(Misuse, match="nodes do not look for sequence numbers"):
+            client.subscriber(group="etl", sessions="history", start=number)
+    reading = ("subscribe", "--root", root, "--stream", STREAM, "--from", number, "--no-follow")
+    shown = run(*reading, "--session", "history", "--output", "json")
+    assert len(shown.stdout.splitlines()) == len(every) - 700
+    assert run(*reading).exit_code == 2
 
 
 def test_the_command_pulls_from_a_place_and_says_what_it_lacks(long_stream, tmp_path):
@@ -148,6 +162,62 @@ def test_the_command_pulls_from_a_place_and_says_what_it_lacks(long_stream, tmp_
     again = run("pull", "--config", clients, "--root", tmp_path, "--from", "yesterday", "--once")
     assert again.exit_code == 2
     assert "not a start: 'yesterday'" in again.output
+
+
+def test_a_client_goes_on_with_the_nodes_of_a_configuration_that_was_read_again(cluster, tmp_path):
+    """A gateway moves; a program with a thousand open sessions should not have to."""
+    port = cluster.addresses[0][1]
+    with open(os.path.join(cluster.root, "clients.toml")) as file:
+        text = file.read()
+    config = tmp_path / "clients.toml"
+    with CutNetwork(port) as old, CutNetwork(port) as new, ExitStack() as undo:
+        config.write_text(text.replace(f":{port}", f":{old.port}"))
+        client = undo.enter_context(rt.connect(config, root=str(tmp_path / "root")))
+        assert client.reload() == []
+        publisher = client.publisher("moved")
+        publisher.publish(b"before", confirm="merged", timeout_s=PATIENCE_S)
+        reader = client.subscriber(sessions=["moved"])
+        assert next(iter(reader)).payload == b"before"
+        cursor = client.subscriber(cursor=rt.Registered("moves"), sessions=["moved"])
+        assert next(iter(cursor)).payload == b"before"
+        old.cut()
+        publisher.publish(b"between")
+        config.write_text(text.replace(f":{port}", f":{new.port}"))
+        assert client.reload() == []
+        publisher.publish(b"after", confirm="merged", timeout_s=PATIENCE_S)
+        for each in (reader, cursor):
+            assert [next(iter(each)).payload for _ in range(2)] == [b"between", b"after"]
+        assert f":{new.port}" in repr(client)
+        cursor.ack(sync=True)
+
+
+def test_a_configuration_that_cannot_be_read_again_changes_nothing(cluster, tmp_path, caplog):
+    """A typing error must not stop what runs; what needs another client is named."""
+    with open(os.path.join(cluster.root, "clients.toml")) as file:
+        text = file.read()
+    config = tmp_path / "clients.toml"
+    config.write_text(text)
+    with rt.connect(config, root=str(tmp_path / "root")) as client:
+        publisher = client.publisher("typed")
+        config.write_text("nodes = 5\n" + text)
+        with pytest.raises(Misuse, match="nodes"):
+            client.reload()
+        config.write_text(text.replace('identity = "subscriber"', 'identity = "operator"'))
+        assert client.reload() == ["pull.identity"]
+        assert "changed and not in use until another client is made: pull.id" in caplog.text
+        config.unlink()
+        with pytest.raises(FileNotFoundError):
+            client.reload()
+        publisher.publish(b"still", confirm="merged", timeout_s=PATIENCE_S)
+    config.write_text(text)
+    with pytest.raises(Stopped):
+        client.reload()
+
+    async def main():
+        async with aio.connect(config, root=str(tmp_path / "twin")) as twin:
+            return await twin.reload()
+
+    assert asyncio.run(main()) == []
 
 
 def test_publish_waits_for_the_level_it_is_asked_for(connected):
@@ -209,6 +279,34 @@ def test_a_cancelled_future_takes_nothing_back_and_disturbs_no_other(connected):
         with pytest.raises(CancelledError):
             first.result(0)
     assert payloads_of(connected, "cancelled", 2) == [b"1", b"2"]
+
+
+def test_publishers_wait_for_what_the_configuration_says(cluster, tmp_path):
+    """One team runs the stream, and others write programs; each may still choose."""
+    with open(os.path.join(cluster.root, "clients.toml")) as file:
+        text = file.read()
+    config = tmp_path / "clients.toml"
+    config.write_text(text + '[publisher]\nconfirm = "received"\nconfirm_timeout_s = "90s"\n')
+    with rt.connect(config, root=str(tmp_path / "root")) as client:
+        publisher = client.publisher("quick")
+        assert publisher.timeout_s == 90
+        receipt = publisher.publish_future(b"x").result(PATIENCE_S)
+        assert receipt.level.name == "RECEIVED"
+        assert publisher.flush().level.name == "RECEIVED"
+        own = client.publisher("sure", confirm="merged")
+        assert own.publish_future(b"x").result(PATIENCE_S).level.name == "MERGED"
+        config.write_text(text + '[publisher]\nconfirm = "synced"\nconfirm_timeout_s = 0.001\n')
+        assert client.reload() == []
+        later = client.publisher("later")
+        assert later.publish_future(b"x").result(PATIENCE_S).level.name == "SYNCED"
+        with pytest.raises(FlushTimeout, match=r"within 0\.001 s"):
+            later.publish(b"x", confirm="merged")
+        assert publisher.timeout_s == 90, "what is open stays as it is"
+    run("status", "--config", config)
+    for wrong in ('confirm = "sent"', "confirm_timeout_s = -1", "timeout = 3"):
+        config.write_text(f"{text}[publisher]\n{wrong}\n")
+        with pytest.raises(Misuse, match="publisher"):
+            rt.connect(config, root=str(tmp_path / "root"))
 
 
 def test_nothing_is_confirmed_by_nodes_that_are_not_there(cluster, tmp_path):

@@ -112,7 +112,10 @@ def test_a_dead_node_is_replaced_and_the_new_one_counts(cluster):
     cluster.change("add-member", "n4", address)
     with pytest.raises(Refused, match="n4 was not heard lately; is it running"):
         cluster.ask({"do": "promote-member", "name": "n4"}, "operator")
+    assert "it is a learner, so no" in " ".join(told(cluster))
     cluster.join("n4", address)
+    assert eventually(lambda: "n4 is a learner: it is being added" in " ".join(told(cluster)), 60)
+    assert "state" not in " ".join(told(cluster)), "it had none to lose"
     cluster.change("remove-member", "n3")
     cluster.change("promote-member", "n4")
     assert cluster.voters() == ["n1", "n2", "n4"]
@@ -120,6 +123,11 @@ def test_a_dead_node_is_replaced_and_the_new_one_counts(cluster):
     report = report_of(ask_nodes(cluster.configured()))
     assert sorted(each.name for each in report.nodes) == ["n1", "n2", "n4"]
     assert all(not each.error for each in report.nodes)
+
+
+def told(cluster):
+    """Return what `rt status` says is wrong."""
+    return [each.said for each in report_of(ask_nodes(cluster.configured())).problems]
 
 
 def test_the_leader_is_removed_after_it_has_handed_over(cluster):

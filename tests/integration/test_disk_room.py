@@ -79,6 +79,58 @@ def test_a_full_session_blocks_until_there_is_room_or_time_is_up(tmp_path):
         assert len(done[0]) == 9
 
 
+@pytest.mark.parametrize("linger_s", [0.0, 60.0])
+def test_a_session_holds_as_many_messages_as_it_may_and_no_more(tmp_path, linger_s):
+    """Some systems promise their consumers a number; bytes say nothing about it."""
+    directory = tmp_path / STREAM / "jfk"
+    limit = rt.DiskLimit(1 << 20, messages=100)
+    options = {"disk_limit": limit, "batching": rt.Batching(linger_s=linger_s)}
+    with rt.Publisher(tmp_path, stream=STREAM, session="jfk", **options) as full:
+        for round_ in range(1, 4):
+            with pytest.raises(SessionFull, match="hold 100 of 100 messages") as refused:
+                fill(full)
+            assert (refused.value.held, refused.value.unit) == (100, "messages")
+            assert full.next_sequence == 100 * round_
+            with pytest.raises(SessionFull):
+                full.publish_many([b"x"] * 2)
+            end = full.flush("synced").position
+            ConfirmationsFile(str(directory)).write(Confirmations(end, end, end, end, end))
+            assert eventually(lambda: held_bytes(directory) == 0)
+    with rt.Publisher(tmp_path, stream=STREAM, session="jfk", disk_limit=limit) as again:
+        assert again.publish_many([b"x"] * 60) == range(300, 360)
+        with pytest.raises(SessionFull, match="hold 60 of 100 messages"):
+            again.publish_many([b"x"] * 41)
+        assert again.publish_many([b"x"] * 40) == range(360, 400)
+    with rt.Publisher(tmp_path, stream=STREAM, session="jfk", disk_limit=limit) as later:
+        with pytest.raises(SessionFull, match="hold 100 of 100 messages"):
+            later.publish(b"what another run wrote counts")
+        end = Position.of(9, 0, 0)
+        ConfirmationsFile(str(directory)).write(Confirmations(end, end, end, end, end))
+        assert eventually(lambda: held_bytes(directory) == 0)
+        assert later.publish(b"x") == 400
+
+
+def test_limits_of_messages_on_the_disk_and_in_flight_hold_together(tmp_path):
+    """The smaller one counts, for each frame."""
+    limit = rt.DiskLimit(1 << 20, messages=30)
+    batching = rt.Batching(linger_s=60)
+    with rt.Publisher(
+        tmp_path, stream=STREAM, session="jfk", disk_limit=limit, batching=batching
+    ) as both:
+        both.limit_flight(lambda _messages, _size: (20, 1 << 20))
+        with pytest.raises(SessionFull, match="hold 30 of 30"):
+            fill(both)
+        assert both.next_sequence == 30
+
+
+def test_a_limit_of_messages_that_cannot_hold_is_refused():
+    """Whole files are dropped, and a limit of none lets nothing in."""
+    with pytest.raises(Misuse, match="a limit of messages drops none; use error or block"):
+        rt.DiskLimit(1 << 20, "drop_oldest", messages=5)
+    with pytest.raises(Misuse, match="messages is 0"):
+        rt.DiskLimit(1 << 20, messages=0)
+
+
 def test_a_blocked_publisher_can_be_closed(tmp_path):
     """A program that ends must not hang."""
     full = publisher(tmp_path, limit=rt.DiskLimit(64 * KIB, on_full="block"))

@@ -119,7 +119,7 @@ class Bench:
         damage = CorruptLog(f"in/{session}/log.0.0", START, "rot")
         return DamageFound(damage, self.sessions[session].appender)
 
-    def duties(self, snapshots=None):
+    def duties(self, snapshots=None, timing=TIMING):
         """Put them together."""
         sessions = self.sessions
         ports = Dependencies(
@@ -137,7 +137,7 @@ class Bench:
             SimpleNamespace(show=lambda _calm: None, heard=lambda: self.rests),
             lambda: self.is_full,
         )  # fmt: skip
-        return Duties(self, ports, TIMING)
+        return Duties(self, ports, timing)
 
     def lose_log(self):
         """Set the whole merged log aside."""
@@ -463,6 +463,13 @@ def test_a_question_ends_a_rest():
     duties = bench.duties()
     assert duties.step(0.0, Mail()).next_s > 1
     assert duties.step(0.1, Mail(is_stirred=True)).next_s == pytest.approx(0.1 + TIMING.tick_s)
+
+
+@pytest.mark.parametrize(("others", "tick_s"), [((), 0.02), (("n2", "n3"), 12.0)])
+def test_a_node_alone_is_not_slowed_by_rare_heartbeats(others, tick_s):
+    """It sends none. With one a minute it carried out a new policy after a minute."""
+    duties = Bench(others).duties(timing=Timing(12.0, missing_s=1, look_s=0.25, patience=4))
+    assert duties.step(0.0, Mail()).next_s == pytest.approx(tick_s)
 
 
 def test_a_message_of_a_member_that_was_away_ends_a_rest_and_one_of_another_does_not():

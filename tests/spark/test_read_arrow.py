@@ -51,6 +51,28 @@ def test_starts_and_ends_are_those_of_a_subscriber(tmp_path):
         assert read(path, end=rt.AtTime(middle)) + since == expected
 
 
+def test_a_sequence_number_is_a_start_and_an_end_in_one_session(tmp_path):
+    """What a program has handled of a session, and what it has not."""
+    with random_log(str(tmp_path), 3) as merging:
+        path, rows = merging.directory, plain_rows(merging.directory)
+        name = rows[0].session
+        own = as_dicts([row for row in rows if row.session == name])
+        middle = own[len(own) // 2]["seq"]
+        number = f"sequence:{middle}"
+        later = read(path, start=number, sessions=name)
+        assert later == [row for row in own if row["seq"] >= middle]
+        assert read(path, end=rt.AtSequence(middle), sessions=[name]) + later == own
+        reading = rt.spark.read(path).sessions(name).between(number)
+        assert reading.options["startingPosition"] == str(rt.Position(later[0]["position"]))
+        with pytest.raises(Misuse, match="choose exactly one"):
+            read(path, start=number)
+    with rt.Publisher(tmp_path, stream="own", session="jfk") as publisher:
+        publisher.publish_many([b"a", b"b", b"c"])
+    assert [row["seq"] for row in read(tmp_path / "own" / "jfk", start="sequence:1")] == [1, 2]
+    with pytest.raises(Misuse, match="sequence:1 counts in one log"):
+        read((str(tmp_path / "*" / "*")), start="sequence:1", sessions="jfk")
+
+
 def _first_at(rows, merge_time_ns):
     return next(row.number for row in rows if row.merge_time_ns >= merge_time_ns)
 

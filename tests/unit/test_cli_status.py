@@ -98,6 +98,31 @@ def test_a_learner_is_named_and_does_not_make_a_quorum():
     assert report(answer("n3", role="learner")).health is Health.NO_QUORUM
 
 
+def test_a_node_that_is_being_added_is_called_a_learner_whether_it_answers_or_not():
+    """An operator was told to replace it, or to move its directory out of the way."""
+    more = {"learners": ["n4"], "addresses": {"n4": "host3:7420"}}
+    missed = {"unreachable": {"n4": "connection refused"}}
+    nodes = [answer(each, **more, **missed) for each in ("n1", "n2", "n3")]
+    found = report_of(
+        [NodeAnswer(f"host{place}:7420", each) for place, each in enumerate(nodes)]
+        + [NodeAnswer("host3:7420", error="no answer")]
+    )
+    [silent] = found.problems
+    assert silent.said == (
+        "n4 at host3:7420 does not answer; it is a learner, so no majority needs it"
+    )
+    assert silent.advice.startswith("start it on its machine: rt node --config n4.toml; if it is")
+    assert "3 of 3 nodes answer" in status_text(found)
+    assert "learners, which neither vote nor count: n4" in status_text(found)
+    nodes = [answer(each, **more) for each in ("n1", "n2", "n3")]
+    there = report(*nodes, answer("n4", role="learner", **more))
+    [joining] = there.problems
+    assert joining.said == "n4 is a learner: it is being added, and does not vote yet"
+    assert joining.advice.startswith("rt cluster add n4 --address host3:7420 has it vote")
+    assert "3 of 3 nodes answer" in status_text(there)
+    assert "learners, which neither vote nor count: n4" in status_text(there)
+
+
 @pytest.mark.parametrize(
     ("changed", "problem"),
     [

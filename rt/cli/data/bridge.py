@@ -2,15 +2,18 @@
 
 import os
 import threading
-from contextlib import ExitStack
-from typing import Final
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from rt.bridge.bridge import Bridge, BridgeChoice
+from rt.bridge.bridge_watch import BridgeWatch
 from rt.cli.common.console import note, print_json
 from rt.cli.common.link import interrupting, wait_until
-from rt.cli.common.options import Seconds, flag, json_option
+from rt.cli.common.options import Seconds, click_options, flag, json_option
+from rt.cli.common.web import shown_over_http
 from rt.cli.process.descriptors import raise_descriptor_limit
 from rt.cli.process.service_manager import ServiceManager
 from rt.cli.process.stop_signals import StopSignals
@@ -20,8 +23,13 @@ from rt.config.settings import load
 from rt.errors import PeerError, RtError
 from rt.log.read.start import parse_start
 from rt.names import merged_directory, parse_session
-from rt.net.admin import reading_answers
-from rt.net.authority.certificates import is_cluster_id
+from rt.net.admin import AdminClient, reading_answers
+from rt.net.authority.certificates import certificate_files, is_cluster_id
+from rt.node.settings.http import HttpSettings
+from rt.web.serving.recent import RecentEvents
+
+if TYPE_CHECKING:
+    from rt.web.serving.site import Site
 
 _STOP_S: Final = 10.0
 
@@ -64,10 +72,11 @@ _STOP_S: Final = 10.0
     help="Give up if the target does not answer, or with --once the copy is not complete.",
 )  # fmt: skip
 @json_option("how much was forwarded")
+@click_options(HttpSettings, "bridge")
 def bridge(
     *, source: str, target: str, root: str, session: str, group: str, sessions: tuple[str, ...],
     keys: str, chain: bool, start: str, skip_gaps: bool, once: bool, timeout_s: float,
-    as_json: bool,
+    as_json: bool, settings: HttpSettings,
 ) -> None:  # fmt: skip
     """Publish in one cluster what another one has merged, each message once.
 
@@ -79,13 +88,15 @@ def bridge(
     sequence number and time, and rt-path the logs that it has passed.
 
     A bridge can be killed at any moment: its session's own log says where to go on. rt status of
-    both sites shows how far it is: as a reader of the source, and as a session of the target.
+    both sites shows how far it is: as a reader of the source, and as a session of the target;
+    --http has metrics of its own.
 
     \b
     rt bridge --from ams/clients.toml --to fra/clients.toml --session from-ams
     rt bridge --from ams/clients.toml --to fra/clients.toml --session gates \\
       --sessions 'gate-*' --keys AA
     rt bridge --from ams/clients.toml --to fra/clients.toml --session from-ams-1 --group ams
+    rt bridge --from ams/clients.toml --to fra/clients.toml --session a --http 127.0.0.1:9425
     """  # noqa: D301 - click reads the backspace character
     raise_descriptor_limit()
     with ExitStack() as undo:
@@ -100,6 +111,9 @@ def bridge(
         log = _log_of(target)
         made = Bridge(reader, copy, publisher, log, choice)
         undo.enter_context(made)
+        undo.enter_context(
+            _shown(made, settings, (reader.stream, publisher.stream), source, target)
+        )
         _run(made, publisher.stream, once=once, timeout_s=timeout_s)
         if as_json:
             counts = {"forwarded": made.forwarded, "passed_over": made.passed_over}
@@ -109,6 +123,39 @@ def bridge(
             f"forwarded {made.forwarded:,} messages, up to number {made.next_number:,}; "
             f"{made.passed_over:,} that bridges had brought were passed over"
         )
+
+
+@contextmanager
+def _shown(
+    made: Bridge, web: HttpSettings, streams: tuple[str, str], *configs: str
+) -> Iterator[None]:
+    """Show a bridge over HTTP until the block ends, if the settings ask for it.
+
+    Args:
+        made: the bridge.
+        web: where to show it.
+        streams: of the source, and of the target.
+        configs: the configurations of the source and of the target.
+    """
+    if not web.http:
+        yield
+        return
+    tables = zip(configs, ("pull", "push"), strict=True)
+    source, target = (load(ConnectionSettings, config, table) for config, table in tables)
+    files = [certificate_files(each.certs, each.identity) for each in (source, target)]
+    asking = AdminClient(source.known_nodes(configs[0]).addresses, source.contexts(), keep=True)
+    watch = BridgeWatch(made, asking.ask)
+
+    def site_of(events: RecentEvents) -> "Site":
+        from rt.bridge.bridge_site import BridgeSite  # noqa: PLC0415 - imports what is optional
+
+        return BridgeSite(watch, streams, files, events)
+
+    with ExitStack() as undo:
+        undo.callback(asking.close)
+        undo.enter_context(watch)
+        undo.enter_context(shown_over_http(web, site_of))
+        yield
 
 
 def _run(made: Bridge, stream: str, *, once: bool, timeout_s: float) -> None:

@@ -9,6 +9,7 @@ import click
 
 from rt.cli.common.console import ProgressBar
 from rt.cli.common.options import click_options, json_option
+from rt.cli.data.flight_room import FlightRoom
 from rt.cli.data.pace import Pace, parse_rate
 from rt.cli.data.pump import STDIN, LinePump
 from rt.cli.data.records import Form
@@ -20,7 +21,7 @@ from rt.limits import FRAME_BYTES_DEFAULT, MESSAGE_BYTES_MAX
 from rt.log.notify.confirmations import Level
 from rt.log.write.batcher import Batching
 from rt.log.write.writer import Fsync, WriterSettings
-from rt.names import parse_group, parse_session, parse_stream
+from rt.names import parse_group, parse_session, parse_stream, session_directory
 from rt.position import FILE_BYTES_MAX
 from rt.publisher import Publisher
 
@@ -105,9 +106,19 @@ class PublishSettings:
     flush_timeout_s: Seconds = field(
         default=30.0, metadata={"help": "How long to wait for that level."}
     )
+    flight: int = field(
+        default=0,
+        metadata={"help": "How many messages may be published and not merged yet; it waits before "
+                  "it publishes more. 0 turns this off."},
+    )  # fmt: skip
     writing: WritingSettings = field(default_factory=WritingSettings)
 
     def __post_init__(self) -> None:
+        if self.flight < 0:
+            raise ValueError(f"flight is {self.flight}; use a number of messages, or 0")
+        if self.flight and (self.writing.keep_s or self.writing.keep_bytes):
+            raise ValueError("flight waits for nodes, keep_s and keep_bytes are for sessions that "
+                             "nothing ships; leave out one of them")  # fmt: skip
         parse_session(self.session)
         parse_stream(self.stream)
         parse_group(self.group)
@@ -143,6 +154,7 @@ def publish(
     tail -F app.log | rt publish --stream logs --session web-1 --fsync always
     rt publish --session jfk --format ndjson --key-field flight --time-field at jfk.ndjson
     rt publish --session jfk --rate 250/s --flush merged jfk.txt
+    rt publish --session jfk --flight 10000 jfk.txt
 
     Each line is published as soon as it arrives. SIGTERM, SIGHUP and SIGINT end the command once
     everything it has read is written and synced.
@@ -158,9 +170,14 @@ def publish(
         ) as publisher,
         ProgressBar(total) as progress,
     ):  # fmt: skip
+        room = None
+        if settings.flight:
+            directory = session_directory(settings.root, settings.stream, settings.session)
+            room = FlightRoom(publisher, directory, settings.flight, stop)
         pump = LinePump(
             publisher, reading, writing.message_bytes_max, root=settings.root, stop=stop,
             progress=progress, pace=pace, headers=_parse_headers(headers),
+            piece=room.piece if room else None,
         )  # fmt: skip
         for name in files or (STDIN,):
             pump.run(name)

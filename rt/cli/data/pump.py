@@ -30,6 +30,7 @@ class LinePump:
     def __init__(
         self, publisher: Publisher, form: Form, message_bytes_max: int, *, root: str,
         stop: StopSignals, progress: ProgressBar, pace: Pace | None, headers: Headers | None = None,
+        piece: int | None = None,
     ) -> None:  # fmt: skip
         """Make a pump that has published nothing yet.
 
@@ -42,6 +43,7 @@ class LinePump:
             progress: Shows how much has been published.
             pace: How fast to publish; None for as fast as possible.
             headers: Headers added to each message.
+            piece: How many messages to publish in one call; None for any number.
         """
         self._publisher = publisher
         self._form = form
@@ -50,6 +52,7 @@ class LinePump:
         self._stop = stop
         self._progress = progress
         self._pace = pace
+        self._pieces = [each for each in (piece, pace.piece if pace else None) if each]
         self._headers = headers
         # bytes that headers add to each message
         self._beside = len(encode_headers(headers)) if headers else 0
@@ -131,11 +134,12 @@ class LinePump:
     def _publish(self, lines: list[bytes], name: str, before: int) -> None:
         """Publish lines up to the first bad one, and raise an error for that one."""
         records = read_records(lines, self._form, self._message_bytes_max - self._beside)
-        if self._pace is None:
+        if not self._pieces:
             self._send(records, name)
         else:
-            for piece in records.cut(self._pace.piece):
-                self._stop.wait(self._pace.wait_s(len(piece.payloads), time.monotonic()))
+            for piece in records.cut(min(self._pieces)):
+                if self._pace is not None:
+                    self._stop.wait(self._pace.wait_s(len(piece.payloads), time.monotonic()))
                 self._send(piece, name)
                 self._progress.show(self._progress_text(), self._bytes)
         if records.bad_line is not None:

@@ -46,7 +46,8 @@ _FORMATS: Final = ("table", "json", "csv")
 )  # fmt: skip
 @click.option(
     "--from", "start", metavar="START", default="earliest", show_default=True,
-    help="Where to begin: earliest, a position (0.0.4096), last:N, or a time (ISO 8601).",
+    help="Where to begin: earliest, a position (0.0.4096), last:N, a time (ISO 8601), or with one "
+    "session sequence:N.",
 )  # fmt: skip
 @click.option(
     "--to", "end", metavar="END", default="latest", show_default=True,

@@ -53,7 +53,8 @@ class ReadSettings:
 )  # fmt: skip
 @click.option(
     "--from", "start", metavar="START", default="earliest", show_default=True,
-    help="Where to start: earliest, latest, a position (0.0.4096), last:N, or a time (ISO 8601).",
+    help="Where to start: earliest, latest, a position (0.0.4096), last:N, a time (ISO 8601), or "
+    "sequence:N, the message with that sequence number of the one session that is read.",
 )  # fmt: skip
 @click.option(
     "--follow/--no-follow",

@@ -183,7 +183,7 @@ def judged(
     words = "; ".join(said for _, said in bad) or _well(report, may_stop)
     figures = [each.figure(values[each.name]) for each in thresholds if each.name in values]
     members = len(report.members)
-    figures += [f"nodes={len(nodes)};{members}:;{members // 2 + 1}:;0;{members}",
+    figures += [f"nodes={len(report.voting)};{members}:;{members // 2 + 1}:;0;{members}",
                 f"rate={values['rate']:.0f}B"]  # fmt: skip
     return level, f"{words.replace('|', '/')} | {' '.join(figures)}"
 
@@ -192,7 +192,7 @@ def _well(report: ClusterReport, may_stop: str) -> str:
     nodes = report.answering
     stop = f"; {may_stop} may be stopped" if may_stop else ""
     return (
-        f"stream {nodes[0].stream}, {len(nodes)} of {len(report.members)} nodes answer, "
+        f"stream {nodes[0].stream}, {len(report.voting)} of {len(report.members)} nodes answer, "
         f"{report.leader} leads{stop}"
     )
 

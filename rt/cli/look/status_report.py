@@ -128,7 +128,8 @@ class NodeReport:
             empty then.
         name: The node; "" if there is no answer and no other node says which it is.
         stream: The stream it serves.
-        members: All nodes of its cluster.
+        members: The nodes of its cluster that vote.
+        learners: Those that are being added, and do not vote yet.
         role: `leader`, `follower`, `candidate` or `learner`.
         term: The newest election term it knows.
         leader: The leader it knows; "" if there is none.
@@ -144,6 +145,7 @@ class NodeReport:
     name: str = ""
     stream: str = ""
     members: tuple[str, ...] = ()
+    learners: tuple[str, ...] = ()
     role: str = ""
     term: int = 0
     leader: str = ""
@@ -165,7 +167,7 @@ class NodeReport:
 
     @property
     def is_learner(self) -> bool:
-        """Return whether it neither votes nor counts, because it lost its state."""
+        """Return whether it neither votes nor counts: it is being added, or lost its state."""
         return self.role == _LEARNER
 
 
@@ -184,6 +186,18 @@ class ClusterReport:
     def members(self) -> tuple[str, ...]:
         """Return the cluster's members, according to the nodes that answered."""
         return max((node.members for node in self.answering), key=len, default=())
+
+    @property
+    def voting(self) -> list[NodeReport]:
+        """Return the members that answered."""
+        return [node for node in self.answering if node.name in self.members]
+
+    @property
+    def learners(self) -> list[str]:
+        """Return the nodes that neither vote nor count, whether they answered or not."""
+        named = {each for node in self.answering for each in node.learners}
+        named |= {node.name for node in self.answering if node.is_learner}
+        return sorted(named - {*self.members} | {n.name for n in self.voting if n.is_learner})
 
     @property
     def leader(self) -> str:
@@ -216,6 +230,12 @@ class ClusterReport:
     def silence(self, node: NodeReport) -> Problem:
         """Return what is known of a node that does not answer, and what to do."""
         missed = self._missed_by(node.name)
+        if node.name in self.learners:
+            return Problem(
+                f"{node.title} does not answer; it is a learner, so no majority needs it",
+                f"start it on its machine: rt node --config {node.name}.toml; if it is not to "
+                f"join: rt cluster remove {node.name}",
+            )
         if not missed:
             host, _, port = node.address.rpartition(":")
             advice = f"is the node running at {host}, and does a firewall let port {port} pass?"
@@ -333,6 +353,7 @@ def _node_report(address: str, answer: Any) -> NodeReport:
         name=get(answer, "node", str),
         stream=get(answer, "stream", str),
         members=tuple(checked(each, str) for each in get(answer, "members", list)),
+        learners=tuple(checked(each, str) for each in get(answer, "learners", list)),
         role=get(answer, "role", str),
         term=get(answer, "term", int),
         leader=get(answer, "leader", str),

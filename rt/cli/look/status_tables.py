@@ -77,14 +77,13 @@ def summary(report: ClusterReport) -> str:
         if report.leader
         else "NO: nothing is merged until a majority is back"
     )
-    learners = [node.name for node in nodes if node.is_learner]
-    voting = [node for node in nodes if node.name in members]
+    voting = report.voting
     lines = [
         f"stream {nodes[0].stream}: {len(voting)} of {len(members)} nodes answer, quorum {quorum}; "
         f"{nodes[0].about.durability}{'; not highly available' if len(members) == 1 else ''}"
     ]
-    if learners:
-        lines.append(f"learners, which neither vote nor count: {', '.join(learners)}")
+    if report.learners:
+        lines.append(f"learners, which neither vote nor count: {', '.join(report.learners)}")
     if report.problems:
         label = "degraded" if report.health is Health.DEGRADED else "problems"
         lines.append(f"{label}: {'; '.join(each.said for each in report.problems)}")

@@ -3,8 +3,9 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +18,7 @@ from rt.errors import Misuse, Stopped, WriterFailed
 from rt.events import Event
 from rt.log.files.archived import is_not_copied, place_after
 from rt.log.files.directory import LogDirectory
-from rt.log.read.start import Last, Start, resolve
+from rt.log.read.start import AtSequence, Last, Start, resolve
 from rt.names import merged_directory
 from rt.net.authority.identity import CertificateRole
 from rt.net.known_nodes import KnownNodes
@@ -42,7 +43,8 @@ class ReadingSpan(NamedTuple):
 class StreamCopy:
     """Fills `root/<stream>/out` from the nodes, unless another process does so already.
 
-    Threads: any may call. `_lock` guards `_pull`, `_is_shared` and `_is_closed`.
+    Threads: any may call. `_lock` guards `_pull`, `_is_shared` and `_is_closed`; `settings` is
+        replaced as a whole.
     """
 
     def __init__(
@@ -74,6 +76,19 @@ class StreamCopy:
         """Return the copy's directory."""
         return merged_directory(self.settings.root, self.settings.stream)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a reader was asked for."""
+        return self._pull is not None or self._is_shared
+
+    def configure(self, nodes: Sequence[str]) -> None:
+        """Go on with the nodes of a configuration that was read again; any thread may call it."""
+        with self._lock:
+            self.settings = replace(self.settings, nodes=tuple(nodes))
+            self.known.configure(self.settings.addresses())
+            if self._pull is not None:
+                self._pull.follow()
+
     def contexts(self) -> Contexts:
         """Return the TLS contexts of readers; errors as for `ConnectionSettings.contexts`."""
         return self.settings.contexts(*_READERS)
@@ -94,8 +109,9 @@ class StreamCopy:
             timeout_s: how long to wait for everything that was merged when this was called:
                 without `follow`, or if the start is counted from the end or is a time.
             follow: whether the reader waits for more at the end.
-            wants: which sessions the last messages are counted of; None for all. Wherever those of
-                one session may be, a new copy begins with the stream.
+            wants: which sessions the last messages are counted of; None for all. Those of one
+                session may be anywhere, and a sequence number too: then a new copy begins with the
+                stream.
 
         Raises:
             TimeoutError: the copy has not come that far.
@@ -107,7 +123,9 @@ class StreamCopy:
             if self._is_closed:
                 raise self._stopped()
             self.demand_alive()
-            self._begin("earliest" if isinstance(begin, Last) and wants else begin)
+            is_of_some = isinstance(begin, Last) and wants is not None
+            is_anywhere = isinstance(begin, AtSequence) or is_of_some
+            self._begin("earliest" if is_anywhere else begin)
         is_known = isinstance(begin, Position) or begin == "earliest"
         end = None if follow and is_known else self.wait_end(timeout_s)
         with closing(LogDirectory(self.directory)) as log:

@@ -3,9 +3,9 @@
 import re
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, Literal
 
@@ -17,10 +17,13 @@ from rt.format.message import Batch
 from rt.log.files.archived import begins_as_wanted
 from rt.log.files.directory import LogDirectory
 from rt.log.read.reader import Reader
+from rt.log.read.sequence_search import at_sequence
+from rt.names import parse_session
 from rt.position import START, Position
 
 _LAST: Final = re.compile(r"last:([0-9]{1,18})")
 _AT: Final = re.compile(r"at:([0-9]{1,19})")
+_SEQUENCE: Final = re.compile(r"sequence:([0-9]{1,19})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +55,53 @@ class AtTime:
     ns: int
 
 
-Start = Literal["earliest", "latest"] | Position | Last | AtTime | datetime
+@dataclass(frozen=True, slots=True)
+class AtSequence:
+    """Start at a session's message with this sequence number, or at its next one.
+
+    If that message is in a part of the log that was archived, reading begins with the gap. If the
+    session has not come so far, it begins at the end. A session that was reset uses its numbers
+    again, and either message may be found; use a time or a position.
+
+    Args:
+        number: the sequence number, as of a message's `sequence`.
+        session: whose; without it the reader must choose exactly one session.
+    """
+
+    number: int
+    session: str = ""
+
+    def __post_init__(self) -> None:
+        if type(self.number) is not int or self.number < 0:
+            raise Misuse(f"AtSequence({self.number!r}) is not a start; use a number, 0 or more")
+        if self.session:
+            parse_session(self.session)
+
+    def of(self, sessions: Collection[str] | None) -> "AtSequence":
+        """Return this start with its session: its own, or the only one that is wanted.
+
+        Raises:
+            Misuse: sessions are not named, or several may be meant.
+        """
+        if self.session:
+            return self
+        names = [sessions] if isinstance(sessions, str) else [*(sessions or ())]
+        with suppress(Misuse):
+            if len(names) == 1:
+                return replace(self, session=parse_session(names[0]))
+        raise Misuse(
+            f"sequence:{self.number} is a number of one session; choose exactly one, by its name"
+        )
+
+
+Start = Literal["earliest", "latest"] | Position | Last | AtTime | AtSequence | datetime
 
 
 def parse_start(text: str) -> Start:
     """Parse a start as written on a command line.
 
-    One of `earliest`, `latest`, a position such as `0.0.4096`, `last:100`, `at:` with nanoseconds,
-    or an ISO 8601 time (UTC if it has no zone). `Misuse` for anything else.
+    One of `earliest`, `latest`, a position such as `0.0.4096`, `last:100`, `sequence:41`, `at:`
+    with nanoseconds, or an ISO 8601 time (UTC if it has no zone). `Misuse` for anything else.
 
     >>> parse_start("last:100")
     Last(messages=100)
@@ -72,6 +114,8 @@ def parse_start(text: str) -> Start:
         return Last(int(match[1]))
     if match := _AT.fullmatch(text):
         return AtTime(int(match[1]))
+    if match := _SEQUENCE.fullmatch(text):
+        return AtSequence(int(match[1]))
     for read in (Position.parse, _parse_time):
         try:
             return read(text)
@@ -79,16 +123,24 @@ def parse_start(text: str) -> Start:
             continue
     raise Misuse(
         f"not a start: {text[:40]!r}; use earliest, latest, a position such as 0.0.4096, last:100, "
-        "or a time such as 2013-01-01T05:17:00Z"
+        "sequence:41 of one session, or a time such as 2013-01-01T05:17:00Z"
     )
 
 
 def start_text(start: Start) -> str:
-    """Return a start as text that `parse_start` reads.
+    """Return a start as text that `parse_start` reads; nodes take it from those who ask them.
+
+    Raises:
+        Misuse: nodes do not find sequence numbers.
 
     >>> start_text(AtTime(7)), start_text(Position(4096))
     ('at:7', '0.0.4096')
     """
+    if isinstance(start, AtSequence):
+        raise Misuse(
+            f"nodes do not look for sequence numbers such as {start.number}; use a position, a "
+            "time or last:100"
+        )
     if isinstance(start, Last):
         return f"last:{start.messages}"
     if isinstance(start, AtTime | datetime):
@@ -96,10 +148,19 @@ def start_text(start: Start) -> str:
     return str(start)
 
 
-def checked_start(start: Start | str) -> Start:
-    """Return `start`, parsed if it is text; `Misuse` if it is not a start."""
+def checked_start(start: Start | str, sessions: Collection[str] | None = None) -> Start:
+    """Return `start`, parsed if it is text; `Misuse` if it is not a start.
+
+    Args:
+        start: as a program gave it.
+        sessions: the names or globs of the sessions that it reads; None for all.
+    """
     if isinstance(start, str):
-        return parse_start(start)
+        start = parse_start(start)
+    if isinstance(start, AtSequence):
+        return start.of(sessions)
+    if isinstance(start, str):
+        return start
     if isinstance(start, datetime):
         nanoseconds(start)
     elif not isinstance(start, Position | Last | AtTime):
@@ -122,22 +183,25 @@ def resolve(
 
     Raises:
         CorruptLog: Damage was found while searching for the position.
+        Misuse: It is a sequence number, and of no session, or of another one than this log's.
     """
     if isinstance(start, Position):
         return start
     log.refresh()
-    if isinstance(start, AtTime | datetime):
-        return _at_time(log, start.ns if isinstance(start, AtTime) else nanoseconds(start))
+    if isinstance(start, AtSequence):
+        return _at_sequence(log, start)
+    if isinstance(start, datetime):
+        start = AtTime(nanoseconds(start))
+    if isinstance(start, AtTime):
+        return _at_time(log, start.ns)
     due = log.due_files() if log.is_there else []
     if not due:
         return _archived_end(log)
     if start == "earliest":
         return due[0] if begins_as_wanted(log.manifest) else log.manifest.order[0]
     end, number = _last(log)
-    if start == "latest":
-        return end
     chooses = wants if log.merged else None
-    return _last_wanted(log, due, start.messages, number, chooses)
+    return end if start == "latest" else _last_wanted(log, due, start.messages, number, chooses)
 
 
 def _last_wanted(
@@ -236,6 +300,20 @@ def at_number(log: LogDirectory, number: int) -> Position:
     """
     due = log.due_files() if log.is_there else []
     return _at_number(log, due, number) if due else _archived_end(log)
+
+
+def _at_sequence(log: LogDirectory, start: AtSequence) -> Position:
+    """Find a number, even in a file that is gone: reading from there begins with the gap."""
+    order, rolled = log.manifest.order, log.manifest.rolled
+    if not (log.is_there and (order or log.files())):
+        return START
+    if log.merged:
+        return at_sequence(log, start.of(None).session, start.number)
+    if start.session not in ("", log.session):
+        raise Misuse(f"this is the log of session {log.session}, not of {start.session}")
+    gone = (file for file in log.unreadable_files() if rolled[file].next > start.number)
+    found = at_number(log, start.number)
+    return min(found, next(gone, found))
 
 
 def _at_number(log: LogDirectory, files: list[Position], wanted: int) -> Position:

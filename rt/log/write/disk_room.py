@@ -1,10 +1,10 @@
-"""DiskRoom: limits how many bytes a session's files may hold on its publisher's disk."""
+"""DiskRoom: limits how much a session's files may hold on its publisher's disk."""
 
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from rt.errors import Misuse, SessionFull
 from rt.format.dropped_notice import NOTICE_BYTES
@@ -44,11 +44,15 @@ class DiskLimit:
             `drop_oldest` are kept.
         timeout_s: how long to block before raising `SessionFull`; None blocks for ever. With
             `drop_oldest`, how long to wait when everything left may have been sent; None is 5 s.
+        messages: limit for all files together, beside that of bytes; None for no limit. Numbers
+            that the session skipped between messages count, and threads that publish at the same
+            time may exceed it by one call each. Not with `drop_oldest`, which drops whole files.
     """
 
     bytes: int
     on_full: Literal["error", "block", "drop_oldest"] = "error"
     timeout_s: float | None = None
+    messages: int | None = None
 
     def __post_init__(self) -> None:
         if self.timeout_s is not None:
@@ -57,6 +61,10 @@ class DiskLimit:
             raise Misuse(f"a disk limit of {self.bytes} bytes; use {_BYTES_MIN} or more")
         if self.on_full not in ("error", "block", "drop_oldest"):
             raise Misuse(f"on_full is {self.on_full!r}; use error, block or drop_oldest")
+        if self.messages is not None:
+            checked_count(self.messages, "messages", 1)
+            if self.drops:
+                raise Misuse("a limit of messages drops none; use error or block")
         if self.drops and self.bytes < _DROPPING_BYTES_MIN:
             raise Misuse(
                 f"a disk limit of {self.bytes} bytes; use {_DROPPING_BYTES_MIN} or more to drop "
@@ -115,6 +123,13 @@ class DiskLimit:
             )
 
 
+class SessionFill(NamedTuple):
+    """What a session's files hold, including what is about to be written to them."""
+
+    bytes: int
+    messages: int
+
+
 class DiskRoom:
     """Admits messages while a session's files are below their limit.
 
@@ -124,9 +139,13 @@ class DiskRoom:
     """
 
     def __init__(
-        self, limit: DiskLimit, session: str, held: Callable[[], int], make: Callable[[], bool]
+        self,
+        limit: DiskLimit,
+        session: str,
+        held: Callable[[], SessionFill],
+        make: Callable[[], bool],
     ) -> None:
-        """Set the limit; `held` returns how many bytes the files hold.
+        """Set the limit; `held` returns how much the files hold.
 
         `make` drops the oldest file if allowed, and returns whether it did. If none can be dropped,
         it ends the active file, so that this one can be dropped later.
@@ -137,34 +156,50 @@ class DiskRoom:
         self._held = held
         self._make = make
 
-    def admit(self, size: int, is_closed: Callable[[], bool]) -> None:
-        """Return once there is room for this many more bytes.
+    def admit(self, size: int, messages: int, is_closed: Callable[[], bool]) -> int | None:
+        """Wait for room; return for how many messages there is room, None without such a limit.
 
         Args:
             size: bytes of payloads, keys and columns.
+            messages: how many messages these are.
             is_closed: ends the wait early when true; the caller checks it again.
 
         Raises:
             SessionFull: there is no room, or none in time.
             WriterFailed: the disk failed.
         """
-        if self._held() + size <= self._room_bytes:  # the usual case
-            return
+        if self._fits(held := self._held(), size, messages):  # the usual case
+            return self._left(held, messages)
         timeout_s, end_s = self._limit.patience_s, None
         if timeout_s is not None:
             end_s = time.monotonic() + timeout_s
         while True:
             held = self._held()
-            if held + size <= self._room_bytes or held <= self._limit.empty_bytes:
-                return
+            if self._fits(held, size, messages) or held.bytes <= self._limit.empty_bytes:
+                return self._left(held, messages)
             if self._make():
                 continue
             is_late = end_s is not None and time.monotonic() >= end_s
             if is_late:
-                raise SessionFull(self._session, held, self._limit.bytes)
+                raise self._full(held, size)
             if is_closed():
-                return
+                return self._left(held, messages)
             time.sleep(_POLL_S)
+
+    def _fits(self, held: SessionFill, size: int, messages: int) -> bool:
+        most = self._limit.messages
+        has_room = held.bytes + size <= self._room_bytes
+        return has_room and (most is None or held.messages + messages <= most)
+
+    def _left(self, held: SessionFill, messages: int) -> int | None:
+        most = self._limit.messages
+        return None if most is None else max(messages, most - held.messages)
+
+    def _full(self, held: SessionFill, size: int) -> SessionFull:
+        limit = self._limit
+        if limit.messages is None or held.bytes + size > self._room_bytes:
+            return SessionFull(self._session, held.bytes, limit.bytes)
+        return SessionFull(self._session, held.messages, limit.messages, "messages")
 
 
 def held_bytes(known: Manifest, active: int) -> int:
@@ -176,3 +211,18 @@ def held_bytes(known: Manifest, active: int) -> int:
         elif not is_dropped(known, file):
             break
     return total
+
+
+def first_held(known: Manifest, active: int) -> int:
+    """Return the number of the first message that a session's files hold.
+
+    Args:
+        known: the session's manifest.
+        active: the number with which the file begins that still grows.
+    """
+    first = active
+    for file in reversed(known.order):
+        if file in known.archived:
+            break
+        first = known.rolled[file].first
+    return first

@@ -2,10 +2,12 @@
 
 import threading
 from collections.abc import Callable
+from typing import Final
 
 from rt.log.write.disk_room import DiskRoom
 from rt.log.write.pending import COLUMN_BYTES, PendingFrame
 
+_NO_LIMIT: Final = 1 << 62
 Room = tuple[int, int]  # messages and bytes; making a class instance costs as much as a message
 
 
@@ -45,6 +47,11 @@ class FrameGate:
 
     def admit(self, messages: int, size: int) -> Room | None:
         """Wait until this much may be published; return the remaining room, None if unlimited."""
+        room = None
         if self.disk is not None:
-            self.disk.admit(size + COLUMN_BYTES * messages, self._is_closed)
-        return None if self.flight is None else self.flight(messages, size)
+            left = self.disk.admit(size + COLUMN_BYTES * messages, messages, self._is_closed)
+            room = None if left is None else (left, _NO_LIMIT)
+        if self.flight is None:
+            return room
+        admitted = self.flight(messages, size)
+        return admitted if room is None else (min(room[0], admitted[0]), admitted[1])

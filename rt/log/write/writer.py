@@ -21,7 +21,7 @@ from rt.log.notify.confirmations import ConfirmationsFile
 from rt.log.notify.fork_guard import ForkGuard
 from rt.log.notify.in_process_notify import Announcer, WrittenFrame
 from rt.log.write.appender import Appender, Durable
-from rt.log.write.disk_room import DiskLimit, held_bytes
+from rt.log.write.disk_room import DiskLimit, first_held, held_bytes
 from rt.log.write.dropping import Dropping, finish_dropping, kept_end
 from rt.log.write.sync_threads import SyncThreads
 from rt.log.write.syncer import Fsync, Syncer, WriterSettings
@@ -163,6 +163,13 @@ class SessionWriter:
         """Return how many bytes the session's files hold; any thread may call this."""
         active = self._appender.end.offset if self._appender.is_open else 0
         return held_bytes(self._appender.manifest, active)
+
+    @property
+    def first_held(self) -> int:
+        """Return the number of the first message in the session's files; any thread may call."""
+        appender, facts = self._appender, self._appender.facts
+        begun = appender.is_open and facts.frames
+        return first_held(appender.manifest, facts.first if begun else self.next_sequence)
 
     @property
     def manifest(self) -> Manifest:

@@ -41,6 +41,7 @@ _log: Final = logging.getLogger("rt.node")
 _FULL_DISK_S: Final = 0.5  # between attempts to merge while the disk is full
 _LOOK_S: Final = 0.25  # between two searches for sessions that do not arrive
 _REST_ALONE_S: Final = 4.0  # `rest_s` of a node alone, which has no messages to handle
+_TICK_ALONE_S: Final = 0.02  # `tick_s` of a node alone, whose rare heartbeats would spare no one
 _CALM_S: Final = 3.0  # bursts often pause for less, and each rest costs two messages
 
 
@@ -208,8 +209,10 @@ class Duties:
         self._rest.look(now_s, is_loud=is_loud)
         ticks = self._rest.ticks
         if is_tick or ticks != before:
-            rest_s = min(timing.rest_s, _REST_ALONE_S) if self._is_alone else timing.rest_s
-            self._next_tick_s = now_s + (ticks * timing.tick_s or rest_s)
+            rest_s, tick_s = timing.rest_s, timing.tick_s
+            if self._is_alone:
+                rest_s, tick_s = min(rest_s, _REST_ALONE_S), min(tick_s, _TICK_ALONE_S)
+            self._next_tick_s = now_s + (ticks * tick_s or rest_s)
 
     def end(self) -> None:
         """Save a last snapshot; errors as `step`.

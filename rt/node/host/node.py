@@ -395,7 +395,9 @@ class Node:
         )  # fmt: skip
         files = certificate_files(settings.certs, settings.name)
         certificate = {"certificate": self.certificate_warning(), "certificate_days": _days(files)}
-        lost = self._lost if shown["role"] == "learner" else ""
+        # a node that is being added had no state to lose
+        is_new = settings.name in shown["learners"]
+        lost = self._lost if shown["role"] == "learner" and not is_new else ""
         repair = {"scrub": asdict(self.scrubber.state)}
         return shown | certificate | repair | {"diverged": inboxes.diverged, "lost_state": lost}
 

@@ -112,7 +112,15 @@ def _disk_problems(answer: dict[str, Any]) -> Iterator[Problem]:
 def _symptoms(answer: dict[str, Any]) -> Iterator[Problem]:
     """What keeps it from merging, voting or serving now."""
     if get(answer, "role", str) == "learner":
-        yield Problem("is a learner and does not count yet")
+        name, places = get(answer, "node", str), get(answer, "addresses", dict)
+        if name in get(answer, "learners", list):
+            yield Problem(
+                "is a learner: it is being added, and does not vote yet",
+                f"rt cluster add {name} --address {printable(str(places.get(name)))} has it vote "
+                "once it has caught up",
+            )
+        else:
+            yield Problem("is a learner and does not count yet")
     if count := get(answer, "unconfirmed_by", int):
         nodes = f"{count} other nodes" if count > 1 else "another node"
         said = f"does not vote before {nodes} confirmed that its state is not an older copy"

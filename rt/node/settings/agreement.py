@@ -43,7 +43,11 @@ class AgreementSettings:
         metadata={"help": "Consensus engine: raft, or raftos, which is installed separately."},
     )
     heartbeat_s: Seconds = field(
-        default=0.1, metadata={"help": "Time between a leader's heartbeats."}
+        default=0.1,
+        metadata={
+            "help": "Time between a leader's heartbeats. A node alone sends none, and acts as with "
+            "at most 100ms."
+        },
     )
     election_s: Seconds = field(
         default=0.5,

@@ -1,7 +1,13 @@
 """Plan: fixes what one load reads of its logs."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    closing,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
@@ -20,12 +26,14 @@ from rt.log.files.indexing import entries
 from rt.log.read.gaps import gaps_between
 from rt.log.read.growth import BadFrames, DamagedFrame
 from rt.log.read.start import (
+    AtSequence,
     AtTime,
     Last,
     Start,
     checked_start,
     end_before,
     nanoseconds,
+    parse_start,
     readable_at,
     resolve,
 )
@@ -315,24 +323,37 @@ def edge(
 
 
 def parsed_edge(
-    paths: tuple[str, ...], given: Start | str, copies: str = ""
+    paths: tuple[str, ...],
+    given: Start | str,
+    copies: str = "",
+    sessions: Collection[str] | None = None,
 ) -> tuple[Position | str, int | None]:
     """Parse a start or end given in Python: a position or a word, and a time in ns.
 
     Raises:
         Misuse: it is none of these, or counts messages of several logs.
     """
-    place = checked_start(given)
+    place = parse_start(given) if isinstance(given, str) else given
+    if not isinstance(place, AtSequence):
+        checked_start(place)
     if isinstance(place, AtTime | datetime):
         return "", place.ns if isinstance(place, AtTime) else nanoseconds(place)
-    if isinstance(place, Last):
-        paths = log_paths(paths)
-        if len(paths) > 1:
-            words = f"last:{place.messages} counts in one log, and the load names {len(paths)}"
-            raise Misuse(f"{words}; use times")
-        with open_log(paths[0], copies=copies) as view:
+    if isinstance(place, Last | AtSequence):
+        name = f"last:{place.messages}" if isinstance(place, Last) else f"sequence:{place.number}"
+        with _only_log(paths, name, copies) as view:
+            if isinstance(place, AtSequence) and view.log.merged:
+                place = place.of(sessions)
             return resolve(view.log, place), None
     return place, None
+
+
+def _only_log(paths: tuple[str, ...], start: str, copies: str) -> AbstractContextManager[LogView]:
+    """Open the only log of a load; `Misuse` if there are several, in each of which it may be."""
+    paths = log_paths(paths)
+    if len(paths) > 1:
+        words = f"{start} counts in one log, and the load names {len(paths)}"
+        raise Misuse(f"{words}; use times")
+    return open_log(paths[0], copies=copies)
 
 
 def headers(file: File, walk: Walk, end: int) -> Iterator[tuple[Position, Header]]:

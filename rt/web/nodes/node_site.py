@@ -107,7 +107,7 @@ class NodeSite(Site):
         if sample.changes.leaderless_s > 2 * election_s:
             yield "no-quorum: no node leads"
         if view.engine.role.name.lower() == "learner":
-            yield "learner: its state was lost, and it neither votes nor counts yet"
+            yield "learner: it neither votes nor counts yet"
         if view.waiting.fork is not None:
             place = view.waiting.fork.position
             yield f"forked: its log differs from the others' from {place} on; it merges nothing"

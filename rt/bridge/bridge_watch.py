@@ -1,0 +1,91 @@
+"""BridgeWatch: asks the source now and then how far a bridge is behind."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, Self
+
+from rt.bridge.bridge import Bridge
+from rt.client.end_samples import EndSamples
+from rt.errors import RtError, spoken
+from rt.net.exchange import Fields
+from rt.text import printable
+
+_log: Final = logging.getLogger(__name__)
+EVERY_S: Final = 5.0
+_STOP_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeLag:
+    """How far a bridge was when the source was last asked.
+
+    Attributes:
+        complete_as_of_ns: the target has what the source had merged by then; 0 if unknown.
+        behind: messages that the target lacked, at most; of all, also those that are not forwarded.
+        error: why the source cannot be asked; "" if it can.
+    """
+
+    complete_as_of_ns: int = 0
+    behind: int = 0
+    error: str = ""
+
+    def behind_s(self, now_ns: int) -> float:
+        """Return for how many seconds the target may lack what was merged; infinite if unknown."""
+        if not self.complete_as_of_ns:
+            return float("inf")
+        return max(0.0, (now_ns - self.complete_as_of_ns) / 1e9)
+
+
+class BridgeWatch:
+    """Asks where the source's log ends, and whether the target has merged what is before.
+
+    Threads: one of its own calls `turn`; `lag` is replaced as a whole, and any may read it.
+    """
+
+    def __init__(
+        self, bridge: Bridge, ask: Callable[[Fields], Fields], every_s: float = EVERY_S
+    ) -> None:
+        """Prepare; nothing is asked before `start`.
+
+        Args:
+            bridge: the bridge.
+            ask: sends a request to the source's cluster, and returns the answer.
+            every_s: seconds between two questions.
+        """
+        self.bridge = bridge
+        self.lag = BridgeLag()
+        self._ask, self._every_s = ask, every_s
+        self._samples = EndSamples(bridge.next_number)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="bridge watch", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join(_STOP_S)
+
+    def turn(self) -> None:
+        """Ask once; an error is in `lag`, and is logged when it is another one."""
+        error = ""
+        try:
+            self._samples.take(self._ask, time.time_ns)
+        except (RtError, OSError) as failure:
+            error = printable(spoken(failure))
+        if error and error != self.lag.error:
+            _log.warning("how far the bridge is behind is not known: %s", error)
+        self._samples.reach(self.bridge.arrived())
+        reached = self._samples.reached.at_ns
+        self.lag = replace(
+            self.lag, complete_as_of_ns=reached, behind=self._samples.behind, error=error
+        )
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self.turn()
+            self._stopped.wait(self._every_s)

@@ -1,0 +1,62 @@
+"""FlightRoom: holds `rt publish` back until the nodes have merged enough, unless a signal comes."""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from rt.cli.common.console import note
+from rt.cli.process.stop_signals import StopSignals
+from rt.client.flight import Flight, FlightLimit
+from rt.errors import LimitReached
+from rt.log.notify.confirmations import ConfirmationsFile, Level
+from rt.log.write.frame_gate import Room
+from rt.publisher import Publisher
+from rt.text import counted
+
+_POLL_S: Final = 0.005
+_SAY_FIRST_S: Final = 1.0
+_SAY_S: Final = 60.0
+_PIECES: Final = 8  # as many as a flight limit is granted in
+
+
+class FlightRoom:
+    """Waits where `publish` would exceed a flight limit, and says on stderr what it waits for.
+
+    After a signal nothing waits any more: what was read is written, beyond the limit.
+    """
+
+    def __init__(
+        self, publisher: Publisher, directory: str, messages: int, stop: StopSignals
+    ) -> None:
+        """Limit a publisher from now on.
+
+        Args:
+            publisher: of the session.
+            directory: of the session, where its pusher notes what is merged.
+            messages: the most that may be published and not merged yet.
+            stop: the signals that end a wait.
+        """
+        self.piece = max(1, messages // _PIECES)  # messages to publish in one call
+        confirmations = ConfirmationsFile(directory)
+        self._flight = Flight(
+            FlightLimit(messages, on_full="error"), lambda: publisher.taken,
+            lambda: publisher.flush(Level.WRITTEN).position, lambda: confirmations.read().merged,
+        )  # fmt: skip
+        self._stop = stop
+        self._reason: Callable[[], str] = lambda: publisher.shipping_note
+        publisher.limit_flight(self._admit)
+
+    def _admit(self, messages: int, size: int) -> Room:
+        say_s = time.monotonic() + _SAY_FIRST_S
+        while True:
+            try:
+                return self._flight.admit(messages, size)
+            except LimitReached as full:
+                if not self._stop.wait(_POLL_S):
+                    return messages, size
+                if time.monotonic() >= say_s:
+                    say_s = time.monotonic() + _SAY_S
+                    reason = self._reason() or "is rt push running?"
+                    note(
+                        f"waiting: {counted(full.messages)} published and not merged yet ({reason})"
+                    )

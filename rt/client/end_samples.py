@@ -1,0 +1,62 @@
+"""EndSamples: where a cluster's log ended when it was asked, and which ends a reader reached."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from rt.net.admin import END, reading_answers
+from rt.net.exchange import Fields
+from rt.position import START, Position
+
+_SAMPLES: Final = 512  # if more are waited for, the oldest no longer count
+
+
+class EndSample(NamedTuple):
+    """The cluster's end at a time."""
+
+    at_ns: int
+    end: Position
+    number: int
+
+
+class EndSamples:
+    """Measures how far a reader is behind, by the clock of this machine alone.
+
+    The reader has everything that was merged before the last question whose answer it has reached.
+
+    Threads: one at a time.
+    """
+
+    def __init__(self, number: int = 0) -> None:
+        """Begin with a reader that has the messages before `number`."""
+        self._number = number
+        self._waiting: deque[EndSample] = deque(maxlen=_SAMPLES)  # not reached yet
+        self.reached = EndSample(0, START, number)  # the latest that was
+
+    @property
+    def last(self) -> EndSample:
+        """The last answer; the first sample if there is none."""
+        return self._waiting[-1] if self._waiting else self.reached
+
+    @property
+    def behind(self) -> int:
+        """How many messages the reader lacked when the cluster was last asked, at most."""
+        return max(0, self.last.number - self.reached.number)
+
+    def take(self, ask: Callable[[Fields], Fields], now_ns: Callable[[], int]) -> None:
+        """Ask the cluster where its log ends, as of the latest; errors as of `ask`."""
+        asked_ns = now_ns()
+        with reading_answers():
+            answer = ask({"do": END, "latest": True})
+            sample = EndSample(asked_ns, Position.parse(str(answer["end"])), int(answer["number"]))
+        self._waiting.append(sample)
+
+    def reach(self, here: Position) -> None:
+        """Count what is before `here` as reached."""
+        while self._waiting and self._waiting[0].end <= here:
+            self.reached = self._waiting.popleft()
+
+    def clear(self) -> None:
+        """Forget what was reached: it is not of the cluster's log."""
+        self._waiting.clear()
+        self.reached = EndSample(0, START, self._number)
