@@ -182,7 +182,8 @@ class Member:
             self._report_all()
             self.holdings.round += 1
             self._send_all(_MEMBERS + self.membership.announcement())
-            self._request_state()
+            if self.execution.needs_state:  # the leader may not have it, so every member is asked
+                self._send_all(_WANT_STATE)
         if self.engine.leads:
             self.proposals.waiting.tick()
             if self.greeting.ticks % DIGEST_TICKS == 0:
@@ -361,11 +362,6 @@ class Member:
         reported = self.holdings.take_report(sender, body[_INDEX.size :], outdated)
         self.holdings.executes(sender, index)
         self.proposals.waiting.notice_reported(reported)
-
-    def _request_state(self) -> None:
-        """Ask every member: the leader may not have the state."""
-        if self.execution.needs_state:
-            self._send_all(_WANT_STATE)
 
     def _take_state(self, sender: str, body: bytes) -> None:
         if not self.engine.elects(sender):  # a learner only has a voter's state

@@ -83,14 +83,11 @@ class EntryLog:
         records = list(encode_records(entries, self.end, self._durable))
         self.end += self._file.append(records)
         self._file.sync()
-        self._keep(entries)
-        self._durable = self.end
-        self._marks.append(self._generation, self._durable)
-
-    def _keep(self, entries: Sequence[Entry]) -> None:
         if self._tail:
             del self._tail[max(0, entries[0].index - self._tail[0].index) :]
         self._tail += entries
+        self._durable = self.end
+        self._marks.append(self._generation, self._durable)
 
     def forget(self, index: int) -> None:
         """Omit the entries up to `index` from the next rewrite."""
