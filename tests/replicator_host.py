@@ -39,7 +39,8 @@ class Inbox:
             self.host.dirty.add(self)
             self.host.changed.notify()
 
-    def confirmed(self):
+    @property
+    def confirmations(self):
         return Confirmations(self.durable, self.durable)
 
     def keeps(self, _entry):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from rt.errors import Misuse
-from rt.log.files.disk import Disk, File
+from rt.log.files.disk import Disk
 
 _NAME: Final = ".begun"  # no session has such a name
 _DRAFT: Final = ".begun.new"
@@ -41,16 +41,12 @@ def save_epochs(disk: Disk, root: str, known: Mapping[str, SessionEpoch]) -> Non
     draft = os.path.join(root, _DRAFT)
     file = disk.open(draft, create=True)
     try:
-        _write(file, json.dumps(known).encode())
+        file.truncate(0)
+        file.append([json.dumps(known).encode()])
+        file.sync()
     finally:
         file.close()
     disk.replace(draft, os.path.join(root, _NAME))
-
-
-def _write(file: File, data: bytes) -> None:
-    file.truncate(0)
-    file.append([data])
-    file.sync()
 
 
 def read_epochs(disk: Disk, root: str) -> dict[str, SessionEpoch]:
