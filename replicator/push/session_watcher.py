@@ -180,7 +180,7 @@ class SessionWatcher:
 
     def _watch_one(self, watch: Watch, name: str) -> None:
         """Watch a session, unless a publisher in this process announces it."""
-        if self._is_announced(name):
+        if local_news.is_written(NewsPlace(self._stream, name)):
             self._announcing.add(name)
             self._watch_no_more(watch, name)
         elif name not in self._watched:

@@ -83,25 +83,6 @@ class Core:
         announced: a configuration that another node announced, after the place of its entry.
     """
 
-    __slots__ = (
-        "_delivered",
-        "_reads",
-        "_saved_ballot",
-        "announced",
-        "commit",
-        "founders",
-        "incarnation",
-        "leader",
-        "log",
-        "name",
-        "outgoing",
-        "roster",
-        "settings",
-        "snapshots",
-        "term",
-        "voted_for",
-    )
-
     def __init__(
         self,
         name: str,

@@ -316,7 +316,7 @@ class Raft:
 
     def status(self) -> Status:
         """A view of the engine; costs a few microseconds per peer."""
-        core, newest = self.core, self.core.snapshots.newest
+        core = self.core
         return Status(
             name=core.name,
             role=self._role(),
@@ -325,7 +325,6 @@ class Raft:
             commit=core.commit,
             last=core.log.last,
             durable=core.log.durable,
-            snapshot=newest.index if newest else 0,
             peers=tuple(self._leader.peers()) if self._leader else (),
             refusal="; ".join(self._refusals.values()),
             members=core.roster.now,

@@ -30,19 +30,6 @@ _PROBE, _REPLICATE = ProgressState.PROBE, ProgressState.REPLICATE
 class Leader:
     """Leader: one term of leadership; its first entry, a no-op, commits the inherited ones."""
 
-    __slots__ = (
-        "_core",
-        "_heartbeat_ticks",
-        "_is_following",
-        "_no_op",
-        "_peers",
-        "_transfer_due",
-        "_transfer_ticks",
-        "_transferee",
-        "_undecided_bytes",
-        "reads",
-    )
-
     def __init__(self, core: Core) -> None:
         self._core = core
         self._peers: dict[str, Progress] = {}

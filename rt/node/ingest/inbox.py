@@ -60,6 +60,7 @@ class NodeInbox:
     ) -> None:
         self._ports = ports
         self.appender = appender
+        self.session = appender.identity.name
         self.traffic = Traffic()
         self.durable = durable
         self.confirmations = Confirmations(received=durable)
@@ -72,11 +73,6 @@ class NodeInbox:
         self.apart = ""  # how its publisher's log differs, as of the last connection
         self.put_back: tuple[Position, Position] | None = None  # range restored from the journal
         self._wake: Bell | None = None
-
-    @property
-    def session(self) -> str:
-        """The session's name."""
-        return self.appender.identity.name
 
     def written(self) -> None:
         """Hand appended bytes to the syncer.
