@@ -55,7 +55,8 @@ class BenchInbox:
         """Schedule a sync."""
         self.news.set()
 
-    def confirmed(self) -> Confirmations:
+    @property
+    def confirmations(self) -> Confirmations:
         """What is durable."""
         return Confirmations(self.durable, self.durable)
 

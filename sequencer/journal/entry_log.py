@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from rt.log.files.disk import Disk, File
-from sequencer.journal.identity import write_whole
+from rt.log.files.disk import Disk, File, write_whole
 from sequencer.journal.records import RecordHeader, RecordScan, encode_mark, encode_records
 from sequencer.raft.consensus import Entry
 

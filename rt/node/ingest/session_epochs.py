@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from rt.errors import Misuse
-from rt.log.files.disk import Disk
+from rt.log.files.disk import Disk, write_whole
 
 _NAME: Final = ".begun"  # no session has such a name
-_DRAFT: Final = ".begun.new"
 _BYTES_MAX: Final = 64 << 20
 
 
@@ -38,15 +37,7 @@ def save_epochs(disk: Disk, root: str, known: Mapping[str, SessionEpoch]) -> Non
         known: the epochs by session; written once for all copies that a step drops.
     """
     disk.make_directory(root)
-    draft = os.path.join(root, _DRAFT)
-    file = disk.open(draft, create=True)
-    try:
-        file.truncate(0)
-        file.append([json.dumps(known).encode()])
-        file.sync()
-    finally:
-        file.close()
-    disk.replace(draft, os.path.join(root, _NAME))
+    write_whole(disk, root, _NAME, [json.dumps(known).encode()])
 
 
 def read_epochs(disk: Disk, root: str) -> dict[str, SessionEpoch]:
