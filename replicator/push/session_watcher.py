@@ -193,9 +193,6 @@ class SessionWatcher:
             watch.remove(self._book.path(name))
             self._watched.discard(name)
 
-    def _is_announced(self, name: str) -> bool:
-        return local_news.is_written(NewsPlace(self._stream, name))
-
     def _made(self, watch: Watch, paths: Iterable[str]) -> set[str]:
         """Watch the sessions whose directories were made, before they are announced."""
         made = {os.path.split(each) for each in paths}
