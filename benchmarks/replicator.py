@@ -7,6 +7,7 @@ over loopback, and end when the receiver has synced it. The limit program is the
 that does it: read, send, receive and write, without looking at a byte.
 """
 
+import logging
 import os
 import shutil
 import socket
@@ -23,8 +24,9 @@ from benchmarks.report import Row, interleaved
 from replicator.host import Bell
 from replicator.limits.quotas import NO_QUOTA, Quota
 from replicator.push.client import PushClient
+from replicator.serve.client_record import ServerRecord
 from replicator.serve.server import Server
-from replicator.serve.streams import only
+from replicator.serve.streams import ServedStream, Streams
 from rt import Publisher
 from rt.errors import Refused
 from rt.format.manifest import Archived, LogIdentity
@@ -55,7 +57,8 @@ class BenchInbox:
         """Schedule a sync."""
         self.news.set()
 
-    def confirmed(self) -> Confirmations:
+    @property
+    def confirmations(self) -> Confirmations:
         """What is durable."""
         return Confirmations(self.durable, self.durable)
 
@@ -123,7 +126,8 @@ class BenchHost:
 
 def serve_node(root: str, files: CertificateFiles, pipe: Connection) -> None:
     """Be a node until told to end."""
-    server = Server(("localhost", 0), Contexts(files, server_context), only(BenchHost(root)))
+    served = ServedStream(BenchHost(root), ServerRecord(logging.getLogger("replicator.server")))
+    server = Server(("localhost", 0), Contexts(files, server_context), Streams(served))
     server.start()
     pipe.send(server.address[1])
     pipe.recv()

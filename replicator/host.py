@@ -35,8 +35,9 @@ class Inbox(Protocol):
     def written(self) -> None:
         """Record that bytes were appended: the host syncs them in time, then rings the bell."""
 
-    def confirmed(self) -> Confirmations:
-        """Return the session's progress; `received` is what a sync here made durable."""
+    @property
+    def confirmations(self) -> Confirmations:
+        """The session's progress; `received` is what a sync here made durable."""
 
     def keeps(self, entry: Archived) -> bool:
         """Return whether to keep the bytes of a whole file that the source has archived."""

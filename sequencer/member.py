@@ -108,7 +108,7 @@ class Member:
     @property
     def is_executing(self) -> bool:
         """Whether a proposed or committed instruction is not executed here yet."""
-        return bool(self.execution.queue) or self.proposals.is_undecided
+        return bool(self.execution.queue) or self.proposals.undecided is not None
 
     @property
     def is_behind(self) -> bool:
@@ -182,11 +182,12 @@ class Member:
             self._report_all()
             self.holdings.round += 1
             self._send_all(_MEMBERS + self.membership.announcement())
-            self._request_state()
+            if self.execution.needs_state:  # the leader may not have it, so every member is asked
+                self._send_all(_WANT_STATE)
         if self.engine.leads:
             self.proposals.waiting.tick()
-            if self.greeting.ticks % DIGEST_TICKS == 0:
-                self._send_digest()
+            if self.greeting.ticks % DIGEST_TICKS == 0 and not self.executor.is_half_done:
+                self._send_all(_DIGEST + encode_digest(self.executor.ledger))
             self._hand_over.tick()
 
     def gone(self, member: str) -> None:
@@ -362,11 +363,6 @@ class Member:
         self.holdings.executes(sender, index)
         self.proposals.waiting.notice_reported(reported)
 
-    def _request_state(self) -> None:
-        """Ask every member: the leader may not have the state."""
-        if self.execution.needs_state:
-            self._send_all(_WANT_STATE)
-
     def _take_state(self, sender: str, body: bytes) -> None:
         if not self.engine.elects(sender):  # a learner only has a voter's state
             raise UnheardError(f"{sender!r} does not vote, as far as this node knows")
@@ -377,10 +373,6 @@ class Member:
         state = self.execution.state()
         if state is not None:
             self._send(member, _STATE + state)
-
-    def _send_digest(self) -> None:
-        if not self.executor.is_half_done:
-            self._send_all(_DIGEST + encode_digest(self.executor.ledger))
 
     def _compare_digest(self, sender: str, body: bytes) -> None:
         position = self.execution.digests.conflict(body)

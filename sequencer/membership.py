@@ -120,16 +120,13 @@ class Membership:
         is_new = self._engine.members is not self._followed
         if not (is_new or self._is_undecided or self._announced.sender):
             return False  # the usual case, several times in every step
-        if is_new or self._is_decided_now or not self._believes(self._announced):
+        is_decided = self._is_undecided and not self._engine.last_change.before
+        if is_new or is_decided or not self._believes(self._announced):
             self._followed = self._engine.members
             if not self._believes(self._announced):
                 self._announced = Announced()
             self._apply()
         return is_new
-
-    @property
-    def _is_decided_now(self) -> bool:
-        return self._is_undecided and not self._engine.last_change.before
 
     def tick(self) -> None:
         """Let a unit of time pass, which may open or close `doors`."""

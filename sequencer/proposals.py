@@ -61,23 +61,18 @@ class Proposals:
         self.founding: Callable[[], Instruction] | None = None
         self.orders: deque[Instruction] = deque()
         self._order_was_last = False
-        self._undecided: tuple[Entry, Instruction] | None = None
+        self.undecided: tuple[Entry, Instruction] | None = None  # proposed, not executed here yet
         self._proposed_ns = 0
-
-    @property
-    def is_undecided(self) -> bool:
-        """Whether a proposal of this node is not executed here yet."""
-        return self._undecided is not None
 
     @property
     def has_orders(self) -> bool:
         """Whether an order is not proposed or not executed yet."""
-        is_order = self._undecided is not None and not isinstance(self._undecided[1], Merge)
+        is_order = self.undecided is not None and not isinstance(self.undecided[1], Merge)
         return bool(self.orders) or is_order
 
     def is_under_way(self, order: Instruction | None) -> bool:
         """Whether this very order is not proposed or not executed here yet."""
-        proposed = None if self._undecided is None else self._undecided[1]
+        proposed = None if self.undecided is None else self.undecided[1]
         return order is not None and any(each is order for each in (proposed, *self.orders))
 
     @property
@@ -120,7 +115,7 @@ class Proposals:
 
     def change_leader(self) -> None:
         """Start over: the leader has changed."""
-        self._undecided = None  # if it is committed after all, execution checks its slices
+        self.undecided = None  # if it is committed after all, execution checks its slices
         self._planner.stuck.clear()
         if self._engine.leads:
             self._planner.ready_index = self._engine.status().last
@@ -130,15 +125,17 @@ class Proposals:
 
     def propose(self) -> None:
         """Propose the next instruction, if this node leads and nothing is under way."""
-        if self._undecided is not None or not self._engine.leads or self._execution.queue:
+        if self.undecided is not None or not self._engine.leads or self._execution.queue:
             return
         if self._execution.done_index < self._planner.ready_index:
             return  # entries it had when elected may drop copies that it would plan from
         ledger = self._execution.executor.ledger
         if self.founding is not None and ledger.is_new:
             instruction: Instruction | None = self.founding()
-        else:
-            instruction = self._next_instruction()
+        else:  # orders and merges alternate, so that neither delays the other
+            merge = None if self.orders and not self._order_was_last else self._next_merge()
+            self._order_was_last = merge is None and bool(self.orders)
+            instruction = self.orders.popleft() if self._order_was_last else merge
         notes = ledger.notes
         if instruction is None or (SEALED_NOTE in notes and not may_follow(notes, instruction)):
             return
@@ -153,7 +150,7 @@ class Proposals:
             if self._order_was_last:  # if leadership stays here, the order must not be lost
                 self.orders.appendleft(instruction)
             return
-        self._undecided, self._proposed_ns = (entry, instruction), self._now_ns()
+        self.undecided, self._proposed_ns = (entry, instruction), self._now_ns()
         self._execution.executor.proposed = self._planner.carrier.frames
 
     def decode(self, entry: Entry) -> Committed:
@@ -162,8 +159,8 @@ class Proposals:
         An unreadable entry is executed as a no-op and stops no node: all nodes decode alike, and a
         leader proposes only what it can read.
         """
-        if self._undecided is not None and self._undecided[0] == entry:
-            return Committed(*self._undecided)
+        if self.undecided is not None and self.undecided[0] == entry:
+            return Committed(*self.undecided)
         if entry.kind is not EntryKind.COMMAND:
             return Committed(entry, None)
         try:
@@ -176,7 +173,7 @@ class Proposals:
 
     def committed(self, index: int) -> None:
         """Record that everything up to `index` is committed."""
-        if self._proposed_ns and self._undecided and self._undecided[0].index <= index:
+        if self._proposed_ns and self.undecided and self.undecided[0].index <= index:
             self.agreed_ns.append(self._now_ns() - self._proposed_ns)
             self.agreement.observe(self.agreed_ns[-1] / 1e9)
             self._proposed_ns = 0  # counted once, however long its execution takes
@@ -185,8 +182,8 @@ class Proposals:
         """Record that everything up to `index` was executed here."""
         if self.founding is not None and not self._execution.executor.ledger.is_new:
             self.founding = None
-        if self._undecided is not None and self._undecided[0].index <= index:
-            self._undecided = None
+        if self.undecided is not None and self.undecided[0].index <= index:
+            self.undecided = None
 
     def short_sessions(self) -> list[str]:
         """Return the sessions of which a majority holds more than this node can plan."""
@@ -202,12 +199,6 @@ class Proposals:
         return self.merged_to(session), self._execution.executor.ledger.begun.get(session, (0, ""))[
             0
         ]
-
-    def _next_instruction(self) -> Instruction | None:
-        """Alternate between orders and merges, so that neither delays the other."""
-        merge = None if self.orders and not self._order_was_last else self._next_merge()
-        self._order_was_last = merge is None and bool(self.orders)
-        return self.orders.popleft() if self._order_was_last else merge
 
     def _next_merge(self) -> Merge | None:
         ledger, planner, own = self._execution.executor.ledger, self._planner, self._holdings.own

@@ -110,11 +110,11 @@ class RaftosRaft(Raft):
         self._elapsed_ticks = 0
         self._roles.state.election_timer.reset()
 
-    def _become_follower(self, term: int, leader: str) -> None:
+    def _become_follower(self, term: int) -> None:
         if term != self.core.term:
             self.core.set_ballot(term, "")
         self._roles.to_follower()
-        self.core.leader = leader
+        self.core.leader = ""
 
     def _follow_leader(self, sender: str) -> None:
         super()._follow_leader(sender)

@@ -109,7 +109,8 @@ class Inbox:
     def written(self):
         self.bell.set()
 
-    def confirmed(self):
+    @property
+    def confirmations(self):
         return Confirmations(received=self.appender.sync(), merged=self.merged)
 
     def keeps(self, _entry):

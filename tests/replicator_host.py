@@ -1,10 +1,13 @@
 """A node that only syncs, certificates, and logs to ship, for tests."""
 
+import logging
 import os
 import threading
 import time
 
 from replicator.limits.quotas import NO_QUOTA
+from replicator.serve.client_record import ServerRecord
+from replicator.serve.streams import ServedStream, Streams
 from replicator.wire.decoder import Decoder
 from replicator.wire.messages import HeadersNotice, Hello
 from rt.errors import FrameError, Refused
@@ -39,7 +42,8 @@ class Inbox:
             self.host.dirty.add(self)
             self.host.changed.notify()
 
-    def confirmed(self):
+    @property
+    def confirmations(self):
         return Confirmations(self.durable, self.durable)
 
     def keeps(self, _entry):
@@ -296,3 +300,8 @@ def first_answer(sock, beside=(Hello,)):
             decoder.took(count)
         if not isinstance(message, (*beside, HeadersNotice)):
             return message
+
+
+def only(host):
+    """The streams of a server that has one, and speaks only the replication protocol."""
+    return Streams(ServedStream(host, ServerRecord(logging.getLogger("replicator.server"))))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from replicator.wire.dialer import Address, address_text
 from rt.errors import Misuse, PeerError, Refused, RtError, spoken
 from rt.net.admin import END, ask, member_addresses, reading_answers
 from rt.net.authority.identity import SERVING
@@ -15,8 +16,6 @@ _LATEST_S: Final = 12.0  # a node without a majority refuses after ten
 _SERVED_S: Final = 2.0
 _ELSEWHERE: Final = ("not-leader", "stopping")
 _FOR_GOOD: Final = ("role", "stream", "hops")
-
-Address = tuple[str, int]
 
 
 class NoEnd(NamedTuple):
@@ -65,17 +64,18 @@ class EndAsks:
                 asks its nodes.
             hops: how many mirrors the question may pass.
         """
+        asked = address_text(node)
         try:
             return self._ask(node, {"latest": True, "hops": hops}, _LATEST_S)
         except Misuse:
-            words = f"{_text(node)} runs a version that cannot say it; update the nodes first"
+            words = f"{asked} runs a version that cannot say it; update the nodes first"
             return NoEnd(words, for_good=True)
         except Refused as error:
             elsewhere = error.code in _ELSEWHERE
             members = member_addresses(node, self._contexts) if elsewhere else ()
-            return NoEnd(f"{_text(node)}: {error}", members, for_good=error.code in _FOR_GOOD)
+            return NoEnd(f"{asked}: {error}", members, for_good=error.code in _FOR_GOOD)
         except (RtError, OSError) as error:
-            return NoEnd(f"{_text(node)}: {spoken(error)}")
+            return NoEnd(f"{asked}: {spoken(error)}")
 
     def served(self, node: Address) -> Position | None:
         """Return the end that a node or mirror serves now; None if it does not answer.
@@ -95,7 +95,3 @@ class EndAsks:
             if not isinstance(text, str):
                 raise PeerError("a node's answer cannot be read; does it run our version?")
             return Position.parse(text)
-
-
-def _text(node: Address) -> str:
-    return f"{node[0]}:{node[1]}"

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from replicator.pull.end_asks import Address, NoEnd
+from replicator.pull.end_asks import NoEnd
 from replicator.pull.end_question import EndQuestion
+from replicator.wire.dialer import Address
 from rt.net.loop.event_loop import EventLoop
 from rt.net.loop.timer import Aside, Timer
 from rt.position import Position

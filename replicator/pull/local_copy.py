@@ -62,8 +62,9 @@ class PulledLog:
         self._grown(end)
         self.news.grown(News(end=end if self.appender.is_open else None))
 
-    def confirmed(self) -> Confirmations:
-        """Return what is durable here."""
+    @property
+    def confirmations(self) -> Confirmations:
+        """What is durable here."""
         return Confirmations(received=self.durable)
 
     def keeps(self, entry: Archived) -> bool:

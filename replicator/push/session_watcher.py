@@ -180,7 +180,7 @@ class SessionWatcher:
 
     def _watch_one(self, watch: Watch, name: str) -> None:
         """Watch a session, unless a publisher in this process announces it."""
-        if self._is_announced(name):
+        if local_news.is_written(NewsPlace(self._stream, name)):
             self._announcing.add(name)
             self._watch_no_more(watch, name)
         elif name not in self._watched:
@@ -192,9 +192,6 @@ class SessionWatcher:
         if name in self._watched:
             watch.remove(self._book.path(name))
             self._watched.discard(name)
-
-    def _is_announced(self, name: str) -> bool:
-        return local_news.is_written(NewsPlace(self._stream, name))
 
     def _made(self, watch: Watch, paths: Iterable[str]) -> set[str]:
         """Watch the sessions whose directories were made, before they are announced."""

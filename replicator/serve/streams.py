@@ -1,7 +1,6 @@
 """Streams: the streams a server serves, and which stream a connection is about."""
 
 import json
-import logging
 import ssl
 import threading
 import time
@@ -21,7 +20,6 @@ from rt.net.exchange import send_all
 # Takes over a connection from its thread; calls its argument once the connection has ended.
 Kept = Callable[[Callable[[], None]], None]
 Handler = Callable[[ssl.SSLSocket, PeerIdentity], Kept | None]
-_log: Final = logging.getLogger("replicator.server")
 _ANSWER_S: Final = 10.0
 
 
@@ -71,11 +69,6 @@ class _Routes:
     streams: Mapping[str, ServedStream] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)  # why a stream is no longer served
     by_alpn: Mapping[str, tuple[str, Handler]] = field(default_factory=dict)  # stream and handler
-
-
-def only(host: Host) -> "Streams":
-    """Return the streams of a server that has one, and speaks only the replication protocol."""
-    return Streams(ServedStream(host, ServerRecord(_log)))
 
 
 class Streams:

@@ -203,12 +203,12 @@ class SinkChannel:
     @property
     def is_merging(self) -> bool:
         """Whether more of the log is durable than merged."""
-        reached = self.inbox.confirmed()
+        reached = self.inbox.confirmations
         return reached.merged < reached.received
 
     def news(self) -> Ack | None:
         """Return the log's progress, if the source does not know it yet."""
-        reached = self.inbox.confirmed()
+        reached = self.inbox.confirmations
         ack = Ack(
             self.channel, self._appender.end, reached.received, reached.replicated,
             reached.merged, reached.merged_at,

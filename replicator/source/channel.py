@@ -72,7 +72,7 @@ class SourceChannel:
         self.channel = channel
         self.log = log
         self.identity: manifest.LogIdentity = log.manifest.identity
-        self._acked = START  # the end up to which the sink has written the log
+        self.acked = START  # the end up to which the sink has written the log
         self._end = end
         self._is_whole = is_whole
         self._recent = recent
@@ -87,11 +87,6 @@ class SourceChannel:
     def position(self) -> Position:
         """The end up to which the log was sent; `START` before the sink's Standing."""
         return START if self._source is None else self._source.cursor
-
-    @property
-    def acked(self) -> Position:
-        """The end up to which the sink has written the log; `START` before its first Ack."""
-        return self._acked
 
     @property
     def has_begun(self) -> bool:
@@ -114,7 +109,7 @@ class SourceChannel:
             raise self._refused(found)
         self._begins = self._starting_file(standing.start)
         self._source = Source(self._begin_at(standing.end))
-        self._acked = self._source.cursor
+        self.acked = self._source.cursor
         archived = self.log.manifest.archived
         self._archived_sent = sum(file < standing.archived_to for file in archived)
 
@@ -132,7 +127,7 @@ class SourceChannel:
         found = false_claim(ack, sent, log_end)
         if found is not None:
             raise self._refused(found)
-        self._acked = ack.received
+        self.acked = ack.received
 
     def verify(self) -> None:
         """Check every byte of the frames sent and not acknowledged, in the file they begin in.
@@ -144,7 +139,7 @@ class SourceChannel:
             CorruptLog: one is damaged.
             OSError: it cannot be read.
         """
-        log, since, until = self.log, self._acked, self.position
+        log, since, until = self.log, self.acked, self.position
         with closing(log.open_file(since.file)) as file:
             end = until.offset if until.file == since.file else file.size()
             walk = log.walk_before(file, since.file, lambda entry: entry.offset > since.offset)
@@ -198,7 +193,10 @@ class SourceChannel:
         cursor = source.cursor
         if self.cursor_file.start != cursor.file:
             return False
-        end = self._end() if self._end is not None else self._grown_to(file)
+        if self._end is not None:
+            end = self._end()
+        else:  # it may have been rolled, if the manifest has changed
+            end = Position(cursor.file + (file.size() if self.log.is_as_read() else 0))
         if not 0 < end - cursor <= SMALL_BYTES:
             return False
         quiet = self.changes
@@ -229,10 +227,6 @@ class SourceChannel:
         quiet.is_quiet = was_quiet
         return True
 
-    def _grown_to(self, file: File) -> Position:
-        """Return where the current file ends, or its start if it may have been rolled."""
-        return Position(self.cursor_file.start + (file.size() if self.log.is_as_read() else 0))
-
     def has_news(self) -> bool:
         """Whether there may be more to send than at the last `pump`; any thread may ask.
 
@@ -242,17 +236,14 @@ class SourceChannel:
         if source is None or self.cursor_file.is_held_back:
             return True
         if self._end is not None:
-            return self._has_more(self._end)
+            try:
+                return self._end() > self.position
+            except Refused:
+                return True  # `pump` gets the refusal, and ends the channel
         return self.changes.has_changed(
             source.cursor, ended=source.ended,
             follows=lambda: self.cursor_file.following(source.cursor.file) is not None,
         )  # fmt: skip
-
-    def _has_more(self, end: Callable[[], Position]) -> bool:
-        try:
-            return end() > self.position
-        except Refused:
-            return True  # `pump` gets the refusal, and ends the channel
 
     def rest(self) -> None:
         """Close the descriptors while nothing happens."""

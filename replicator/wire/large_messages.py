@@ -35,11 +35,6 @@ class LargeMessages:
         """Return the budget of one connection of a name."""
         return HeldMemory(self, holder)
 
-    @property
-    def taken(self) -> int:
-        """How many bytes are taken now."""
-        return self.held.total()
-
 
 class HeldMemory:
     """HeldMemory: one connection's access to `LargeMessages`."""

@@ -67,8 +67,11 @@ class Header(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Total bytes of the frame in a file: header, body and padding."""
-        end = HEADER_BYTES + self.length  # `frame_size` inlined: too slow to call for each frame
+        """Total bytes of the frame in a file: header, body and padding.
+
+        A multiple of 8, and no less than its message count: each message has a position.
+        """
+        end = HEADER_BYTES + self.length
         if self.messages > end and self.kind == _MESSAGES:
             end = self.messages
         return (end + 7) & ~7
@@ -82,15 +85,6 @@ class Encoded(NamedTuple):
 
     header: Header
     parts: tuple[bytes, bytes, bytes]  # header, body, padding
-
-
-def frame_size(length: int, count: int) -> int:
-    """Return the size of a frame in bytes: a multiple of 8, and at least its message count.
-
-    >>> frame_size(length=20, count=1), frame_size(length=20, count=1000)
-    (88, 1000)
-    """
-    return (max(HEADER_BYTES + length, count) + 7) & ~7
 
 
 @lru_cache(1024)  # cache as many sessions as a stream usually has; called for each frame

@@ -5,7 +5,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple, Self
 
 from rt.errors import FrameError
-from rt.format.frame import Encoded, FrameKind, Header, encode_frame, frame_size, session_tag
+from rt.format.frame import HEADER_BYTES, Encoded, FrameKind, Header, encode_frame, session_tag
 from rt.position import Position
 
 DIGEST_BYTES: Final = 16
@@ -77,7 +77,7 @@ class Range(NamedTuple):
 
 def range_bytes(session: str) -> int:
     """Return the size of a session's range frame, without the session frames after it."""
-    return frame_size(_BODY.size + len(session), 0)
+    return (HEADER_BYTES + _BODY.size + len(session) + 7) & ~7  # frames are padded to 8 bytes
 
 
 def decode_range(header: Header, body: bytes | memoryview) -> Range:

@@ -64,7 +64,14 @@ class Walk:
             body: a range frame's body, its CRC already checked; ignored for other frames.
         """
         if self.left:
-            self._step_inside(header)
+            if header.kind == _RANGE or header.position != self._expected:
+                raise FrameError("the frame is not of the range it is in")
+            if header.session_tag != self._tag:
+                raise FrameError("the frame is of another session")
+            if header.size > self.left:
+                raise FrameError("the frame is longer than the rest of its range")
+            self.left -= header.size
+            self._expected += header.size
         elif header.position != self.position:
             raise FrameError(f"the frame was written for {Position(header.position)}")
         elif self.merged:
@@ -78,14 +85,3 @@ class Walk:
     def _enter(self, new: Range) -> None:
         self.range, self.left, self._expected = new, new.length, new.first
         self._tag = session_tag(new.session)
-
-    def _step_inside(self, header: Header) -> None:
-        if header.kind == _RANGE or header.position != self._expected:
-            raise FrameError("the frame is not of the range it is in")
-        if header.session_tag != self._tag:
-            raise FrameError("the frame is of another session")
-        size = header.size
-        if size > self.left:
-            raise FrameError("the frame is longer than the rest of its range")
-        self.left -= size
-        self._expected += size

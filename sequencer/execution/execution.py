@@ -164,7 +164,11 @@ class Execution:
         known, left = len(self._sessions), SLICE
         traffic = self.executor.traffic
         end_bytes = traffic.bytes + SLICE_BYTES
-        while left and traffic.bytes < end_bytes and self.queue and self._can_execute():
+        while left and traffic.bytes < end_bytes and self.queue:
+            if not self.can_continue:
+                if self._is_ready() and isinstance(merge := self.queue[0].instruction, Merge):
+                    self.executor.check_end(merge)
+                break
             left -= 1
             self._execute(*self.queue[0])
             self.queue.popleft()
@@ -233,7 +237,8 @@ class Execution:
         executor, ledger = self.executor, self.executor.ledger
         if self.suspended:
             return self._plan_adopted()
-        if executor.is_repeating or executor.lacks_log or executor.is_half_done:
+        is_repeating = executor.appender.next_place > ledger.end  # as it may after a crash
+        if is_repeating or executor.lacks_log or executor.is_half_done:
             return None
         if not self.saved_index < ledger.index <= self._committed_index:
             return None
@@ -254,18 +259,11 @@ class Execution:
 
     def _restore(self, ledger: Ledger) -> None:
         self.copies.own(self.executor.ledger.opened)
-        self.executor.restore(ledger)
+        self.executor.ledger, self.executor.is_half_done = ledger, False
         self.copies.own(ledger.opened)
         for session in ledger.begun:
             self.copies.drop(session)
         self.copies.doubt_all()
-
-    def _can_execute(self) -> bool:
-        if self.can_continue:
-            return True
-        if self._is_ready() and isinstance(merge := self.queue[0].instruction, Merge):
-            self.executor.check_end(merge)
-        return False
 
     def _is_ready(self) -> bool:
         if not self.queue or self.suspended:  # the usual case, several times in every step

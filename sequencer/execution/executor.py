@@ -109,11 +109,6 @@ class Executor:
         return appender
 
     @property
-    def is_repeating(self) -> bool:
-        """Whether the log still extends past the ledger, as it may after a crash."""
-        return self.appender.next_place > self.ledger.end
-
-    @property
     def done_index(self) -> int:
         """The last instruction that was executed completely."""
         return self.ledger.index - self.is_half_done
@@ -232,10 +227,6 @@ class Executor:
         """The identity of a copy's log, from its manifest; None if it has none."""
         return self.logs[session].manifest.identity
 
-    def restore(self, ledger: Ledger) -> None:
-        """Continue from another node's state; first copy its merged log up to `ledger.end`."""
-        self.ledger, self.is_half_done = ledger, False
-
     @property
     def lacks_log(self) -> bool:
         """Whether the merged log, or manifest lines of its archived files, must be copied first."""
@@ -329,21 +320,16 @@ class Executor:
             merged, headers = self._compare(merged, each)
             self._compare_copy(each, headers)
         else:
-            merged, headers = self._write(merged, each)
+            headings, data = self._frames(each)
+            headers = b"".join([heading.raw for heading in headings])
+            merged = merged.digested(ledger.digest, ledger.end, headers)
+            self._append(merged.frame(ledger.end), merged, headings, data)
         if (known := self.logs.states.get(each.session)) is not None:
             known.differed = 0
         samples = new_samples(self.appender, ledger, each, merged, headers) if each.group else []
         ledger.take(each, merged, size, headers)
         ledger.sample(each.group, samples)
         self.traffic.add(size, each.messages - each.skip, 1 + len(headers) // HEADER_BYTES)
-
-    def _write(self, merged: Range, each: Slice) -> tuple[Range, bytes]:
-        headings, data = self._frames(each)
-        raw = b"".join([heading.raw for heading in headings])
-        merged = merged.digested(self.ledger.digest, self.ledger.end, raw)
-        frame = merged.frame(self.ledger.end)
-        self._append(frame, merged, headings, data)
-        return merged, raw
 
     def _frames(self, each: Slice) -> tuple[Sequence[Heading], bytes]:
         """Return the headers of a slice's frames, and its bytes unless they are to be read.
@@ -470,13 +456,9 @@ def _end_of_emptied(appender: Appender) -> Position:
     known = appender.manifest
     for file in reversed(known.archived):
         end = file + known.rolled[file].end if file in known.rolled else START
-        if end > file and not _is_there(appender, Position(end - 1)):
+        try:
+            if end > file and not appender.read(Position(end - 1), 1):
+                return Position(end)
+        except FileNotFoundError:  # folded into the manifest, or never copied
             return Position(end)
     return START
-
-
-def _is_there(appender: Appender, position: Position) -> bool:
-    try:
-        return bool(appender.read(position, 1))
-    except FileNotFoundError:
-        return False  # folded into the manifest, or never copied

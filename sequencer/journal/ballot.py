@@ -4,8 +4,7 @@ import struct
 from typing import Final
 
 from rt.format.checksum import crc32
-from rt.log.files.disk import Disk, File, read_or_rotten
-from sequencer.journal.identity import write_whole
+from rt.log.files.disk import Disk, File, read_or_rotten, write_whole
 from sequencer.raft.consensus import Ballot
 
 SLOT_NAMES: Final = ("ballot.0", "ballot.1")

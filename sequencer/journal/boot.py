@@ -6,8 +6,8 @@ current one, there was no power cut, so unreadable bytes are damage.
 
 from typing import Final
 
-from rt.log.files.disk import Disk, read_or_rotten
-from sequencer.journal.identity import seal, unseal, write_whole
+from rt.log.files.disk import Disk, read_or_rotten, write_whole
+from sequencer.journal.identity import seal, unseal
 
 BOOT_NAME: Final = "boot"
 BOOT_BYTES_MAX: Final = 256  # a UUID of 36 characters and its checksum

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from rt.log.files.disk import Disk, File
-from sequencer.journal.identity import write_whole
+from rt.log.files.disk import Disk, File, write_whole
 from sequencer.journal.records import RecordHeader, RecordScan, encode_mark, encode_records
 from sequencer.raft.consensus import Entry
 
@@ -83,14 +82,11 @@ class EntryLog:
         records = list(encode_records(entries, self.end, self._durable))
         self.end += self._file.append(records)
         self._file.sync()
-        self._keep(entries)
-        self._durable = self.end
-        self._marks.append(self._generation, self._durable)
-
-    def _keep(self, entries: Sequence[Entry]) -> None:
         if self._tail:
             del self._tail[max(0, entries[0].index - self._tail[0].index) :]
         self._tail += entries
+        self._durable = self.end
+        self._marks.append(self._generation, self._durable)
 
     def forget(self, index: int) -> None:
         """Omit the entries up to `index` from the next rewrite."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from rt.errors import Misuse, Refused
 from rt.format.checksum import crc32
-from rt.log.files.disk import Disk
+from rt.log.files.disk import Disk, write_whole
 
 IDENTITY_NAME: Final = "identity"
 IDENTITY_BYTES_MAX: Final = 16384  # 7 founders with names of 255 bytes and addresses of 300
@@ -111,15 +111,3 @@ def unseal(data: bytes) -> bytes | None:
     """The line in the bytes of `seal`; None if they are damaged."""
     line, _, rest = data.partition(b"\n")
     return line if rest == b"%08x\n" % crc32(line) else None
-
-
-def write_whole(disk: Disk, path: str, name: str, parts: list[bytes]) -> None:
-    """Replace a file's content durably and atomically."""
-    file = disk.open(f"{path}/{name}.tmp", create=True)
-    try:
-        file.truncate(0)
-        file.append(parts)
-        file.sync()
-    finally:
-        file.close()
-    disk.replace(f"{path}/{name}.tmp", f"{path}/{name}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from rt.errors import Refused, RemovedFromCluster, WriterFailed
-from rt.log.files.disk import Disk
+from rt.log.files.disk import Disk, write_whole
 from sequencer.journal.ballot import SLOT_NAMES, Ballots
 from sequencer.journal.boot import BOOT_NAME, read_boot, write_boot
 from sequencer.journal.entry_log import LOG_NAME, MARKS_NAME, EntryLog
@@ -14,7 +14,6 @@ from sequencer.journal.identity import (
     StateIdentity,
     encode_identity,
     read_identity,
-    write_whole,
 )
 from sequencer.journal.records import RecordHeader
 from sequencer.journal.recovery import SNAPSHOT_NAME, Damaged, Recovered, recover

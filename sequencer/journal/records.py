@@ -75,17 +75,12 @@ def encode_records(entries: Sequence[Entry], offset: int, durable: int) -> Itera
         while count < min(len(entries), ENTRIES_MAX) and size <= BATCH_BYTES:
             size += len(entries[count].command)
             count += 1
-        record = _encode_record(entries[:count], offset, durable)
-        yield record
-        offset += len(record)
+        body = pack_entries(entries[:count])
+        head = _RECORD.pack(RECORD_MAGIC, 0, len(body), offset, durable, entries[0].index)
+        crc = crc32(body, crc32(head[_CRC_END:]))
+        yield head[:4] + struct.pack("<I", crc) + head[_CRC_END:] + body
+        offset += len(head) + len(body)
         entries = entries[count:]
-
-
-def _encode_record(entries: Sequence[Entry], offset: int, durable: int) -> bytes:
-    body = pack_entries(entries)
-    head = _RECORD.pack(RECORD_MAGIC, 0, len(body), offset, durable, entries[0].index)
-    crc = crc32(body, crc32(head[_CRC_END:]))
-    return head[:4] + struct.pack("<I", crc) + head[_CRC_END:] + body
 
 
 def encode_mark(generation: int, durable: int) -> bytes:

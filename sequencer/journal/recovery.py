@@ -53,18 +53,17 @@ def recover(disk: Disk, path: str, identity: StateIdentity, boot: str) -> Recove
     Raises:
         Damaged: something is missing, or is not what was written.
     """
-    is_same_boot = _same_boot(disk, path, boot)
+    stored = read_boot(disk, path)
+    # whether a torn write is impossible; assumed if the stored boot id is damaged
+    is_same_boot = stored is None or (bool(boot) and boot == stored)
     snapshot = _read_snapshot(disk, path)
     found = _read_log(disk, path, identity, is_same_boot)
     entries = _after(snapshot, found)
-    ballot = checked_ballot(_read_ballot(disk, path, identity), entries or (), snapshot)
+    if not set(SLOT_NAMES) & set(disk.names(path)):
+        raise Damaged("both ballots are missing")
+    ballot = read_ballot(disk, path, identity.directory)
+    ballot = checked_ballot(ballot, entries or (), snapshot)
     return Recovered(ballot, snapshot, entries or (), found, entries is None)
-
-
-def _same_boot(disk: Disk, path: str, boot: str) -> bool:
-    """Whether a torn write is impossible; assumed if the stored boot id is damaged."""
-    stored = read_boot(disk, path)
-    return stored is None or (bool(boot) and boot == stored)
 
 
 def _read_all(disk: Disk, path: str, limit: int) -> bytes | None:
@@ -119,12 +118,6 @@ def _after(snapshot: Snapshot | None, log: RecordScan) -> list[Entry] | None:
     if place >= len(terms) or terms[place] != snapshot.term:
         return None
     return log.entries[place:]
-
-
-def _read_ballot(disk: Disk, path: str, identity: StateIdentity) -> Ballot | None:
-    if not set(SLOT_NAMES) & set(disk.names(path)):
-        raise Damaged("both ballots are missing")
-    return read_ballot(disk, path, identity.directory)
 
 
 def checked_ballot(

@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from rt.log.files.disk import Disk, read_or_rotten
-from sequencer.journal.identity import seal, unseal, write_whole
+from rt.log.files.disk import Disk, read_or_rotten, write_whole
+from sequencer.journal.identity import seal, unseal
 from sequencer.raft.consensus import EngineState
 from sequencer.raft.starts import Claim, Memory, Reach, StartChain
 

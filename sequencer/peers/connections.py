@@ -156,11 +156,8 @@ class PeerOut(ContextParty):
             self._connected(made[0])
         elif error is not None:
             pause_s = _PAUSE_SCOUTED_S if isinstance(error, UnansweredError) else self._pause_s
-            self._missed(spoken(error), pause_s)
-
-    def _missed(self, problem: str, pause_s: float) -> None:
-        self._note(problem)
-        self._try_later(pause_s)
+            self._note(spoken(error))
+            self._try_later(pause_s)
 
     def _try_later(self, pause_s: float) -> None:
         if self._is_retired:
@@ -436,6 +433,7 @@ class Peers:
     def _follow(self, addresses: Mapping[str, Sequence[Address]]) -> None:
         if self._is_over:
             return
+        is_other = partial(self._asked, greets=True, is_live=True)  # why it is not that member
         before, every = self._out, dict[str, PeerOut]()
         for member, places in addresses.items():
             if member in before:
@@ -445,7 +443,7 @@ class Peers:
                     out.nudge()
             elif member != self._name:
                 dialer = PeerDialer(
-                    member, places, self._context, self._is_other, outdated=self._outdated
+                    member, places, self._context, is_other, outdated=self._outdated
                 )
                 told = partial(self._told, member)
                 out = every[member] = PeerOut(self.loop, member, dialer, self._about, told=told)
@@ -513,7 +511,10 @@ class Peers:
             raise PeerError(f"it is heard no more: {why}")
         messages = reader.take()
         if reader.version is not None and peer.name not in self._versions:
-            self._note_version(peer.name, reader.version)
+            self._versions = {**self._versions, peer.name: reader.version}
+            self.spoken[peer.name] = reader.version.protocol
+            if reader.version.differs:
+                _log.info("node %s: %s", peer.name, reader.version.differs)
         if messages:
             self._heard(peer.name, messages)
 
@@ -546,15 +547,5 @@ class Peers:
         for out in self._out.values():
             out.retire()
 
-    def _is_other(self, peer: PeerIdentity) -> str:
-        """Return why what answers at a member's address is not that member."""
-        return self._asked(peer, greets=True, is_live=True)
-
     def _forget_version(self, member: str) -> None:
         self._versions = {each: known for each, known in self._versions.items() if each != member}
-
-    def _note_version(self, sender: str, version: PeerVersion) -> None:
-        self._versions = {**self._versions, sender: version}
-        self.spoken[sender] = version.protocol
-        if version.differs:
-            _log.info("node %s: %s", sender, version.differs)

@@ -112,13 +112,10 @@ class RestartCheck:
     @property
     def is_over(self) -> bool:
         """Whether this node may take part in the consensus; once it may, it always may."""
-        self._is_over = self._is_over or self._is_heard_out
+        if not self._is_over:
+            is_whole = any(each <= self._confirming for each in self._lists)
+            self._is_over = is_whole or (not self.waits_for and self.ticks >= PATIENCE_TICKS)
         return self._is_over
-
-    @property
-    def _is_heard_out(self) -> bool:
-        is_whole = any(each <= self._confirming for each in self._lists)
-        return is_whole or (not self.waits_for and self.ticks >= PATIENCE_TICKS)
 
     @property
     def waits_for(self) -> int:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from rt.errors import SessionDiverged
-from rt.format.manifest import LogIdentity
 from rt.limits import MIB
 from rt.log.write.recent_frames import Heading
 from rt.position import START, Position
@@ -131,7 +130,7 @@ class Planner:
         if rolled is not None:  # other copies may have more of the file, see `SessionDiverged`
             file_end = min(durable, Position(first.file + rolled))
         identity = known.identity
-        group, created_ns = _group(identity), identity.created_ns if identity else 0
+        group, created_ns = (identity.group, identity.created_ns) if identity else ("", 0)
         if words := obstacle(ledger, name, group, created_ns):
             self.stuck[name] = Stuck(words)
             return None
@@ -158,10 +157,6 @@ class Planner:
         if self._logs.state(name).searched_to != before:
             self._searching.add(name)
         return None
-
-
-def _group(identity: LogIdentity | None) -> str:
-    return identity.group if identity else ""
 
 
 def _cut(  # noqa: PLR0917 - the fields of a slice, in their order

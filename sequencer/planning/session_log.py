@@ -82,7 +82,9 @@ class SessionLog:
         known, place = self.manifest, after
         while self._is_passed(known, place):
             # An archived file is still named here: its bytes must not be skipped.
-            following = known.successor(place.file) or self._active_after(place)
+            following = known.successor(place.file) or next(
+                (start for start in self.log.files() if start > place), None
+            )
             if following is None:
                 return after
             place = following
@@ -94,9 +96,6 @@ class SessionLog:
         if end is None and place == START:
             return not self.log.has_file(START)
         return end == place.offset
-
-    def _active_after(self, place: Position) -> Position | None:
-        return next((start for start in self.log.files() if start > place), None)
 
     def is_archived(self, start: Position) -> bool:
         """Whether the file that starts at `start` was archived."""

@@ -230,7 +230,6 @@ class Status:
         commit: the last entry known to be committed.
         last: the last entry of its log.
         durable: the last entry that is durable here.
-        snapshot: the last entry that the newest snapshot covers.
         peers: the other members.
         refusal: why messages of peers are refused, or "".
         members: the configuration as of the last entry of its log.
@@ -245,7 +244,6 @@ class Status:
     commit: int
     last: int
     durable: int
-    snapshot: int
     peers: tuple[Peer, ...]
     refusal: str
     members: Configuration

@@ -22,7 +22,7 @@ from sequencer.raft.entries import unpack_configuration, unpack_member
 from sequencer.raft.log import Log
 from sequencer.raft.messages import BATCH_BYTES, CHUNK_BYTES
 from sequencer.raft.outgoing import Outgoing
-from sequencer.raft.quorum import Roster, checked_members, is_suspended
+from sequencer.raft.quorum import Roster, checked_members, is_suspended, suspended
 from sequencer.raft.snapshots import SnapshotStore
 
 APPLY_ENTRIES_MAX: Final = 4096  # per Ready: bounds the work between two reads of the network
@@ -82,25 +82,6 @@ class Core:
         outgoing: messages to send.
         announced: a configuration that another node announced, after the place of its entry.
     """
-
-    __slots__ = (
-        "_delivered",
-        "_reads",
-        "_saved_ballot",
-        "announced",
-        "commit",
-        "founders",
-        "incarnation",
-        "leader",
-        "log",
-        "name",
-        "outgoing",
-        "roster",
-        "settings",
-        "snapshots",
-        "term",
-        "voted_for",
-    )
 
     def __init__(
         self,
@@ -187,7 +168,7 @@ class Core:
     @property
     def is_disowned(self) -> bool:
         """Whether the log suspends this very copy, because it lost entries it had acknowledged."""
-        return self.roster.has_suspended(self.name, self.incarnation)
+        return (self.name, suspended(self.incarnation)) in self.roster.suspended
 
     @property
     def is_removed(self) -> bool:
@@ -195,7 +176,8 @@ class Core:
 
         A leader sends a node its own removal only after that is committed, so it is final.
         """
-        return self.roster.has_removed(self.name, self.incarnation)
+        roster = self.roster
+        return self.name not in roster.now and roster.has_counted(self.name, self.incarnation)
 
     def set_ballot(self, term: int, voted_for: str) -> None:
         """Enter a term, or vote in it."""
@@ -271,7 +253,7 @@ class Core:
             now,
             None if is_saved else Ballot(self.term, self.voted_for),
             self.snapshots.to_install,
-            log.unsaved() if log.durable < log.last else (),
+            log.between(log.durable + 1, log.last) if log.durable < log.last else (),
             after_sync,
             log.between(self._delivered + 1, end) if self._delivered < end else (),
             tuple(self._reads),
@@ -288,4 +270,6 @@ class Core:
         if ready.snapshot is not None:
             self.log.durable = max(self.log.durable, ready.snapshot.index)
         if ready.entries:
-            self.log.saved(ready.entries[-1])
+            last = ready.entries[-1]
+            if self.log.term_at(last.index) == last.term:  # else another has replaced it since
+                self.log.durable = max(self.log.durable, last.index)

@@ -20,16 +20,10 @@ class Election:
         self.term = core.term + 1
         if not pre_vote:
             core.set_ballot(self.term, core.name)
-        self._request_votes(transfer)
-
-    def _request_votes(self, transfer: bool) -> None:
-        log = self._core.log
-        request = RequestVote(self.term, log.last, log.last_term, self.pre_vote, transfer)
-        send = (
-            self._core.outgoing.send_now if self.pre_vote else self._core.outgoing.send_after_sync
-        )
-        for voter in self._core.roster.voters:
-            if voter != self._core.name:
+        request = RequestVote(self.term, core.log.last, core.log.last_term, pre_vote, transfer)
+        send = core.outgoing.send_now if pre_vote else core.outgoing.send_after_sync
+        for voter in core.roster.voters:
+            if voter != core.name:
                 send(voter, request)
 
     def count(self, voter: str, incarnation: int, vote: VoteReply) -> None:

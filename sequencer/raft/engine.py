@@ -258,7 +258,7 @@ class Raft:
             return
         if self._leader is not None:
             if not self._leader.tick():
-                self._become_follower(self.core.term, "")
+                self._become_follower(self.core.term)
             return
         self._elapsed_ticks += 1
         if self._elapsed_ticks >= self._timeout_ticks:
@@ -316,7 +316,7 @@ class Raft:
 
     def status(self) -> Status:
         """A view of the engine; costs a few microseconds per peer."""
-        core, newest = self.core, self.core.snapshots.newest
+        core = self.core
         return Status(
             name=core.name,
             role=self._role(),
@@ -325,7 +325,6 @@ class Raft:
             commit=core.commit,
             last=core.log.last,
             durable=core.log.durable,
-            snapshot=newest.index if newest else 0,
             peers=tuple(self._leader.peers()) if self._leader else (),
             refusal="; ".join(self._refusals.values()),
             members=core.roster.now,
@@ -363,13 +362,16 @@ class Raft:
             self._reject_stale(sender, message)
             return False
         if isinstance(message, RequestVote):
-            if self._hears_leader() and not message.transfer:
+            hears_leader = self._leader is not None or (
+                self.core.leader and self._elapsed_ticks < self._settings.election_ticks
+            )
+            if hears_leader and not message.transfer:  # leader stickiness
                 return False
             if message.pre_vote:
                 return True
         if isinstance(message, VoteReply) and message.pre_vote and message.granted:
             return True
-        self._become_follower(message.term, "")
+        self._become_follower(message.term)
         return True
 
     def _reject_stale(self, sender: str, message: AnyMessage) -> None:
@@ -380,18 +382,12 @@ class Raft:
         elif isinstance(message, RequestVote):
             core.outgoing.send_after_sync(sender, VoteReply(core.term, False, message.pre_vote))
 
-    def _hears_leader(self) -> bool:
-        """Whether the leader was heard within the minimum election timeout (leader stickiness)."""
-        if self._leader is not None:
-            return True
-        return bool(self.core.leader) and self._elapsed_ticks < self._settings.election_ticks
-
-    def _become_follower(self, term: int, leader: str) -> None:
+    def _become_follower(self, term: int) -> None:
         """Stop leading and campaigning; in a new term, no vote has been given yet."""
         if term != self.core.term:
             self.core.set_ballot(term, "")
         self._leader = self._election = None
-        self.core.leader = leader
+        self.core.leader = ""
         self._reset_election_timer()
 
     def _reset_election_timer(self) -> None:

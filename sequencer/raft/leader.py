@@ -1,6 +1,6 @@
 """The leader: replicating the log, deciding what is committed, and handing leadership over."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from rt.errors import PeerError, Refused
 from sequencer.raft.consensus import (
@@ -30,25 +30,13 @@ _PROBE, _REPLICATE = ProgressState.PROBE, ProgressState.REPLICATE
 class Leader:
     """Leader: one term of leadership; its first entry, a no-op, commits the inherited ones."""
 
-    __slots__ = (
-        "_core",
-        "_heartbeat_ticks",
-        "_is_following",
-        "_no_op",
-        "_peers",
-        "_transfer_due",
-        "_transfer_ticks",
-        "_transferee",
-        "_undecided_bytes",
-        "reads",
-    )
-
     def __init__(self, core: Core) -> None:
         self._core = core
         self._peers: dict[str, Progress] = {}
         self._heartbeat_ticks = 0
         self._transferee, self._transfer_ticks, self._transfer_due = "", 0, False
-        self._undecided_bytes = bytes_of(core.log.between(core.commit + 1, core.log.last))
+        undecided = core.log.between(core.commit + 1, core.log.last)
+        self._undecided_bytes = sum(len(entry.command) for entry in undecided)
         self.reads = Reads(core)
         self._follow_roster()
         self._no_op = self._append(b"", EntryKind.NO_OP).index
@@ -63,17 +51,15 @@ class Leader:
 
     def propose(self, command: bytes) -> Entry:
         """Append a command; it is sent with the next `Ready`."""
-        self._check(len(command))
-        self._undecided_bytes += len(command)
-        return self._append(command, EntryKind.COMMAND)
-
-    def _check(self, length: int) -> None:
+        length = len(command)
         if self._transferee:
             raise Refused("moving", f"leadership is being handed to {self._transferee}")
         if length > COMMAND_BYTES_MAX:
             raise Refused("too-large", f"command of {length} bytes; limit {COMMAND_BYTES_MAX}")
         if self._undecided_bytes + length > self._core.settings.undecided_bytes_max:
             raise Refused("busy", f"{self._undecided_bytes} bytes are undecided already")
+        self._undecided_bytes += length
+        return self._append(command, EntryKind.COMMAND)
 
     def advance_commit(self) -> None:
         """Commit what is durable on a majority, if it ends in an entry of this term.
@@ -86,15 +72,12 @@ class Leader:
             return
         ends = [peer.match for peer in self._peers.values() if self.counts(peer)]
         index = reached([log.durable, *ends], core.roster.majority)
-        if index > core.commit and self.may_commit(index):
-            self._undecided_bytes -= bytes_of(log.between(core.commit + 1, index))
+        if index > core.commit and log.term_at(index) == core.term:
+            for entry in log.between(core.commit + 1, index):
+                self._undecided_bytes -= len(entry.command)
             core.commit_to(index)
             if self._is_following:
                 self._follow_roster()
-
-    def may_commit(self, index: int) -> bool:
-        """Whether this entry is committed once a majority holds it."""
-        return self._core.log.term_at(index) == self._core.term
 
     def counts(self, peer: Progress) -> bool:
         """Whether the peer's replies come from the copy of its state that counts."""
@@ -111,7 +94,9 @@ class Leader:
         last, news = core.log.last, (core.commit, reads.round)
         for peer in self._peers.values():
             if peer.next <= last or peer.sent != news:
-                self._send(peer, self._last_for(peer) if peer.name not in core.roster.now else last)
+                # With its removal uncommitted, a removed peer could keep the others from electing a
+                # leader without it, and would not know whether it is a member.
+                self._send(peer, last if peer.name in core.roster.now else core.commit)
         if self._transfer_due:
             self._send_timeout_now()
 
@@ -144,15 +129,6 @@ class Leader:
                 peer.next += len(entries)
                 if peer.next > log.last:
                     return
-
-    def _last_for(self, peer: Progress) -> int:
-        """The last entry to send to a peer: only committed ones to a peer being removed.
-
-        With its removal uncommitted, it could keep the others from electing a leader without it,
-        and would not know whether it is a member.
-        """
-        core = self._core
-        return core.log.last if peer.name in core.roster.now else core.commit
 
     def _send_append(
         self, peer: Progress, entries: tuple[Entry, ...], *, heartbeat: bool = False
@@ -311,7 +287,8 @@ class Leader:
             self.reads.round += 1
             peer.suspicion = self.reads.round
         elif message.round >= peer.suspicion and self.is_settled:
-            lost = _entries_text(message.hint_index + 1, peer.match)
+            first, last = message.hint_index + 1, peer.match
+            lost = f"entry {last}" if first >= last else f"entries {first} to {last}"
             peer.reset(peer.incarnation, core.log.last + 1)
             self._append(pack_member(peer.name, suspended(peer.incarnation)), EntryKind.MEMBER)
             raise PeerError(
@@ -364,7 +341,7 @@ class Leader:
         if self._heartbeat_ticks >= self._core.settings.heartbeat_ticks:
             self._heartbeat_ticks = 0
             self.heartbeat()
-        return self._hears_quorum()
+        return len(self.heard_voters()) >= self._core.roster.majority
 
     def age(self) -> None:
         """Count a tick of silence for each peer, and for a transfer under way."""
@@ -374,9 +351,6 @@ class Leader:
         self._transfer_ticks += 1
         if self._transfer_ticks >= self._core.settings.election_ticks:
             self._transferee, self._transfer_due = "", False
-
-    def _hears_quorum(self) -> bool:
-        return len(self.heard_voters()) >= self._core.roster.majority
 
     def heard_voters(self) -> list[str]:
         """The voters heard lately whose copies count, or may count."""
@@ -396,12 +370,3 @@ class Leader:
             yield Peer(
                 peer.name, peer.match, lag, peer.silent_ticks, self.counts(peer), str(peer.state)
             )
-
-
-def _entries_text(first: int, last: int) -> str:
-    return f"entry {last}" if first >= last else f"entries {first} to {last}"
-
-
-def bytes_of(entries: Sequence[Entry]) -> int:
-    """The total length of these entries' commands."""
-    return sum([len(entry.command) for entry in entries])

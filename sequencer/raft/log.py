@@ -71,15 +71,6 @@ class Log:
                 return tuple(entries[: max(1, count)])
         return tuple(entries)
 
-    def unsaved(self) -> tuple[Entry, ...]:
-        """The entries that are not durable yet."""
-        return self.between(self.durable + 1, self.last)
-
-    def saved(self, entry: Entry) -> None:
-        """Everything up to this entry is durable, unless another entry has replaced it since."""
-        if self.term_at(entry.index) == entry.term:
-            self.durable = max(self.durable, entry.index)
-
     def last_possible_match(self, index: int, term: int) -> tuple[int, int]:
         """The last index, with its term, at which a log with `term` at `index` may match this one.
 

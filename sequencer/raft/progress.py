@@ -45,21 +45,6 @@ class Progress:
         suspicion: the round whose reply shows whether the peer lost acknowledged entries, or 0.
     """
 
-    __slots__ = (
-        "incarnation",
-        "match",
-        "name",
-        "next",
-        "recover",
-        "round",
-        "sent",
-        "silent_ticks",
-        "snapshot",
-        "state",
-        "suspicion",
-        "waiting",
-    )
-
     def __init__(self, name: str, following: int) -> None:
         self.name = name
         self.silent_ticks = 0

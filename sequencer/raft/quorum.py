@@ -116,14 +116,6 @@ class Roster:
         seat = self.now.get(name)
         return seat is not None and seat.votes and seat.incarnation == incarnation
 
-    def has_suspended(self, name: str, incarnation: int) -> bool:
-        """Whether a copy of a member is, or was, suspended, as far back as the log reaches."""
-        return (name, suspended(incarnation)) in self.suspended
-
-    def has_removed(self, name: str, incarnation: int) -> bool:
-        """Whether a copy that once counted is no longer a member."""
-        return name not in self.now and self.has_counted(name, incarnation)
-
     def has_counted(self, name: str, incarnation: int) -> bool:
         """Whether a copy counts or counted, as far back as the log reaches."""
         seats = [seats.get(name) for _, seats in self._history]

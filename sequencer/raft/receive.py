@@ -1,7 +1,7 @@
 """The follower's side of replication: receives entries and snapshots from its term's leader."""
 
 from rt.errors import PeerError
-from sequencer.raft.consensus import Entry, Snapshot
+from sequencer.raft.consensus import Entry
 from sequencer.raft.core import Core
 from sequencer.raft.messages import AppendEntries, AppendReply, InstallSnapshot, SnapshotReply
 from sequencer.raft.snapshots import SNAPSHOT_BYTES_MAX, decode_snapshot
@@ -14,7 +14,8 @@ def take_append(core: Core, message: AppendEntries) -> AppendReply:
     old message are skipped.
     """
     end = max(message.prev_index + len(message.entries), core.commit)
-    if message.prev_index >= core.commit and not matches(core, message):
+    is_match = core.log.term_at(message.prev_index) == message.prev_term
+    if message.prev_index >= core.commit and not is_match:
         hint = core.log.last_possible_match(message.prev_index, message.prev_term)
         return AppendReply(message.term, False, message.prev_index, message.round, *hint)
     _merge(core, message.entries)
@@ -39,11 +40,6 @@ def forked_at(core: Core, message: AppendEntries) -> int:
         if core.log.contradicts(entry.index, entry.term):
             return entry.index
     return 0
-
-
-def matches(core: Core, message: AppendEntries) -> bool:
-    """Whether the log has the entry before those of the message."""
-    return core.log.term_at(message.prev_index) == message.prev_term
 
 
 def _merge(core: Core, entries: tuple[Entry, ...]) -> None:
@@ -79,19 +75,14 @@ def take_snapshot(core: Core, message: InstallSnapshot) -> AppendReply | Snapsho
 
 
 def _install(core: Core, message: InstallSnapshot, blob: bytes) -> None:
-    snapshot = _checked(message, blob)
-    if core.log.term_at(snapshot.index) == snapshot.term:
-        core.commit_to(snapshot.index)
-    else:
-        core.install(snapshot)
-        core.snapshots.is_followed = False
-
-
-def _checked(message: InstallSnapshot, blob: bytes) -> Snapshot:
     try:
         snapshot = decode_snapshot(blob)
     except ValueError as error:
         raise PeerError(str(error)) from None
     if (snapshot.index, snapshot.term) != (message.last_index, message.last_term):
         raise PeerError("the snapshot is not the one that was announced")
-    return snapshot
+    if core.log.term_at(snapshot.index) == snapshot.term:
+        core.commit_to(snapshot.index)
+    else:
+        core.install(snapshot)
+        core.snapshots.is_followed = False

@@ -156,7 +156,7 @@ def test_what_cannot_be_closed_keeps_nothing_else_open(cluster, tmp_path):
     client = connect(cluster, tmp_path)
     first, second = client.subscriber(cursor="one"), client.subscriber(cursor="two")
     first.ack(Position(8))
-    (tmp_path / STREAM / ".cursors" / "one.new").mkdir()  # it is in the way of what is stored
+    (tmp_path / STREAM / ".cursors" / "one.tmp").mkdir()  # it is in the way of what is stored
     with pytest.raises(IsADirectoryError):
         client.close()
     LocalCursor(str(tmp_path), STREAM, second.name).close()

@@ -11,10 +11,10 @@ from replicator.pull.client import PullClient
 from replicator.pull.end_question import NODES_MAX, EndQuestion, covers
 from replicator.pull.lag_watch import AVOID_S, LagWatch
 from replicator.serve.server import Server
-from replicator.serve.streams import only
 from replicator.wire.rotation import Rotation
 from rt.format.frame import FrameKind
 from rt.position import START, Position
+from tests.replicator_host import only
 
 AT = [Position(8 * number) for number in range(9)]
 STREAM = "flights"

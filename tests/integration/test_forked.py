@@ -13,7 +13,6 @@ from replicator_host import STREAM, Certificates, DiskHost, HostEnd, eventually
 from replicator.pull.client import PullClient
 from replicator.push.client import PushClient
 from replicator.serve.server import Server
-from replicator.serve.streams import only
 from rt import Batching, Fsync, Misuse, Publisher, RtError, Subscriber, WriterSettings
 from rt.client.groups.claims import Claims
 from rt.client.groups.group import Group
@@ -23,6 +22,7 @@ from rt.log.notify.fork_guard import ForkGuard
 from rt.log.notify.watch import Watch
 from rt.net.loop.event_loop import EventLoop
 from rt.position import START
+from tests.replicator_host import only
 
 # From Python 3.12 on a fork beside threads warns; that it is safe for us is what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -26,7 +26,7 @@ from tests.replicator_host import eventually
 
 def status(leader="", term=1, role=EngineRole.FOLLOWER, name="n1"):
     """The status of an engine."""
-    return Status(name, role, term, leader, 0, 0, 0, 0, (), "", {})
+    return Status(name, role, term, leader, 0, 0, 0, (), "", {})
 
 
 def test_work_that_moves_is_never_stalled_however_long_it_takes():

@@ -10,7 +10,6 @@ import pytest
 
 from replicator.serve.looped_client import Hold, LoopedClient, LoopedConnection
 from replicator.serve.server import Server
-from replicator.serve.streams import only
 from replicator.sink.ack_schedule import AckSchedule
 from replicator.sink.connection import SinkConnection
 from replicator.wire.codec import encode
@@ -30,7 +29,7 @@ from sequencer.peers.connections import PeerIn, PeerOut
 from sequencer.peers.dialling import PeerDialer
 from tests.archive_cluster import ArchiveCluster
 from tests.dialogue import Dialogue, Log, NoWake, assert_equal
-from tests.replicator_host import STREAM, Certificates, DiskHost, eventually, log_bytes
+from tests.replicator_host import STREAM, Certificates, DiskHost, eventually, log_bytes, only
 
 
 @pytest.fixture

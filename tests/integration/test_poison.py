@@ -10,7 +10,6 @@ import zstandard
 
 from replicator.push.client import PushClient
 from replicator.serve.server import Server
-from replicator.serve.streams import only
 from replicator.sink import columns_check
 from replicator.sink.columns_check import ColumnsCheck
 from replicator.sink.late_check import LateCheck
@@ -40,7 +39,7 @@ from rt.publisher import Publisher
 from rt.subscriber import Subscriber
 from tests.commands import PATIENCE_S, run
 from tests.logs import make_frame
-from tests.replicator_host import STREAM, Certificates, DiskHost, eventually, log_bytes
+from tests.replicator_host import STREAM, Certificates, DiskHost, eventually, log_bytes, only
 
 REASON = "the offsets of the messages go back"
 

@@ -12,7 +12,6 @@ from replicator_host import Certificates, DiskHost, Inbox, eventually, frames, l
 
 from replicator.push.relay import HeldCopy, Relay
 from replicator.serve.server import Server
-from replicator.serve.streams import only
 from rt.errors import CorruptLog, Refused
 from rt.format.manifest import SESSION, LogIdentity
 from rt.log.notify.confirmations import Level
@@ -28,6 +27,7 @@ from sequencer.ledger.instruction import CARRIED_BYTES_MAX
 from sequencer.ledger.ledger import Ledger
 from sequencer.planning.holdings import Holdings, encode_reports
 from sequencer.planning.wants import Wants
+from tests.replicator_host import only
 
 PATIENCE_S = 60
 # If the node that a publisher reaches led, it would carry the messages to those without a copy.

@@ -29,7 +29,6 @@ from replicator.pull.client import PullClient
 from replicator.push.client import PushClient
 from replicator.serve import server as server_module
 from replicator.serve.server import Server
-from replicator.serve.streams import only
 from replicator.wire import dialer as dialer_module
 from replicator.wire import link as link_module
 from replicator.wire.codec import VERSION, encode
@@ -54,6 +53,7 @@ from rt.net.authority.identity import CertificateRole
 from rt.net.tls import Contexts, accept, client_context, connect
 from rt.node.agree.catch_up import CatchUp
 from rt.position import Position
+from tests.replicator_host import only
 
 SMALL = WriterSettings(file_bytes_max=64 * 1024)
 

@@ -13,7 +13,6 @@ from replicator_host import STREAM, Certificates, DiskHost, eventually, first_an
 from replicator.limits.admission import ServerLimits
 from replicator.push.client import PushClient
 from replicator.serve.server import Server
-from replicator.serve.streams import only
 from replicator.wire.backoff import FIRST_S
 from replicator.wire.codec import VERSION, encode
 from replicator.wire.dialer import Destination, Dialer
@@ -43,6 +42,7 @@ from rt.net.loop.event_loop import EventLoop
 from rt.net.tls import connect
 from rt.position import START, Position
 from tests.links import arrives
+from tests.replicator_host import only
 
 
 def refusal(link):
@@ -72,7 +72,7 @@ def test_unfinished_large_messages_are_refused_beyond_a_bound_and_others_are_ser
         with suppress(OSError):
             sock.sendall(data[: 2 << 20])
         if not number:
-            assert eventually(lambda: server.memory.taken)
+            assert eventually(lambda: server.memory.held.total())
             continue
         answers.append(first_answer(sock, (Hello, Open, Standing, Ack)).code)
     assert answers == ["memory"] * 3
@@ -83,7 +83,7 @@ def test_unfinished_large_messages_are_refused_beyond_a_bound_and_others_are_ser
     assert client.stop(drain_s=60)
     for sock in socks:
         sock.close()
-    assert eventually(lambda: not server.memory.taken)
+    assert eventually(lambda: not server.memory.held.total())
     server.stop(), host.stop()
 
 

@@ -12,7 +12,6 @@ from replicator_host import STREAM, Certificates, DiskHost, eventually
 from replicator.limits.admission import ServerLimits
 from replicator.push.client import PushClient
 from replicator.serve.server import Server
-from replicator.serve.streams import only
 from replicator.wire.codec import PUSH, VERSION, Hello, encode
 from replicator.wire.link import PATIENCE, Patience
 from rt import Publisher
@@ -20,6 +19,7 @@ from rt.errors import Refused
 from rt.net.authority.certificates import issue
 from rt.net.authority.identity import CertificateRole
 from rt.net.tls import Contexts, client_context, connect
+from tests.replicator_host import only
 
 IDLE = 600
 

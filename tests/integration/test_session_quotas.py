@@ -9,7 +9,6 @@ import pytest
 from replicator.limits.quotas import NO_QUOTA, Quota, Quotas
 from replicator.push.client import PushClient
 from replicator.serve.server import Server
-from replicator.serve.streams import only
 from rt import Publisher
 from rt.errors import Misuse, Refused
 from rt.limits import MIB
@@ -18,7 +17,7 @@ from rt.node.sessions.quotas import QUOTAS_NOTE, SessionQuotas, parse_quotas, qu
 from tests.archive_cluster import ArchiveCluster
 from tests.integration.test_session_ends import PATIENCE_S, decided
 from tests.integration.test_session_owners import asked
-from tests.replicator_host import STREAM, Certificates, DiskHost, eventually
+from tests.replicator_host import STREAM, Certificates, DiskHost, eventually, only
 
 
 class Held:

@@ -100,7 +100,7 @@ def test_what_makes_a_node_unready_leaves_it_alive(node):
         reasons = json.loads(body)["reasons"]
         assert [each.partition(":")[0] for each in reasons] == ["no-quorum", "reserve"]
         assert node.ask("/healthz")[0] == 200
-    old = replace(real, times=replace(real.times, at_s=real.at_s - 60))
+    old = replace(real, at_s=real.at_s - 60)
     with sampled(node.node, old):
         status, _, body = node.ask("/healthz")
     assert (status, "stuck" in json.loads(body)["reasons"][0]) == (503, True)
@@ -462,7 +462,7 @@ def test_what_another_node_answers_cannot_break_the_page(node):
 def test_a_puller_that_left_stays_listed_as_away_by_its_name(node):
     """One that froze was gone from the page after 25 seconds, and everything was well."""
     sample, settings = node.node.lookout.sample, node.node.settings
-    hour_ns, now_ns = 3600 * 10**9, sample.times.at_ns
+    hour_ns, now_ns = 3600 * 10**9, sample.at_ns
     here = ClientView("spark", PULLS, "a:1", 1, None, Position(0), 1)
     left = (
         replace(here, peer="old", ended_ns=now_ns - 7 * hour_ns),

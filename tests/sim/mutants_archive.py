@@ -74,6 +74,7 @@ def state_taken_back() -> list[Patch]:
 
     def restore(self: Execution, snapshot: Any) -> None:
         right(self, snapshot)
-        self.executor.restore(decode_ledger(snapshot.data))
+        self.executor.ledger = decode_ledger(snapshot.data)
+        self.executor.is_half_done = False
 
     return [(Execution, "restore", restore)]

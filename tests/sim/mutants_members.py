@@ -130,7 +130,8 @@ def several_members_in_one_entry() -> list[Patch]:
 @changing
 def removal_believed_before_it_is_decided() -> list[Patch]:
     """A node is sent its own removal at once, and ends although it may be undone."""
-    return [(Leader, "_last_for", lambda self, peer: self._core.log.last)]
+    right = "last if peer.name in core.roster.now else core.commit"
+    return [rewritten(Leader, "flush", right, "last")]
 
 
 @changing

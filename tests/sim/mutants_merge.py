@@ -17,7 +17,6 @@ from sequencer.execution.executor import Executor
 from sequencer.hand_over import HandOver
 from sequencer.ledger.instruction import Instruction, Merge, Slice
 from sequencer.ledger.ledger import Ledger
-from sequencer.planning import planner
 from sequencer.planning.carried import Carrier
 from sequencer.planning.holdings import Holdings
 from sequencer.planning.planner import Planner
@@ -56,7 +55,7 @@ def group_is_no_group() -> list[Patch]:
     """Each redundant publisher has a watermark of its own."""
     return [
         (Slice, "watermark_name", property(lambda self: self.session)),
-        (planner, "_group", lambda identity: ""),
+        rewritten(Planner, "_slice", "(identity.group, ", '("", '),
     ]
 
 
@@ -268,16 +267,16 @@ def carries_from_a_copy_that_may_differ() -> list[Patch]:
 )
 def what_was_carried_vouches_for_the_copy() -> list[Patch]:
     """A copy counts as verified because an instruction carried the same bytes."""
-    right = Executor._write
+    right = Executor._frames
 
-    def write(self: Executor, merged: Any, each: Slice) -> Any:
+    def frames(self: Executor, each: Slice) -> Any:
         before = dict(self.unproven)
         try:
-            return right(self, merged, each)
+            return right(self, each)
         finally:
             self.unproven = before
 
-    return [(Executor, "_write", write)]
+    return [(Executor, "_frames", frames)]
 
 
 @merging

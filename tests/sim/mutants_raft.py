@@ -169,7 +169,7 @@ def any_append_cuts_the_log() -> list[Patch]:
 @mutant
 def previous_term_not_compared() -> list[Patch]:
     """The index before the entries is checked, and not its term."""
-    return [(receiving, "matches", lambda core, m: core.log.term_at(m.prev_index) is not None)]
+    return [rewritten(rafts, "take_append", "== message.prev_term", "is not None")]
 
 
 @mutant
@@ -197,7 +197,7 @@ def commits_an_unverified_tail() -> list[Patch]:
 @mutant
 def older_terms_committed_by_count() -> list[Patch]:
     """A majority commits an entry of an older term (figure 8 of the paper)."""
-    return [(Leader, "may_commit", lambda self, index: True)]
+    return [rewritten(Leader, "advance_commit", " and log.term_at(index) == core.term", "")]
 
 
 @mutant
@@ -217,4 +217,5 @@ def stale_append_taken() -> list[Patch]:
 @mutant
 def deaf_leader_leads_on() -> list[Patch]:
     """A leader that hears no majority keeps leading, and so keeps its hearers from electing."""
-    return [(Leader, "_hears_quorum", lambda self: True)]
+    right = "len(self.heard_voters()) >= self._core.roster.majority"
+    return [rewritten(Leader, "tick", right, "True")]

@@ -40,7 +40,7 @@ class Leader:
 
     def status(self):
         return Status(
-            "n1", self.role, self.term, self.leader, self.commit, INDEX, INDEX, 0, (), "",
+            "n1", self.role, self.term, self.leader, self.commit, INDEX, INDEX, (), "",
             self.members,
         )  # fmt: skip
 

@@ -114,9 +114,9 @@ def test_what_a_backlog_took_is_given_back(log):
     with closing(OsDisk().open_read(f"{log.directory}/log.0.0")) as file:
         message = buffer.data_message(0, file, START, log.appender.end.offset)
         assert len(message) == DATA_HEAD_BYTES + log.appender.end.offset
-        assert memory.taken == MIB
+        assert memory.held.total() == MIB
         buffer.rest()
-    assert memory.taken == 0
+    assert memory.held.total() == 0
 
 
 def test_readers_of_one_name_that_have_no_memory_left_take_smaller_steps(log):

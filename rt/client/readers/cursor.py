@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from rt.errors import CorruptLog, Misuse, Stopped
 from rt.format.checksum import crc32
-from rt.log.files.disk import Disk, OsDisk, read_small
+from rt.log.files.disk import Disk, OsDisk, read_small, write_whole
 from rt.log.files.lock import take_lock
 from rt.names import is_cursor, parse_cursor, stream_directory
 from rt.position import Position
@@ -262,14 +262,6 @@ class LocalCursor:
 
     def _store(self, state: CursorState) -> None:
         self._demand_open()
-        temporary = f"{self._path}.new"
-        file = self._disk.open(temporary, create=True)
-        try:
-            file.truncate(0)  # a process that died here may have left it
-            file.append([state.encode()])
-            file.sync()
-        finally:
-            file.close()
-        self._disk.replace(temporary, self._path)
+        write_whole(self._disk, *os.path.split(self._path), [state.encode()])
         self._state, self._unstored = state, None
         self._stored_s = time.monotonic()

@@ -332,6 +332,18 @@ def replace_small(path: str, draft: str, data: bytes) -> None:
     os.replace(draft, path)
 
 
+def write_whole(disk: Disk, path: str, name: str, parts: list[bytes]) -> None:
+    """Create a file in the directory `path`, or replace its content: durably, and by one rename."""
+    file = disk.open(f"{path}/{name}.tmp", create=True)
+    try:
+        file.truncate(0)  # a process that died here may have left something
+        file.append(parts)
+        file.sync()
+    finally:
+        file.close()
+    disk.replace(f"{path}/{name}.tmp", f"{path}/{name}")
+
+
 def open_small(path: str) -> int:
     """Open a private file for overwriting from its start, creating it if missing.
 

@@ -228,8 +228,8 @@ class RecentFrames:
         left, self._parts = self._parts[:count], self._parts[count:]
         if left:
             memory = self._memory
-            headings = sum(len(each.headings) for each in left)
-            cost = left[-1].end - left[0].position + memory.bounds.heading * headings
-            memory.held -= cost
+            memory.held -= left[-1].end - left[0].position
+            for each in left:
+                memory.held -= memory.bounds.heading * len(each.headings)
             if memory.taken > memory.held + 2 * memory.bounds.step:
                 memory.shrink()

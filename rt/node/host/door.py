@@ -98,16 +98,12 @@ class NodeDoor:
                 order(note)
 
     @property
-    def _ids(self) -> set[str]:
-        return {self.cluster, self._settings.cluster_id}
-
-    @property
     def cluster(self) -> str:
         """The id that certificates must name, shared by all streams of the nodes."""
         return self._settings.cluster_id.removesuffix(f"/{self._settings.stream}")
 
     def _is_named_by(self, peer: PeerIdentity) -> bool:
-        return not self._ids.isdisjoint(peer.clusters)
+        return not {self.cluster, self._settings.cluster_id}.isdisjoint(peer.clusters)
 
     def _may_introduce_itself(self, peer: PeerIdentity) -> bool:
         """Whether a node that no member vouches for seems to belong to this cluster."""

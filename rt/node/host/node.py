@@ -179,7 +179,7 @@ class Node:
     def _watched(self) -> Watched:
         pipeline, member = self.pipeline, self.pipeline.member
         return Watched(
-            lambda: pipeline.sequencer.view, pipeline.sequencer.stepped_s, pipeline.inboxes.every,
+            lambda: pipeline.sequencer.view, pipeline.inboxes.every,
             member.executor.traffic, self._served.record, self.peers, self.directory.guard,
             self._leadership, {"agreement": member.proposals.agreement, **self.directory.syncs},
             lambda: self.scrubber.state, self.port.late.check,

@@ -60,6 +60,7 @@ class NodeInbox:
     ) -> None:
         self._ports = ports
         self.appender = appender
+        self.session = appender.identity.name
         self.traffic = Traffic()
         self.durable = durable
         self.confirmations = Confirmations(received=durable)
@@ -72,11 +73,6 @@ class NodeInbox:
         self.apart = ""  # how its publisher's log differs, as of the last connection
         self.put_back: tuple[Position, Position] | None = None  # range restored from the journal
         self._wake: Bell | None = None
-
-    @property
-    def session(self) -> str:
-        """The session's name."""
-        return self.appender.identity.name
 
     def written(self) -> None:
         """Hand appended bytes to the syncer.
@@ -93,11 +89,6 @@ class NodeInbox:
         return self.appender.end - self.durable
 
     @property
-    def open_bytes(self) -> int:
-        """Bytes of the active file that are neither durable nor merged."""
-        return self.appender.end - max(self.durable, self.merged)
-
-    @property
     def safe(self) -> Position:
         """The end up to which the session is durable here, in this copy or in a journal."""
         return max(self.durable, min(self.merged, self.appender.end))
@@ -106,10 +97,6 @@ class NodeInbox:
     def is_passed_over(self) -> bool:
         """Whether its bytes were recently not carried in time: the leader may not receive them."""
         return time.monotonic() - self.passed_over_s < _PASSED_OVER_S
-
-    def confirmed(self) -> Confirmations:
-        """Return the session's progress on this node."""
-        return self.confirmations
 
     def confirm(self, confirmations: Confirmations) -> None:
         """Record the session's progress, and wake the connection to send it."""

@@ -155,9 +155,11 @@ class InboxSyncer:
         with self._lock:
             little, waiting = 0, []
             for each in self._dirty.values():
-                if self._is_little(each):
+                open_bytes = each.appender.end - max(each.durable, each.merged)
+                # copies without a durable byte are not carried
+                if each.durable and open_bytes <= CARRIED_BYTES_MAX and not each.is_passed_over:
                     little += 1
-                    if each.open_bytes > 0:
+                    if open_bytes > 0:
                         waiting.append(each.session)
             if little == len(self._dirty) <= _PUT_OFF_MAX:
                 if self._put_off is None and little:
@@ -169,12 +171,6 @@ class InboxSyncer:
             else:
                 return None
             return waiting
-
-    @staticmethod
-    def _is_little(inbox: NodeInbox) -> bool:
-        """Whether an inbox's unsynced bytes can and will be carried."""
-        is_begun = bool(inbox.durable)  # copies without a durable byte are not carried
-        return is_begun and inbox.open_bytes <= CARRIED_BYTES_MAX and not inbox.is_passed_over
 
     def stop(self) -> None:
         """Have `run` sync what is scheduled, then end."""

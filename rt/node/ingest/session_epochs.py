@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from rt.errors import Misuse
-from rt.log.files.disk import Disk, File
+from rt.log.files.disk import Disk, write_whole
 
 _NAME: Final = ".begun"  # no session has such a name
-_DRAFT: Final = ".begun.new"
 _BYTES_MAX: Final = 64 << 20
 
 
@@ -38,19 +37,7 @@ def save_epochs(disk: Disk, root: str, known: Mapping[str, SessionEpoch]) -> Non
         known: the epochs by session; written once for all copies that a step drops.
     """
     disk.make_directory(root)
-    draft = os.path.join(root, _DRAFT)
-    file = disk.open(draft, create=True)
-    try:
-        _write(file, json.dumps(known).encode())
-    finally:
-        file.close()
-    disk.replace(draft, os.path.join(root, _NAME))
-
-
-def _write(file: File, data: bytes) -> None:
-    file.truncate(0)
-    file.append([data])
-    file.sync()
+    write_whole(disk, root, _NAME, [json.dumps(known).encode()])
 
 
 def read_epochs(disk: Disk, root: str) -> dict[str, SessionEpoch]:

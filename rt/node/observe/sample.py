@@ -109,28 +109,13 @@ class PoisonView:
 
 
 @dataclass(frozen=True, slots=True)
-class SampleTimes:
-    """SampleTimes: when a node was sampled.
-
-    Attributes:
-        at_ns: wall-clock time of the sample.
-        at_s: monotonic time of the sample.
-        began_ns: when the node started.
-        stepped_s: when its duties are next due, or were last due, by the clock of `at_s`.
-    """
-
-    at_ns: int
-    at_s: float
-    began_ns: int
-    stepped_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class NodeSample:
     """NodeSample: a node at one moment; never changed once made.
 
     Attributes:
-        times: when it was sampled.
+        at_ns: when it was sampled, by the wall clock.
+        at_s: the same by a monotonic clock.
+        began_ns: when it started.
         view: its sequencing.
         sessions: its copies, by name.
         clients: connected clients, and those that left within a day.
@@ -144,7 +129,9 @@ class NodeSample:
         poison: the results of checking accepted frames.
     """
 
-    times: SampleTimes
+    at_ns: int
+    at_s: float
+    began_ns: int
     view: NodeView
     sessions: tuple[SessionView, ...]
     clients: tuple[ClientView, ...]
@@ -156,11 +143,6 @@ class NodeSample:
     stalled: Mapping[str, float]
     scrub: ScrubState = field(default_factory=ScrubState)
     poison: PoisonView = field(default_factory=PoisonView)
-
-    @property
-    def at_s(self) -> float:
-        """When it was taken, by a monotonic clock."""
-        return self.times.at_s
 
     @property
     def members(self) -> list[str]:

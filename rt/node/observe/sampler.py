@@ -19,7 +19,6 @@ from rt.node.observe.sample import (
     Hop,
     NodeSample,
     PoisonView,
-    SampleTimes,
     SessionView,
     bytes_between,
 )
@@ -42,7 +41,6 @@ class Watched:
 
     Attributes:
         view: returns the node's view of its sequencing.
-        stepped_s: returns when the duties are next due.
         inboxes: returns the copies of sessions.
         merged: what was merged since the start.
         record: the clients of the node's server.
@@ -55,7 +53,6 @@ class Watched:
     """
 
     view: Callable[[], NodeView]
-    stepped_s: Callable[[], float]
     inboxes: Callable[[], Collection[NodeInbox]]
     merged: Traffic
     record: ServerRecord
@@ -95,9 +92,8 @@ class NodeSampler:
         self._seen = {each.session: each for each in sessions}
         clients = tuple(self._client(each, view.end, now_s) for each in watched.record.clients())
         watched.guard.look()
-        times = SampleTimes(now_ns, now_s, self._began_ns, watched.stepped_s())
         sample = NodeSample(
-            times, view, sessions, clients,
+            now_ns, now_s, self._began_ns, view, sessions, clients,
             watched.peers.problems(view.engine.members) if watched.peers else {},
             DiskView(watched.guard.available, watched.guard.reserve, not watched.guard.is_closed),
             self._flowed(passed_s),

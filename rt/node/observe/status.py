@@ -148,7 +148,7 @@ def _sampled(sample: NodeSample) -> dict[str, Any]:
     return {
         "version": __version__,
         "speaks": {"wire": [VERSION_MIN, VERSION], "nodes": sorted(PEER_VERSIONS)},
-        "started_ns": sample.times.began_ns,
+        "started_ns": sample.began_ns,
         "flow": _flow(sample.flow),
         "stalled_s": {name: round(seconds, 1) for name, seconds in sample.stalled.items()},
         "stalls": stalls_of(sample),

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from rt.errors import Refused
 from rt.node.agree.sequencer import demand_leading
@@ -16,13 +16,6 @@ _TRIES: Final = 8  # each time, another change came first
 # Has a note agreed on: called with it, whether that is done, and `may_repeat`; see
 # `rt.node.agree.latest.decided`.
 Decide = Callable[..., Steps[None]]
-
-
-class Changed(NamedTuple):
-    """Changed: a note's text, and whether it is agreed on or only what this node knew."""
-
-    text: str
-    is_agreed: bool
 
 
 class ChangedNotes:
@@ -51,8 +44,8 @@ class ChangedNotes:
         change: Callable[[str, int], str | None],
         *,
         may_repeat: bool = False,
-    ) -> Steps[Changed]:
-        """Change a note; return its text afterwards.
+    ) -> Steps[tuple[str, bool]]:
+        """Change a note; return its text, and whether that is agreed on or only known here.
 
         Args:
             name: the note's name.
@@ -70,12 +63,12 @@ class ChangedNotes:
             before, now_ns = view.notes.get(name, ""), self._now_ns()
             text = change(before, now_ns)
             if text is None:
-                return Changed(before, is_agreed=False)
+                return before, False
             note = Note(now_ns, name, text, note_digest(before))
             is_over = self._is_over(name, before, text)
             yield from self._decide(note, is_over, may_repeat=may_repeat)
             if self.view().notes.get(name, "") == text:
-                return Changed(text, is_agreed=True)
+                return text, True
         raise Refused("busy", f"{name} is changed by others all the time; ask again")
 
     def _is_over(self, name: str, before: str, text: str) -> Callable[[], bool]:

@@ -23,7 +23,7 @@ def stream_row(sample: NodeSample, settings: NodeSettings) -> Fields:
         "role": engine.role.name.lower(), "bytes_per_s": round(flow.merged.bytes_per_s),
         "messages_per_s": round(flow.merged.messages_per_s), "messages": sample.view.number,
         "lag_bytes": sample.unmerged, "waiting_s": round(sample.waiting_s, 1),
-        "sessions": len(sample.sessions), "began_ns": sample.times.began_ns,
+        "sessions": len(sample.sessions), "began_ns": sample.began_ns,
     }  # fmt: skip
 
 

@@ -95,7 +95,7 @@ def node_metrics(
     )  # fmt: skip
     yield gauge(
         "rt_sample_timestamp_seconds", "When all of this was looked at; of streams the oldest.",
-        min((each.sample.times.at_ns / 1e9 for each in streams), default=math.nan),
+        min((each.sample.at_ns / 1e9 for each in streams), default=math.nan),
     )  # fmt: skip
 
 

@@ -43,8 +43,8 @@ def overview(
         "name": settings.name,
         "stream": settings.stream,
         "version": __version__,
-        "at_ns": sample.times.at_ns,
-        "began_ns": sample.times.began_ns,
+        "at_ns": sample.at_ns,
+        "began_ns": sample.began_ns,
         "verdict": {"level": level, "text": words},
         "leader": sample.view.engine.leader,
         "term": sample.view.engine.term,
@@ -213,7 +213,7 @@ def _clients(
 
 def _away(sample: NodeSample, node: str, here: Collection[str]) -> list[Fields]:
     """Return the pullers that have left this node within hours and pull from none, newest first."""
-    since_ns = sample.times.at_ns - _AWAY_NS
+    since_ns = sample.at_ns - _AWAY_NS
     left = {each.peer: each for each in sample.clients
             if each.kind == PULLS and (each.ended_ns or 0) > since_ns
             and each.peer not in here and each.peer not in sample.members}  # fmt: skip

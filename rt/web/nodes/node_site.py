@@ -190,7 +190,7 @@ class NodeSite(Site):
 
 
 def _is_recent(session: SessionView, sample: NodeSample) -> bool:
-    return sample.times.at_ns - session.last_ns < _KEPT_S * 1e9
+    return sample.at_ns - session.last_ns < _KEPT_S * 1e9
 
 
 def _subscriber(client: ClientView, sample: NodeSample) -> dict[str, Any]:
