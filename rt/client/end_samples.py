@@ -32,6 +32,7 @@ class EndSamples:
         self._number = number
         self._waiting: deque[EndSample] = deque(maxlen=_SAMPLES)  # not reached yet
         self.reached = EndSample(0, START, number)  # the latest that was
+        self.bytes_behind = -1  # when the cluster was last asked; -1 if unknown
 
     @property
     def last(self) -> EndSample:
@@ -43,11 +44,20 @@ class EndSamples:
         """How many messages the reader lacked when the cluster was last asked, at most."""
         return max(0, self.last.number - self.reached.number)
 
-    def take(self, ask: Callable[[Fields], Fields], now_ns: Callable[[], int]) -> None:
-        """Ask the cluster where its log ends, as of the latest; errors as of `ask`."""
+    def take(
+        self, ask: Callable[[Fields], Fields], now_ns: Callable[[], int], here: Position = START
+    ) -> None:
+        """Ask the cluster where its log ends, as of the latest; errors as of `ask`.
+
+        Args:
+            ask: sends a request.
+            now_ns: the time.
+            here: where the reader is, if its bytes are to be counted.
+        """
         asked_ns = now_ns()
         with reading_answers():
-            answer = ask({"do": END, "latest": True})
+            answer = ask({"do": END, "latest": True, "since": str(here)})
+            self.bytes_behind = int(answer.get("bytes", -1))
             sample = EndSample(asked_ns, Position.parse(str(answer["end"])), int(answer["number"]))
         self._waiting.append(sample)
 

@@ -47,6 +47,7 @@ class StandbyRecord:
         state_at_ns: when the cluster had saved it, at the latest; 0 without a state.
         cluster_end: the cluster's end when it was last asked.
         behind: messages that the copy lacked then.
+        behind_bytes: bytes that it lacked then; -1 if unknown.
         error: why the cluster could not be asked, or why nothing is carried; "" if all is well.
     """
 
@@ -59,6 +60,7 @@ class StandbyRecord:
     state_at_ns: int = 0
     cluster_end: str = str(START)
     behind: int = 0
+    behind_bytes: int = -1
     error: str = ""
 
     def behind_s(self, now_ns: int) -> float:
@@ -196,7 +198,7 @@ class StateCarrier:
             )
 
     def _look(self) -> None:
-        self._samples.take(self._ask, self._now_ns)
+        self._samples.take(self._ask, self._now_ns, self._position())
         if self._pending is None:
             asked_ns = self._now_ns()
             given = carried_state(self._ask({"do": "standby-state"}))
@@ -244,7 +246,7 @@ class StateCarrier:
             record, at_ns=self._now_ns(), end=str(here), error=error,
             complete_as_of_ns=max(record.complete_as_of_ns, samples.reached.at_ns),
             cluster_end=str(last.end) if last.at_ns else record.cluster_end,
-            behind=samples.behind,
+            behind=samples.behind, behind_bytes=samples.bytes_behind,
         )  # fmt: skip
         data = json.dumps(asdict(self.record), indent=1).encode() + b"\n"
         path = os.path.join(self._top, RECORD_NAME)

@@ -10,7 +10,8 @@ import ssl
 import time
 from typing import Any, Final
 
-from rt.errors import PeerError
+from rt.errors import Misuse, PeerError
+from rt.position import START, Position
 
 _PART_BYTES: Final = 64 * 1024  # four TLS records; the deadline is checked between two parts
 _DEPTH_MAX: Final = 16  # nesting depth of objects and lists; a request has four levels
@@ -90,6 +91,21 @@ def _receive(
         if len(data) > bytes_max:
             raise PeerError(words)
     return bytes(data)
+
+
+def position_in(request: Fields, name: str) -> Position:
+    """Return a field of a request that is a position, the first if it is left out.
+
+    Raises:
+        Misuse: the field is malformed.
+
+    >>> position_in({"since": "0.0.64"}, "since")
+    Position('0.0.64')
+    """
+    try:
+        return Position.parse(str(request.get(name, START)))
+    except ValueError as error:
+        raise Misuse(f"{name}: {error}") from None
 
 
 def about(stream: str, request: Fields) -> Fields:

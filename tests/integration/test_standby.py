@@ -12,7 +12,7 @@ import rt
 from replicator.pull.client import PullClient
 from rt import Publisher, Subscriber
 from rt.client.standby import StateCarrier
-from rt.errors import Refused
+from rt.errors import Misuse, Refused
 from rt.log.write.writer import WriterSettings
 from rt.node.founding.carried_state import carried_state
 from rt.node.founding.cluster_files import founding_lines
@@ -69,6 +69,10 @@ def test_a_sealed_cluster_is_continued_by_another_and_nothing_is_lost_or_doubled
         jfk.publish_many([b"jfk %d" % each for each in range(100)])
         for each in (jfk, red, blue):
             each.flush("merged", timeout_s=60)
+        for wrong in ({"do": "end", "latest": True, "since": "x"},
+                      {"do": "adopt-session", "session": "jfk", "at": "x"}):  # fmt: skip
+            with pytest.raises(Misuse, match=r"(since|at): not a position: 'x'"):
+                old.ask(wrong, who="operator")
         sealed = old.ask({"do": "seal"}, who="operator")
         assert sealed["sealed"]["by"] == "operator operator"
         with pytest.raises(Refused, match="sealed by operator operator; it ends here for now"):

@@ -16,6 +16,7 @@ from rt.log.files.directory import LogDirectory
 from rt.log.read.proof import Proof, proof_at
 from rt.node.founding.carried_state import CarriedState, carried_state, read_carried
 from rt.node.founding.from_copy import read_founding
+from rt.node.readers.cursor_lag import bytes_between
 from rt.position import FILE_BYTES_MAX, START, Position
 from sequencer.ledger.founded import CERTIFICATES_NOTE, FOUNDED_NOTE, Founded, obstacle
 from sequencer.ledger.instruction import Note, Roll
@@ -77,7 +78,11 @@ class Cluster:
         if request["do"] == "standby-state":
             return json.loads(json.dumps(self.states[-1].fields()))
         last = self.states[-1].state()
-        return {"end": str(last.end), "number": last.number, "digest": last.digest.hex()}
+        since = Position.parse(request["since"])
+        return {
+            "end": str(last.end), "number": last.number, "digest": last.digest.hex(),
+            "bytes": bytes_between(self.log.appender.manifest, since, last.end),
+        }  # fmt: skip
 
     def position(self):
         """Return where the copy ends."""
@@ -109,6 +114,7 @@ def test_a_state_is_kept_once_the_copy_has_come_to_its_end(cluster):
     carrier.turn()
     record = read_record(cluster.root, STREAM)
     assert (record.state_index, record.behind, record.complete_as_of_ns) == (0, 3, 0)
+    assert record.behind_bytes == cluster.states[-1].state().end - cluster.position() > 0
     assert record.behind_s(cluster.now_ns) == float("inf")
     with pytest.raises(FileNotFoundError):
         cluster.kept()

@@ -36,7 +36,7 @@ from rt.net.authority.grants import GRANTS_NAME
 from rt.node.founding.cluster_files import CLIENTS_NAME, Place
 from rt.node.founding.from_copy import parse_groups
 from rt.position import Position
-from rt.text import counted, printable, time_text
+from rt.text import counted, printable, size_text, time_text
 from sequencer.ledger.seal import MOVED_TO_MAX
 
 _POLL_S: Final = 0.2
@@ -88,6 +88,7 @@ def _facts(record: StandbyRecord, now_ns: int) -> dict[str, Any]:
     """Return how far a standby is, for a script."""
     return {
         "end": record.end, "cluster_end": record.cluster_end, "messages_behind": record.behind,
+        "bytes_behind": record.behind_bytes if record.behind_bytes >= 0 else None,
         "seconds_behind": _rounded(record.behind_s(now_ns)),
         "proven_to": record.proven_to, "digest": record.proven_digest,
         "state_age_s": _rounded(record.state_age_s(now_ns)), "error": record.error,
@@ -120,9 +121,10 @@ def _lines(record: StandbyRecord, now_ns: int) -> list[str]:
     behind_s = record.behind_s(now_ns)
     unknown = math.isinf(behind_s)
     as_of = "an unknown part of it" if unknown else f"everything merged {behind_s:.1f} s ago"
+    size = f" ({size_text(record.behind_bytes)})" if record.behind_bytes > 0 else ""
     lines = [
         f"the copy ends at {record.end}, the cluster's log at {record.cluster_end}",
-        f"  it has {as_of}; {record.behind:,} messages behind when last asked",
+        f"  it has {as_of}; {record.behind:,} messages{size} behind when last asked",
         f"  equal to the cluster's by digest up to {record.proven_to}",
     ]
     if record.state_at_ns:

@@ -31,6 +31,7 @@ from rt.net.exchange import (
     address_of,
     decode_fields,
     decode_request,
+    position_in,
     receive_line,
     receive_line_or_end,
     send_all,
@@ -52,6 +53,7 @@ from rt.node.agree.view import NodeView
 from rt.node.ingest.inboxes import Inboxes
 from rt.node.readers.changed_notes import ChangedNotes
 from rt.node.readers.claims_heard import ClaimsHeard
+from rt.node.readers.cursor_lag import bytes_between
 from rt.node.readers.cursors import NodeCursors
 from rt.node.readers.groups import NodeGroups
 from rt.node.retain.retention import (
@@ -443,14 +445,22 @@ class NodeAdmin:
         return {**self._ruled(found.disks, found.leases), "at_ns": at_ns, "files": rows}
 
     def _end(self, request: Fields, _identity: PeerIdentity) -> Fields:
-        """Return the end of the stream with `latest`, otherwise of what is served here."""
+        """Return the end of the stream with `latest`, otherwise of what is served here.
+
+        With `since`, a position, also how many bytes are between.
+        """
         view = self._sequencer.view
         if request.get("latest") is not True and self._served is not None:
             return {"end": str(self._served())}
-        log = self._member.executor.appender.identity.id
-        return {
-            "end": str(view.end), "number": view.number, "digest": view.digest.hex(), "log": log,
+        appender = self._member.executor.appender
+        fields: Fields = {
+            "end": str(view.end), "number": view.number, "digest": view.digest.hex(),
+            "log": appender.identity.id,
         }  # fmt: skip
+        if "since" in request:
+            since = position_in(request, "since")
+            fields["bytes"] = bytes_between(appender.manifest, since, view.end)
+        return fields
 
     def _roll(self, _request: Fields, _identity: PeerIdentity) -> Fields:
         # Another node may have confirmed messages that are not executed here yet.

@@ -10,7 +10,7 @@ from rt.errors import Misuse, Refused
 from rt.events import SessionChange
 from rt.names import SessionName, parse_session
 from rt.net.authority.identity import PeerIdentity
-from rt.net.exchange import Fields
+from rt.net.exchange import Fields, position_in
 from rt.node.admin.verb import CHANGE, Verb
 from rt.node.agree.sequencer import NodeSequencer, demand_leading
 from rt.node.agree.steps import Until
@@ -105,8 +105,8 @@ class SessionAdmin:
             Refused: this node does not lead, or the session has changed meanwhile.
             Misuse: the session does not need adoption, or has no such file.
         """
-        session, at = _named(request), request.get("at")
-        wanted = None if at is None else Position.parse(str(at))
+        session = _named(request)
+        wanted = None if request.get("at") is None else position_in(request, "at")
         self._demand_leader()
         life = self._sequencer.ask(lambda: self._adoption(session, wanted))
         self._decide(life, lambda: self._merged_to(session) != life.before)

@@ -1,10 +1,12 @@
 """CursorLag: how much of the merged log follows a position."""
 
+from bisect import bisect_left
 from contextlib import closing
 from typing import Any
 
 from rt.errors import CorruptLog
 from rt.events import Gap
+from rt.format.manifest import Manifest
 from rt.format.message import Batch
 from rt.log.files.directory import LogDirectory
 from rt.log.read.reader import Reader
@@ -38,7 +40,7 @@ def lag_of(log: LogDirectory, position: Position, view: NodeView) -> dict[str, A
     return {
         "next": str(gap or Position(first.position + first.first)),
         "messages": max(0, view.number - first.number),
-        "bytes": _bytes_between(log, first.position, view.end),
+        "bytes": bytes_between(log.manifest, first.position, view.end),
         "seconds": round(seconds, 3),
     }
 
@@ -56,7 +58,8 @@ def _first_after(log: LogDirectory, position: Position) -> tuple[str, Batch | No
     return gap, None
 
 
-def _bytes_between(log: LogDirectory, begin: Position, end: Position) -> int:
-    rolled = log.manifest.rolled
-    whole = sum(rolled[file].end for file in log.manifest.order if begin.file <= file < end.file)
-    return whole + end.offset - begin.offset
+def bytes_between(manifest: Manifest, begin: Position, end: Position) -> int:
+    """Return how many bytes of a log are between two positions; it may grow meanwhile."""
+    files = manifest.order[bisect_left(manifest.order, begin.file) :]
+    whole = sum(manifest.rolled[file].end for file in files if file < end.file)
+    return max(0, whole + end.offset - begin.offset)

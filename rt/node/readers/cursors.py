@@ -10,7 +10,7 @@ from typing import Any, Final
 from rt.errors import Misuse, Refused
 from rt.log.files.directory import LogDirectory
 from rt.net.authority.identity import PeerIdentity
-from rt.net.exchange import Fields
+from rt.net.exchange import Fields, position_in
 from rt.node.agree.steps import Steps, Until
 from rt.node.agree.view import NodeView
 from rt.node.notes.registered_cursor import (
@@ -96,7 +96,7 @@ class NodeCursors(ReaderNotes[RegisteredCursor]):
     def ack(self, request: Fields, identity: PeerIdentity) -> Steps[Fields]:
         """Acknowledge up to a position, if given, and record that the holder is alive."""
         name, epoch = str(request.get("name")), number(request, "epoch")
-        position = yield from self._reached(_position(request))
+        position = yield from self._reached(position_in(request, "position"))
         is_last = bool(request.get("release"))
 
         def change(known: RegisteredCursor | None) -> RegisteredCursor:
@@ -177,13 +177,6 @@ def _demand_share(cursor: RegisteredCursor, share: str) -> None:
             "name for each share, or reset this one to a position that all shares have reached"
         )
         raise Refused("share", words)
-
-
-def _position(request: Fields) -> Position:
-    try:
-        return Position.parse(str(request.get("position", "0.0.0")))
-    except ValueError as error:
-        raise Misuse(str(error)) from None
 
 
 def _facts(cursor: RegisteredCursor | None) -> dict[str, Any]:

@@ -69,6 +69,9 @@ class PullSite(ProgramSite):
                         {key: record.behind_s(now_ns)}, label)  # fmt: skip
             yield gauge("rt_standby_behind_messages", "What it lacked when it last asked.",
                         {key: record.behind}, label)  # fmt: skip
+            if record.behind_bytes >= 0:
+                yield gauge("rt_standby_behind_bytes", "Bytes that it lacked when it last asked.",
+                            {key: record.behind_bytes}, label)  # fmt: skip
             yield gauge("rt_standby_state_age_seconds", "How old the carried state is.",
                         {key: record.state_age_s(now_ns)}, label)  # fmt: skip
 
