@@ -37,6 +37,7 @@ from rt.net.authority.certificates import CertificateFiles, init_authority, issu
 from rt.net.authority.identity import CertificateRole
 from rt.net.tls import Contexts, client_context, server_context
 from rt.position import Position
+from rt.traffic import Traffic
 
 STREAM, SESSION = "bench", "jfk"
 MESSAGE = bytes(range(256)) * 4
@@ -48,6 +49,7 @@ class BenchInbox:
 
     def __init__(self, appender: Appender) -> None:
         self.appender = appender
+        self.traffic = Traffic()
         self.durable: Position = appender.sync()
         self.bell: Bell | None = None
         self.news = threading.Event()
@@ -72,7 +74,7 @@ class BenchInbox:
         """Nothing is merged."""
         return False
 
-    def doubted(self) -> None:
+    def doubted(self, _why: str) -> None:
         """Its bytes are what came."""
 
     def release(self) -> None:
@@ -112,6 +114,10 @@ class BenchHost:
         inbox = BenchInbox(Appender(self.disk, os.path.join(self.root, identity.name), identity))
         inbox.bell = wake
         return inbox
+
+    def why_no_headers(self) -> str:
+        """They may be written."""
+        return ""
 
     def settle(self) -> None:
         """Its inboxes sync by themselves."""
