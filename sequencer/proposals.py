@@ -202,9 +202,9 @@ class Proposals:
 
     def _next_merge(self) -> Merge | None:
         ledger, planner, own = self._execution.executor.ledger, self._planner, self._holdings.own
-        is_checked = self._execution.copies.is_checked
+        checked = self._execution.copies.checked
         agreed = {session: self._holdings.agreed(session) for session in self.waiting.due}
-        carried = planner.carrier.ends(agreed, own, ledger.merged_to, is_checked)
+        carried = planner.carrier.ends(agreed, own, ledger.merged_to, checked)
         due, unopened = dict[str, Position](), list[str]()
         for session, held in agreed.items():
             end, merged = carried.get(session, held), ledger.merged_to(session)
@@ -218,7 +218,7 @@ class Proposals:
         if not due:
             return None
         # The planner reads headers, so it plans only what is here.
-        mine = planner.readable(due, own, is_checked)
+        mine = planner.readable(due, own, checked)
         for session in unopened:
             mine.pop(session, None)
         merge = planner.plan(ledger, mine, self._now_ns())

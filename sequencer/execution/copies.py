@@ -22,7 +22,7 @@ class Copies:
     def __init__(self, executor: Executor, holdings: Holdings) -> None:
         self._executor = executor
         self._holdings = holdings
-        self.checked: set[str] = set()
+        self.checked: set[str] = set()  # their copies are known to hold what was merged
         # By session, the last frame merged while its copy was in doubt; the ledger forgets that
         # frame after a slice of repeats.
         self.unchecked: dict[str, Tail | None] = {}
@@ -81,10 +81,6 @@ class Copies:
         for session in self._holdings.own:
             self._executor.forget(session)
         self.unchecked = dict.fromkeys(self._holdings.own)
-
-    def is_checked(self, session: str) -> bool:
-        """Whether the copy is known to hold what was merged of its session."""
-        return session in self.checked
 
     def check(self) -> None:
         """Check the copies that reach their session's merged end.

@@ -5,7 +5,7 @@ A node that has synced the journal entry then has the bytes as well, and waits n
 the session's own file nor for a report of one. See ADR 22.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -50,7 +50,7 @@ class Carrier:
         agreed: Mapping[str, Position],
         own: Mapping[str, Position],
         merged_to: Callable[[str], Position],
-        is_checked: Callable[[str], bool],
+        checked: Container[str],
     ) -> dict[str, Position]:
         """Return the ends to which carrying lets sessions be planned, where that gains anything.
 
@@ -58,7 +58,7 @@ class Carrier:
             agreed: per session to consider, the end a majority holds durably.
             own: per session, the end this node holds durably.
             merged_to: returns a session's merged end.
-            is_checked: whether the copy here is known to hold what was merged of a session.
+            checked: the sessions whose copy here is known to hold what was merged of them.
         """
         found, left, self.left_over = dict[str, Position](), CARRIED_BYTES_MAX, []
         if not self.is_allowed():
@@ -70,7 +70,7 @@ class Carrier:
                 continue
             here = self._received(session)
             size = here - merged
-            if held < here and 0 < size <= CARRIED_BYTES_MAX and is_checked(session):
+            if held < here and 0 < size <= CARRIED_BYTES_MAX and session in checked:
                 if size > left:
                     self.left_over.append(session)
                 else:

@@ -1,6 +1,6 @@
 """Planner: plans the next instruction from what a majority holds durably."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Final
 
 from rt.errors import SessionDiverged
@@ -51,20 +51,20 @@ class Planner:
         self,
         agreed: Mapping[str, Position],
         own: Mapping[str, Position],
-        is_checked: Callable[[str], bool],
+        checked: Container[str],
     ) -> dict[str, Position]:
         """Return the ends of what a majority holds durably and this node can read, by session.
 
         Args:
             agreed: per session, the end a majority holds durably.
             own: per session, the end this node holds durably.
-            is_checked: whether the copy here is known to hold what was merged of a session.
+            checked: the sessions whose copy here is known to hold what was merged of them.
         """
         found = {}
         for session, end in agreed.items():
             here = own.get(session, START)
             # its sync may take longer than those of the majority
-            if START < here < end and is_checked(session):
+            if START < here < end and session in checked:
                 here = max(here, self._received(session))
             if here:
                 found[session] = min(end, here)

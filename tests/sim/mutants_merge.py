@@ -254,9 +254,9 @@ def carries_from_a_copy_that_may_differ() -> list[Patch]:
     """A leader carries from a copy that was not compared with what was merged of its session."""
     right = Carrier.ends
 
-    def ends(self: Carrier, agreed: Any, own: Any, merged_to: Any, is_checked: Any) -> Any:
-        del is_checked
-        return right(self, agreed, own, merged_to, lambda _session: True)
+    def ends(self: Carrier, agreed: Any, own: Any, merged_to: Any, checked: Any) -> Any:
+        del checked
+        return right(self, agreed, own, merged_to, agreed)
 
     return [(Carrier, "ends", ends)]
 

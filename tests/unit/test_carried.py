@@ -67,9 +67,10 @@ class Bench:
 
     def ends(self, *sessions: str, checked: bool = True) -> dict[str, Position]:
         """Up to where sessions can be planned by carrying them."""
-        agreed = {each: self.holdings.agreed(each) for each in sessions or ["jfk"]}
+        sessions = sessions or ("jfk",)
+        agreed = {each: self.holdings.agreed(each) for each in sessions}
         return self.carrier.ends(
-            agreed, self.holdings.own, self.ledger.merged_to, lambda _name: checked
+            agreed, self.holdings.own, self.ledger.merged_to, sessions if checked else ()
         )
 
     def plan(self) -> Merge:

@@ -51,9 +51,9 @@ def test_a_copy_that_cannot_be_read_is_checked_again_and_ends_nothing(caplog):
     known, executor = copies(OSError(errno.EMFILE, "Too many open files"), OSError(5, "I/O error"))
     for _ in range(2):
         known.check()
-        assert not known.is_checked("jfk")
+        assert "jfk" not in known.checked
     known.check()
-    assert known.is_checked("jfk")
+    assert "jfk" in known.checked
     assert executor.checks == 3
     assert caplog.text.count("session jfk cannot be checked, and waits") == 1
 
@@ -67,4 +67,4 @@ def test_a_copy_that_diverged_is_not_checked_again_before_it_grows():
     assert executor.checks == 1
     known.hold("jfk")
     known.check()
-    assert known.is_checked("jfk")
+    assert "jfk" in known.checked

@@ -70,7 +70,7 @@ class Bench:
         self.top, self.ledger = top / "s", Ledger()
         self.leader, self.holdings = Leader(self.ledger), Holdings("a", members)
         executor = SimpleNamespace(ledger=self.ledger)
-        copies = SimpleNamespace(is_checked=lambda _session: True)
+        copies = SimpleNamespace(checked=self.holdings.own)
         self.execution = SimpleNamespace(
             executor=executor, copies=copies, queue=(), done_index=1 << 40
         )

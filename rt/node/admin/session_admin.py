@@ -261,7 +261,7 @@ class SessionAdmin:
         member = self._member
         own, others = member.holdings.own.get(session, START), member.holdings.others
         more = [each for each in others if member.holdings.of(each).get(session, START) > own]
-        if more and (copy is None or not member.execution.copies.is_checked(session)):
+        if more and (copy is None or session not in member.execution.copies.checked):
             raise Refused(
                 "elsewhere",
                 f"node {member.name} leads, and does not hold all of session {session!r}, as "
