@@ -209,7 +209,12 @@ def test_a_node_that_copies_the_log_goes_on_where_the_end_of_what_it_has_rots(tm
         whole = fill(cluster)
         member = cluster.nodes["n3"].pipeline.member
         done = member.executor.ledger.index
-        assert eventually(lambda: member.engine.status().snapshot >= done, PATIENCE_S)
+
+        def is_saved():
+            newest = member.engine.core.snapshots.newest
+            return newest is not None and newest.index >= done
+
+        assert eventually(is_saved, PATIENCE_S)
         cluster.stop("n3")  # it repeats nothing of that
         out = Path(cluster.out("n3"))
         path, size = rolled_files(out)[1]
