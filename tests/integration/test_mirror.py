@@ -153,7 +153,7 @@ def test_a_mirror_asks_its_nodes_when_it_is_asked_and_others_wait_for_its_copy(c
         merge(cluster, 2)
         end = cluster.nodes["n1"].merged_end
         with closing(copy.ask_end()) as asked:
-            assert asked.wait_answered(PATIENCE_S) == end
+            assert asked.wait_answered(PATIENCE_S) >= end  # that the publisher left may follow
             assert not asked.wait(0.5)
             assert f"the copy has come to {copy.status().position}" in asked.why_not()
         copy.stop()
@@ -166,9 +166,10 @@ def test_a_chain_of_mirrors_answers_for_the_stream(cluster, tmp_path):
         Edge(cluster, tmp_path / "second", [first.address]) as second,
     ):
         merge(cluster, 2)
+        end = cluster.nodes["n1"].merged_end  # that the publisher left may follow
         copy = puller(cluster, tmp_path / "copy", second.address)
         assert copy.wait_caught_up(PATIENCE_S)
-        assert copy.status().complete_to == cluster.nodes["n1"].merged_end
+        assert copy.status().complete_to >= end
         copy.stop()
 
 
